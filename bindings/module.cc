@@ -1,0 +1,7 @@
+// The extension module coppice._core: one init function per native unit.
+#include "bindings.h"
+
+NB_MODULE(_core, m) {
+  m.doc() = "Native core of Coppice: arrays in, arrays out.";
+  init_feasibility(m);
+}

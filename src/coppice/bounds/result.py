@@ -1,0 +1,68 @@
+"""What a bound is: an exact rate with the cut that proves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from coppice.collectives import Collective
+from coppice.topology.model import Topology
+
+__all__ = ["Bound", "Problem"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """A collective on a topology, with everything that changes its optimum.
+
+    Attributes:
+        topology: The network; its ranks take part. GPUs without a rank are relays (they forward, own nothing).
+        collective: What to do.
+        root: Root rank of broadcast and reduce, otherwise None.
+        weights: Relative shard size of each rank (all_gather and reduce_scatter), or None for equal ones.
+        demands: For all_to_all, ``demands[i][j]`` = relative size from rank i to rank j, or None for uniform.
+    """
+
+    topology: Topology
+    collective: Collective
+    root: int | None = None
+    weights: tuple[int, ...] | None = None
+    demands: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def shards(self) -> int:
+        """Number of shards in M (see :class:`~coppice.collectives.Collective`)."""
+        return self.collective.shards(self.topology.num_ranks, self.weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """The best rate that a collective can have, with its witness.
+
+    Attributes:
+        problem: What was asked.
+        inv_rate: Cut bound: time per unit of shard (1 / (GB/s)); no schedule is faster.
+        cut: Node ids of the bottleneck's sending side S: everything that the other side needs leaves through its
+            outgoing links. For collectives that reduce, S is the side from which the contributions leave.
+        attainable: The least time per shard that forests without copying switches reach (equals ``inv_rate`` except
+            where a switch has more capacity out than in), or None where it was not computed.
+        method: How the optimum was found and proved, in words.
+        alternatives: Further rates by name (time per shard), such as two-phase and combined all-reduce.
+    """
+
+    problem: Problem
+    inv_rate: Fraction
+    cut: tuple[int, ...]
+    attainable: Fraction | None = None
+    method: str = ""
+    alternatives: dict[str, Fraction] = field(default_factory=dict)
+
+    @property
+    def algbw_gb_per_s(self) -> Fraction:
+        """algbw = M / time at the bound, in GB/s, exact."""
+        return self.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)
+
+    @property
+    def busbw_gb_per_s(self) -> Fraction:
+        """busbw at the bound, in GB/s, exact."""
+        return self.algbw_gb_per_s * self.problem.collective.busbw_factor(self.problem.topology.num_ranks)

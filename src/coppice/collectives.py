@@ -1,0 +1,141 @@
+"""What each collective means, its names in other dialects, and its bus-bandwidth factor.
+
+M is the size of the collective's large buffer in bytes: the all-gather output, the reduce-scatter input, the buffer
+of all-reduce, broadcast and reduce, the send buffer of one rank in all-to-all. ``time = inv_rate * shard`` with the
+shard of :meth:`Collective.shards`, and ``algbw = M / time``, as nccl-tests reports it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from fractions import Fraction
+
+__all__ = ["Collective", "Dialects"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialects:
+    """One collective's name in the ecosystems that Coppice talks to."""
+
+    nccl: str
+    torch: str
+    mpi: str
+    msccl_xml: str
+    rccl_xml: str
+    mscclpp_json: str | None
+    chakra: str
+    nccl_tests: str
+
+
+class Collective(enum.StrEnum):
+    """The collectives that Coppice plans.
+
+    >>> Collective.ALL_REDUCE.busbw_factor(8)
+    Fraction(7, 4)
+    """
+
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_REDUCE = "all_reduce"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    ALL_TO_ALL = "all_to_all"
+
+    @property
+    def dialects(self) -> Dialects:
+        """Names in other tools."""
+        return _DIALECTS[self]
+
+    @property
+    def rooted(self) -> bool:
+        """One rank is special: broadcast and reduce."""
+        return self in (Collective.BROADCAST, Collective.REDUCE)
+
+    @property
+    def reduces(self) -> bool:
+        """Contributions are added up: reduce, reduce-scatter, all-reduce."""
+        return self in (Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
+
+    @property
+    def sharded(self) -> bool:
+        """A shard is M / N (or M / sum of the weights); otherwise it is M."""
+        return self in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
+
+    def shards(self, ranks: int, weights: tuple[int, ...] | None = None) -> int:
+        """Number of shards in M: N, the sum of the weights, or 1."""
+        if not self.sharded:
+            return 1
+        return ranks if weights is None else sum(weights)
+
+    def busbw_factor(self, ranks: int) -> Fraction:
+        """Factor from algbw to busbw, as in the document PERFORMANCE of nccl-tests."""
+        if self.rooted or ranks < 1:
+            return Fraction(1)
+        if self is Collective.ALL_REDUCE:
+            return Fraction(2 * (ranks - 1), ranks)
+        return Fraction(ranks - 1, ranks)
+
+
+_DIALECTS = {
+    Collective.ALL_GATHER: Dialects(
+        nccl="ncclAllGather",
+        torch="all_gather_into_tensor",
+        mpi="MPI_Allgather",
+        msccl_xml="allgather",
+        rccl_xml="allgather",
+        mscclpp_json="allgather",
+        chakra="ALL_GATHER",
+        nccl_tests="all_gather_perf",
+    ),
+    Collective.REDUCE_SCATTER: Dialects(
+        nccl="ncclReduceScatter",
+        torch="reduce_scatter_tensor",
+        mpi="MPI_Reduce_scatter_block",
+        msccl_xml="reduce_scatter",
+        rccl_xml="reducescatter",
+        mscclpp_json="reducescatter",
+        chakra="REDUCE_SCATTER",
+        nccl_tests="reduce_scatter_perf",
+    ),
+    Collective.ALL_REDUCE: Dialects(
+        nccl="ncclAllReduce",
+        torch="all_reduce",
+        mpi="MPI_Allreduce",
+        msccl_xml="allreduce",
+        rccl_xml="allreduce",
+        mscclpp_json="allreduce",
+        chakra="ALL_REDUCE",
+        nccl_tests="all_reduce_perf",
+    ),
+    Collective.BROADCAST: Dialects(
+        nccl="ncclBroadcast",
+        torch="broadcast",
+        mpi="MPI_Bcast",
+        msccl_xml="broadcast",
+        rccl_xml="broadcast",
+        mscclpp_json=None,
+        chakra="BROADCAST",
+        nccl_tests="broadcast_perf",
+    ),
+    Collective.REDUCE: Dialects(
+        nccl="ncclReduce",
+        torch="reduce",
+        mpi="MPI_Reduce",
+        msccl_xml="reduce",
+        rccl_xml="reduce",
+        mscclpp_json=None,
+        chakra="REDUCE",
+        nccl_tests="reduce_perf",
+    ),
+    Collective.ALL_TO_ALL: Dialects(
+        nccl="ncclAlltoAll",
+        torch="all_to_all_single",
+        mpi="MPI_Alltoall",
+        msccl_xml="alltoall",
+        rccl_xml="alltoall",
+        mscclpp_json="alltoall",
+        chakra="ALL_TO_ALL",
+        nccl_tests="alltoall_perf",
+    ),
+}

@@ -1,0 +1,45 @@
+"""Errors that Coppice raises on purpose.
+
+    CoppiceError                    base of all; the command line prints its one sentence
+    ├── InputError                  a file, option or topology cannot be used: exit code 2
+    │   └── UnreachableError        some rank cannot receive from some other rank
+    ├── CheckError                  a verification failed, or a plan does not fit: exit code 1
+    └── MissingExtraError           an optional package is needed: exit code 2
+
+A message is one sentence that says what was expected, what was found and where
+(``$.links[3].gb_per_s``, ``topo.xml:12``), and then what to do next.
+"""
+
+from __future__ import annotations
+
+__all__ = ["CheckError", "CoppiceError", "InputError", "MissingExtraError", "UnreachableError"]
+
+
+class CoppiceError(Exception):
+    """Base of every error that Coppice raises on purpose."""
+
+
+class InputError(CoppiceError):
+    """An input (file, option, topology) cannot be used as it is."""
+
+
+class UnreachableError(InputError):
+    """The collective is impossible: some rank cannot be reached from some other rank."""
+
+
+class CheckError(CoppiceError):
+    """A check failed: a plan does not verify, or does not fit its target."""
+
+
+class MissingExtraError(CoppiceError):
+    """An optional dependency is needed for this call and is not installed.
+
+    >>> raise MissingExtraError.of("networkx", extra="nx")
+    Traceback (most recent call last):
+    coppice.errors.MissingExtraError: this needs the package networkx: run `pip install 'coppice[nx]'`.
+    """
+
+    @classmethod
+    def of(cls, package: str, *, extra: str) -> MissingExtraError:
+        """The error for a missing ``package`` that the extra ``extra`` brings."""
+        return cls(f"this needs the package {package}: run `pip install 'coppice[{extra}]'`.")

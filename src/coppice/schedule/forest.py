@@ -1,0 +1,100 @@
+"""The forest: spanning trees with exact weights, the form in which optimal plans are found and checked.
+
+A forest says *who forwards what to whom over which physical path*. In a broadcast tree data flows from the root
+to all terminals; in a reduce tree it flows from all of them to the root. An all-gather is broadcast trees at every
+rank, a reduce-scatter reduce trees at every rank, an all-reduce both: a share of the data that is reduced at a root
+is broadcast from there.
+
+Shares are exact. Tree t carries ``tree_weight[t] / sum(tree_weight of its phase)`` of all M bytes. One unit of
+weight loads every link of a tree by one unit, so with W the sum of the weights of one phase, a link that is used
+by ``load`` units of weight carries ``load * M / W`` bytes.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.topology.model import Topology
+
+__all__ = ["Forest", "Phase"]
+
+
+class Phase(enum.IntEnum):
+    """Direction of the data in a tree."""
+
+    BROADCAST = 0
+    REDUCE = 1
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Forest:
+    """Trees of one collective on one topology, as columns.
+
+    Attributes:
+        topology: Where the trees live.
+        collective: What they implement.
+        tree_root: ``tree_root[t]`` is the root node of tree t (int32).
+        tree_weight: ``tree_weight[t]`` is its weight in units (int64, positive).
+        tree_phase: ``tree_phase[t]`` is a :class:`Phase` (int8).
+        tree_start: Edges of tree t are rows ``tree_start[t] .. tree_start[t + 1] - 1`` (int64, length trees + 1).
+        edge_src: Node that sends on an edge, in the direction of the data (int32).
+        edge_dst: Node that receives on it (int32). Ends are GPUs, or switches that copy (broadcast) or add (reduce).
+        edge_path: Row of the path that the edge takes (int32).
+        path_start: Nodes of path p are ``path_nodes[path_start[p] : path_start[p + 1]]``, both ends included (int64).
+        path_nodes: Node sequences of all paths (int32).
+
+    Edges of a tree come in an order in which data can flow: in a broadcast tree every sender but the root has
+    received in an earlier row; in a reduce tree every sender has received everything before.
+    """
+
+    topology: Topology
+    collective: Collective
+    tree_root: NDArray[np.int32]
+    tree_weight: NDArray[np.int64]
+    tree_phase: NDArray[np.int8]
+    tree_start: NDArray[np.int64]
+    edge_src: NDArray[np.int32]
+    edge_dst: NDArray[np.int32]
+    edge_path: NDArray[np.int32]
+    path_start: NDArray[np.int64]
+    path_nodes: NDArray[np.int32]
+
+    @property
+    def num_trees(self) -> int:
+        """Number of distinct trees."""
+        return len(self.tree_root)
+
+    @property
+    def num_edges(self) -> int:
+        """Number of tree edges, all trees together."""
+        return len(self.edge_src)
+
+    @cached_property
+    def edge_tree(self) -> NDArray[np.int32]:
+        """Tree of each edge."""
+        return np.repeat(np.arange(self.num_trees, dtype=np.int32), np.diff(self.tree_start))
+
+    def phase_weight(self, phase: Phase) -> int:
+        """Sum of the weights of the trees of one phase (0 where the phase has no trees)."""
+        return int(self.tree_weight[self.tree_phase == phase].sum())
+
+    @property
+    def total_weight(self) -> int:
+        """W: units of weight that stand for all M bytes."""
+        return max(self.phase_weight(Phase.BROADCAST), self.phase_weight(Phase.REDUCE))
+
+    def path(self, path: int) -> tuple[int, ...]:
+        """Nodes of a path, both ends included."""
+        return tuple(self.path_nodes[self.path_start[path] : self.path_start[path + 1]].tolist())
+
+    def edges(self, tree: int) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+        """(sender, receiver, path) of each edge of a tree, in row order."""
+        for row in range(int(self.tree_start[tree]), int(self.tree_start[tree + 1])):
+            yield int(self.edge_src[row]), int(self.edge_dst[row]), self.path(int(self.edge_path[row]))

@@ -1,0 +1,1 @@
+"""Topologies: the data model, presets, readers, composition and operations."""

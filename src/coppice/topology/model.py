@@ -1,0 +1,355 @@
+"""The topology: an immutable capacitated directed graph of GPUs, switches and NICs.
+
+A :class:`Topology` is a set of columns, one row per node and one row per directed link. Ids are row numbers;
+names appear only at the edge. Capacities are exact: integers over one common denominator, in GB/s (1e9 bytes/s)
+per direction. Parallel links are merged, self links and links of capacity zero do not exist.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+from math import lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError
+
+__all__ = ["MAX_DENOMINATOR", "Link", "Node", "NodeKind", "Topology", "exact_rate"]
+
+MAX_DENOMINATOR = 2**31
+
+
+class NodeKind(enum.IntEnum):
+    """What a node is. Only GPUs own data; switches and NICs forward."""
+
+    GPU = 0
+    SWITCH = 1
+    NIC = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Node:
+    """A node as a builder or reader describes it.
+
+    Attributes:
+        id: Unique name.
+        kind: GPU, switch or NIC.
+        host: Name of the box that holds it, or None.
+        rank: Rank of a GPU; None takes the order among the GPUs.
+        multicast: The hardware can copy one input to several outputs.
+        aggregate: The hardware can add several inputs into one output.
+    """
+
+    id: str
+    kind: NodeKind = NodeKind.GPU
+    host: str | None = None
+    rank: int | None = None
+    multicast: bool = False
+    aggregate: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """A link as a builder or reader describes it; ``duplex`` means the same rate in each direction."""
+
+    src: str
+    dst: str
+    gb_per_s: Fraction
+    latency_us: float = 0.0
+    duplex: bool = True
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Topology:
+    """Immutable columns; build one with :meth:`of`.
+
+    Attributes:
+        name: Free text.
+        node_ids: Name of each node, unique.
+        kind: ``kind[v]`` is a :class:`NodeKind` (int8).
+        host: ``host[v]`` indexes ``hosts``, or is -1 (int32).
+        hosts: Names of the boxes.
+        rank: ``rank[v]`` is the rank of GPU v, or -1 (int32). Ranks are 0 .. N-1.
+        multicast: ``multicast[v]``: node v can copy in hardware.
+        aggregate: ``aggregate[v]``: node v can add in hardware.
+        src: ``src[e]`` is the node that link e leaves (int32). Links are sorted by (src, dst).
+        dst: ``dst[e]`` is the node that link e enters (int32).
+        capacity: ``capacity[e] / denominator`` is the rate of link e in GB/s (int64, positive).
+        denominator: Common denominator of all capacities; gcd with them is 1.
+        latency_us: ``latency_us[e]`` is the latency of link e in microseconds (float64).
+        source: Where the figures come from (free text for reports).
+    """
+
+    name: str
+    node_ids: tuple[str, ...]
+    kind: NDArray[np.int8]
+    host: NDArray[np.int32]
+    hosts: tuple[str, ...]
+    rank: NDArray[np.int32]
+    multicast: NDArray[np.bool_]
+    aggregate: NDArray[np.bool_]
+    src: NDArray[np.int32]
+    dst: NDArray[np.int32]
+    capacity: NDArray[np.int64]
+    denominator: int
+    latency_us: NDArray[np.float64]
+    source: str = field(default="")
+
+    def __post_init__(self) -> None:
+        for column in (self.kind, self.host, self.rank, self.multicast, self.aggregate):
+            column.setflags(write=False)
+        for column in (self.src, self.dst, self.capacity, self.latency_us):
+            column.setflags(write=False)
+
+    @classmethod
+    def of(cls, name: str, nodes: Sequence[Node], links: Iterable[Link], *, source: str = "") -> Topology:
+        """Build a topology from described nodes and links.
+
+        Parallel links add up (the largest latency of the bundle counts); links of rate zero and self links are
+        dropped. Names of nodes must be unique, links must name existing nodes, rates must not be negative.
+
+        Raises:
+            InputError: With the offending node or link named.
+
+        Examples:
+            >>> pair = Topology.of("pair", [Node(id="a"), Node(id="b")],
+            ...                    [Link(src="a", dst="b", gb_per_s=Fraction(25, 2))])
+            >>> pair.num_ranks, pair.num_links, pair.gb_per_s(0)
+            (2, 2, Fraction(25, 2))
+        """
+        index: dict[str, int] = {}
+        for position, node in enumerate(nodes):
+            if index.setdefault(node.id, position) != position:
+                msg = f"node ids must be unique: nodes[{position}] repeats {node.id!r}; rename one of them."
+                raise InputError(msg)
+        merged: dict[tuple[int, int], tuple[Fraction, float]] = {}
+        for position, link in enumerate(links):
+            for end in (link.src, link.dst):
+                if end not in index:
+                    msg = f"links[{position}] names an unknown node {end!r}: add it to the nodes or mend the name."
+                    raise InputError(msg)
+            if link.gb_per_s < 0:
+                msg = f"links[{position}] ({link.src} -> {link.dst}) has rate {link.gb_per_s} < 0: give it in GB/s."
+                raise InputError(msg)
+            if not 0 <= link.latency_us < float("inf"):
+                msg = f"links[{position}] ({link.src} -> {link.dst}) needs a latency of 0 or more microseconds."
+                raise InputError(msg)
+            a, b = index[link.src], index[link.dst]
+            if a == b or link.gb_per_s == 0:
+                continue
+            for key in ((a, b), (b, a)) if link.duplex else ((a, b),):
+                rate, latency = merged.get(key, (Fraction(0), 0.0))
+                merged[key] = (rate + link.gb_per_s, max(latency, link.latency_us))
+        hosts = tuple(dict.fromkeys(node.host for node in nodes if node.host is not None))
+        host_index = {host: position for position, host in enumerate(hosts)}
+        keys = sorted(merged)
+        rates = [merged[key][0] for key in keys]
+        denominator = common_denominator(rates)
+        return cls(
+            name=name,
+            node_ids=tuple(index),
+            kind=np.array([node.kind for node in nodes], dtype=np.int8),
+            host=np.array([-1 if n.host is None else host_index[n.host] for n in nodes], dtype=np.int32),
+            hosts=hosts,
+            rank=assign_ranks(nodes),
+            multicast=np.array([node.multicast for node in nodes], dtype=np.bool_),
+            aggregate=np.array([node.aggregate for node in nodes], dtype=np.bool_),
+            src=np.array([key[0] for key in keys], dtype=np.int32),
+            dst=np.array([key[1] for key in keys], dtype=np.int32),
+            capacity=scaled(rates, denominator),
+            denominator=denominator,
+            latency_us=np.array([merged[key][1] for key in keys], dtype=np.float64),
+            source=source,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes of all kinds."""
+        return len(self.node_ids)
+
+    @property
+    def num_links(self) -> int:
+        """Number of directed links."""
+        return len(self.src)
+
+    @cached_property
+    def rank_nodes(self) -> NDArray[np.int32]:
+        """``rank_nodes[r]`` is the node of rank r."""
+        nodes = np.flatnonzero(self.rank >= 0).astype(np.int32)
+        return nodes[np.argsort(self.rank[nodes], kind="stable")]
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks (GPUs that take part)."""
+        return len(self.rank_nodes)
+
+    def gb_per_s(self, link: int) -> Fraction:
+        """Exact rate of ``link`` in GB/s."""
+        return Fraction(int(self.capacity[link]), self.denominator)
+
+    @cached_property
+    def link_index(self) -> dict[tuple[int, int], int]:
+        """Link id by (src node, dst node)."""
+        return {(a, b): e for e, (a, b) in enumerate(zip(self.src.tolist(), self.dst.tolist(), strict=True))}
+
+    @cached_property
+    def node_index(self) -> dict[str, int]:
+        """Node id by name."""
+        return {name: position for position, name in enumerate(self.node_ids)}
+
+    def links(self) -> list[Link]:
+        """The directed links as described values (``duplex`` false), in id order."""
+        return [
+            Link(
+                src=self.node_ids[a],
+                dst=self.node_ids[b],
+                gb_per_s=Fraction(capacity, self.denominator),
+                latency_us=latency,
+                duplex=False,
+            )
+            for a, b, capacity, latency in zip(
+                self.src.tolist(),
+                self.dst.tolist(),
+                self.capacity.tolist(),
+                self.latency_us.tolist(),
+                strict=True,
+            )
+        ]
+
+    def nodes(self) -> list[Node]:
+        """The nodes as described values, in id order."""
+        return [
+            Node(
+                id=name,
+                kind=NodeKind(kind),
+                host=None if host < 0 else self.hosts[host],
+                rank=None if rank < 0 else rank,
+                multicast=multicast,
+                aggregate=aggregate,
+            )
+            for name, kind, host, rank, multicast, aggregate in zip(
+                self.node_ids,
+                self.kind.tolist(),
+                self.host.tolist(),
+                self.rank.tolist(),
+                self.multicast.tolist(),
+                self.aggregate.tolist(),
+                strict=True,
+            )
+        ]
+
+    def transposed(self) -> Topology:
+        """The same nodes with every link reversed (copying and adding switches change places)."""
+        order = np.lexsort((self.src, self.dst))
+        return replace(
+            self,
+            src=self.dst[order],
+            dst=self.src[order],
+            capacity=self.capacity[order],
+            latency_us=self.latency_us[order],
+            multicast=self.aggregate,
+            aggregate=self.multicast,
+        )
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of everything that decides a plan: nodes, ranks, kinds, links and rates (not the free texts)."""
+        digest = hashlib.sha256()
+        for column in (self.kind, self.host, self.rank, self.multicast, self.aggregate, self.src, self.dst):
+            digest.update(column.tobytes())
+            digest.update(b"|")
+        digest.update(self.capacity.tobytes() + str(self.denominator).encode() + self.latency_us.tobytes())
+        digest.update("\0".join(self.node_ids).encode())
+        return digest.hexdigest()
+
+
+def common_denominator(rates: Iterable[Fraction]) -> int:
+    """Least common denominator of ``rates``.
+
+    Raises:
+        InputError: If it exceeds 2**31: the rates are then better rounded.
+    """
+    denominator = 1
+    for rate in rates:
+        denominator = lcm(denominator, rate.denominator)
+        if denominator > MAX_DENOMINATOR:
+            msg = (
+                f"the rates need a common denominator <= 2^31, found {denominator}: "
+                "round them to a few digits (`--round 3`)."
+            )
+            raise InputError(msg)
+    return denominator
+
+
+def scaled(rates: Sequence[Fraction], denominator: int) -> NDArray[np.int64]:
+    """``rates`` as integers over ``denominator``.
+
+    Raises:
+        InputError: If one does not fit, or their sum passes 2**62.
+    """
+    integers = [int(rate * denominator) for rate in rates]
+    if sum(integers) >= 2**62:
+        msg = f"the sum of all rates over 1/{denominator} GB/s must stay below 2^62: round the rates (`--round 3`)."
+        raise InputError(msg)
+    return np.array(integers, dtype=np.int64)
+
+
+def assign_ranks(nodes: Sequence[Node]) -> NDArray[np.int32]:
+    """Ranks of the nodes: those given, else the order among the GPUs; must come out as 0 .. N-1.
+
+    Raises:
+        InputError: If only some GPUs have a rank, a rank repeats or is missing, or a non-GPU has one.
+    """
+    ranks = np.full(len(nodes), -1, dtype=np.int32)
+    gpus = [v for v, node in enumerate(nodes) if node.kind == NodeKind.GPU]
+    given = {v: rank for v, node in enumerate(nodes) if (rank := node.rank) is not None}
+    for v in given:
+        if nodes[v].kind != NodeKind.GPU:
+            msg = f"node {nodes[v].id!r} is a {nodes[v].kind.name.lower()} and cannot have a rank: remove it."
+            raise InputError(msg)
+    if not given:
+        ranks[gpus] = np.arange(len(gpus))
+        return ranks
+    if sorted(given.values()) != list(range(len(given))):
+        msg = f"ranks must be 0 .. {len(given) - 1}, each once, found {sorted(given.values())[:16]}: renumber them."
+        raise InputError(msg)
+    for v, rank in given.items():
+        ranks[v] = rank
+    return ranks
+
+
+def exact_rate(value: int | float | str | Fraction, *, where: str) -> Fraction:
+    """Read a rate exactly: a number as the decimal it was written as (0.1 is 1/10), or a fraction as text.
+
+    Args:
+        value: A number, or text such as ``"75/2"`` or ``"12.5"``.
+        where: Place for the error message, such as ``$.links[3].gb_per_s``.
+
+    Raises:
+        InputError: If it is not a finite number of 0 or more.
+
+    Examples:
+        >>> exact_rate(0.1, where="$"), exact_rate("75/2", where="$")
+        (Fraction(1, 10), Fraction(75, 2))
+    """
+    try:
+        text = value if isinstance(value, str) else str(value)
+        if len(text) > 64:
+            raise ValueError
+        exponent = text.lower().partition("e")[2]
+        if exponent and abs(int(exponent)) > 30:
+            raise ValueError
+        rate = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        msg = f"expected a rate in GB/s as a number or a fraction like \"75/2\", found {value!r} at {where}."
+        raise InputError(msg) from None
+    if rate < 0:
+        msg = f"expected a rate >= 0 GB/s, found {value} at {where}."
+        raise InputError(msg)
+    return rate
