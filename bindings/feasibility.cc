@@ -1,0 +1,50 @@
+// Bindings of feasibility.h and bound.h.
+#include "bindings.h"
+#include "bound.h"
+
+using namespace coppice;
+
+static std::string decimal(Wide value) {
+  bool negative = value < 0;
+  std::string digits;
+  do {
+    digits.insert(digits.begin(), static_cast<char>('0' + static_cast<int>(negative ? -(value % 10) : value % 10)));
+    value /= 10;
+  } while (value != 0);
+  return negative ? "-" + digits : digits;
+}
+
+static nb::object python_int(Wide value) { return nb::module_::import_("builtins").attr("int")(decimal(value)); }
+
+void init_feasibility(nb::module_& m) {
+  m.def(
+      "violated_cuts",
+      [](Vertex num_nodes, Column<Vertex> src, Column<Vertex> dst, Column<Amount> cap, Column<Amount> supply,
+         Column<bool> terminal, Amount demand, std::size_t limit) {
+        std::vector<std::uint8_t> terminals(terminal.data(), terminal.data() + terminal.size());
+        auto sets = stoppable([&](const StopFlag& stop) {
+          Digraph graph(num_nodes, view(src), view(dst));
+          return FeasibilityCheck<Amount>(graph, terminals).violated(view(cap), view(supply), demand, limit, stop);
+        });
+        nb::list result;
+        for (auto& set : sets) result.append(to_numpy(std::move(set)));
+        return result;
+      },
+      nb::arg("num_nodes"), nb::arg("src"), nb::arg("dst"), nb::arg("cap"), nb::arg("supply"), nb::arg("terminal"),
+      nb::arg("demand"), nb::arg("limit") = 1,
+      "Vertex sets X (sink sides) that contain a terminal and have in_cap(X) + supply(X) < demand.");
+  m.def(
+      "cut_bound",
+      [](Vertex num_nodes, Column<Vertex> src, Column<Vertex> dst, Column<Amount> cap, Column<Amount> weight,
+         Column<bool> terminal) {
+        std::vector<std::uint8_t> terminals(terminal.data(), terminal.data() + terminal.size());
+        CutBound bound = stoppable([&](const StopFlag& stop) {
+          Digraph graph(num_nodes, view(src), view(dst));
+          return cut_bound(graph, terminals, view(weight), view(cap), stop);
+        });
+        return nb::make_tuple(python_int(bound.numerator), python_int(bound.denominator), to_numpy(std::move(bound.sink_side)),
+                              bound.rounds);
+      },
+      nb::arg("num_nodes"), nb::arg("src"), nb::arg("dst"), nb::arg("cap"), nb::arg("weight"), nb::arg("terminal"),
+      "Largest (W - w(X)) / in_cap(X) over sets X that contain a terminal: (numerator, denominator, X, rounds).");
+}

@@ -1,0 +1,23 @@
+"""Types of the native core: arrays in, arrays out."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+def violated_cuts(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    cap: NDArray[np.int64],
+    supply: NDArray[np.int64],
+    terminal: NDArray[np.bool_],
+    demand: int,
+    limit: int = 1,
+) -> list[NDArray[np.int32]]: ...
+def cut_bound(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    cap: NDArray[np.int64],
+    weight: NDArray[np.int64],
+    terminal: NDArray[np.bool_],
+) -> tuple[int, int, NDArray[np.int32], int]: ...

@@ -1,0 +1,109 @@
+"""The flow network behind a problem: who owns data, who must receive it, over which arcs.
+
+Collectives that reduce are the broadcasting ones on the transposed graph (ForestColl, arXiv 2402.06787, section on
+reduce-scatter): a reduce tree is a broadcast tree with every edge turned round. The network below is always in the
+broadcasting direction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.topology.model import Topology
+
+__all__ = ["Network", "check_problem"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Network:
+    """A capacitated digraph with shares at its terminals, in the broadcasting direction.
+
+    Attributes:
+        topology: The topology as a broadcast sees it (transposed for collectives that reduce).
+        weight: ``weight[v]`` is the share of the data that starts at node v (int64, 0 for nodes without a rank).
+        terminal: ``terminal[v]``: every tree must reach node v.
+    """
+
+    topology: Topology
+    weight: NDArray[np.int64]
+    terminal: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, problem: Problem, *, reduce: bool | None = None) -> Network:
+        """The network of ``problem``; ``reduce`` chooses the phase of an all-reduce (default: broadcast)."""
+        check_problem(problem)
+        collective = problem.collective
+        if reduce is None:
+            reduce = collective in (Collective.REDUCE, Collective.REDUCE_SCATTER)
+        topology = problem.topology.transposed() if reduce else problem.topology
+        weight = np.zeros(topology.num_nodes, dtype=np.int64)
+        if problem.root is not None:
+            weight[topology.rank_nodes[problem.root]] = 1
+        elif problem.weights is not None:
+            weight[topology.rank_nodes] = problem.weights
+        else:
+            weight[topology.rank_nodes] = 1
+        return cls(topology=topology, weight=weight, terminal=topology.rank >= 0)
+
+    @cached_property
+    def total_weight(self) -> int:
+        """Sum of the shares: W."""
+        return int(self.weight.sum())
+
+
+def check_problem(problem: Problem) -> None:
+    """Refuse a problem that has no meaning.
+
+    Raises:
+        InputError: Without ranks, with a root or weights that do not fit the collective or the number of ranks.
+    """
+    ranks, collective = problem.topology.num_ranks, problem.collective
+    if ranks == 0:
+        msg = "a collective needs at least one rank, found a topology without GPUs that take part: add one."
+        raise InputError(msg)
+    if collective.rooted:
+        if problem.root is None or not 0 <= problem.root < ranks:
+            msg = f"{collective} needs a root rank in 0 .. {ranks - 1}, found {problem.root}: give it (`--root 0`)."
+            raise InputError(msg)
+    elif problem.root is not None:
+        msg = f"{collective} has no root, found root {problem.root}: leave it out, or plan broadcast or reduce."
+        raise InputError(msg)
+    if problem.weights is not None:
+        if collective not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+            msg = f"weights are shard sizes of all_gather or reduce_scatter, found them for {collective}: leave them out."
+            raise InputError(msg)
+        if len(problem.weights) != ranks:
+            msg = f"expected one weight for each of the {ranks} ranks, found {len(problem.weights)}."
+            raise InputError(msg)
+        if min(problem.weights) < 0 or not 0 < sum(problem.weights) < 2**31:
+            msg = "expected weights >= 0 that sum to 1 .. 2^31 - 1: scale them down."
+            raise InputError(msg)
+    if problem.demands is not None:
+        check_demands(problem)
+
+
+def check_demands(problem: Problem) -> None:
+    """Refuse a demand matrix that does not fit.
+
+    Raises:
+        InputError: For another collective, a wrong shape, or negative or only zero entries.
+    """
+    ranks, demands = problem.topology.num_ranks, problem.demands
+    if demands is None:
+        return
+    if problem.collective is not Collective.ALL_TO_ALL:
+        msg = f"a matrix of demands belongs to all_to_all, found one for {problem.collective}: leave it out."
+        raise InputError(msg)
+    if len(demands) != ranks or any(len(row) != ranks for row in demands):
+        msg = f"expected a matrix of {ranks} x {ranks} demands, found {len(demands)} rows: one row for each sender."
+        raise InputError(msg)
+    if min(map(min, demands)) < 0 or not any(map(any, demands)):
+        msg = "expected demands >= 0 that are not all zero."
+        raise InputError(msg)
