@@ -14,7 +14,7 @@ static std::string decimal(Wide value) {
   return negative ? "-" + digits : digits;
 }
 
-static nb::object python_int(Wide value) { return nb::module_::import_("builtins").attr("int")(decimal(value)); }
+static nb::object python_int(Wide value) { return nb::module_::import_("builtins").attr("int")(decimal(value).c_str()); }
 
 void init_feasibility(nb::module_& m) {
   m.def(
