@@ -1,0 +1,1 @@
+"""Slow, readable twins of the native core: one idea a file, exact, nothing taken from the core."""

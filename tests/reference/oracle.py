@@ -1,0 +1,23 @@
+"""The entries of the forest oracle as topologies, for parametrised tests with readable ids."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from coppice.topology.model import Link, Node, NodeKind, Topology
+from shared_data import forest_oracle
+
+__all__ = ["ENTRIES", "NAMES", "oracle_topology"]
+
+ENTRIES: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in forest_oracle()}
+NAMES = list(ENTRIES)
+
+
+def oracle_topology(name: str) -> Topology:
+    """The topology of an entry: compute nodes are ranks in the order given, then the switches."""
+    entry = ENTRIES[name]
+    nodes = [Node(id=v) for v in entry["compute"]]
+    nodes += [Node(id=v, kind=NodeKind.SWITCH) for v in entry["switches"]]
+    links = (Link(src=a, dst=b, gb_per_s=Fraction(rate), duplex=False) for a, b, rate in entry["edges"])
+    return Topology.of(name, nodes, links)
