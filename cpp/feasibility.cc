@@ -4,6 +4,9 @@
 
 namespace coppice {
 
+static constexpr int kGreedyRounds = 2;
+static constexpr int kGreedyDepth = 16;
+
 std::vector<Vertex> breadth_first_order(const Digraph& graph, Vertex start) {
   std::vector<Vertex> order;
   std::vector<std::uint8_t> seen(graph.num_vertices(), 0);
@@ -70,11 +73,51 @@ std::vector<std::vector<Vertex>> FeasibilityCheck<Int>::violated(std::span<const
 template <class Int>
 bool FeasibilityCheck<Int>::reaches_demand(Vertex sink, Int demand) {
   Int missing = demand;
+  for (int round = 0; round < kGreedyRounds && missing > 0; ++round) {
+    for (Vertex v : seen_) level_[v] = -1;
+    seen_.clear();
+    missing -= push_greedily(sink, missing, 0);
+  }
   while (missing > 0) {
     if (!levels_from(sink)) return false;
     missing -= push(sink, missing);
   }
   return true;
+}
+
+// Depth-first without levels: finds near supply behind vertices of large degree without looking at all their arcs.
+// level_ only marks what was seen. Too deep a search is cut off, so it proves nothing; the levelled phases do.
+template <class Int>
+Int FeasibilityCheck<Int>::push_greedily(Vertex v, Int limit, int depth) {
+  if (merged_[v]) return limit;
+  level_[v] = depth;
+  seen_.push_back(v);
+  Int pushed = take_supply(v, limit);
+  if (pushed == limit || depth == kGreedyDepth) return pushed;
+  for (Arc e : graph_.in(v)) {
+    Vertex u = graph_.tail(e);
+    Int room = capacity_[e] - flow_[e];
+    if (room <= 0 || level_[u] >= 0) continue;
+    Int amount = push_greedily(u, std::min<Int>(limit - pushed, room), depth + 1);
+    if (amount == 0) continue;
+    if (flow_[e] == 0) touched_arcs_.push_back(e);
+    flow_[e] += amount;
+    pushed += amount;
+    if (pushed == limit) {
+      level_[v] = -1;  // not exhausted: other arcs may come here again
+      return pushed;
+    }
+  }
+  return pushed;
+}
+
+template <class Int>
+Int FeasibilityCheck<Int>::take_supply(Vertex v, Int limit) {
+  Int amount = std::min<Int>(limit, supply_[v] - taken_[v]);
+  if (amount <= 0) return 0;
+  if (taken_[v] == 0) touched_vertices_.push_back(v);
+  taken_[v] += amount;
+  return amount;
 }
 
 // Breadth-first from the sink against residual arcs, to the end of the first level that has supply left.
@@ -112,13 +155,8 @@ Int FeasibilityCheck<Int>::push(Vertex v, Int limit) {
   if (merged_[v]) return limit;
   Int pushed = 0;
   if (cursor_[v] < 0) {
-    Int left = supply_[v] - taken_[v];
-    if (left > 0) {
-      pushed = std::min(limit, left);
-      if (taken_[v] == 0) touched_vertices_.push_back(v);
-      taken_[v] += pushed;
-      if (pushed == limit) return pushed;
-    }
+    pushed = take_supply(v, limit);
+    if (pushed == limit) return pushed;
     cursor_[v] = 0;
   }
   auto in = graph_.in(v), out = graph_.out(v);

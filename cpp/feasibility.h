@@ -12,7 +12,7 @@
 // falls short leaves the least violated sink side, namely the vertices that still reach the terminal.
 //
 // Terminals are taken in breadth-first order, so the cost is one global flow plus |terminals| - 1 local ones.
-// Flows are Dinic's, on levels counted from the sink.
+// Flows are Dinic's, on levels counted from the sink, after a first greedy search that settles the common case.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +52,8 @@ class FeasibilityCheck {
   bool reaches_demand(Vertex sink, Int demand);
   bool levels_from(Vertex sink);
   Int push(Vertex v, Int limit);
+  Int push_greedily(Vertex v, Int limit, int depth);
+  Int take_supply(Vertex v, Int limit);
 
   const Digraph& graph_;
   std::vector<Vertex> order_;          // terminals in breadth-first order

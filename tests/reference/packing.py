@@ -6,7 +6,7 @@ Theory.
   vertex set A with s in A that misses a terminal has out(A) >= arrivals (J. Edmonds 1973; with several roots
   and sets L. Lovász 1976).
 * Switch removal (ForestColl, arXiv 2402.06787, and arXiv 2305.18461; the theory is edge splitting: W. Mader
-  1978, B. Jackson 1988, A. Frank 1988, J. Bang-Jensen, A. Frank and B. Jackson 1995). A pair of links (u, w),
+  1982, B. Jackson 1988, A. Frank 1988, J. Bang-Jensen, A. Frank and B. Jackson 1995). A pair of links (u, w),
   (w, t) at switch w gives way to a logical link (u, t). This lowers out(A) for just two kinds of cuts: u and
   t inside, w outside; and w inside, u and t outside. The amount that may be split is thus the least of c(u,
   w), c(w, t) and the surplus over ``arrivals`` of the narrowest cut of either kind; the narrowest is a

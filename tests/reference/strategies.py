@@ -116,7 +116,7 @@ def unbalanced(choose: Choose, most: int = MAX_NODES) -> Topology:
 
 
 def boxes(choose: Choose, most: int = MAX_NODES) -> Topology:
-    """Hosts of one or two GPUs on a host switch, a NIC for each, one or two fabric planes, some NICs uneven."""
+    """Hosts of one or two GPUs on a host switch, a NIC for each, one or two planes, some NICs uneven."""
     planes = choose(1, 2)
     per_host = choose(1, 2)
     hosts = max(2, min(3, (most - planes) // (2 * per_host + 1)))
