@@ -1,0 +1,267 @@
+"""A bottleneck cut in words: who leaves or receives through what.
+
+A cut is told from its smaller side. The links that cross it are grouped by the kinds of their ends and their
+rate; where each link of a group ends at a NIC of its own, the group is called by its NICs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.result import Bound
+from coppice.collectives import Collective
+from coppice.topology.model import NodeKind, Topology
+
+__all__ = ["Crossing", "LinkGroup", "crossing", "describe_cut", "describe_ranks", "plural", "rate_text"]
+
+_MAX_GROUPS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkGroup:
+    """Links across a cut that have the same kinds of ends and the same rate.
+
+    Attributes:
+        src_kind: Kind of the sending ends.
+        dst_kind: Kind of the receiving ends.
+        gb_per_s: Rate of each link.
+        links: Link ids, ascending.
+    """
+
+    src_kind: NodeKind
+    dst_kind: NodeKind
+    gb_per_s: Fraction
+    links: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Crossing:
+    """What crosses a cut, counted.
+
+    Attributes:
+        sending_ranks: Ranks on the side that the data leaves, ascending.
+        receiving_ranks: Ranks on the other side, ascending.
+        gb_per_s: Capacity of all links from the sending to the receiving side.
+        shards: Least amount of data that has to cross, in shards; None where no such count proves the rate.
+        groups: The links, widest group first.
+    """
+
+    sending_ranks: tuple[int, ...]
+    receiving_ranks: tuple[int, ...]
+    gb_per_s: Fraction
+    shards: int | None
+    groups: tuple[LinkGroup, ...]
+
+
+def crossing(bound: Bound) -> Crossing:
+    """Count what crosses the cut of ``bound``.
+
+    ``shards`` follows from the collective: every share whose source (all-gather, broadcast), destination
+    (reduce-scatter, reduce) or both (all-to-all) lie on the right sides has to cross at least once. An
+    all-reduce has to carry one full sum across.
+    """
+    topology = bound.problem.topology
+    sending = np.zeros(topology.num_nodes, dtype=np.bool_)
+    sending[list(bound.cut)] = True
+    rank_sends = sending[topology.rank_nodes]
+    senders = tuple(np.flatnonzero(rank_sends).tolist())
+    receivers = tuple(np.flatnonzero(~rank_sends).tolist())
+    links = np.flatnonzero(sending[topology.src] & ~sending[topology.dst])
+    return Crossing(
+        sending_ranks=senders,
+        receiving_ranks=receivers,
+        gb_per_s=Fraction(int(topology.capacity[links].sum()), topology.denominator),
+        shards=_shards_across(bound, senders, receivers),
+        groups=_groups(topology, links),
+    )
+
+
+def describe_cut(bound: Bound) -> str:
+    """The bottleneck of ``bound`` in one sentence.
+
+    Examples:
+        >>> from coppice.bounds.result import Problem
+        >>> from coppice.topology.model import Link, Node
+        >>> gpus = [Node(id=f"gpu{i}") for i in range(3)]
+        >>> wires = [Link(src="gpu0", dst="gpu1", gb_per_s=Fraction(25)),
+        ...          Link(src="gpu1", dst="gpu2", gb_per_s=Fraction(50)),
+        ...          Link(src="gpu2", dst="gpu0", gb_per_s=Fraction(25))]
+        >>> problem = Problem(topology=Topology.of("triangle", gpus, wires), collective=Collective.ALL_GATHER)
+        >>> print(describe_cut(Bound(problem=problem, inv_rate=Fraction(2, 50), cut=(1, 2))))
+        GPU 0 receives through 2 links of 25 GB/s: 2 shards over 50 GB/s
+        >>> print(describe_cut(Bound(problem=problem, inv_rate=Fraction(1, 75), cut=(1,))))
+        GPU 1 sends through 1 link of 50 GB/s and 1 link of 25 GB/s: 1 shard over 75 GB/s
+    """
+    if not bound.cut:
+        return "no cut limits it: there is nothing to send"
+    topology = bound.problem.topology
+    found = crossing(bound)
+    tell_senders = len(found.sending_ranks) <= len(found.receiving_ranks) and bool(found.sending_ranks)
+    told = found.sending_ranks if tell_senders else found.receiving_ranks
+    side = describe_ranks(topology, told) if told else _name_switches(topology, bound.cut)
+    verb = _verb(senders=tell_senders, one=len(told) == 1, reduces=bound.problem.collective.reduces)
+    if found.groups:
+        through = f"{side} {verb} through {_join([_describe_group(topology, g) for g in found.groups])}"
+    else:
+        through = f"{side} {verb} through no link at all"
+    total = rate_text(found.gb_per_s)
+    if found.shards is not None and found.gb_per_s and found.shards / found.gb_per_s == bound.inv_rate:
+        return f"{through}: {plural(found.shards, 'shard')} over {total} GB/s"
+    return f"{through} ({total} GB/s in all)"
+
+
+def describe_ranks(topology: Topology, ranks: Sequence[int]) -> str:
+    """Name a set of ranks: by boxes where it consists of whole ones, otherwise by ranges.
+
+    Examples:
+        >>> from coppice.topology.model import Node
+        >>> boxes = Topology.of("boxes", [Node(id=f"g{i}", host=f"box {i // 4}") for i in range(12)], [])
+        >>> describe_ranks(boxes, [4, 5, 6, 7]), describe_ranks(boxes, [0, 1, 4]), describe_ranks(boxes, [5])
+        ('4 GPUs of box 1', 'GPUs 0-1, 4', 'GPU 5 of box 1')
+        >>> describe_ranks(boxes, [0, 1, 2, 3, 8, 9, 10, 11])
+        '8 GPUs of box 0 and box 2'
+    """
+    hosts = topology.host[topology.rank_nodes]
+    size = Counter(hosts.tolist())
+    chosen = Counter(hosts[list(ranks)].tolist())
+    named = len(topology.hosts) > 1 and -1 not in chosen
+    if len(ranks) == 1:
+        return f"GPU {ranks[0]}" + (f" of {_host_name(topology, next(iter(chosen)))}" if named else "")
+    if len(ranks) == topology.num_ranks:
+        return f"all {len(ranks)} GPUs"
+    if named and all(size[host] == count for host, count in chosen.items()):
+        names = [_host_name(topology, host) for host in sorted(chosen)]
+        if len(names) > 3:
+            return f"{len(ranks)} GPUs of {len(names)} boxes ({names[0]}, {names[1]}, .. {names[-1]})"
+        return f"{len(ranks)} GPUs of {_join(names)}"
+    text = f"GPUs {_ranges(ranks)}"
+    return f"{text} of {_host_name(topology, next(iter(chosen)))}" if named and len(chosen) == 1 else text
+
+
+def rate_text(rate: Fraction) -> str:
+    """A rate for people: exact where four decimals are enough, otherwise rounded to them.
+
+    >>> rate_text(Fraction(25, 2)), rate_text(Fraction(200)), rate_text(Fraction(2400, 7))
+    ('12.5', '200', '342.8571')
+    """
+    text = f"{float(rate):.4f}".rstrip("0").rstrip(".")
+    return text if text not in ("0", "-0") or not rate else f"{float(rate):.4g}"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 link``, ``2 links``.
+
+    >>> plural(1, "switch"), plural(2, "switch"), plural(3, "tree")
+    ('1 switch', '2 switches', '3 trees')
+    """
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def _verb(*, senders: bool, one: bool, reduces: bool) -> str:
+    """What a side does with its data, or with its contributions to sums."""
+    if reduces:
+        word = "send" if senders else "receive"
+        return f"{word}s contributions" if one else f"{word} contributions"
+    if senders:
+        return "sends" if one else "leave"
+    return "receives" if one else "receive"
+
+
+def _shards_across(bound: Bound, senders: tuple[int, ...], receivers: tuple[int, ...]) -> int | None:
+    """Shards that have to cross, by the meaning of the collective; None where the ranks say nothing."""
+    problem = bound.problem
+    weights = problem.weights or (1,) * problem.topology.num_ranks
+    match problem.collective:
+        case Collective.ALL_GATHER:
+            return sum(weights[r] for r in senders) if receivers else None
+        case Collective.REDUCE_SCATTER:
+            return sum(weights[r] for r in receivers) if senders else None
+        case Collective.ALL_TO_ALL:
+            if problem.demands is None:
+                return len(senders) * len(receivers)
+            return sum(problem.demands[i][j] for i in senders for j in receivers)
+        case Collective.BROADCAST | Collective.REDUCE | Collective.ALL_REDUCE:
+            return 1 if senders and receivers else None
+
+
+def _groups(topology: Topology, links: NDArray[np.intp]) -> tuple[LinkGroup, ...]:
+    """Links by kinds of ends and rate, the largest total rate first."""
+    by_kind: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for link in links.tolist():
+        kinds = (int(topology.kind[topology.src[link]]), int(topology.kind[topology.dst[link]]))
+        by_kind[(*kinds, int(topology.capacity[link]))].append(link)
+    groups = [
+        LinkGroup(
+            src_kind=NodeKind(src_kind),
+            dst_kind=NodeKind(dst_kind),
+            gb_per_s=Fraction(capacity, topology.denominator),
+            links=tuple(members),
+        )
+        for (src_kind, dst_kind, capacity), members in by_kind.items()
+    ]
+    return tuple(sorted(groups, key=lambda g: (-len(g.links) * g.gb_per_s, g.links)))
+
+
+def _describe_group(topology: Topology, group: LinkGroup) -> str:
+    """``8 NICs of 25 GB/s``, ``2 links of 50 GB/s``, ``1 link of 300 GB/s to a switch``."""
+    count = len(group.links)
+    rate = f"of {rate_text(group.gb_per_s)} GB/s"
+    links = list(group.links)
+    for kind, ends in ((group.src_kind, topology.src[links]), (group.dst_kind, topology.dst[links])):
+        if kind == NodeKind.NIC and len(set(ends.tolist())) == count:
+            return f"{plural(count, 'NIC')} {rate}"
+    text = f"{plural(count, 'link')} {rate}"
+    for kind, ends, word in (
+        (group.dst_kind, topology.dst[links], "to"),
+        (group.src_kind, topology.src[links], "from"),
+    ):
+        if kind != NodeKind.GPU:
+            nodes = sorted(set(ends.tolist()))
+            noun = "NIC" if kind == NodeKind.NIC else "switch"
+            name = topology.node_ids[nodes[0]] if len(nodes) == 1 else plural(len(nodes), noun)
+            return f"{text} {word} {name}"
+    return text
+
+
+def _name_switches(topology: Topology, cut: Sequence[int]) -> str:
+    """Name the side of a cut that holds no rank."""
+    inside = set(cut)
+    ranks = set(topology.rank_nodes.tolist())
+    side = inside if not inside & ranks else set(range(topology.num_nodes)) - inside
+    return topology.node_ids[min(side)] if len(side) == 1 else f"{len(side)} nodes without ranks"
+
+
+def _host_name(topology: Topology, host: int) -> str:
+    """Name of a box, marked as one where the name does not say so."""
+    name = topology.hosts[host]
+    return f"box {name}" if name.isdigit() else name
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """Numbers as ranges, cut short after eight of them."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    texts = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
+    if len(texts) > 8:
+        return f"{', '.join(texts[:7])}, .. {texts[-1]} ({len(ranks)} in all)"
+    return ", ".join(texts)
+
+
+def _join(parts: Sequence[str]) -> str:
+    """``a, b and c``, cut short after a few."""
+    shown = list(parts[:_MAX_GROUPS])
+    if len(parts) > _MAX_GROUPS:
+        shown.append(f"{len(parts) - _MAX_GROUPS} other kinds of link")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
