@@ -1,5 +1,7 @@
 """Types of the native core: arrays in, arrays out."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,3 +23,12 @@ def cut_bound(
     weight: NDArray[np.int64],
     terminal: NDArray[np.bool_],
 ) -> tuple[int, int, NDArray[np.int32], int]: ...
+def pack_trees(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    cap: NDArray[np.int64],
+    roots: NDArray[np.int64],
+    terminal: NDArray[np.bool_],
+    always_exhaustive: bool = False,
+) -> dict[str, Any]: ...

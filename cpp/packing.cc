@@ -1,0 +1,289 @@
+#include "packing.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+
+#include "cut_family.h"
+#include "tree_grower.h"
+
+namespace coppice {
+
+namespace {
+
+class Packer {
+ public:
+  Packer(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
+         std::span<const Amount> capacity, const GroupAction& action, const PackingOptions& options, const StopFlag& stop)
+      : graph_(graph),
+        terminal_(terminal),
+        action_(action),
+        options_(options),
+        stop_(stop),
+        cuts_(graph, action),
+        residual_(action.num_classes(), 0),
+        roots_left_(graph.num_vertices(), 0),
+        representative_(action.num_orbits, -1),
+        grower_(graph, action, terminal, cuts_, residual_),
+        check_(graph, terminal),
+        check_capacity_(graph.num_arcs()),
+        check_supply_(graph.num_vertices()) {
+    for (Arc e = 0; e < graph.num_arcs(); ++e) residual_[action.cls[e]] = capacity[e];
+    for (Vertex v = graph.num_vertices(); v-- > 0;) representative_[action.orbit[v]] = v;
+    for (Vertex v = 0; v < graph.num_vertices(); ++v) {
+      if (representative_[action.orbit[v]] != v) continue;
+      roots_left_[v] = roots[v];
+      remaining_ += roots[v] * action.order;
+      if (roots[v] > 0) root_queue_.push_back(v);
+    }
+    result_.start.push_back(0);
+  }
+
+  Packing run() {
+    if (auto sets = violated_sets(1); !sets.empty()) {
+      result_.violated = std::move(sets.front());
+      result_.complete = false;
+      return std::move(result_);
+    }
+    while (remaining_ > 0) {
+      if (stop_ && stop_()) throw Cancelled{};
+      while (static_cast<std::int32_t>(batch_.size()) < batch_size_ && remaining_ > 0) {
+        if (!add_tree(next_root())) {
+          settle();
+          result_.complete = false;
+          return std::move(result_);
+        }
+      }
+      settle();
+    }
+    result_.stats.cuts = cuts_.size();
+    return std::move(result_);
+  }
+
+ private:
+  Vertex next_root() {
+    for (;;) {
+      if (next_root_ >= root_queue_.size()) next_root_ = 0;
+      Vertex root = root_queue_[next_root_++];
+      if (roots_left_[root] > 0) return root;
+    }
+  }
+
+  // Grows a tree at `root` and takes it, to be checked by settle(). False: a template was not found.
+  bool add_tree(Vertex root) {
+    grower_.start(root, roots_left_[root]);
+    for (;;) {
+      if (!options_.always_exhaustive && grower_.grow()) break;
+      if (grower_.spans()) break;
+      if (!batch_.empty()) {  // the state is not known to be right: settle it before blaming the tree
+        grower_.abandon();
+        settle();
+        if (roots_left_[root] == 0) return true;
+        grower_.start(root, roots_left_[root]);
+        continue;
+      }
+      if (learn_from_partial_tree()) {
+        ++result_.stats.restarts;
+        grower_.start(root, roots_left_[root]);
+      } else if (grower_.multiplicity() > 1) {
+        ++result_.stats.halvings;
+        grower_.lower_multiplicity(grower_.multiplicity() / 2);
+      } else if (action_.order > 1) {
+        grower_.abandon();
+        return false;
+      } else {
+        ++result_.stats.exact_steps;
+        exhaustive_step();
+      }
+    }
+    Tree tree = grower_.finish(roots_left_[root]);
+    roots_left_[root] -= tree.multiplicity;
+    remaining_ -= tree.multiplicity * action_.order;
+    batch_.push_back(std::move(tree));
+    return true;
+  }
+
+  std::vector<std::vector<Vertex>> violated_sets(std::size_t limit) {
+    ++result_.stats.checks;
+    for (Arc e = 0; e < graph_.num_arcs(); ++e) check_capacity_[e] = residual_[action_.cls[e]];
+    for (Vertex v = 0; v < graph_.num_vertices(); ++v) check_supply_[v] = roots_left_[representative_[action_.orbit[v]]];
+    return check_.violated(check_capacity_, check_supply_, remaining_, limit, stop_);
+  }
+
+  Amount slack(const std::vector<Vertex>& set) {
+    if (inside_.empty()) inside_.assign(graph_.num_vertices(), 0);
+    for (Vertex v : set) inside_[v] = 1;
+    Amount value = -remaining_;
+    for (Vertex v : set) {
+      value += roots_left_[representative_[action_.orbit[v]]];
+      for (Arc e : graph_.in(v))
+        if (!inside_[graph_.tail(e)]) value += residual_[action_.cls[e]];
+    }
+    for (Vertex v : set) inside_[v] = 0;
+    return value;
+  }
+
+  // Checks the batch, gives trees back until (I) holds, learns every violated cut, and takes the rest for good.
+  void settle() {
+    std::size_t proposed = batch_.size();
+    if (proposed == 0) return;
+    bool clean = true;
+    for (;;) {
+      auto sets = violated_sets(graph_.num_vertices());
+      if (sets.empty()) break;
+      clean = false;
+      std::int32_t first = cuts_.size();
+      for (auto& set : sets) {
+        Amount value = slack(set);
+        cuts_.add(std::move(set), value);
+      }
+      give_back(first);
+    }
+    for (Tree& tree : batch_) {
+      if (tree.multiplicity == 0) continue;
+      result_.root.push_back(tree.root);
+      result_.multiplicity.push_back(tree.multiplicity);
+      result_.arcs.insert(result_.arcs.end(), tree.arcs.begin(), tree.arcs.end());
+      result_.start.push_back(static_cast<std::int64_t>(result_.arcs.size()));
+    }
+    auto kept = static_cast<std::int32_t>(std::count_if(batch_.begin(), batch_.end(), [](const Tree& t) { return t.multiplicity > 0; }));
+    batch_.clear();
+    batch_size_ = clean ? std::min(options_.largest_batch, 2 * batch_size_) : std::max(1, kept / 2);
+  }
+
+  // Lowers the latest trees that overdraw the cuts from `first` on until all have slack again.
+  void give_back(std::int32_t first) {
+    std::vector<std::vector<Amount>> growth(batch_.size());
+    for (std::size_t i = 0; i < batch_.size(); ++i) cuts_.growth_of(batch_[i].root, batch_[i].use, growth[i]);
+    for (std::int32_t cut = first; cut < cuts_.size(); ++cut) {
+      for (std::size_t i = batch_.size(); i-- > 0 && cuts_.slack(cut) < 0;) {
+        Tree& tree = batch_[i];
+        if (tree.multiplicity == 0 || growth[i][cut] <= 0) continue;
+        Amount excess = std::min(tree.multiplicity, (-cuts_.slack(cut) + growth[i][cut] - 1) / growth[i][cut]);
+        tree.multiplicity -= excess;
+        roots_left_[tree.root] += excess;
+        remaining_ += excess * action_.order;
+        for (auto [cls, units] : tree.use) residual_[cls] += excess * units;
+        for (std::int32_t other = 0; other < cuts_.size(); ++other) cuts_.change_slack(other, excess * growth[i][other]);
+        result_.stats.trees_given_back += tree.multiplicity == 0;
+      }
+    }
+  }
+
+  // Checks the state together with the unfinished tree: a source with supply a feeds what it has reached. Learns what
+  // is violated and abandons the tree; returns whether anything was. Settled state only.
+  bool learn_from_partial_tree() {
+    if (action_.order > 1) return false;
+    if (!partial_) partial_.emplace(graph_, terminal_);
+    ++result_.stats.checks;
+    auto sets = partial_->violated(*this);
+    if (sets.empty()) return false;
+    grower_.abandon();
+    for (auto& set : sets) {
+      Amount value = slack(set);
+      cuts_.add(std::move(set), value);
+    }
+    return true;
+  }
+
+  // The graph with one more vertex, the source of the unfinished tree, and an arc from it to each terminal.
+  struct PartialCheck {
+    PartialCheck(const Digraph& graph, std::span<const std::uint8_t> terminals) : num_arcs(graph.num_arcs()), source(graph.num_vertices()) {
+      std::vector<Vertex> tail, head;
+      for (Arc e = 0; e < num_arcs; ++e) tail.push_back(graph.tail(e)), head.push_back(graph.head(e));
+      for (Vertex v = 0; v < source; ++v)
+        if (terminals[v]) tail.push_back(source), head.push_back(v);
+      extended = std::make_unique<Digraph>(source + 1, tail, head);
+      terminal.assign(terminals.begin(), terminals.end());
+      terminal.push_back(0);
+      check = std::make_unique<FeasibilityCheck<Amount>>(*extended, terminal);
+      capacity.resize(extended->num_arcs());
+      supply.resize(source + 1);
+    }
+
+    std::vector<std::vector<Vertex>> violated(Packer& packer) {
+      Amount units = packer.grower_.multiplicity();
+      for (Arc e = 0; e < num_arcs; ++e) capacity[e] = packer.residual_[packer.action_.cls[e]];
+      for (Arc e = num_arcs; e < extended->num_arcs(); ++e) capacity[e] = packer.grower_.reached(extended->head(e)) ? units : 0;
+      for (Vertex v = 0; v < source; ++v) supply[v] = packer.roots_left_[v];
+      supply[packer.grower_.reached_list().front()] -= units;
+      supply[source] = units;
+      auto sets = check->violated(capacity, supply, packer.remaining_, extended->num_vertices(), packer.stop_);
+      for (auto& set : sets) std::erase(set, source);
+      return sets;
+    }
+
+    Arc num_arcs;
+    Vertex source;
+    std::unique_ptr<Digraph> extended;
+    std::vector<std::uint8_t> terminal;
+    std::unique_ptr<FeasibilityCheck<Amount>> check;
+    std::vector<Amount> capacity, supply;
+  };
+
+  // Takes one path to a new terminal, trying every simple path through switches. The theorem promises one that keeps
+  // (I); one that only keeps the known cuts teaches a new cut when the tree is checked next.
+  void exhaustive_step() {
+    std::vector<Vertex> from = grower_.reached_list();
+    on_path_.assign(graph_.num_vertices(), 0);
+    for (Vertex x : from) {
+      std::vector<Arc> path;
+      if (!complete_path(x, path)) continue;
+      grower_.extend(path);
+      if (learn_from_partial_tree()) {
+        ++result_.stats.restarts;
+        grower_.start(from.front(), roots_left_[from.front()]);
+      }
+      return;
+    }
+    throw std::invalid_argument("no packing exists: some switch has more capacity out than in");
+  }
+
+  bool complete_path(Vertex v, std::vector<Arc>& path) {
+    if (stop_ && stop_()) throw Cancelled{};
+    on_path_[v] = 1;
+    for (Arc e : graph_.out(v)) {
+      Vertex to = graph_.head(e);
+      if (on_path_[to] || grower_.reached(to)) continue;
+      path.push_back(e);
+      if (grower_.has_room(path) && cuts_.allows(path, terminal_[to] ? to : -1) && (terminal_[to] || complete_path(to, path))) return true;
+      path.pop_back();
+    }
+    on_path_[v] = 0;
+    return false;
+  }
+
+  const Digraph& graph_;
+  std::span<const std::uint8_t> terminal_;
+  const GroupAction& action_;
+  const PackingOptions& options_;
+  const StopFlag& stop_;
+
+  CutFamily cuts_;
+  std::vector<Amount> residual_;         // per arc class, in trees
+  std::vector<Amount> roots_left_;       // per vertex; only the first of each orbit counts
+  std::vector<Vertex> representative_;   // per orbit, its first vertex
+  Amount remaining_ = 0;                 // T: sum of roots_left_ over all vertices
+  std::vector<Vertex> root_queue_;
+  std::size_t next_root_ = 0;
+  TreeGrower grower_;
+  std::vector<Tree> batch_;              // taken, but not checked yet
+  std::int32_t batch_size_ = 1;
+
+  FeasibilityCheck<Amount> check_;
+  std::vector<Amount> check_capacity_, check_supply_;
+  std::optional<PartialCheck> partial_;
+  std::vector<std::uint8_t> inside_, on_path_;
+  Packing result_;
+};
+
+}  // namespace
+
+Packing pack_trees(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
+                   std::span<const Amount> capacity, const GroupAction& action, const PackingOptions& options, const StopFlag& stop) {
+  return Packer(graph, terminal, roots, capacity, action, options, stop).run();
+}
+
+}  // namespace coppice

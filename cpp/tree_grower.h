@@ -1,0 +1,76 @@
+// Grows one spanning tree on physical paths, breadth-first, within the residual capacities and the learned cuts.
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "cut_family.h"
+
+namespace coppice {
+
+/// A tree as the arcs of its edges, one after the other: an edge ends where an arc enters a terminal.
+struct Tree {
+  Vertex root = -1;
+  Amount multiplicity = 0;
+  std::vector<Arc> arcs;
+  std::vector<std::pair<std::int32_t, Amount>> use;  // (arc class, capacity per arc and unit of multiplicity), ascending
+};
+
+class TreeGrower {
+ public:
+  /// `residual` is per arc class and is changed as trees grow.
+  TreeGrower(const Digraph& graph, const GroupAction& action, std::span<const std::uint8_t> terminal, CutFamily& cuts,
+             std::vector<Amount>& residual);
+
+  /// Starts a tree at `root` that takes `multiplicity` units.
+  void start(Vertex root, Amount multiplicity);
+  /// Extends the tree until nothing more can be added. Returns whether it spans all terminals.
+  bool grow();
+  /// Halves the multiplicity of a tree that is stuck and returns what was used in excess.
+  void lower_multiplicity(Amount multiplicity);
+  /// Adds one path, checked by the caller.
+  void extend(std::span<const Arc> path);
+  /// Gives back what the unfinished tree uses.
+  void abandon();
+  /// The finished tree, with the largest multiplicity up to `limit` that residuals and cuts allow (all charged).
+  Tree finish(Amount limit);
+
+  bool spans() const { return static_cast<std::int32_t>(reached_list_.size()) == num_terminals_; }
+  bool reached(Vertex v) const { return reached_[v] == stamp_; }
+  bool is_terminal(Vertex v) const { return terminal_[v]; }
+  const std::vector<Vertex>& reached_list() const { return reached_list_; }
+  Amount multiplicity() const { return multiplicity_; }
+
+  /// Whether the residuals allow one more use of all arcs of `path` by the current tree.
+  bool has_room(std::span<const Arc> path) const;
+
+ private:
+  bool search_from(Vertex x);
+  bool arc_is_open(Vertex from, Arc e) const;
+  void path_to(Vertex v, std::vector<Arc>& path) const;
+
+  const Digraph& graph_;
+  const GroupAction& action_;
+  std::span<const std::uint8_t> terminal_;
+  CutFamily& cuts_;
+  std::vector<Amount>& residual_;
+  std::int32_t num_terminals_ = 0;
+
+  Vertex root_ = -1;
+  Amount multiplicity_ = 0;
+  std::vector<Arc> arcs_;
+  std::vector<Vertex> reached_list_;      // terminals of the tree in the order of landing
+  std::size_t searched_ = 0;              // reached_list_[0 .. searched_) have been searched from
+  std::int32_t stamp_ = 0;
+  std::vector<std::int32_t> reached_;     // reached_[v] == stamp_: the tree spans terminal v
+  std::vector<std::int32_t> closed_;      // closed_[v] == stamp_: nothing new can be reached through switch v
+  std::int32_t search_stamp_ = 0;
+  std::vector<std::int32_t> visited_;     // visited_[v] == search_stamp_: seen in this search
+  std::vector<Arc> parent_;               // arc by which this search came to v
+  std::vector<Vertex> queue_;
+  std::vector<std::pair<Amount, Arc>> candidates_;
+  std::vector<Arc> path_;
+};
+
+}  // namespace coppice
