@@ -1,3 +1,70 @@
-"""Coppice: provably optimal collective communication for any GPU cluster."""
+"""Coppice: provably optimal collective communication for any GPU cluster.
+
+    load(spec)        a topology from a preset name or a file
+    bound(problem)    the exact optimum and the cut that sets it
+    plan(problem)     a plan that attains it, verified, with its figures
+    verify(plan)      check a plan against its topology, independent of any planner
+
+Importing this package loads NumPy and msgspec only; everything else comes when it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from coppice.bounds.result import Bound, Problem
+from coppice.collectives import Collective
+from coppice.errors import CheckError, CoppiceError, InputError, MissingExtraError, UnreachableError
+from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.bounds import bound
+    from coppice.planners.planning import plan
+    from coppice.schedule.plan_file import read_plan, write_plan
+    from coppice.schedule.verify import verify
+    from coppice.topology import resolve as load
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Bound",
+    "CheckError",
+    "Collective",
+    "CoppiceError",
+    "InputError",
+    "MissingExtraError",
+    "Problem",
+    "Topology",
+    "UnreachableError",
+    "__version__",
+    "bound",
+    "load",
+    "plan",
+    "read_plan",
+    "verify",
+    "write_plan",
+]
+
+_LAZY = {
+    "bound": ("coppice.bounds", "bound"),
+    "load": ("coppice.topology", "resolve"),
+    "plan": ("coppice.planners.planning", "plan"),
+    "read_plan": ("coppice.schedule.plan_file", "read_plan"),
+    "verify": ("coppice.schedule.verify", "verify"),
+    "write_plan": ("coppice.schedule.plan_file", "write_plan"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    module, attribute = _LAZY[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,125 @@
+"""How commands print: aligned fields, exact rates, sizes, bars, and progress that only a terminal sees."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from coppice.bounds.describe import rate_text
+
+__all__ = [
+    "bar",
+    "heights_line",
+    "percent_text",
+    "print_fields",
+    "print_json",
+    "print_lines",
+    "progress",
+    "rate_line",
+    "seconds_text",
+    "size_text",
+]
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print ``value`` as JSON on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines as they are."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def print_fields(title: str, fields: Sequence[tuple[str, str]]) -> None:
+    """Print a title and named values in two columns; names are dimmed on a terminal."""
+    console = Console(highlight=False, soft_wrap=True)
+    width = max((len(name) for name, _ in fields), default=0)
+    console.print(Text(title, style="bold"))
+    for name, value in fields:
+        console.print(Text.assemble((f"  {name:<{width}}  ", "dim"), value))
+
+
+@contextmanager
+def progress(what: str) -> Iterator[None]:
+    """Show a spinner with ``what`` on standard error while the body runs, if that is a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(what):
+        yield
+
+
+def rate_line(rate: Fraction) -> str:
+    """A rate in GB/s with its exact value where the decimals do not show it.
+
+    >>> rate_line(Fraction(2400, 7)), rate_line(Fraction(50))
+    ('342.857 GB/s (2400/7)', '50 GB/s')
+    """
+    exact = rate_text(rate)
+    if Fraction(exact) == rate:
+        return f"{exact} GB/s"
+    return f"{float(rate):.6g} GB/s ({rate})"
+
+
+def percent_text(share: Fraction) -> str:
+    """A share in percent, never rounded up to a whole 100%.
+
+    >>> percent_text(Fraction(1)), percent_text(Fraction(9999, 10000)), percent_text(Fraction(1, 3))
+    ('100%', '99.99%', '33.3%')
+    """
+    if share == 1:
+        return "100%"
+    for digits in range(1, 7):
+        text = f"{100 * float(share):.{digits}f}"
+        if float(text) != 100:
+            break
+    return f"{text.rstrip('0').rstrip('.')}%"
+
+
+def size_text(size_bytes: float) -> str:
+    """Bytes with a binary unit.
+
+    >>> size_text(1536), size_text(512), size_text(3 * 2**30)
+    ('1.5 KiB', '512 B', '3 GiB')
+    """
+    size, unit = float(size_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration with a fitting unit.
+
+    >>> seconds_text(0.00042), seconds_text(0.21), seconds_text(12.3)
+    ('0.42 ms', '210 ms', '12.3 s')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def heights_line(max_height: int, mean_height: float) -> str:
+    """Maximum and mean height in hops between GPUs."""
+    return f"{max_height} at most, {mean_height:.3g} on average"
+
+
+def bar(share: float, *, width: int = 30) -> str:
+    """A bar of ``width`` characters for a share between 0 and 1.
+
+    >>> bar(0.5, width=8), bar(1, width=4)
+    ('████    ', '████')
+    """
+    filled = round(min(max(share, 0.0), 1.0) * width)
+    return "█" * filled + " " * (width - filled)
