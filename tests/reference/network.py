@@ -78,8 +78,16 @@ def scaled_to_integers(capacity: Mapping[Link, Fraction]) -> tuple[dict[Link, in
     return {link: int(c * denominator) for link, c in capacity.items()}, denominator
 
 
-def describe(topology: Topology) -> str:
+def describe(subject: Topology | Problem) -> str:
     """The graph in the words of a failed test: one line a node with the links that leave it."""
+    if isinstance(subject, Problem):
+        details = "".join(
+            f", {name} {value}"
+            for name, value in (("root", subject.root), ("weights", subject.weights))
+            if value is not None
+        )
+        return f"{subject.collective}{details} on {describe(subject.topology)}"
+    topology = subject
     lines = [f"{topology.name}: {topology.num_nodes} nodes, {topology.num_ranks} ranks"]
     links = network_of(topology).capacity
     for v, name in enumerate(topology.node_ids):

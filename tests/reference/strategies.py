@@ -4,12 +4,12 @@ Each family draws integers through ``choose(low, high)``, so that one descriptio
 shrinks what it draws, a seeded ``random.Random`` makes thousands of graphs a second. Ranks are a random order
 of the terminals, so that a rank taken for a node id shows.
 
-    symmetric     both directions of a link alike, connected
-    balanced      sums of directed cycles: in = out at every node, nothing else symmetric, strongly connected
-    generous      balanced, and some links into switches are wider still: in >= out at every switch
-    unbalanced    any rates in any direction on top of one directed cycle
-    boxes         hosts with a switch and parallel NICs, each NIC on a plane of its own or a shared one
-    disconnected  some terminal cannot reach some other
+    symmetric     both directions of a link alike, connected balanced      sums of directed cycles: in = out
+    at every node, nothing else symmetric, strongly connected generous      balanced, and some links into
+    switches are wider still: in >= out at every switch unbalanced    any rates in any direction on top of one
+    directed cycle slow_uplinks  terminals hang on switches, with less rate up than down: a copying (or
+    adding) switch would help boxes         hosts with a switch and parallel NICs, each NIC on a plane of its
+    own or a shared one disconnected  some terminal cannot reach some other
 """
 
 from __future__ import annotations
@@ -20,9 +20,22 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
-__all__ = ["BALANCED_FAMILIES", "CONNECTED_FAMILIES", "FAMILIES", "seeded", "topologies"]
+__all__ = [
+    "BALANCED_FAMILIES",
+    "CONNECTED_FAMILIES",
+    "FAMILIES",
+    "TREE_COLLECTIVES",
+    "UNBALANCED_FAMILIES",
+    "problem_on",
+    "problems",
+    "seeded",
+    "seeded_problem",
+    "topologies",
+]
 
 Choose = Callable[[int, int], int]
 Rates = dict[tuple[int, int], Fraction]
@@ -115,6 +128,26 @@ def unbalanced(choose: Choose, most: int = MAX_NODES) -> Topology:
     return _topology("unbalanced", choose, count, terminals, rates)
 
 
+def slow_uplinks(choose: Choose, most: int = MAX_NODES) -> Topology:
+    """A tree of switches; each terminal hangs on one or two, slower up than down (or all of it reversed)."""
+    switches = choose(1, max(1, most // 3))
+    count = choose(switches + 2, max(switches + 2, most))
+    usual = _rate(choose)
+    rates: Rates = {}
+    for w in range(1, switches):
+        other, rate = choose(0, w - 1), usual * choose(1, 8)
+        _add(rates, w, other, rate)
+        _add(rates, other, w, rate)
+    for v in range(switches, count):
+        for _ in range(choose(1, 2)):
+            w, rate = choose(0, switches - 1), _rate(choose) if choose(0, 4) == 0 else usual
+            _add(rates, v, w, rate)
+            _add(rates, w, v, rate * choose(1, 5))
+    if choose(0, 1):
+        rates = {(b, a): rate for (a, b), rate in rates.items()}
+    return _topology("slow uplinks", choose, count, _shuffled(choose, range(switches, count)), rates)
+
+
 def boxes(choose: Choose, most: int = MAX_NODES) -> Topology:
     """Hosts of one or two GPUs on a host switch, a NIC for each, one or two planes, some NICs uneven."""
     planes = choose(1, 2)
@@ -152,8 +185,27 @@ def disconnected(choose: Choose, most: int = MAX_NODES) -> Topology:
 
 
 BALANCED_FAMILIES = (symmetric, balanced, generous, boxes)
-CONNECTED_FAMILIES = (*BALANCED_FAMILIES, unbalanced)
+UNBALANCED_FAMILIES = (unbalanced, slow_uplinks)
+CONNECTED_FAMILIES = (*BALANCED_FAMILIES, *UNBALANCED_FAMILIES)
 FAMILIES = (*CONNECTED_FAMILIES, disconnected)
+
+# Those with one phase; all-reduce has two and a bound of its own.
+TREE_COLLECTIVES = (
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.BROADCAST,
+    Collective.REDUCE,
+)
+
+
+def problem_on(choose: Choose, topology: Topology) -> Problem:
+    """A collective with one phase: any root, and now and then unequal shares, some of them zero."""
+    collective = TREE_COLLECTIVES[choose(0, len(TREE_COLLECTIVES) - 1)]
+    ranks = topology.num_ranks
+    if collective.rooted:
+        return Problem(topology=topology, collective=collective, root=choose(0, ranks - 1))
+    weights = tuple(choose(0, 4) for _ in range(ranks)) if choose(0, 2) == 0 else ()
+    return Problem(topology=topology, collective=collective, weights=weights if any(weights) else None)
 
 
 @st.composite
@@ -165,9 +217,25 @@ def topologies(
     return family(lambda low, high: draw(st.integers(low, high)), most)
 
 
+@st.composite
+def problems(
+    draw: st.DrawFn, families: Sequence[Callable[..., Topology]] = CONNECTED_FAMILIES, most: int = MAX_NODES
+) -> Problem:
+    """A collective with one phase on a topology of one of the families."""
+    topology = draw(topologies(families, most))
+    return problem_on(lambda low, high: draw(st.integers(low, high)), topology)
+
+
 def seeded(
     seed: int, families: Sequence[Callable[..., Topology]] = CONNECTED_FAMILIES, most: int = MAX_NODES
 ) -> Topology:
     """The topology with number ``seed``; families take turns."""
     topology = families[seed % len(families)](random.Random(seed).randint, most)
     return Topology.of(f"{topology.name} #{seed}", topology.nodes(), topology.links())
+
+
+def seeded_problem(
+    seed: int, families: Sequence[Callable[..., Topology]] = CONNECTED_FAMILIES, most: int = MAX_NODES
+) -> Problem:
+    """The problem with number ``seed``, on the topology with that number."""
+    return problem_on(random.Random(f"problem {seed}").randint, seeded(seed, families, most))
