@@ -1,0 +1,176 @@
+"""What every link carries under a plan, counted exactly.
+
+Loads are integers in a unit of the plan's own (one unit of tree weight, or a common divisor of all chunks),
+and ``shard`` says how many of those units one shard of the collective is, so that times come out per shard,
+as bounds state them. Every load is a plain Python integer: nothing is rounded and nothing overflows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import lcm
+
+import numpy as np
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.schedule.columns import forest_defects, schedule_defects
+from coppice.schedule.exact_sums import exact_total, grouped_sums
+from coppice.schedule.forest import Forest, Phase
+from coppice.schedule.hops import hops_of
+from coppice.schedule.schedule import Schedule
+from coppice.topology.model import Topology
+
+__all__ = ["LinkLoads", "chunk_sizes", "forest_loads", "schedule_loads"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinkLoads:
+    """Exact load of every link.
+
+    Attributes:
+        topology: Whose links they are.
+        load: ``load[e]`` = units that link e carries.
+        shard: Units in one shard of the collective (0 where no data moves).
+    """
+
+    topology: Topology
+    load: tuple[int, ...]
+    shard: Fraction
+
+    @cached_property
+    def worst_link(self) -> int:
+        """The link that is busy for the longest time (the first of equals), or -1 where none is used."""
+        worst, worst_load, worst_capacity = -1, 0, 1
+        for link, (load, capacity) in enumerate(zip(self.load, self.topology.capacity.tolist(), strict=True)):
+            if load * worst_capacity > worst_load * capacity:
+                worst, worst_load, worst_capacity = link, load, capacity
+        return worst
+
+    def time_per_shard(self, link: int) -> Fraction:
+        """Time that ``link`` is busy, per unit of shard: 1 / (GB/s)."""
+        if not self.load[link]:
+            return Fraction(0)
+        busy = Fraction(self.load[link] * self.topology.denominator, int(self.topology.capacity[link]))
+        return busy / self.shard
+
+    @property
+    def inv_rate(self) -> Fraction:
+        """Time that the busiest link needs, per unit of shard: the plan's exact bandwidth time."""
+        return self.time_per_shard(self.worst_link) if self.worst_link >= 0 else Fraction(0)
+
+    def utilisation(self, link: int, inv_rate: Fraction) -> Fraction:
+        """Share of its capacity that ``link`` uses if the plan takes ``inv_rate`` per shard."""
+        busy = self.time_per_shard(link)
+        return busy / inv_rate if inv_rate else Fraction(0)
+
+
+def forest_loads(forest: Forest, weights: tuple[int, ...] | None = None) -> LinkLoads:
+    """Load of every link under a forest, in units of tree weight; both phases of an all-reduce add up.
+
+    Args:
+        forest: The trees.
+        weights: Relative shard sizes of the ranks, where they are not equal.
+
+    Raises:
+        InputError: If its columns are malformed or a path uses a link that does not exist.
+    """
+    _refuse(forest_defects(forest))
+    hops = hops_of(forest.topology, forest.path_start, forest.path_nodes)
+    edge_weight = np.repeat(forest.tree_weight, np.diff(forest.tree_start))
+    path_weight = grouped_sums(forest.edge_path, edge_weight, hops.num_paths)
+    load = _spread(forest.topology, path_weight, hops.path, hops.link)
+    units = max(exact_total(forest.tree_weight[forest.tree_phase == phase]) for phase in Phase)
+    shard = Fraction(units, forest.collective.shards(forest.topology.num_ranks, weights))
+    return LinkLoads(topology=forest.topology, load=load, shard=shard)
+
+
+def schedule_loads(
+    schedule: Schedule,
+    weights: tuple[int, ...] | None = None,
+    demands: tuple[tuple[int, ...], ...] | None = None,
+) -> LinkLoads:
+    """Load of every link under a schedule, whatever its steps: all bytes that ever cross it.
+
+    Args:
+        schedule: Chunks and transfers; every transfer must name its path.
+        weights: Relative shard sizes of the ranks, where they are not equal.
+        demands: Relative block sizes of an all-to-all, where they are not equal.
+
+    Raises:
+        InputError: If its columns are malformed, or a transfer names no path or one that does not exist.
+    """
+    _refuse(schedule_defects(schedule))
+    unrouted = np.flatnonzero(schedule.path < 0)
+    if len(unrouted):
+        msg = (
+            f"expected a path for every transfer, found none for {len(unrouted)} of them "
+            f"(the first is row {int(unrouted[0])}): route them before loads are counted."
+        )
+        raise InputError(msg)
+    sizes, unit = chunk_sizes(schedule)
+    hops = hops_of(schedule.topology, schedule.path_start, schedule.path_nodes)
+    sent = [sizes[chunk] for chunk in schedule.chunk.tolist()]
+    path_size = grouped_sums(schedule.path, sent, hops.num_paths)
+    load = _spread(schedule.topology, path_size, hops.path, hops.link)
+    return LinkLoads(
+        topology=schedule.topology, load=load, shard=unit * _shard_weight(schedule, weights, demands)
+    )
+
+
+def chunk_sizes(schedule: Schedule) -> tuple[list[int], int]:
+    """Size of each chunk as an integer, and the size of one unit of slot weight in the same unit.
+
+    Examples:
+        A slot cut in the ratio 1 : 2 beside a whole one has sizes 1, 2 and 3, and a unit of slot weight is 3.
+    """
+    slots = len(schedule.slot_weight)
+    totals = grouped_sums(schedule.chunk_slot, schedule.chunk_share, slots)
+    unit = lcm(*{total for total in totals if total})
+    weight = schedule.slot_weight.tolist()
+    scale = [weight[slot] * (unit // total) if total else 0 for slot, total in enumerate(totals)]
+    shares = schedule.chunk_share.tolist()
+    return [
+        share * scale[slot] for slot, share in zip(schedule.chunk_slot.tolist(), shares, strict=True)
+    ], unit
+
+
+def _shard_weight(
+    schedule: Schedule, weights: tuple[int, ...] | None, demands: tuple[tuple[int, ...], ...] | None
+) -> Fraction:
+    """Slot weight of one shard, which is the unit that bounds are stated in."""
+    ranks = schedule.topology.num_ranks
+    slot_weight = schedule.slot_weight
+    if schedule.collective is Collective.ALL_TO_ALL:
+        table = slot_weight.reshape(ranks, ranks)
+        moved = exact_total(table.ravel()) - exact_total(np.diagonal(table))
+        if demands is None:
+            return Fraction(moved, max(1, ranks * (ranks - 1)))
+        asked = sum(size for i, row in enumerate(demands) for j, size in enumerate(row) if i != j)
+        return Fraction(moved, max(1, asked))
+    return Fraction(exact_total(slot_weight), schedule.collective.shards(ranks, weights))
+
+
+def _spread(
+    topology: Topology, path_load: list[int], hop_path: np.ndarray, hop_link: np.ndarray
+) -> tuple[int, ...]:
+    """Load of each link from the load of each path."""
+    missing = np.flatnonzero(hop_link < 0)
+    if len(missing):
+        path = int(hop_path[missing[0]])
+        msg = f"expected paths along links of the topology, found that path {path} leaves them: verify it."
+        raise InputError(msg)
+    if max(path_load, default=0) < 2**63:
+        return tuple(
+            grouped_sums(hop_link, np.array(path_load, dtype=np.int64)[hop_path], topology.num_links)
+        )
+    load = [path_load[path] for path in hop_path.tolist()]
+    return tuple(grouped_sums(hop_link, load, topology.num_links))
+
+
+def _refuse(defects: list[str]) -> None:
+    if defects:
+        msg = f"expected well-formed columns: {defects[0]}"
+        raise InputError(msg)

@@ -1,0 +1,83 @@
+"""Verification of paths: their links exist, and only switches, NICs and relay GPUs lie inside."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.schedule.hops import Hops
+from coppice.schedule.report import Findings
+from coppice.topology.model import Topology
+
+__all__ = ["check_ends", "check_paths", "path_text"]
+
+
+def check_paths(
+    topology: Topology,
+    path_start: NDArray[np.integer],
+    path_nodes: NDArray[np.int32],
+    hops: Hops,
+    findings: Findings,
+) -> None:
+    """Every hop is a link of the topology, and no rank lies inside a path."""
+    missing = np.flatnonzero(hops.link < 0)
+    names = topology.node_ids
+    findings.add_examples(
+        [
+            f"path {hops.path[hop]} takes a link {names[hops.src[hop]]} -> {names[hops.dst[hop]]} "
+            f"that the topology does not have."
+            for hop in missing[:5].tolist()
+        ],
+        len(missing),
+        "hops",
+    )
+    inner = np.ones(len(path_nodes), dtype=np.bool_)
+    inner[path_start[:-1]] = False
+    inner[path_start[1:] - 1] = False
+    ranked = np.flatnonzero(inner & (topology.rank[path_nodes] >= 0))
+    findings.add_examples(
+        [
+            f"path {np.searchsorted(path_start, place, side='right') - 1} leads through "
+            f"{names[path_nodes[place]]}, which is rank {topology.rank[path_nodes[place]]}: "
+            f"a rank must receive and send on, not be passed through."
+            for place in ranked[:5].tolist()
+        ],
+        len(ranked),
+        "inner nodes of paths",
+    )
+
+
+def check_ends(
+    topology: Topology,
+    path: NDArray[np.integer],
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    path_start: NDArray[np.integer],
+    path_nodes: NDArray[np.int32],
+    findings: Findings,
+    *,
+    row_name: str,
+) -> None:
+    """The path of each row begins at the node that sends and ends at the node that receives."""
+    wrong = np.flatnonzero(
+        (path_nodes[path_start[:-1]][path] != src) | (path_nodes[path_start[1:] - 1][path] != dst)
+    )
+    names = topology.node_ids
+    findings.add_examples(
+        [
+            f"{row_name} {row} goes from {names[src[row]]} to {names[dst[row]]}, "
+            f"but its path {path[row]} runs {path_text(topology, path_start, path_nodes, int(path[row]))}."
+            for row in wrong[:5].tolist()
+        ],
+        len(wrong),
+        f"{row_name}s",
+    )
+
+
+def path_text(
+    topology: Topology, path_start: NDArray[np.integer], path_nodes: NDArray[np.int32], path: int
+) -> str:
+    """A path in words: ``gpu0 -> switch -> gpu1``."""
+    nodes = path_nodes[int(path_start[path]) : int(path_start[path + 1])].tolist()
+    shown = nodes if len(nodes) <= 8 else [*nodes[:7], nodes[-1]]
+    return " -> ".join(topology.node_ids[node] for node in shown)
