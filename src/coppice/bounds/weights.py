@@ -1,0 +1,157 @@
+"""Files with the relative sizes of shards: one number for each rank, or a matrix for an all-to-all.
+
+JSON (`[1, 1, 2]`, `[[0, 3], [1, 0]]`) or text with one rank (one row) to a line. Numbers are decimals or
+fractions; they are scaled to whole numbers where they are not whole, so only their ratios count then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+from math import lcm
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coppice.errors import InputError
+
+__all__ = ["parse_demands", "parse_weights", "read_demands", "read_weights"]
+
+_MAX_BYTES = 256 * 2**20
+_LARGEST = 2**31
+
+
+def read_weights(path: str) -> tuple[int, ...]:
+    """Read one weight for each rank from a file (``-``: standard input).
+
+    Raises:
+        InputError: If the file cannot be read or is no list of numbers >= 0.
+    """
+    return parse_weights(_text(path), where=path)
+
+
+def read_demands(path: str) -> tuple[tuple[int, ...], ...]:
+    """Read a matrix of demands, one row for each sender, from a file (``-``: standard input).
+
+    Raises:
+        InputError: If the file cannot be read or is no square matrix of numbers >= 0.
+    """
+    return parse_demands(_text(path), where=path)
+
+
+def parse_weights(text: str, *, where: str) -> tuple[int, ...]:
+    r"""Weights from text.
+
+    Examples:
+        >>> parse_weights("[1, 1, 2]", where="w.json"), parse_weights("0.5\n1/3\n", where="w.txt")
+        ((1, 1, 2), (3, 2))
+
+    Raises:
+        InputError: If it is no list of numbers >= 0.
+    """
+    rows = _rows(text, where)
+    flat = rows[0] if len(rows) == 1 else [value for row in rows for value in row if len(row) == 1]
+    if len(rows) > 1 and len(flat) != len(rows):
+        msg = f"expected one weight for each rank in {where}, found rows of numbers: give a list like [1, 2]."
+        raise InputError(msg)
+    return tuple(_whole(flat))
+
+
+def parse_demands(text: str, *, where: str) -> tuple[tuple[int, ...], ...]:
+    r"""A square matrix of demands from text.
+
+    Examples:
+        >>> parse_demands("0 0.5\n1 0", where="d.txt")
+        ((0, 1), (2, 0))
+
+    Raises:
+        InputError: If it is no square matrix of numbers >= 0.
+    """
+    rows = _rows(text, where)
+    size = len(rows)
+    for position, row in enumerate(rows):
+        if len(row) != size:
+            msg = (
+                f"expected a square matrix of demands in {where}, found {len(row)} numbers in row {position} "
+                f"of {size}: give one row for each sender and one column for each receiver."
+            )
+            raise InputError(msg)
+    whole = _whole([value for row in rows for value in row])
+    return tuple(tuple(whole[i * size : (i + 1) * size]) for i in range(size))
+
+
+def _text(path: str) -> str:
+    """Contents of a file, with a limit on its size."""
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
+        else:
+            with Path(path).open("rb") as file:
+                data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        msg = f"cannot read weights from {path}: {error.strerror or error}."
+        raise InputError(msg) from None
+    if len(data) > _MAX_BYTES:
+        msg = f"expected at most {_MAX_BYTES // 2**20} MiB of weights, found more in {path}."
+        raise InputError(msg)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        msg = f"expected text in {path}, found bytes that are not UTF-8."
+        raise InputError(msg) from None
+
+
+def _rows(text: str, where: str) -> list[list[Fraction]]:
+    """Rows of numbers; a flat JSON list is one row."""
+    if text.lstrip().startswith("["):
+        try:
+            loaded: list[Any] = msgspec.json.Decoder(list, float_hook=str).decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            msg = f"expected a JSON list of weights in {where}: {error}."
+            raise InputError(msg) from None
+        nested = bool(loaded) and all(isinstance(row, list) for row in loaded)
+        table = loaded if nested else [loaded]
+        place = "$[{0}][{1}]" if nested else "$[{1}]"
+    else:
+        lines = [line.split("#")[0].replace(",", " ").split() for line in text.splitlines()]
+        table = [line for line in lines if line]
+        place = "row {0}, column {1}"
+    rows = [
+        [_number(value, f"{where}: {place.format(i, j)}") for j, value in enumerate(row)]
+        for i, row in enumerate(table)
+    ]
+    if not rows or not rows[0]:
+        msg = f"expected a list of weights in {where}, found none."
+        raise InputError(msg)
+    return rows
+
+
+def _number(value: object, where: str) -> Fraction:
+    """One number >= 0, exact."""
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | str) or len(str(value)) > 64:
+            raise ValueError
+        if abs(int(str(value).lower().partition("e")[2] or 0)) > 30:
+            raise ValueError
+        number = Fraction(value)
+        if number < 0:
+            raise ValueError
+    except (ValueError, ZeroDivisionError):
+        msg = f'expected a number >= 0 or a fraction such as "1/3", found {str(value)[:40]!r} at {where}.'
+        raise InputError(msg) from None
+    return number
+
+
+def _whole(values: Sequence[Fraction]) -> list[int]:
+    """The values in their ratios as whole numbers, unchanged where they are whole."""
+    scale = 1
+    for value in values:
+        scale = lcm(scale, value.denominator)
+        if scale * max(values) >= _LARGEST:
+            msg = (
+                f"expected weights that are ratios of numbers below 2^31, found {values[0]}, ..: round them."
+            )
+            raise InputError(msg)
+    return [int(value * scale) for value in values]
