@@ -1,6 +1,6 @@
 """The twins agree with each other, two independent ways to each number, before they judge the native core.
 
-Also the kernel ``violated_cuts``, the one native piece that has no public Python function of its own.
+Also the kernels ``violated_cuts`` and ``pack_trees`` by themselves, below the planner that calls them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from coppice import _core
+from coppice.schedule.forest import Phase
 from coppice.topology.model import Topology
 from reference import attainable, bound, brute_force, fixed_trees, packing
 from reference.counting import count_trees
 from reference.maxflow import max_flow
-from reference.network import describe, network_of, scaled_to_integers
+from reference.network import Link, Supply, describe, network_of, scaled_to_integers
 from reference.oracle import ENTRIES, NAMES, oracle_topology
+from reference.packing import Tree
 from reference.strategies import (
     BALANCED_FAMILIES,
     CONNECTED_FAMILIES,
@@ -217,12 +220,11 @@ def test_twin_of_all_to_all_reproduces_the_oracle(name: str) -> None:
     assert rate == pytest.approx(ENTRIES[name]["expected"]["alltoall_max_concurrent_flow"], rel=1e-5)
 
 
-class TestKernel:
+class TestCutKernel:
     """``violated_cuts`` finds a cut iff there is one, and each cut that it finds is real."""
 
     @pytest.mark.parametrize("block", range(4))
     def test_agrees_with_enumeration(self, block: int) -> None:
-        core = pytest.importorskip("coppice._core", reason="the native core is not built")
         for seed in range(block * 100, block * 100 + 100):
             topology = seeded(seed, FAMILIES)
             network, supply = network_of(topology), random_supply(topology, seed // len(FAMILIES))
@@ -230,7 +232,7 @@ class TestKernel:
             factor = random.Random(seed).randint(1, 12)
             scaled = {v: w * factor for v, w in supply.items()}
             demand = sum(scaled.values())
-            found = core.violated_cuts(
+            found = _core.violated_cuts(
                 network.num_nodes,
                 topology.src,
                 topology.dst,
@@ -245,3 +247,75 @@ class TestKernel:
                 entering = sum(c for (u, v), c in capacity.items() if u not in sinks and v in sinks)
                 assert sinks & set(network.terminals), describe(topology)
                 assert entering + sum(scaled.get(v, 0) for v in sinks) < demand, describe(topology)
+
+
+def kernel_trees(
+    topology: Topology, room: dict[Link, int], supply: Supply, *, exhaustive: bool
+) -> list[Tree]:
+    """Trees packed by the kernel, in the form of the twin."""
+    network = network_of(topology)
+    found = _core.pack_trees(
+        network.num_nodes,
+        topology.src,
+        topology.dst,
+        np.array([room[link] for link in network.capacity], dtype=np.int64),
+        np.array([supply.get(v, 0) for v in range(network.num_nodes)], dtype=np.int64),
+        np.array([v in network.terminals for v in range(network.num_nodes)], dtype=np.bool_),
+        always_exhaustive=exhaustive,
+    )
+    assert not len(found["violated"]), f"refused for {found['violated']}: {describe(topology)}"
+    start, nodes = found["path_start"].tolist(), found["path_nodes"].tolist()
+    paths = [tuple(nodes[start[p] : start[p + 1]]) for p in found["edge_path"].tolist()]
+    ends = found["tree_start"].tolist()
+    return [
+        Tree(root, weight, tuple(paths[ends[t] : ends[t + 1]]))
+        for t, (root, weight) in enumerate(
+            zip(found["tree_root"].tolist(), found["tree_weight"].tolist(), strict=True)
+        )
+    ]
+
+
+class TestPackingKernel:
+    """``pack_trees`` fills links to the last tree where the twin says that it can, by either way of growing."""
+
+    @pytest.mark.parametrize("exhaustive", [False, True], ids=["grown", "every path tried"])
+    @pytest.mark.parametrize("block", range(10))
+    def test_packs_at_the_bound(self, block: int, exhaustive: bool) -> None:
+        for seed in range(block * 100, block * 100 + 100):
+            topology = seeded(seed, BALANCED_FAMILIES)
+            network, supply = network_of(topology), random_supply(topology, seed // len(BALANCED_FAMILIES))
+            best = bound.optimum(network, supply)
+            assert best is not None
+            if not best.inv_rate:
+                continue
+            number = packing.exact_trees(network, best.inv_rate)
+            room = {link: int(number * best.inv_rate * c) for link, c in network.capacity.items()}
+            wanted = {v: number * w for v, w in supply.items()}
+            counted = count_trees(network, kernel_trees(topology, room, wanted, exhaustive=exhaustive))
+            total = sum(wanted.values())
+            assert counted.total == total, describe(topology)
+            assert counted.share[Phase.BROADCAST] == {v: Fraction(w, total) for v, w in wanted.items() if w}
+            for link, load in counted.load.items():
+                assert load <= room[link], f"{load} trees on {link}, {room[link]} fit: {describe(topology)}"
+
+    def test_names_the_cut_that_is_too_narrow(self) -> None:
+        for seed in range(100):
+            topology = seeded(seed, BALANCED_FAMILIES)
+            network, supply = network_of(topology), equal_supply(topology)
+            best = bound.optimum(network, supply)
+            assert best is not None
+            number = 3 * packing.exact_trees(network, best.inv_rate)
+            room = {link: int(number * best.inv_rate * c) for link, c in network.capacity.items()}
+            wanted = {v: (number + 1) * w for v, w in supply.items()}
+            found = _core.pack_trees(
+                network.num_nodes,
+                topology.src,
+                topology.dst,
+                np.array([room[link] for link in network.capacity], dtype=np.int64),
+                np.array([wanted.get(v, 0) for v in range(network.num_nodes)], dtype=np.int64),
+                np.array([v in network.terminals for v in range(network.num_nodes)], dtype=np.bool_),
+            )
+            sinks = set(found["violated"].tolist())
+            entering = sum(c for (u, v), c in room.items() if u not in sinks and v in sinks)
+            assert sinks & set(network.terminals), describe(topology)
+            assert entering < sum(w for v, w in wanted.items() if v not in sinks), describe(topology)
