@@ -1,0 +1,87 @@
+"""The plan: a problem, the forest or schedule that solves it, and what is claimed about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from coppice.bounds.result import Bound, Problem
+from coppice.errors import InputError
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+from coppice.topology.model import Topology
+
+__all__ = ["Parameter", "Plan"]
+
+Parameter = str | int | float | bool | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """What a planner hands on and a plan file holds. Nothing in it is believed until it is verified.
+
+    Attributes:
+        problem: The collective and its topology.
+        inv_rate: Time per shard that the plan claims to need, 1 / (GB/s), exact.
+        forest: The trees, where the plan is a forest.
+        schedule: The transfers, where it is not.
+        bound: The bound that the plan is measured by, with its cut, or None.
+        planner: Name of the planner.
+        parameters: Its parameters, by name.
+        version: Version of Coppice that made the plan (empty: this one).
+    """
+
+    problem: Problem
+    inv_rate: Fraction
+    forest: Forest | None = None
+    schedule: Schedule | None = None
+    bound: Bound | None = None
+    planner: str = ""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    version: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together.
+
+        Raises:
+            InputError: Unless there is exactly one of forest and schedule, for the same collective, topology
+                and root.
+        """
+        if self.forest is not None and self.schedule is not None:
+            msg = "a plan holds either a forest or a schedule, found both: give one."
+            raise InputError(msg)
+        body = self.body
+        if body.collective is not self.problem.collective:
+            msg = (
+                f"expected a plan for {self.problem.collective}, found {body.collective}: plan the same one."
+            )
+            raise InputError(msg)
+        theirs, ours = body.topology, self.problem.topology
+        if theirs is not ours and theirs.sha256 != ours.sha256:
+            msg = f"expected a plan on the topology {ours.name!r}, found one on {theirs.name!r}: plan again."
+            raise InputError(msg)
+        root = -1 if self.problem.root is None else self.problem.root
+        if self.schedule is not None and self.schedule.root != root:
+            msg = f"expected a schedule with root {root}, found {self.schedule.root}: use the problem's."
+            raise InputError(msg)
+
+    @property
+    def body(self) -> Forest | Schedule:
+        """The forest or the schedule."""
+        if self.forest is not None:
+            return self.forest
+        if self.schedule is not None:
+            return self.schedule
+        msg = "a plan holds either a forest or a schedule, found none: give one."
+        raise InputError(msg)
+
+    @property
+    def topology(self) -> Topology:
+        """The topology of the problem."""
+        return self.problem.topology
+
+    @property
+    def algbw_gb_per_s(self) -> Fraction:
+        """The algbw = M / time that the plan claims, in GB/s, exact."""
+        return self.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)

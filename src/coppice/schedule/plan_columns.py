@@ -1,0 +1,255 @@
+"""The columns of a plan file: forests and schedules to JSON values and back, every value checked.
+
+Each column is decoded on its own, straight into an array of its type, so that a file of some million edges
+never stands in memory as Python objects all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain, pairwise
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.result import Problem
+from coppice.errors import InputError
+from coppice.schedule.columns import forest_defects, schedule_defects
+from coppice.schedule.forest import Forest, Phase
+from coppice.schedule.schedule import Schedule
+
+__all__ = [
+    "ChunkColumns",
+    "EdgeColumns",
+    "TransferColumns",
+    "TreeColumns",
+    "decode_json",
+    "forest_columns",
+    "read_forest",
+    "read_schedule",
+    "schedule_columns",
+]
+
+Id = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+IdOrNone = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
+Bit = Annotated[int, msgspec.Meta(ge=0, le=1)]
+
+_T = TypeVar("_T")
+_PHASE_NAMES = {Phase.BROADCAST: "broadcast", Phase.REDUCE: "reduce"}
+_PHASES = {name: phase for phase, name in _PHASE_NAMES.items()}
+
+
+class TreeColumns(msgspec.Struct, forbid_unknown_fields=True):
+    """``$.trees``: a row per tree."""
+
+    root: msgspec.Raw
+    weight: msgspec.Raw
+    phase: msgspec.Raw
+
+
+class EdgeColumns(msgspec.Struct, forbid_unknown_fields=True):
+    """``$.edges``: a row per edge, ordered by tree."""
+
+    tree: msgspec.Raw
+    src: msgspec.Raw
+    dst: msgspec.Raw
+    path: msgspec.Raw
+
+
+class ChunkColumns(msgspec.Struct, forbid_unknown_fields=True):
+    """``$.chunks``: a row per chunk, ordered by slot."""
+
+    slot: msgspec.Raw
+    share: msgspec.Raw
+
+
+class TransferColumns(msgspec.Struct, forbid_unknown_fields=True):
+    """``$.transfers``: a row per transfer, in an order in which they can happen."""
+
+    chunk: msgspec.Raw
+    src: msgspec.Raw
+    dst: msgspec.Raw
+    op: msgspec.Raw
+    path: msgspec.Raw
+    step: msgspec.Raw
+    after: msgspec.Raw | None = None
+
+
+def decode_json(data: bytes | msgspec.Raw, kind: Callable[..., _T] | Any, where: str) -> Any:
+    """Decode JSON as ``kind``.
+
+    Args:
+        data: The text.
+        kind: A type that msgspec knows.
+        where: File and path, such as ``plan.json $.edges.src``.
+
+    Raises:
+        InputError: If it does not fit, with the path of what is wrong.
+    """
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$")
+        msg = f"{where}{place.rstrip('`')} is not as a plan has it ({what}): write the plan again."
+        raise InputError(msg) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        msg = f"{where} is cut short or damaged ({error}): write the plan again."
+        raise InputError(msg) from None
+    except RecursionError:
+        msg = f"{where} is nested beyond reason: write the plan again."
+        raise InputError(msg) from None
+
+
+def forest_columns(forest: Forest) -> dict[str, Any]:
+    """The members ``paths``, ``trees`` and ``edges`` of a plan file."""
+    return {
+        "paths": _path_lists(forest.path_start, forest.path_nodes),
+        "trees": {
+            "root": forest.tree_root.tolist(),
+            "weight": forest.tree_weight.tolist(),
+            "phase": [_PHASE_NAMES[Phase(phase)] for phase in forest.tree_phase.tolist()],
+        },
+        "edges": {
+            "tree": forest.edge_tree.tolist(),
+            "src": forest.edge_src.tolist(),
+            "dst": forest.edge_dst.tolist(),
+            "path": forest.edge_path.tolist(),
+        },
+    }
+
+
+def schedule_columns(schedule: Schedule) -> dict[str, Any]:
+    """The members ``paths``, ``slot_weight``, ``chunks`` and ``transfers`` of a plan file."""
+    transfers: dict[str, Any] = {
+        "chunk": schedule.chunk.tolist(),
+        "src": schedule.src.tolist(),
+        "dst": schedule.dst.tolist(),
+        "op": schedule.op.tolist(),
+        "path": schedule.path.tolist(),
+        "step": schedule.step.tolist(),
+    }
+    if len(schedule.after):
+        transfers["after"] = _path_lists(schedule.after_start, schedule.after)
+    return {
+        "paths": _path_lists(schedule.path_start, schedule.path_nodes),
+        "slot_weight": schedule.slot_weight.tolist(),
+        "chunks": {"slot": schedule.chunk_slot.tolist(), "share": schedule.chunk_share.tolist()},
+        "transfers": transfers,
+    }
+
+
+def read_forest(
+    problem: Problem, paths: msgspec.Raw, trees: TreeColumns, edges: EdgeColumns, where: str
+) -> Forest:
+    """The forest that a file holds.
+
+    Raises:
+        InputError: If a column has wrong values or a wrong length.
+    """
+    root = _column(trees.root, Id, np.int32, f"{where}.trees.root")
+    names = decode_json(trees.phase, list[str], f"{where}.trees.phase")
+    phases = [_PHASES.get(name, -1) for name in names]
+    if -1 in phases:
+        row = phases.index(-1)
+        place = f"{where}.trees.phase[{row}]"
+        msg = f'expected "broadcast" or "reduce" at {place}, found {names[row][:40]!r}: mend it.'
+        raise InputError(msg)
+    at = f"{where}.edges"
+    edge_tree = _column(edges.tree, Id, np.int32, f"{at}.tree")
+    disorder = np.flatnonzero(np.diff(edge_tree) < 0)
+    if len(disorder):
+        msg = (
+            f"expected ascending tree numbers, found a smaller one at {at}.tree[{disorder[0] + 1}]: sort it."
+        )
+        raise InputError(msg)
+    if len(edge_tree) and edge_tree[-1] >= len(root):
+        msg = f"expected tree numbers below {len(root)}, found {edge_tree[-1]} in {at}.tree: mend it."
+        raise InputError(msg)
+    path_start, path_nodes = _read_lists(paths, f"{where}.paths")
+    forest = Forest(
+        topology=problem.topology,
+        collective=problem.collective,
+        tree_root=root,
+        tree_weight=_column(trees.weight, Positive, np.int64, f"{where}.trees.weight"),
+        tree_phase=np.array(phases, dtype=np.int8),
+        tree_start=np.searchsorted(edge_tree, np.arange(len(root) + 1)).astype(np.int64),
+        edge_src=_column(edges.src, Id, np.int32, f"{at}.src"),
+        edge_dst=_column(edges.dst, Id, np.int32, f"{at}.dst"),
+        edge_path=_column(edges.path, Id, np.int32, f"{at}.path"),
+        path_start=path_start,
+        path_nodes=path_nodes,
+    )
+    if len(forest.edge_src) != len(edge_tree):
+        msg = f"expected {len(edge_tree)} rows in {at}.src, found {len(forest.edge_src)}: mend it."
+        raise InputError(msg)
+    _refuse(forest_defects(forest), where)
+    return forest
+
+
+def read_schedule(
+    problem: Problem,
+    paths: msgspec.Raw,
+    slot_weight: msgspec.Raw,
+    chunks: ChunkColumns,
+    transfers: TransferColumns,
+    where: str,
+) -> Schedule:
+    """The schedule that a file holds.
+
+    Raises:
+        InputError: If a column has wrong values or a wrong length.
+    """
+    path_start, path_nodes = _read_lists(paths, f"{where}.paths")
+    at = f"{where}.transfers"
+    src = _column(transfers.src, Id, np.int32, f"{at}.src")
+    if transfers.after is None:
+        after_start = np.zeros(len(src) + 1, dtype=np.int64)
+        after = np.zeros(0, dtype=np.int32)
+    else:
+        after_start, after = _read_lists(transfers.after, f"{at}.after")
+    schedule = Schedule(
+        topology=problem.topology,
+        collective=problem.collective,
+        root=-1 if problem.root is None else problem.root,
+        slot_weight=_column(slot_weight, Count, np.int64, f"{where}.slot_weight"),
+        chunk_slot=_column(chunks.slot, Id, np.int32, f"{where}.chunks.slot"),
+        chunk_share=_column(chunks.share, Positive, np.int64, f"{where}.chunks.share"),
+        src=src,
+        dst=_column(transfers.dst, Id, np.int32, f"{at}.dst"),
+        chunk=_column(transfers.chunk, Id, np.int32, f"{at}.chunk"),
+        op=_column(transfers.op, Bit, np.int8, f"{at}.op"),
+        path=_column(transfers.path, IdOrNone, np.int32, f"{at}.path"),
+        step=_column(transfers.step, IdOrNone, np.int32, f"{at}.step"),
+        after_start=after_start,
+        after=after,
+        path_start=path_start,
+        path_nodes=path_nodes,
+    )
+    _refuse(schedule_defects(schedule), where)
+    return schedule
+
+
+def _column(data: msgspec.Raw, kind: Any, dtype: Any, where: str) -> NDArray[Any]:
+    return np.array(decode_json(data, list[kind], where), dtype=dtype)
+
+
+def _path_lists(start: NDArray[np.integer], values: NDArray[np.integer]) -> list[list[int]]:
+    flat, offsets = values.tolist(), start.tolist()
+    return [flat[low:high] for low, high in pairwise(offsets)]
+
+
+def _read_lists(data: msgspec.Raw, where: str) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    rows = decode_json(data, list[list[Id]], where)
+    start = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)), out=start[1:])
+    return start, np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(start[-1]))
+
+
+def _refuse(defects: list[str], where: str) -> None:
+    if defects:
+        msg = f"{where} is not a well-formed plan: {defects[0].rstrip('.')}; write the plan again."
+        raise InputError(msg)

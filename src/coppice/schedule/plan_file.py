@@ -1,0 +1,282 @@
+"""Plans on disk: JSON columns with a checksum, which a stranger can check without Coppice.
+
+The last member of the file, ``sha256``, is the hash of all bytes before it, so that a file that was cut short
+or edited is recognised; ``provenance.topology_sha256`` ties the columns to the topology they were made for.
+The same plan always gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coppice.bounds.network import check_problem
+from coppice.bounds.result import Bound, Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.schedule.plan import Parameter, Plan
+from coppice.schedule.plan_columns import (
+    ChunkColumns,
+    EdgeColumns,
+    TransferColumns,
+    TreeColumns,
+    decode_json,
+    forest_columns,
+    read_forest,
+    read_schedule,
+    schedule_columns,
+)
+from coppice.topology.model import Topology
+from coppice.topology.readers.document import topology_from_document
+from coppice.topology.readers.json_file import parse_json
+from coppice.topology.writer import topology_document, write_atomically
+
+__all__ = ["FORMAT", "VERSION", "Plan", "decode_plan", "encode_plan", "read_plan", "write_plan"]
+
+FORMAT = "coppice-plan"
+VERSION = 1
+
+_SEAL = b',\n"sha256": "'
+_FRACTION = re.compile(r"[0-9]{1,2000}(/[0-9]{1,2000})?")
+
+
+class _Header(msgspec.Struct):
+    format: str = ""
+    version: int = 0
+
+
+class _Provenance(msgspec.Struct, forbid_unknown_fields=True):
+    coppice: str
+    planner: str
+    parameters: dict[str, Parameter]
+    topology_sha256: str
+
+
+class _BoundRow(msgspec.Struct, forbid_unknown_fields=True):
+    inv_rate: str
+    cut: list[int]
+    attainable: str | None
+    method: str
+    alternatives: dict[str, str]
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    provenance: _Provenance
+    collective: Collective
+    root: int | None
+    weights: list[int] | None
+    demands: list[list[int]] | None
+    inv_rate: str
+    bound: _BoundRow | None
+    topology: msgspec.Raw
+    paths: msgspec.Raw
+    sha256: str
+    trees: TreeColumns | None = None
+    edges: EdgeColumns | None = None
+    slot_weight: msgspec.Raw | None = None
+    chunks: ChunkColumns | None = None
+    transfers: TransferColumns | None = None
+
+
+def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+    """Write a plan file; an interrupted write leaves the old file, or none.
+
+    Args:
+        plan: What to write.
+        path: Where; ``-`` is standard output.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    data = encode_plan(plan)
+    if os.fspath(path) == "-":
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    else:
+        write_atomically(path, data)
+
+
+def read_plan(path: str | os.PathLike[str]) -> Plan:
+    """Read a plan file. What it claims is not checked: that is what ``verify`` is for.
+
+    Args:
+        path: The file; ``-`` is standard input.
+
+    Raises:
+        InputError: If it cannot be read, is no plan, is of a newer version, was cut short or edited.
+    """
+    name = os.fspath(path)
+    if name == "-":
+        return decode_plan(sys.stdin.buffer.read(), name="standard input")
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        msg = f"cannot read the plan {name} ({error.strerror or error}): check the name."
+        raise InputError(msg) from None
+    return decode_plan(data, name=name)
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """The bytes of a plan file.
+
+    Raises:
+        InputError: If the topology cannot be written (a node's name, say).
+    """
+    problem, bound = plan.problem, plan.bound
+    document = topology_document(problem.topology)
+    members: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "provenance": {
+            "coppice": plan.version or _own_version(),
+            "planner": plan.planner,
+            "parameters": dict(sorted(plan.parameters.items())),
+            "topology_sha256": topology_from_document(document).sha256,
+        },
+        "collective": problem.collective.value,
+        "root": problem.root,
+        "weights": problem.weights,
+        "demands": problem.demands,
+        "inv_rate": str(plan.inv_rate),
+        "bound": None
+        if bound is None
+        else {
+            "inv_rate": str(bound.inv_rate),
+            "cut": list(bound.cut),
+            "attainable": None if bound.attainable is None else str(bound.attainable),
+            "method": bound.method,
+            "alternatives": {name: str(rate) for name, rate in bound.alternatives.items()},
+        },
+        "topology": document,
+    }
+    members |= forest_columns(plan.forest) if plan.forest is not None else {}
+    members |= schedule_columns(plan.schedule) if plan.schedule is not None else {}
+    encode = msgspec.json.Encoder().encode
+    lines = [b'"' + key.encode() + b'": ' + encode(value) for key, value in members.items()]
+    body = b"{" + b",\n".join(lines)
+    return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+
+
+def decode_plan(data: bytes, *, name: str) -> Plan:
+    """The plan in the bytes of a file.
+
+    Args:
+        data: The bytes.
+        name: Name of the file, for messages.
+
+    Raises:
+        InputError: As :func:`read_plan`.
+    """
+    header = decode_json(data, _Header, f"{name} $")
+    if header.format != FORMAT:
+        found = header.format[:40]
+        msg = f'{name} is no plan: expected format "{FORMAT}", found {found!r}; make one with `coppice plan`.'
+        raise InputError(msg)
+    if header.version > VERSION:
+        msg = f"{name} has version {header.version}, newer than the {VERSION} read here: upgrade Coppice."
+        raise InputError(msg)
+    if header.version != VERSION:
+        msg = f"expected version {VERSION} in {name}, found {header.version}: write the plan again."
+        raise InputError(msg)
+    body, _, seal = data.rpartition(_SEAL)
+    if seal != hashlib.sha256(body).hexdigest().encode() + b'"}\n':
+        msg = f"{name} was edited or damaged: its sha256 does not match its content; write the plan again."
+        raise InputError(msg)
+    document: _Document = decode_json(data, _Document, f"{name} $")
+    topology = topology_from_document(
+        parse_json(bytes(document.topology), file=f"{name} $.topology"), where=f"{name} $.topology"
+    )
+    if topology.sha256 != document.provenance.topology_sha256:
+        msg = f"{name} is for another topology: $.provenance.topology_sha256 differs from it; plan again."
+        raise InputError(msg)
+    return _plan(document, topology, name)
+
+
+def _plan(document: _Document, topology: Topology, name: str) -> Plan:
+    demands = document.demands
+    problem = Problem(
+        topology=topology,
+        collective=document.collective,
+        root=document.root,
+        weights=None if document.weights is None else tuple(document.weights),
+        demands=None if demands is None else tuple(tuple(row) for row in demands),
+    )
+    try:
+        check_problem(problem)
+    except InputError as error:
+        msg = f"{name} poses no problem that can be solved: {error}"
+        raise InputError(msg) from None
+    where = f"{name} $"
+    forest = schedule = None
+    if document.trees is not None and document.edges is not None and document.transfers is None:
+        forest = read_forest(problem, document.paths, document.trees, document.edges, where)
+    elif (
+        document.slot_weight is not None
+        and document.chunks is not None
+        and document.transfers is not None
+        and document.trees is None
+    ):
+        schedule = read_schedule(
+            problem, document.paths, document.slot_weight, document.chunks, document.transfers, where
+        )
+    else:
+        msg = (
+            f"expected trees and edges, or slot_weight, chunks and transfers in {name}: write the plan again."
+        )
+        raise InputError(msg)
+    provenance = document.provenance
+    return Plan(
+        problem=problem,
+        inv_rate=_fraction(document.inv_rate, f"{where}.inv_rate"),
+        forest=forest,
+        schedule=schedule,
+        bound=_bound(problem, document.bound, where),
+        planner=provenance.planner,
+        parameters=provenance.parameters,
+        version=provenance.coppice,
+    )
+
+
+def _bound(problem: Problem, row: _BoundRow | None, where: str) -> Bound | None:
+    if row is None:
+        return None
+    nodes = problem.topology.num_nodes
+    for place, node in enumerate(row.cut):
+        if not 0 <= node < nodes:
+            msg = f"expected a node below {nodes} at {where}.bound.cut[{place}], found {node}: plan again."
+            raise InputError(msg)
+    return Bound(
+        problem=problem,
+        inv_rate=_fraction(row.inv_rate, f"{where}.bound.inv_rate"),
+        cut=tuple(row.cut),
+        attainable=None if row.attainable is None else _fraction(row.attainable, f"{where}.bound.attainable"),
+        method=row.method,
+        alternatives={
+            key: _fraction(text, f"{where}.bound.alternatives") for key, text in row.alternatives.items()
+        },
+    )
+
+
+def _fraction(text: str, where: str) -> Fraction:
+    try:
+        if _FRACTION.fullmatch(text):
+            return Fraction(text)
+    except ZeroDivisionError:
+        pass
+    msg = f'expected a fraction such as "3/25" at {where}, found {text[:40]!r}: write the plan again.'
+    raise InputError(msg)
+
+
+def _own_version() -> str:
+    from coppice import __version__
+
+    return __version__
