@@ -1,0 +1,112 @@
+"""Readers of topologies: coppice JSON and YAML, NCCL/RCCL XML, nvidia-smi and rocm-smi text, networkx.
+
+:func:`read` gives a topology together with what the reader had to assume; :func:`read_file` gives just the
+topology. Both find the format by the content. XML and smi text describe the inside of one machine: GPUs,
+NVSwitches, NICs, PCIe switches and CPUs, all on one host that bears the name of the topology.
+
+Options (texts, as from ``--set``); each format takes note of those that concern it:
+
+=======================
+=========================================================================================== rates
+measured (default; what the runtimes reckon with) or nominal (data sheets) round                   decimals to
+which rates in GB/s are rounded gpu                     GPU model, such as a100, or pcie for GPUs without
+links of their own gpu_link_gb_per_s       rate of one NVLink or xGMI link pcie_gb_per_s           rate of the
+PCIe links of an smi text socket_gb_per_s         rate between two CPU sockets nic_gb_per_s            rate of
+every NIC xgmi_links              xGMI links between two GPUs of a rocm-smi text pcie                    keep
+(default) or drop: only GPUs and their own links self_links              refuse (default) or drop: NVLinks
+from a GPU to itself =======================
+===========================================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from coppice.topology.model import Topology
+from coppice.topology.readers.json_file import read_json
+from coppice.topology.readers.nccl_xml import read_nccl_xml
+from coppice.topology.readers.networkx_graph import from_networkx, to_networkx
+from coppice.topology.readers.nvidia_smi import read_nvidia_smi
+from coppice.topology.readers.reading import Reading, ReadOptions
+from coppice.topology.readers.rocm_smi import read_rocm_smi
+from coppice.topology.readers.sources import Format, load_bytes, sniff
+from coppice.topology.readers.yaml_file import read_yaml
+
+__all__ = ["Format", "ReadOptions", "Reading", "from_networkx", "read", "read_file", "to_networkx"]
+
+_MACHINE_READERS = {
+    Format.NCCL_XML: read_nccl_xml,
+    Format.NVIDIA_SMI: read_nvidia_smi,
+    Format.ROCM_SMI: read_rocm_smi,
+}
+
+
+def read(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    name: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Reading:
+    r"""Read a topology file of any format.
+
+    Args:
+        source: Path of the file, ``-`` for standard input, or its content.
+        name: Name of the topology; None takes the one in the file, else the name of the file.
+        options: Options as texts, see the table of this module.
+
+    Returns:
+        The topology, the format that was found, and warnings.
+
+    Raises:
+        InputError: If the file cannot be read or understood; with the place in it and the next step.
+        MissingExtraError: For YAML, if PyYAML is not installed.
+
+    Examples:
+        >>> text = b"GPU0 GPU1\nGPU0 X NV4\nGPU1 NV4 X\n"
+        >>> reading = read(text, name="pair", options={"gpu": "a6000", "pcie": "drop"})
+        >>> reading.format, reading.topology.num_ranks, reading.topology.gb_per_s(0)
+        ('nvidia-smi topo -m', 2, Fraction(48, 1))
+    """
+    parsed = ReadOptions.parse(options)
+    if isinstance(source, bytes):
+        data, file, stem = source, "input", "topology"
+    else:
+        data = load_bytes(source)
+        is_stdin = os.fspath(source) == "-"
+        file = "standard input" if is_stdin else Path(source).name
+        stem = "topology" if is_stdin else Path(source).stem
+    found = sniff(data, file=file)
+    default_name = stem if stem.isprintable() and len(stem) <= 200 else "topology"
+    if found in _MACHINE_READERS:
+        topology, warnings = _MACHINE_READERS[found](
+            data, file=file, name=name or default_name, options=parsed
+        )
+    else:
+        read_native = read_json if found is Format.JSON else read_yaml
+        topology = read_native(data, file=file, name=name, default_name=default_name, options=parsed)
+        unused = sorted(set(options or ()) - {"round"})
+        warnings = ()
+        if unused:
+            warnings = (f"{file}: the options {', '.join(unused)} mean nothing for {found.value}.",)
+    return Reading(topology=topology, format=found.value, warnings=warnings)
+
+
+def read_file(
+    source: str | os.PathLike[str] | bytes,
+    *,
+    name: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Topology:
+    """The topology of a file of any format; :func:`read` tells its warnings too.
+
+    Args:
+        source: Path of the file, ``-`` for standard input, or its content.
+        name: Name of the topology; None takes the one in the file, else the name of the file.
+        options: Options as texts, see the table of this module.
+
+    Raises:
+        InputError: If the file cannot be read or understood; with the place in it and the next step.
+    """
+    return read(source, name=name, options=options).topology

@@ -1,0 +1,280 @@
+"""The native topology document, in whatever syntax: checked field by field, with paths in the messages.
+
+JSON and YAML files differ only in how the tree of mappings and lists is spelt; both hand that tree to
+:func:`topology_from_document`, and so may any file that embeds a topology. Numbers with a fraction arrive as
+:class:`NumberText`, the text that stood in the file, so that 0.1 means 1/10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NoReturn
+
+from coppice.errors import InputError
+from coppice.topology.model import Link, Node, NodeKind, Topology, exact_rate
+from coppice.topology.readers.reading import ReadOptions, checked_id, suggestion
+
+__all__ = ["FORMAT", "VERSION", "DuplicateKey", "NumberText", "topology_from_document"]
+
+FORMAT = "coppice-topology"
+VERSION = 1
+
+_TOP_KEYS = ("format", "version", "name", "source", "nodes", "links")
+_NODE_KEYS = ("id", "kind", "host", "rank", "multicast", "aggregate")
+_LINK_KEYS = ("from", "to", "gb_per_s", "latency_us", "duplex")
+_KINDS = {kind.name.lower(): kind for kind in NodeKind}
+_MAX_RANK = 2**31
+_MAX_NUMBER = 64
+_MAX_SOURCE = 1000
+
+
+class NumberText(str):
+    """A number as it was written."""
+
+    __slots__ = ()
+
+
+class DuplicateKey:
+    """Stands where a mapping with a repeated key was, so that the message can name its place."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def topology_from_document(
+    document: object,
+    *,
+    where: str = "$",
+    name: str | None = None,
+    default_name: str = "topology",
+    options: ReadOptions | None = None,
+) -> Topology:
+    """The topology that a native document describes.
+
+    Args:
+        document: Mappings, lists, strings, numbers and truth values, as JSON has them.
+        where: Path of the document in its file, for messages; such as ``box.json $`` or ``plan.json
+            $.topology``.
+        name: Replaces the document's name.
+        default_name: Stands in where the document has no name.
+        options: Only ``round`` has a meaning here.
+
+    Raises:
+        InputError: With the path of what is wrong.
+
+    Examples:
+        >>> box = topology_from_document({
+        ...     "format": "coppice-topology", "version": 1, "name": "pair",
+        ...     "nodes": [{"id": "a", "kind": "gpu"}, {"id": "b", "kind": "gpu"}],
+        ...     "links": [{"from": "a", "to": "b", "gb_per_s": "75/2"}]})
+        >>> box.num_ranks, box.gb_per_s(0)
+        (2, Fraction(75, 2))
+    """
+    reader = _Document(where=where, options=options or ReadOptions())
+    return reader.topology(document, name=name, default_name=default_name)
+
+
+class _Document:
+    def __init__(self, *, where: str, options: ReadOptions) -> None:
+        self.where = where
+        self.options = options
+        self.rates: dict[object, Fraction] = {}
+
+    def topology(self, document: object, *, name: str | None, default_name: str) -> Topology:
+        top = self.mapping(document, "", _TOP_KEYS)
+        self.check_format(top)
+        own_name = self.string(top, "", "name", default=default_name)
+        source = top.get("source", "")
+        if not isinstance(source, str) or len(source) > _MAX_SOURCE or not source.isprintable():
+            self.fail(
+                ".source",
+                f"text of at most {_MAX_SOURCE} printable characters",
+                source,
+                "shorten or remove it",
+            )
+        nodes = [
+            self.node(value, f".nodes[{i}]") for i, value in enumerate(self.sequence(top, ".nodes", "nodes"))
+        ]
+        ids: dict[str, int] = {}
+        for position, node in enumerate(nodes):
+            if ids.setdefault(node.id, position) != position:
+                msg = (
+                    f"node ids must be unique: {self.where}.nodes[{position}].id repeats {node.id!r}; "
+                    "rename one."
+                )
+                raise InputError(msg)
+        links = [
+            self.link(value, f".links[{i}]", ids)
+            for i, value in enumerate(self.sequence(top, ".links", "links"))
+        ]
+        return Topology.of(name or own_name, _with_relays(nodes), links, source=source)
+
+    def check_format(self, top: Mapping[str, Any]) -> None:
+        found = top.get("format")
+        if found != FORMAT:
+            hint = {
+                "coppice-plan": "this is a plan; give the topology it was made for",
+                "coppice-cluster": "this is a cluster description: compose it first",
+            }.get(found if isinstance(found, str) else "", f"begin the file with format: {FORMAT}")
+            self.fail(".format", repr(FORMAT), found, hint)
+        version = top.get("version")
+        if isinstance(version, int) and not isinstance(version, bool) and version > VERSION:
+            msg = (
+                f"{self.where}.version is {version}, newer than {VERSION}, which this Coppice reads: "
+                "upgrade Coppice."
+            )
+            raise InputError(msg)
+        if version != VERSION or isinstance(version, bool):
+            self.fail(".version", str(VERSION), version, "set it")
+
+    def node(self, value: object, path: str) -> Node:
+        row = self.mapping(value, path, _NODE_KEYS)
+        kind = row.get("kind", "gpu")
+        if not isinstance(kind, str) or kind not in _KINDS:
+            self.fail(f"{path}.kind", f"one of {', '.join(_KINDS)}", kind, "choose one")
+        rank = row.get("rank")
+        if rank is not None and not (
+            isinstance(rank, int) and not isinstance(rank, bool) and -1 <= rank < _MAX_RANK
+        ):
+            self.fail(f"{path}.rank", "an integer 0 or more, or -1 for a relay", rank, "mend it")
+        if rank is not None and kind != "gpu":
+            self.fail(f"{path}.rank", f"no rank on a {kind}", rank, "only GPUs have ranks: remove it")
+        return Node(
+            id=self.string(row, path, "id"),
+            kind=_KINDS[kind],
+            host=None if row.get("host") is None else self.string(row, path, "host"),
+            rank=rank,
+            multicast=self.truth(row, path, "multicast", default=False),
+            aggregate=self.truth(row, path, "aggregate", default=False),
+        )
+
+    def link(self, value: object, path: str, ids: Mapping[str, int]) -> Link:
+        row = self.mapping(value, path, _LINK_KEYS)
+        ends = []
+        for key in ("from", "to"):
+            end = row.get(key)
+            if not isinstance(end, str) or isinstance(end, NumberText):
+                self.fail(f"{path}.{key}", "the id of a node", end, "name one")
+            if end not in ids:
+                msg = f"{self.where}{path}.{key} names an unknown node {end[:80]!r}: {_near(end, ids)}"
+                raise InputError(msg)
+            ends.append(end)
+        if ends[0] == ends[1]:
+            msg = f"{self.where}{path} leads from {ends[0]!r} to itself: remove it."
+            raise InputError(msg)
+        latency = row.get("latency_us", 0)
+        return Link(
+            src=ends[0],
+            dst=ends[1],
+            gb_per_s=self.rate(row.get("gb_per_s"), f"{path}.gb_per_s"),
+            latency_us=float(self.number(latency, f"{path}.latency_us", "a latency in microseconds")),
+            duplex=self.truth(row, path, "duplex", default=True),
+        )
+
+    def rate(self, value: object, path: str) -> Fraction:
+        key = (type(value), value) if isinstance(value, (str, int, float, Decimal, Fraction)) else None
+        if key is not None and key in self.rates:
+            return self.rates[key]
+        rate = self.number(value, path, 'a rate in GB/s as a number or a fraction like "75/2"')
+        rate = self.options.rounded(rate, where=self.where + path)
+        if key is not None:
+            self.rates[key] = rate
+        return rate
+
+    def number(self, value: object, path: str, what: str) -> Fraction:
+        """A number >= 0, exactly; float and Decimal count as the decimal they print as."""
+        if isinstance(value, bool) or not isinstance(value, (str, int, float, Decimal, Fraction)):
+            self.fail(path, what, value, "give one")
+        if isinstance(value, int) and abs(value) >= 2**62:
+            self.fail(path, what, NumberText("a number of 2^62 or more"), "check its unit")
+        text = str(value)
+        if len(text) > _MAX_NUMBER:
+            self.fail(path, what, NumberText(f"{text[:20]}..."), f"use at most {_MAX_NUMBER} characters")
+        try:
+            return exact_rate(text, where=self.where + path)
+        except InputError:
+            self.fail(path, f"{what}, 0 or more", NumberText(text), "mend it")
+
+    def mapping(self, value: object, path: str, keys: Sequence[str]) -> Mapping[str, Any]:
+        if isinstance(value, DuplicateKey):
+            msg = f"{self.where}{path} has the key {value.key[:80]!r} twice: keep one."
+            raise InputError(msg)
+        if not isinstance(value, Mapping):
+            self.fail(path, f"an object with keys among {', '.join(keys)}", value, "see the file format")
+        for key in value:
+            if key not in keys:
+                msg = f"{self.where}{path} has an unknown key {str(key)[:80]!r}: {suggestion(str(key), keys)}"
+                raise InputError(msg)
+        return value
+
+    def sequence(self, top: Mapping[str, Any], path: str, key: str) -> Sequence[Any]:
+        value = top.get(key)
+        if not isinstance(value, (list, tuple)):
+            self.fail(path, "a list", value, "give one")
+        return value
+
+    def string(self, row: Mapping[str, Any], path: str, key: str, default: str | None = None) -> str:
+        value = row.get(key, default)
+        if not isinstance(value, str) or isinstance(value, NumberText):
+            self.fail(f"{path}.{key}", "text", value, "put it in quotes")
+        return checked_id(value, where=f"{self.where}{path}.{key}")
+
+    def truth(self, row: Mapping[str, Any], path: str, key: str, *, default: bool) -> bool:
+        value = row.get(key, default)
+        if not isinstance(value, bool):
+            self.fail(f"{path}.{key}", "true or false", value, "mend it")
+        return value
+
+    def fail(self, path: str, expected: str, found: object, hint: str) -> NoReturn:
+        msg = f"expected {expected} at {self.where}{path}, found {_described(found)}: {hint}."
+        raise InputError(msg)
+
+
+def _described(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, DuplicateKey):
+        return f"an object with the key {value.key[:80]!r} twice"
+    if isinstance(value, NumberText):
+        return str(value)[:_MAX_NUMBER]
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)}"
+    if isinstance(value, int) and abs(value) >= 2**62:
+        return "a number of 2^62 or more"
+    return repr(value)[:_MAX_NUMBER]
+
+
+def _near(end: str, ids: Mapping[str, int]) -> str:
+    known = list(ids)[:1000]
+    return suggestion(end, known) if 0 < len(known) <= 8 else "add it to nodes or mend the name."
+
+
+def _with_relays(nodes: list[Node]) -> list[Node]:
+    """Ranks for the GPUs without one where the only ranks given are -1; None for relays."""
+    if all(node.rank is None or node.rank >= 0 for node in nodes):
+        return nodes
+    given = any(node.rank is not None and node.rank >= 0 for node in nodes)
+    result: list[Node] = []
+    following = 0
+    for node in nodes:
+        rank = node.rank
+        if rank is None and node.kind is NodeKind.GPU and not given:
+            rank, following = following, following + 1
+        result.append(
+            Node(
+                id=node.id,
+                kind=node.kind,
+                host=node.host,
+                rank=None if rank == -1 else rank,
+                multicast=node.multicast,
+                aggregate=node.aggregate,
+            )
+        )
+    if not given and not following:
+        msg = "every GPU has rank -1 (a relay), so no GPU takes part: give at least one a rank."
+        raise InputError(msg)
+    return result

@@ -1,0 +1,204 @@
+"""The inside of a machine while a reader puts it together: GPUs, switches, PCIe bridges, CPUs, NICs.
+
+Readers add what the text says; :meth:`HostGraph.topology` then drops bridges and CPUs that lead nowhere,
+contracts bridges that merely pass one link on (the rate of a chain is its least), orders the nodes and builds
+the topology. Neither step changes what any set of GPUs and NICs can send to any other.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from coppice.errors import InputError
+from coppice.topology.model import Link, Node, NodeKind, Topology
+from coppice.topology.readers.reading import ReadOptions
+
+__all__ = ["HostGraph", "Part"]
+
+_MAX_GPUS = 4096
+_MAX_CPUS = 256
+
+
+class Part(enum.IntEnum):
+    """What a node of the machine is, in the order in which the topology lists them."""
+
+    GPU = 0
+    GPU_SWITCH = 1
+    NIC = 2
+    BRIDGE = 3
+    CPU = 4
+
+    @property
+    def kind(self) -> NodeKind:
+        """Kind of the node in a topology."""
+        return {Part.GPU: NodeKind.GPU, Part.NIC: NodeKind.NIC}.get(self, NodeKind.SWITCH)
+
+
+@dataclass(slots=True)
+class _Draft:
+    part: Part
+    host: str
+    rank: int | None = None
+    in_network: bool = False
+
+
+@dataclass(slots=True)
+class HostGraph:
+    """Nodes and directed rates, under construction."""
+
+    drafts: dict[str, _Draft] = field(default_factory=dict)
+    out: dict[str, dict[str, Fraction]] = field(default_factory=dict)
+    latency_us: dict[str, float] = field(default_factory=dict)
+    counts: dict[Part, int] = field(default_factory=dict)
+    repeats: dict[str, int] = field(default_factory=dict)
+
+    def add(
+        self, name: str, part: Part, *, host: str, rank: int | None = None, in_network: bool = False
+    ) -> str:
+        """Add a node and return its id: ``name``, with a number where that is taken.
+
+        Args:
+            name: Wished id.
+            part: What it is.
+            host: Machine that holds it.
+            rank: Rank of a GPU; None for a relay or a node of another kind.
+            in_network: It copies and adds in hardware.
+
+        Raises:
+            InputError: If there are more GPUs or CPUs than a machine can have.
+        """
+        self.counts[part] = self.counts.get(part, 0) + 1
+        for limited, limit in ((Part.GPU, _MAX_GPUS), (Part.CPU, _MAX_CPUS)):
+            if part == limited and self.counts[part] > limit:
+                msg = f"a machine may have at most {limit} {part.name}s, found more: is this one machine?"
+                raise InputError(msg)
+        unique = name
+        while unique in self.drafts:
+            self.repeats[name] = self.repeats.get(name, 1) + 1
+            unique = f"{name}#{self.repeats[name]}"
+        self.drafts[unique] = _Draft(part=part, host=host, rank=rank, in_network=in_network)
+        self.out[unique] = {}
+        return unique
+
+    def connect(self, a: str, b: str, gb_per_s: Fraction, *, duplex: bool = True) -> None:
+        """Add a link of this rate from ``a`` to ``b``, and back if ``duplex``; parallel links add up."""
+        for src, dst in ((a, b), (b, a)) if duplex else ((a, b),):
+            self.out[src][dst] = self.out[src].get(dst, Fraction(0)) + gb_per_s
+
+    def connect_cpus(self, rates: dict[str, Fraction]) -> None:
+        """Link every two CPUs of one host; ``rates[cpu]`` is what the CPU sends to each of the others."""
+        for a, rate in rates.items():
+            for b in rates:
+                if a != b and self.drafts[a].host == self.drafts[b].host:
+                    self.connect(a, b, rate, duplex=False)
+
+    def gpu_degree(self, gpu: str) -> Fraction:
+        """What ``gpu`` sends over NVLink or xGMI, GB/s."""
+        direct = (Part.GPU, Part.GPU_SWITCH)
+        return sum((rate for b, rate in self.out[gpu].items() if self.drafts[b].part in direct), Fraction(0))
+
+    def topology(self, name: str, *, options: ReadOptions, source: str, where: str) -> Topology:
+        """The finished topology.
+
+        Args:
+            name: Name of the topology.
+            options: For rounding, and to drop PCIe.
+            source: Where the figures come from.
+            where: File, for messages.
+
+        Raises:
+            InputError: If no GPU is left, or a rate cannot be represented.
+        """
+        if options.pcie == "drop":
+            self._remove([v for v, draft in self.drafts.items() if draft.part > Part.GPU_SWITCH])
+            alone = [v for v, draft in self.drafts.items() if draft.part is Part.GPU and not self.out[v]]
+            if alone:
+                msg = (
+                    f"pcie=drop leaves {alone[0]} of {where} without any link: keep PCIe, or leave that "
+                    "GPU out."
+                )
+                raise InputError(msg)
+        self._simplify()
+        order = sorted(self.drafts, key=self._order)
+        if not any(self.drafts[v].part is Part.GPU and self.drafts[v].rank is not None for v in order):
+            msg = f"{where} describes no GPU that takes part: give a dump of a running job."
+            raise InputError(msg)
+        nodes = [
+            Node(
+                id=v,
+                kind=self.drafts[v].part.kind,
+                host=self.drafts[v].host,
+                rank=self.drafts[v].rank,
+                multicast=self.drafts[v].in_network,
+                aggregate=self.drafts[v].in_network,
+            )
+            for v in order
+        ]
+        links = [
+            Link(
+                src=a,
+                dst=b,
+                gb_per_s=options.rounded(rate, where=f"{where} ({a} -> {b})"),
+                latency_us=max(self.latency_us.get(a, 0.0), self.latency_us.get(b, 0.0)),
+                duplex=False,
+            )
+            for a in order
+            for b, rate in self.out[a].items()
+        ]
+        return Topology.of(name, nodes, links, source=source)
+
+    def _order(self, v: str) -> tuple[int, int]:
+        draft = self.drafts[v]
+        return (draft.part, -1 if draft.rank is None else draft.rank)
+
+    def _simplify(self) -> None:
+        inner = {v for v, draft in self.drafts.items() if draft.part >= Part.BRIDGE}
+        neighbours: dict[str, set[str]] = {v: set() for v in self.drafts}
+        for a, row in self.out.items():
+            for b in row:
+                neighbours[a].add(b)
+                neighbours[b].add(a)
+        useful = self._leading_somewhere(inner, neighbours)
+        self._remove(inner - useful)
+        for v in [v for v in self.drafts if v in useful and self.drafts[v].part is Part.BRIDGE]:
+            near = {b for b in neighbours[v] if b in self.drafts}
+            if len(near) == 2:
+                a, b = sorted(near)
+                for src, dst in ((a, b), (b, a)):
+                    if v in self.out[src] and dst in self.out[v]:
+                        self.connect(src, dst, min(self.out[src][v], self.out[v][dst]), duplex=False)
+                self._remove([v], neighbours=near)
+                neighbours[a].add(b)
+                neighbours[b].add(a)
+
+    def _leading_somewhere(self, inner: set[str], neighbours: dict[str, set[str]]) -> set[str]:
+        """Bridges and CPUs left when dead ends, and CPUs without devices, are taken away repeatedly."""
+        left = set(inner)
+        degree = {v: len(neighbours[v]) for v in inner}
+        cpus = {v for v in inner if self.drafts[v].part is Part.CPU}
+        devices = {v: len(neighbours[v] - cpus) for v in cpus}
+        queue = [v for v in inner if degree[v] <= 1 or devices.get(v) == 0]
+        while queue:
+            v = queue.pop()
+            if v not in left:
+                continue
+            left.remove(v)
+            for near in neighbours[v] & left:
+                degree[near] -= 1
+                if near in cpus and v not in cpus:
+                    devices[near] -= 1
+                if degree[near] <= 1 or devices.get(near) == 0:
+                    queue.append(near)
+        return left
+
+    def _remove(self, nodes: Iterable[str], *, neighbours: Iterable[str] | None = None) -> None:
+        gone = set(nodes)
+        for v in gone:
+            del self.drafts[v], self.out[v]
+        for v in self.out if neighbours is None else neighbours:
+            row = self.out[v]
+            for b in gone & row.keys():
+                del row[b]

@@ -1,0 +1,173 @@
+"""What every reader takes and gives: options, places for messages, warnings, and the reading itself."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from coppice.errors import InputError
+from coppice.topology.model import Topology, exact_rate
+from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel, RateClass
+
+__all__ = ["ReadOptions", "Reading", "WarningLog", "checked_id", "suggestion"]
+
+_SHOWN_LINES = 4
+_MAX_ID = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A topology read from a file, with what the reader had to assume or leave out.
+
+    Attributes:
+        topology: The topology.
+        format: Name of the format that the text was found to have.
+        warnings: One sentence each, in the order of the file; empty where everything was plain.
+    """
+
+    topology: Topology
+    format: str
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReadOptions:
+    """Options of the readers; make one from texts with :meth:`parse`.
+
+    Attributes:
+        rates: Class of the link rates that a machine description gets (``measured``, the default, or
+            ``nominal``).
+        round: Decimals to which rates in GB/s are rounded, or None.
+        gpu: GPU model: completes a description without GPU links, and names the rates where text gives counts
+            only.
+        gpu_link_gb_per_s: Rate of one NVLink or xGMI link, instead of the table's.
+        pcie_gb_per_s: Rate of each PCIe link of an smi text, instead of the model's.
+        socket_gb_per_s: Rate between two CPU sockets, instead of the table's.
+        nic_gb_per_s: Rate of every NIC, instead of the file's or the model's.
+        xgmi_links: xGMI links between two directly connected GPUs, which rocm-smi does not show.
+        pcie: ``keep``, or ``drop`` to keep only GPUs and the links between them (NVLink, xGMI).
+        self_links: ``refuse`` or ``drop`` NVLinks that claim to end at the GPU where they begin.
+        no_gpu_links: The option ``gpu=pcie``: the GPUs have no links of their own.
+    """
+
+    rates: RateClass = RateClass.MEASURED
+    round: int | None = None
+    gpu: GpuModel | None = None
+    gpu_link_gb_per_s: Fraction | None = None
+    pcie_gb_per_s: Fraction | None = None
+    socket_gb_per_s: Fraction | None = None
+    nic_gb_per_s: Fraction | None = None
+    xgmi_links: int | None = None
+    pcie: str = "keep"
+    self_links: str = "refuse"
+    no_gpu_links: bool = False
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str] | None) -> ReadOptions:
+        """Options from texts, as a command line gives them.
+
+        >>> ReadOptions.parse({"rates": "nominal", "nic_gb_per_s": "25/2"}).nic_gb_per_s
+        Fraction(25, 2)
+
+        Raises:
+            InputError: For a key or value that does not exist, with the nearest one that does.
+        """
+        given = dict(options or {})
+        values: dict[str, object] = {}
+        if (text := given.pop("rates", None)) is not None:
+            name = {"nccl": "measured"}.get(text, text)
+            values["rates"] = RateClass(_choice("rates", name, [*RateClass]))
+        if (text := given.pop("gpu", None)) is not None:
+            choice = _choice("gpu", text.lower(), [*GPU_MODELS, "pcie"])
+            values["no_gpu_links"] = choice == "pcie"
+            values["gpu"] = GPU_MODELS.get(choice)
+        for key, low, high in (("round", 0, 9), ("xgmi_links", 1, 16)):
+            if (text := given.pop(key, None)) is not None:
+                if not (text.isascii() and text.isdigit() and len(text) < 4 and low <= int(text) <= high):
+                    msg = f"expected {key}={low} .. {high}, found {key}={text[:40]!r}."
+                    raise InputError(msg)
+                values[key] = int(text)
+        for key in ("gpu_link_gb_per_s", "pcie_gb_per_s", "socket_gb_per_s", "nic_gb_per_s"):
+            if (text := given.pop(key, None)) is not None:
+                values[key] = exact_rate(text, where=f"option {key}")
+        for key, choices in (("pcie", ["keep", "drop"]), ("self_links", ["refuse", "drop"])):
+            if (text := given.pop(key, None)) is not None:
+                values[key] = _choice(key, text, choices)
+        for key in given:
+            known = [name for name in cls.__dataclass_fields__ if name != "no_gpu_links"]
+            msg = f"topology files have no option {key!r}: {suggestion(key, known)}"
+            raise InputError(msg)
+        return cls(**values)  # type: ignore[arg-type]
+
+    def rounded(self, rate: Fraction, *, where: str) -> Fraction:
+        """``rate`` rounded to the wanted decimals.
+
+        Raises:
+            InputError: If a positive rate would vanish.
+        """
+        if self.round is None:
+            return rate
+        result = round(rate, self.round)
+        if result == 0 and rate > 0:
+            msg = f"the rate {float(rate):.3g} GB/s at {where} rounds to 0: give `--round` more digits."
+            raise InputError(msg)
+        return result
+
+
+@dataclass(slots=True)
+class WarningLog:
+    """Collects warnings; equal ones are told once, with the lines where they arose."""
+
+    where: str
+    lines: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, text: str, line: int | None = None) -> None:
+        """Note ``text`` (a clause without a final full stop), possibly once more at ``line``."""
+        places = self.lines.setdefault(text, [])
+        if line is not None:
+            places.append(line)
+
+    def sentences(self) -> tuple[str, ...]:
+        """All warnings, in order of first appearance."""
+        return tuple(f"{_place(self.where, places)}: {text}." for text, places in self.lines.items())
+
+
+def _place(where: str, lines: list[int]) -> str:
+    if not lines:
+        return where
+    shown = ", ".join(str(line) for line in lines[:_SHOWN_LINES])
+    more = f" and {len(lines) - _SHOWN_LINES} more" if len(lines) > _SHOWN_LINES else ""
+    return f"{where}:{shown}{more}"
+
+
+def checked_id(text: str, *, where: str) -> str:
+    """``text`` if it can name a node: 1 to 200 printable characters.
+
+    Raises:
+        InputError: Otherwise, with the place.
+    """
+    if not 0 < len(text) <= _MAX_ID or not text.isprintable():
+        msg = f"expected a name of 1 to {_MAX_ID} printable characters, found {text[:40]!r} at {where}."
+        raise InputError(msg)
+    return text
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown ``word``: the nearest known one, else all of them.
+
+    >>> suggestion("gb_per_sec", ["gb_per_s", "from"]), suggestion("x", ["a", "b"])
+    ("did you mean 'gb_per_s'?", 'use one of a, b.')
+    """
+    names = [str(name) for name in known]
+    near = difflib.get_close_matches(word[:80], names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(names)}."
+
+
+def _choice(key: str, text: str, choices: Iterable[str]) -> str:
+    names = [str(choice) for choice in choices]
+    if text not in names:
+        msg = f"expected one of {', '.join(names)} for {key}, found {text[:40]!r}: {suggestion(text, names)}"
+        raise InputError(msg)
+    return text
