@@ -1,0 +1,166 @@
+"""Lower a forest to a schedule: one chunk per tree, sized by its weight.
+
+Rows follow chunk by chunk in the order of the trees' edges, which is an order in which data can flow. In an
+all-reduce the shares that reduce trees and broadcast trees of one root carry need not be cut at the same
+places: a chunk is then a piece that one reduce tree brings to the root and one broadcast tree takes from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.schedule.columns import forest_defects, num_slots
+from coppice.schedule.exact_sums import grouped_sums
+from coppice.schedule.forest import Forest, Phase
+from coppice.schedule.schedule import Op, Schedule
+
+__all__ = ["lower"]
+
+
+@dataclass
+class _Chunks:
+    """Chunks and the trees that carry them, in row order."""
+
+    slot: list[int] = field(default_factory=list)
+    share: list[int] = field(default_factory=list)
+    tree: list[int] = field(default_factory=list)
+    tree_chunk: list[int] = field(default_factory=list)
+
+    def add(self, slot: int, share: int, trees: tuple[int, ...]) -> None:
+        """A chunk that ``trees`` carry one after the other."""
+        self.tree_chunk.extend([len(self.slot)] * len(trees))
+        self.tree.extend(trees)
+        self.slot.append(slot)
+        self.share.append(share)
+
+
+def lower(forest: Forest) -> Schedule:
+    """The schedule that carries out a forest, byte for byte.
+
+    Args:
+        forest: A verified forest whose trees branch at ranks only.
+
+    Raises:
+        InputError: If its columns are malformed, a tree branches inside a switch (transfers go between
+            ranks), or the two phases of an all-reduce differ at a root.
+    """
+    defects = forest_defects(forest)
+    if defects:
+        msg = f"expected well-formed columns: {defects[0]}"
+        raise InputError(msg)
+    topology = forest.topology
+    rank = topology.rank
+    ends = np.concatenate([forest.tree_root, forest.edge_src, forest.edge_dst])
+    inner = ends[rank[ends] < 0]
+    if len(inner):
+        msg = (
+            f"expected trees that branch at ranks, found one at {topology.node_ids[inner[0]]}: "
+            "a copying or adding switch cannot be lowered to transfers between ranks."
+        )
+        raise InputError(msg)
+    both = forest.collective is Collective.ALL_REDUCE
+    chunks = _all_reduce_chunks(forest) if both else _single_phase_chunks(forest)
+    tree = np.array(chunks.tree, dtype=np.int64)
+    rows, segment = _concatenated(forest.tree_start, tree)
+    slots = num_slots(forest.collective, topology.num_ranks)
+    op = np.where(forest.tree_phase == Phase.REDUCE, Op.REDUCE, Op.COPY).astype(np.int8)
+    return Schedule(
+        topology=topology,
+        collective=forest.collective,
+        root=_root_rank(forest) if forest.collective.rooted else -1,
+        slot_weight=_slot_weights(chunks, slots),
+        chunk_slot=np.array(chunks.slot, dtype=np.int32),
+        chunk_share=np.array(chunks.share, dtype=np.int64),
+        src=rank[forest.edge_src[rows]],
+        dst=rank[forest.edge_dst[rows]],
+        chunk=np.array(chunks.tree_chunk, dtype=np.int32)[segment],
+        op=op[tree[segment]],
+        path=forest.edge_path[rows].astype(np.int32),
+        step=np.full(len(rows), -1, dtype=np.int32),
+        after_start=np.zeros(len(rows) + 1, dtype=np.int64),
+        after=np.zeros(0, dtype=np.int32),
+        path_start=forest.path_start,
+        path_nodes=forest.path_nodes,
+    )
+
+
+def _root_rank(forest: Forest) -> int:
+    roots = np.unique(forest.topology.rank[forest.tree_root])
+    if len(roots) != 1:
+        msg = f"expected {forest.collective} trees at one root, found {len(roots)} roots: verify the forest."
+        raise InputError(msg)
+    return int(roots[0])
+
+
+def _single_phase_chunks(forest: Forest) -> _Chunks:
+    """A chunk per tree, by slot."""
+    rank = forest.topology.rank[forest.tree_root]
+    slot = np.zeros_like(rank) if forest.collective.rooted else rank
+    chunks = _Chunks()
+    weight = forest.tree_weight.tolist()
+    for tree in np.argsort(slot, kind="stable").tolist():
+        chunks.add(int(slot[tree]), weight[tree], (tree,))
+    return chunks
+
+
+def _all_reduce_chunks(forest: Forest) -> _Chunks:
+    """At each root the common refinement of what reduce trees bring and broadcast trees take."""
+    rank = forest.topology.rank[forest.tree_root].tolist()
+    phase = forest.tree_phase.tolist()
+    trees: dict[Phase, list[list[int]]] = {
+        each: [[] for _ in range(forest.topology.num_ranks)] for each in Phase
+    }
+    for tree, (root, which) in enumerate(zip(rank, phase, strict=True)):
+        trees[Phase(which)][root].append(tree)
+    weight = forest.tree_weight.tolist()
+    chunks = _Chunks()
+    for root, (up, down) in enumerate(zip(trees[Phase.REDUCE], trees[Phase.BROADCAST], strict=True)):
+        brought, taken = sum(weight[tree] for tree in up), sum(weight[tree] for tree in down)
+        if brought != taken:
+            msg = (
+                f"expected equal weights of both phases at rank {root}, found {brought} reduced and {taken} "
+                "broadcast: verify the forest."
+            )
+            raise InputError(msg)
+        above, below = iter(up), iter(down)
+        up_tree = down_tree = -1
+        up_left = down_left = 0
+        while brought:
+            if not up_left:
+                up_tree = next(above)
+                up_left = weight[up_tree]
+            if not down_left:
+                down_tree = next(below)
+                down_left = weight[down_tree]
+            share = min(up_left, down_left)
+            chunks.add(root, share, (up_tree, down_tree))
+            up_left, down_left, brought = up_left - share, down_left - share, brought - share
+    return chunks
+
+
+def _slot_weights(chunks: _Chunks, slots: int) -> NDArray[np.int64]:
+    """Sum of the shares of each slot in lowest terms; ones where there are no chunks."""
+    if not chunks.slot:
+        return np.ones(slots, dtype=np.int64)
+    sums = grouped_sums(np.array(chunks.slot, dtype=np.int64), chunks.share, slots)
+    unit = gcd(*sums)
+    if max(sums) // unit >= 2**63:
+        msg = "expected slot weights below 2^63: the trees' weights are too large to be lowered."
+        raise InputError(msg)
+    return np.array([total // unit for total in sums], dtype=np.int64)
+
+
+def _concatenated(
+    start: NDArray[np.int64], tree: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Edge rows of the named trees one after the other, and the place in ``tree`` that each comes from."""
+    length = (start[1:] - start[:-1])[tree]
+    segment = np.repeat(np.arange(len(tree), dtype=np.int64), length)
+    first = np.cumsum(length) - length
+    return np.arange(int(length.sum()), dtype=np.int64) - first[segment] + start[tree][segment], segment

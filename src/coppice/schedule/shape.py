@@ -1,0 +1,173 @@
+"""The shape of a forest: trees per root, distinct trees, heights in GPU-to-GPU hops.
+
+Heights count ranks, not wires: an edge that ends at a rank is one hop, however many switches lie on it, and a
+copying or adding switch between two ranks makes no hop of its own. An all-reduce has two phases; data go up a
+reduce tree and then down a broadcast tree of the same root, so its heights are sums over the phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.schedule.exact_sums import exact_total, grouped_sums
+from coppice.schedule.forest import Forest, Phase
+from coppice.schedule.tree_rows import children, parent_rows, sums_to_root
+
+__all__ = ["PhaseShape", "Shape", "distinct_trees", "shape", "tree_heights", "tree_maxima"]
+
+_Number = TypeVar("_Number", np.int64, np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseShape:
+    """Shape of the trees of one phase.
+
+    Attributes:
+        distinct_trees: Trees that differ in root or in an edge's ends or path.
+        max_height: Most hops between the root and a rank.
+        mean_height: Mean of the trees' heights, weighted by tree weight.
+    """
+
+    distinct_trees: int
+    max_height: int
+    mean_height: Fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Shape of a forest.
+
+    Attributes:
+        trees_per_root: Trees of equal size at every root (k): the weight at a root over the greatest common
+            divisor of all tree weights. None where roots differ.
+        distinct_trees: Distinct trees, over all roots and phases.
+        max_height: Most hops between a root and a rank; for all-reduce the most on the way up plus the most
+            on the way down at one root.
+        mean_height: Mean height of the trees weighted by their weights; for all-reduce the sum of both
+            phases' means.
+        phases: The same for each phase that occurs.
+    """
+
+    trees_per_root: int | None
+    distinct_trees: int
+    max_height: int
+    mean_height: Fraction
+    phases: Mapping[Phase, PhaseShape]
+
+
+def shape(forest: Forest) -> Shape:
+    """Count trees and heights of a verified forest.
+
+    Raises:
+        InputError: If its edges do not form trees.
+    """
+    heights = tree_heights(forest)
+    distinct = distinct_trees(forest)
+    phases: dict[Phase, PhaseShape] = {}
+    highest_at_root = np.zeros((len(Phase), forest.topology.num_nodes), dtype=np.int64)
+    for phase in Phase:
+        rows = np.flatnonzero(forest.tree_phase == phase)
+        if not len(rows):
+            continue
+        weight = forest.tree_weight[rows].tolist()
+        total = sum(height * share for height, share in zip(heights[rows].tolist(), weight, strict=True))
+        phases[phase] = PhaseShape(
+            distinct_trees=distinct[phase],
+            max_height=int(heights[rows].max()),
+            mean_height=Fraction(total, sum(weight)),
+        )
+        np.maximum.at(highest_at_root[phase], forest.tree_root[rows], heights[rows])
+    return Shape(
+        trees_per_root=_trees_per_root(forest),
+        distinct_trees=sum(distinct.values()),
+        max_height=int(highest_at_root.sum(axis=0).max()),
+        mean_height=sum((part.mean_height for part in phases.values()), start=Fraction(0)),
+        phases=phases,
+    )
+
+
+def tree_heights(forest: Forest) -> NDArray[np.int64]:
+    """Height of each tree in hops between ranks.
+
+    Raises:
+        InputError: If the edges of the forest do not form trees.
+    """
+    return tree_maxima(forest, rank_depths(forest))
+
+
+def rank_depths(forest: Forest) -> NDArray[np.int64]:
+    """Hops between ranks from the root to the child of each edge."""
+    counts = (forest.topology.rank[children(forest)] >= 0).astype(np.int64)
+    return sums_to_root(parent_rows(forest), counts)
+
+
+def tree_maxima(forest: Forest, value: NDArray[_Number]) -> NDArray[_Number]:
+    """Largest value among the edges of each tree, 0 for a tree without edges."""
+    result = np.zeros_like(value, shape=forest.num_trees)
+    filled = np.flatnonzero(np.diff(forest.tree_start) > 0)
+    if len(filled):
+        result[filled] = np.maximum.reduceat(value, forest.tree_start[filled])
+    return result
+
+
+def distinct_trees(forest: Forest) -> dict[Phase, int]:
+    """Number of trees of each phase that differ in root, edges or paths.
+
+    Trees are compared by two independent 64-bit sums over their edges, which do not depend on the order of
+    the edges; two different trees share both with probability 2^-128.
+    """
+    prints = []
+    for seed in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F):
+        edge = _mixed(_path_prints(forest, seed)[forest.edge_path], seed)
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(edge, dtype=np.uint64)])
+        prints.append(sums[forest.tree_start[1:]] - sums[forest.tree_start[:-1]])
+    table = np.stack([forest.tree_root.astype(np.uint64), *prints], axis=1)
+    result = {}
+    for phase in Phase:
+        rows = table[forest.tree_phase == phase]
+        if len(rows):
+            result[phase] = len(np.unique(rows, axis=0))
+    return result
+
+
+def _path_prints(forest: Forest, seed: int) -> NDArray[np.uint64]:
+    """A 64-bit print of the node sequence of each path."""
+    start = forest.path_start
+    if len(start) < 2:
+        return np.zeros(0, dtype=np.uint64)
+    place = np.arange(len(forest.path_nodes), dtype=np.int64) - np.repeat(start[:-1], np.diff(start))
+    cell = (place.astype(np.uint64) << np.uint64(32)) ^ forest.path_nodes.astype(np.uint64)
+    return np.add.reduceat(_mixed(cell, seed ^ 0x5851F42D4C957F2D), start[:-1], dtype=np.uint64)
+
+
+def _mixed(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """Scatter 64-bit values (the finaliser of splitmix64, Steele, Lea and Flood, 2014)."""
+    mixed = values + np.uint64(seed)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _trees_per_root(forest: Forest) -> int | None:
+    """Trees of equal size at every rank, or None where they differ between ranks."""
+    if not forest.num_trees:
+        return None
+    unit = gcd(*forest.tree_weight.tolist())
+    nodes = forest.topology.num_nodes
+    weights = set()
+    for phase in Phase:
+        rows = forest.tree_phase == phase
+        if rows.any():
+            sums = grouped_sums(forest.tree_root[rows], forest.tree_weight[rows], nodes)
+            at_ranks = [sums[node] for node in forest.topology.rank_nodes.tolist()]
+            if sum(at_ranks) != exact_total(forest.tree_weight[rows]):
+                return None
+            weights.update(at_ranks)
+    return weights.pop() // unit if len(weights) == 1 else None

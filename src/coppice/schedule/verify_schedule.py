@@ -1,0 +1,223 @@
+"""Verification of a schedule: slots, order, routes, symbolic execution and exact loads."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+
+from coppice.collectives import Collective
+from coppice.schedule.columns import schedule_defects
+from coppice.schedule.exact_sums import grouped_sums
+from coppice.schedule.execution import Execution
+from coppice.schedule.hops import hops_of
+from coppice.schedule.loads import schedule_loads
+from coppice.schedule.report import Findings, Report
+from coppice.schedule.schedule import Schedule
+from coppice.schedule.verify_paths import check_ends, check_paths
+
+__all__ = ["verify_schedule"]
+
+
+def verify_schedule(
+    schedule: Schedule,
+    *,
+    weights: tuple[int, ...] | None = None,
+    demands: tuple[tuple[int, ...], ...] | None = None,
+    claimed: Fraction | None = None,
+) -> Report:
+    """Check that a schedule implements its collective, and count what it costs.
+
+    Args:
+        schedule: The schedule.
+        weights: Relative shard sizes of the ranks (all-gather and reduce-scatter), where they are not equal.
+        demands: Relative block sizes of an all-to-all, where they are not equal.
+        claimed: Time per shard that the planner claims; a busier link is then a failure.
+
+    Returns:
+        The report; failures are collected, not raised. Its time is that of the busiest link over the whole
+        schedule; steps are an order here, not barriers.
+
+    Examples:
+        >>> from coppice.topology.model import Link, Node, Topology
+        >>> pair = Topology.of("pair", [Node(id="a"), Node(id="b")],
+        ...                    [Link(src="a", dst="b", gb_per_s=Fraction(25))])
+        >>> column = lambda *values: np.array(values, dtype=np.int64)
+        >>> swap = Schedule(topology=pair, collective=Collective.ALL_GATHER, root=-1,
+        ...                 slot_weight=column(1, 1), chunk_slot=column(0, 1), chunk_share=column(1, 1),
+        ...                 src=column(0, 1), dst=column(1, 0), chunk=column(0, 1),
+        ...                 op=column(0, 0), path=column(0, 1), step=column(0, 0),
+        ...                 after_start=column(0, 0, 0), after=column(), path_start=column(0, 2, 4),
+        ...                 path_nodes=column(0, 1, 1, 0))
+        >>> report = verify_schedule(swap)
+        >>> report.ok, report.inv_rate
+        (True, Fraction(1, 25))
+    """
+    findings = Findings()
+    for defect in schedule_defects(schedule):
+        findings.add(f"the schedule is malformed: {defect}")
+    ranks = schedule.topology.num_ranks
+    if weights is not None and len(weights) != ranks:
+        findings.add(f"expected one weight for each of the {ranks} ranks, found {len(weights)}.")
+    if demands is not None and [len(row) for row in demands] != [ranks] * ranks:
+        findings.add(f"expected a matrix of {ranks} x {ranks} demands, found {len(demands)} rows.")
+    if findings.failures:
+        return Report(ok=False, failures=tuple(findings.failures), claimed=claimed)
+    _check_order(schedule, findings)
+    _check_slots(schedule, weights, demands, findings)
+    execution = Execution(schedule)
+    execution.run()
+    execution.report(findings)
+    routed = _check_routes(schedule, findings)
+    topology = schedule.topology
+    checked = {
+        "transfers": schedule.num_transfers,
+        "chunks": schedule.num_chunks,
+        "buffers": execution.buffers,
+        "paths": len(schedule.path_start) - 1,
+        "links": topology.num_links,
+    }
+    if not routed:
+        return Report(ok=False, failures=tuple(findings.failures), claimed=claimed, checked=checked)
+    loads = schedule_loads(schedule, weights, demands)
+    if not loads.shard:
+        return Report(
+            ok=not findings.failures,
+            failures=tuple(findings.failures),
+            inv_rate=Fraction(0),
+            claimed=claimed,
+            max_link_load=Fraction(0),
+            checked=checked,
+        )
+    reached, worst = loads.inv_rate, loads.worst_link
+    if claimed is not None and reached > claimed:
+        findings.add(
+            f"link {topology.node_ids[topology.src[worst]]} -> {topology.node_ids[topology.dst[worst]]} "
+            f"({topology.gb_per_s(worst)} GB/s) needs {reached} per shard, more than the claimed {claimed}."
+        )
+    return Report(
+        ok=not findings.failures,
+        failures=tuple(findings.failures),
+        inv_rate=reached,
+        claimed=claimed,
+        worst_link=worst,
+        max_link_load=loads.utilisation(worst, reached if claimed is None else claimed)
+        if worst >= 0
+        else Fraction(0),
+        redundant=execution.redundant_share,
+        checked=checked,
+    )
+
+
+def _check_order(schedule: Schedule, findings: Findings) -> None:
+    """Dependencies point backwards, and steps do not decrease: then no cycle of waiting is possible."""
+    waiting = np.repeat(np.arange(schedule.num_transfers), np.diff(schedule.after_start))
+    forward = np.flatnonzero(schedule.after >= waiting)
+    findings.add_examples(
+        [
+            f"transfer {waiting[place]} waits for transfer {schedule.after[place]}, which comes no earlier."
+            for place in forward[:5].tolist()
+        ],
+        len(forward),
+        "dependencies",
+    )
+    step = schedule.step
+    back = np.flatnonzero(np.diff(step) < 0)
+    findings.add_examples(
+        [
+            f"transfer {row + 1} has step {step[row + 1]} after a row of step {step[row]}: "
+            f"steps must not decrease."
+            for row in back[:5].tolist()
+        ],
+        len(back),
+        "steps",
+    )
+    if len(step) and int(step.min()) < 0 <= int(step.max()):
+        findings.add(
+            "some transfers have a step and others have none: give steps to all of them, or to none."
+        )
+
+
+def _check_routes(schedule: Schedule, findings: Findings) -> bool:
+    """Every transfer has a path along links that exist; False where loads cannot be counted."""
+    topology = schedule.topology
+    unrouted = np.flatnonzero(schedule.path < 0)
+    findings.add_examples(
+        [f"transfer {row} names no path, so its load cannot be counted." for row in unrouted[:5].tolist()],
+        len(unrouted),
+        "transfers",
+    )
+    hops = hops_of(topology, schedule.path_start, schedule.path_nodes)
+    check_paths(topology, schedule.path_start, schedule.path_nodes, hops, findings)
+    routed = schedule.path >= 0
+    check_ends(
+        topology,
+        schedule.path[routed],
+        topology.rank_nodes[schedule.src[routed]],
+        topology.rank_nodes[schedule.dst[routed]],
+        schedule.path_start,
+        schedule.path_nodes,
+        findings,
+        row_name="routed transfer",
+    )
+    return not len(unrouted) and not (hops.link < 0).any()
+
+
+def _check_slots(
+    schedule: Schedule,
+    weights: tuple[int, ...] | None,
+    demands: tuple[tuple[int, ...], ...] | None,
+    findings: Findings,
+) -> None:
+    """Slots have the sizes that the problem gives them, and every slot that must move has chunks."""
+    ranks = schedule.topology.num_ranks
+    expected = _expected_weights(schedule, weights, demands)
+    found = schedule.slot_weight.tolist()
+    if expected is not None:
+        counted = [slot for slot in range(len(found)) if not _needless(schedule, slot)]
+        want, have = sum(expected[slot] for slot in counted), sum(found[slot] for slot in counted)
+        if counted and not have:
+            findings.add("every slot has weight 0, so no rank receives anything.")
+        wrong = [slot for slot in counted if found[slot] * want != expected[slot] * have]
+        findings.add_examples(
+            [
+                f"slot {slot} has weight {found[slot]} of {have}, expected the share "
+                f"{Fraction(expected[slot], want)}."
+                for slot in wrong[:5]
+            ],
+            len(wrong),
+            "slots",
+        )
+    elif ranks > 1 and not any(found):
+        findings.add("every slot has weight 0, so no rank receives anything.")
+    shares = grouped_sums(schedule.chunk_slot, schedule.chunk_share, len(found))
+    bare = [
+        slot
+        for slot, share in enumerate(shares)
+        if found[slot] and not share and not _needless(schedule, slot)
+    ]
+    findings.add_examples(
+        [f"slot {slot} has weight {found[slot]} but no chunks." for slot in bare[:5]], len(bare), "slots"
+    )
+
+
+def _needless(schedule: Schedule, slot: int) -> bool:
+    """Nothing has to move for this slot: its data are where they belong from the start."""
+    ranks = schedule.topology.num_ranks
+    if ranks == 1:
+        return True
+    return schedule.collective is Collective.ALL_TO_ALL and slot // ranks == slot % ranks
+
+
+def _expected_weights(
+    schedule: Schedule, weights: tuple[int, ...] | None, demands: tuple[tuple[int, ...], ...] | None
+) -> list[int] | None:
+    """Relative slot weights, or None where the planner may choose them."""
+    ranks = schedule.topology.num_ranks
+    match schedule.collective:
+        case Collective.ALL_GATHER | Collective.REDUCE_SCATTER:
+            return list(weights or (1,) * ranks)
+        case Collective.ALL_TO_ALL:
+            return [size for row in demands for size in row] if demands else [1] * (ranks * ranks)
+        case _:
+            return None
