@@ -1,5 +1,5 @@
-// Bindings of packing.h. Edges come out with their paths, each distinct path once.
-#include "packing.h"
+// Bindings of portfolio.h. Edges come out with their paths, each distinct path once.
+#include "portfolio.h"
 
 #include <algorithm>
 
@@ -93,7 +93,7 @@ void init_packing(nb::module_& m) {
           Digraph graph(num_nodes, view(src), view(dst));
           PackingOptions options;
           options.always_exhaustive = always_exhaustive;
-          Packing found = pack_trees(graph, terminals, view(roots), view(cap), GroupAction::trivial(graph), options, stop);
+          Packing found = pack_best(graph, terminals, view(roots), view(cap), GroupAction::trivial(graph), options, stop);
           columns = split_into_edges(graph, terminals, found);
           return found;
         });

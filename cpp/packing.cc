@@ -1,12 +1,14 @@
 #include "packing.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <stdexcept>
 
 #include "cut_family.h"
+#include "shortening.h"
 #include "tree_grower.h"
 
 namespace coppice {
@@ -36,16 +38,16 @@ class Packer {
       if (representative_[action.orbit[v]] != v) continue;
       roots_left_[v] = roots[v];
       remaining_ += roots[v] * action.order;
+      largest_root_ = std::max(largest_root_, roots[v]);
       if (roots[v] > 0) root_queue_.push_back(v);
     }
-    result_.start.push_back(0);
   }
 
   Packing run() {
     if (auto sets = violated_sets(1); !sets.empty()) {
       result_.violated = std::move(sets.front());
       result_.complete = false;
-      return std::move(result_);
+      return result();
     }
     while (remaining_ > 0) {
       if (stop_ && stop_()) throw Cancelled{};
@@ -53,16 +55,28 @@ class Packer {
         if (!add_tree(next_root())) {
           settle();
           result_.complete = false;
-          return std::move(result_);
+          return result();
         }
       }
       settle();
     }
-    result_.stats.cuts = cuts_.size();
-    return std::move(result_);
+    shorten_trees(graph_, action_, terminal_, residual_, trees_, stop_);
+    return result();
   }
 
  private:
+  Packing result() {
+    result_.stats.cuts = cuts_.size();
+    result_.start.push_back(0);
+    for (const Tree& tree : trees_) {
+      result_.root.push_back(tree.root);
+      result_.multiplicity.push_back(tree.multiplicity);
+      result_.arcs.insert(result_.arcs.end(), tree.arcs.begin(), tree.arcs.end());
+      result_.start.push_back(static_cast<std::int64_t>(result_.arcs.size()));
+    }
+    return std::move(result_);
+  }
+
   Vertex next_root() {
     for (;;) {
       if (next_root_ >= root_queue_.size()) next_root_ = 0;
@@ -71,9 +85,13 @@ class Packer {
     }
   }
 
+  Amount share(Vertex root) const {
+    return std::min(roots_left_[root], (largest_root_ + options_.pieces - 1) / options_.pieces);
+  }
+
   // Grows a tree at `root` and takes it, to be checked by settle(). False: a template was not found.
   bool add_tree(Vertex root) {
-    grower_.start(root, roots_left_[root]);
+    grower_.start(root, share(root));
     for (;;) {
       if (!options_.always_exhaustive && grower_.grow()) break;
       if (grower_.spans()) break;
@@ -81,12 +99,12 @@ class Packer {
         grower_.abandon();
         settle();
         if (roots_left_[root] == 0) return true;
-        grower_.start(root, roots_left_[root]);
+        grower_.start(root, share(root));
         continue;
       }
       if (learn_from_partial_tree()) {
         ++result_.stats.restarts;
-        grower_.start(root, roots_left_[root]);
+        grower_.start(root, share(root));
       } else if (grower_.multiplicity() > 1) {
         ++result_.stats.halvings;
         grower_.lower_multiplicity(grower_.multiplicity() / 2);
@@ -98,7 +116,7 @@ class Packer {
         exhaustive_step();
       }
     }
-    Tree tree = grower_.finish(roots_left_[root]);
+    Tree tree = grower_.finish(share(root));
     roots_left_[root] -= tree.multiplicity;
     remaining_ -= tree.multiplicity * action_.order;
     batch_.push_back(std::move(tree));
@@ -141,14 +159,9 @@ class Packer {
       }
       give_back(first);
     }
-    for (Tree& tree : batch_) {
-      if (tree.multiplicity == 0) continue;
-      result_.root.push_back(tree.root);
-      result_.multiplicity.push_back(tree.multiplicity);
-      result_.arcs.insert(result_.arcs.end(), tree.arcs.begin(), tree.arcs.end());
-      result_.start.push_back(static_cast<std::int64_t>(result_.arcs.size()));
-    }
-    auto kept = static_cast<std::int32_t>(std::count_if(batch_.begin(), batch_.end(), [](const Tree& t) { return t.multiplicity > 0; }));
+    std::erase_if(batch_, [](const Tree& tree) { return tree.multiplicity == 0; });
+    auto kept = static_cast<std::int32_t>(batch_.size());
+    std::move(batch_.begin(), batch_.end(), std::back_inserter(trees_));
     batch_.clear();
     batch_size_ = clean ? std::min(options_.largest_batch, 2 * batch_size_) : std::max(1, kept / 2);
   }
@@ -234,7 +247,7 @@ class Packer {
       grower_.extend(path);
       if (learn_from_partial_tree()) {
         ++result_.stats.restarts;
-        grower_.start(from.front(), roots_left_[from.front()]);
+        grower_.start(from.front(), share(from.front()));
       }
       return;
     }
@@ -266,9 +279,11 @@ class Packer {
   std::vector<Amount> roots_left_;       // per vertex; only the first of each orbit counts
   std::vector<Vertex> representative_;   // per orbit, its first vertex
   Amount remaining_ = 0;                 // T: sum of roots_left_ over all vertices
+  Amount largest_root_ = 0;
   std::vector<Vertex> root_queue_;
   std::size_t next_root_ = 0;
   TreeGrower grower_;
+  std::vector<Tree> trees_;              // taken for good
   std::vector<Tree> batch_;              // taken, but not checked yet
   std::int32_t batch_size_ = 1;
 

@@ -51,6 +51,7 @@ struct Packing {
 
 struct PackingOptions {
   std::int32_t largest_batch = 256;
+  Amount pieces = 1;                 // no tree takes more than ceil(largest root / pieces) units
   bool always_exhaustive = false;    // for tests: find every path by the exact step
 };
 

@@ -1,0 +1,53 @@
+#include "portfolio.h"
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+
+#include "shortening.h"
+
+namespace coppice {
+
+namespace {
+
+constexpr std::int64_t kSmall = 200'000;  // arcs of all trees up to which a second packing costs little
+
+struct Shape {
+  std::int32_t height = 0;
+  double mean_height = 0;  // a preference, not a proof: ties at the last digit do not matter
+  std::size_t trees = 0;
+  auto operator<=>(const Shape&) const = default;
+};
+
+Shape shape_of(const Digraph& graph, std::span<const std::uint8_t> terminal, const Packing& packing) {
+  Shape shape;
+  shape.trees = packing.root.size();
+  std::vector<std::int32_t> depth(graph.num_vertices(), 0);
+  double sum = 0, weight = 0;
+  for (std::size_t t = 0; t < packing.root.size(); ++t) {
+    std::span<const Arc> arcs(packing.arcs.data() + packing.start[t], packing.arcs.data() + packing.start[t + 1]);
+    TreeDepth tree = tree_depth(graph, terminal, packing.root[t], arcs, depth);
+    shape.height = std::max(shape.height, tree.height);
+    sum += static_cast<double>(tree.height) * static_cast<double>(packing.multiplicity[t]);
+    weight += static_cast<double>(packing.multiplicity[t]);
+  }
+  shape.mean_height = weight > 0 ? sum / weight : 0;
+  return shape;
+}
+
+}  // namespace
+
+Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
+                  std::span<const Amount> capacity, const GroupAction& action, const PackingOptions& options, const StopFlag& stop) {
+  PackingOptions variant = options;
+  variant.pieces = 1;
+  Packing best = pack_trees(graph, terminal, roots, capacity, action, variant, stop);
+  bool divisible = std::any_of(roots.begin(), roots.end(), [](Amount r) { return r > 1; });
+  if (!divisible || (best.complete && static_cast<std::int64_t>(best.arcs.size()) > kSmall)) return best;
+  variant.pieces = 2;
+  Packing second = pack_trees(graph, terminal, roots, capacity, action, variant, stop);
+  bool better = second.complete && (!best.complete || shape_of(graph, terminal, second) < shape_of(graph, terminal, best));
+  return better ? second : best;
+}
+
+}  // namespace coppice

@@ -1,0 +1,186 @@
+"""The forest planner: spanning trees that reach the bound, for every collective but all-to-all.
+
+The bound (``coppice.bounds``) says how many trees each link can carry; the native packer lays that many trees on
+physical paths (ForestColl, arXiv 2402.06787; the construction that needs no switch removal is described in
+cpp/packing.h). Collectives that reduce are planned on the transposed graph and turned round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice import _core
+from coppice.bounds.cut_bound import cut_bound
+from coppice.bounds.fixed_trees import fixed_trees, smallest_trees
+from coppice.bounds.network import Network
+from coppice.bounds.result import Problem
+from coppice.bounds.tree_units import TreeUnits, exact_units
+from coppice.collectives import Collective
+from coppice.errors import CoppiceError, InputError
+from coppice.planners.rounding import balanced_units
+from coppice.schedule.forest import Forest, Phase
+
+__all__ = ["plan_forest"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Trees:
+    """Packed trees of one phase, in the direction of the data; columns as of Forest."""
+
+    root: NDArray[np.int32]
+    weight: NDArray[np.int64]
+    phase: Phase
+    start: NDArray[np.int64]
+    edge_src: NDArray[np.int32]
+    edge_dst: NDArray[np.int32]
+    edge_path: NDArray[np.int32]
+    path_start: NDArray[np.int64]
+    path_nodes: NDArray[np.int32]
+
+    def reversed(self) -> Trees:
+        """Every edge turned round: a broadcast tree becomes a reduce tree."""
+        rows = reversed_rows(self.start)
+        return Trees(
+            root=self.root,
+            weight=self.weight,
+            phase=Phase.REDUCE if self.phase is Phase.BROADCAST else Phase.BROADCAST,
+            start=self.start,
+            edge_src=self.edge_dst[rows],
+            edge_dst=self.edge_src[rows],
+            edge_path=self.edge_path[rows],
+            path_start=self.path_start,
+            path_nodes=self.path_nodes[reversed_rows(self.path_start)],
+        )
+
+
+def reversed_rows(start: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Row numbers that turn round each segment ``start[i] .. start[i + 1] - 1``."""
+    rows = np.arange(start[-1], dtype=np.int64)
+    lengths = np.diff(start)
+    return np.repeat(start[:-1] + start[1:] - 1, lengths) - rows
+
+
+def plan_forest(problem: Problem, *, trees: int | None = None, tolerance: Fraction | None = None) -> Forest:
+    """Plan ``problem`` with spanning trees.
+
+    Args:
+        problem: Any collective but all_to_all.
+        trees: Trees per root (per unit of weight); None takes the number that reaches the optimum exactly.
+        tolerance: Instead of ``trees``: the least number whose time is within this fraction of the optimum.
+
+    Raises:
+        InputError: If the problem has no meaning, or is an all_to_all.
+        UnreachableError: If some rank cannot be reached.
+        KeyboardInterrupt: Within a fraction of a second after Ctrl-C.
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> from coppice.collectives import Collective
+        >>> from coppice.topology.model import Link, Node, Topology
+        >>> nodes = [Node(id=name) for name in "abc"]
+        >>> ring = [Link(src=a, dst=b, gb_per_s=Fraction(25)) for a, b in ("ab", "bc", "ca")]
+        >>> problem = Problem(topology=Topology.of("ring", nodes, ring), collective=Collective.ALL_GATHER)
+        >>> forest = plan_forest(problem)
+        >>> forest.num_trees, forest.num_edges
+        (3, 6)
+    """
+    collective = problem.collective
+    if collective is Collective.ALL_TO_ALL:
+        msg = "all_to_all is not made of spanning trees: plan it with the all_to_all planner."
+        raise InputError(msg)
+    if collective is Collective.ALL_REDUCE:
+        reduce = phase_trees(Network.of(problem, reduce=True), trees, tolerance).reversed()
+        broadcast = phase_trees(Network.of(problem, reduce=False), trees, tolerance)
+        return forest_of(problem, same_weight(reduce, broadcast))
+    planned = phase_trees(Network.of(problem), trees, tolerance)
+    reduces = collective in (Collective.REDUCE, Collective.REDUCE_SCATTER)
+    return forest_of(problem, [planned.reversed() if reduces else planned])
+
+
+def phase_trees(network: Network, trees: int | None, tolerance: Fraction | None) -> Trees:
+    """Optimal broadcast trees on ``network``."""
+    optimum = cut_bound(network).inv_rate
+    if trees is None and tolerance is None:
+        units = exact_units(network, optimum)
+    else:
+        fixed = (
+            fixed_trees(network, trees, optimum=optimum)
+            if trees is not None
+            else smallest_trees(network, tolerance or Fraction(0), optimum=optimum)
+        )
+        units = balanced_units(network, trees=fixed.trees, scale=fixed.inv_rate * fixed.trees)
+    return pack(network, units)
+
+
+def pack(network: Network, units: TreeUnits) -> Trees:
+    """Lay the trees of ``units`` on physical paths.
+
+    Raises:
+        CoppiceError: If the units leave no room for them, which the callers rule out.
+    """
+    topology = network.topology
+    packed: dict[str, Any] = _core.pack_trees(
+        topology.num_nodes, topology.src, topology.dst, units.capacity, units.roots, network.terminal
+    )
+    if len(packed["violated"]):
+        names = ", ".join(topology.node_ids[v] for v in packed["violated"][:4].tolist())
+        msg = f"the links into {{{names}, ...}} carry fewer trees than must enter: this is an error in the bound."
+        raise CoppiceError(msg)
+    return Trees(
+        root=packed["tree_root"],
+        weight=packed["tree_weight"],
+        phase=Phase.BROADCAST,
+        start=packed["tree_start"],
+        edge_src=packed["edge_src"],
+        edge_dst=packed["edge_dst"],
+        edge_path=packed["edge_path"],
+        path_start=packed["path_start"],
+        path_nodes=packed["path_nodes"],
+    )
+
+
+def same_weight(*phases: Trees) -> list[Trees]:
+    """The phases with weights scaled so that each sums to the same total."""
+    totals = [int(trees.weight.sum()) for trees in phases]
+    common = lcm(*totals)
+    if common >= 2**62:
+        msg = "the two phases need trees in units below 2^62: round the rates (`--round 3`)."
+        raise InputError(msg)
+    return [
+        Trees(**{**vars(trees), "weight": trees.weight * (common // total)})
+        for trees, total in zip(phases, totals, strict=True)
+    ]
+
+
+def forest_of(problem: Problem, phases: list[Trees]) -> Forest:
+    """One forest of all ``phases``, in their order."""
+    paths = np.cumsum([0] + [len(trees.path_start) - 1 for trees in phases])
+    return Forest(
+        topology=problem.topology,
+        collective=problem.collective,
+        tree_root=np.concatenate([trees.root for trees in phases]),
+        tree_weight=np.concatenate([trees.weight for trees in phases]),
+        tree_phase=np.concatenate([np.full(len(trees.root), trees.phase, dtype=np.int8) for trees in phases]),
+        tree_start=joined_starts([trees.start for trees in phases]),
+        edge_src=np.concatenate([trees.edge_src for trees in phases]),
+        edge_dst=np.concatenate([trees.edge_dst for trees in phases]),
+        edge_path=np.concatenate(
+            [trees.edge_path + np.int32(first) for trees, first in zip(phases, paths[:-1], strict=True)]
+        ),
+        path_start=joined_starts([trees.path_start for trees in phases]),
+        path_nodes=np.concatenate([trees.path_nodes for trees in phases]),
+    )
+
+
+def joined_starts(starts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Segment starts of concatenated columns."""
+    joined = [np.zeros(1, dtype=np.int64)]
+    for start in starts:
+        joined.append(start[1:] + joined[-1][-1])
+    return np.concatenate(joined)
