@@ -1,0 +1,303 @@
+"""Symmetry of a topology: an abelian group of automorphisms that acts freely on the ranks.
+
+An automorphism permutes the nodes and keeps what matters to a schedule: the kind and abilities of every node, whether
+it holds a rank, and the rate and latency of every link. *Freely* means that no element but the identity leaves any
+rank in place, so every orbit of ranks has as many members as the group, and a tree at one rank has exactly one image
+at every other rank of its orbit. Planners build one tree per orbit and linear programs one variable per orbit.
+
+The group is a direct product of cyclic groups of orders n_0, n_1, ...; its elements have mixed-radix indices with the
+first generator as the fastest digit: ``element = c_0 + n_0 * (c_1 + n_1 * (c_2 + ...))``.
+
+Finding it is native and heuristic (see cpp/symmetry.h); :func:`check_symmetry` proves a result and shares nothing
+with the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import CheckError
+from coppice.topology.model import Topology
+
+__all__ = ["Symmetry", "check_symmetry", "find_symmetry"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Symmetry:
+    """An abelian group of automorphisms, free on the ranks; orbits are numbered by their least member.
+
+    Attributes:
+        orders: Orders n_i > 1 of the cyclic factors; empty for the trivial group.
+        generators: ``generators[i, v]`` is the image of node v under generator i (int32, d x V).
+        node_orbit: Orbit of each node (int32).
+        node_element: An element that maps the least node of the orbit to the node (int64); for a node with a rank
+            the only one.
+        link_orbit: Orbit of each link (int32).
+        link_orbit_size: Number of links in the orbit of each link (int64).
+        order: Number of elements of the group.
+    """
+
+    orders: tuple[int, ...]
+    generators: NDArray[np.int32]
+    node_orbit: NDArray[np.int32]
+    node_element: NDArray[np.int64]
+    link_orbit: NDArray[np.int32]
+    link_orbit_size: NDArray[np.int64]
+    order: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "order", prod(self.orders))
+        for column in (self.generators, self.node_orbit, self.node_element):
+            column.setflags(write=False)
+        for column in (self.link_orbit, self.link_orbit_size):
+            column.setflags(write=False)
+
+    @property
+    def num_node_orbits(self) -> int:
+        """Number of orbits of nodes."""
+        return int(self.node_orbit.max(initial=-1)) + 1
+
+    @property
+    def num_link_orbits(self) -> int:
+        """Number of orbits of links."""
+        return int(self.link_orbit.max(initial=-1)) + 1
+
+    @cached_property
+    def representatives(self) -> NDArray[np.int32]:
+        """The least node of each node orbit."""
+        return np.unique(self.node_orbit, return_index=True)[1].astype(np.int32)
+
+    @cached_property
+    def table(self) -> NDArray[np.int32]:
+        """``table[orbit, element]`` is the image of the orbit's representative under the element."""
+        table = self.representatives[:, None]
+        for generator, n in zip(self.generators, self.orders, strict=True):
+            blocks = [table]
+            for _ in range(n - 1):
+                blocks.append(generator[blocks[-1]])
+            table = np.concatenate(blocks, axis=1)
+        table.setflags(write=False)
+        return table
+
+    def product(self, first: NDArray[np.int64] | int, second: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Index of the product of two elements: digit by digit, modulo the orders (vectorised)."""
+        a, b = np.broadcast_arrays(np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64))
+        result = np.zeros(a.shape, dtype=np.int64)
+        radix = 1
+        for n in self.orders:
+            result += (a // radix + b // radix) % n * radix
+            radix *= n
+        return result
+
+    def inverse(self, element: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Index of the inverse of an element (vectorised)."""
+        a = np.asarray(element, dtype=np.int64)
+        result = np.zeros(a.shape, dtype=np.int64)
+        radix = 1
+        for n in self.orders:
+            result += -(a // radix) % n * radix
+            radix *= n
+        return result
+
+    def image(self, nodes: NDArray[Any] | int, element: NDArray[np.int64] | int) -> NDArray[np.int32]:
+        """Images of nodes under elements; both are broadcast against each other.
+
+        Args:
+            nodes: Node ids.
+            element: Element indices, each in ``range(order)``.
+
+        Examples:
+            >>> from fractions import Fraction
+            >>> from coppice.topology.model import Link, Node, Topology
+            >>> ring = Topology.of("ring", [Node(id=f"g{i}") for i in range(4)],
+            ...                    [Link(src=f"g{i}", dst=f"g{(i + 1) % 4}", gb_per_s=Fraction(25),
+            ...                          duplex=False) for i in range(4)])
+            >>> symmetry = find_symmetry(ring)
+            >>> symmetry.order, symmetry.image(np.arange(4), 1).tolist()
+            (4, [1, 2, 3, 0])
+        """
+        ids = np.asarray(nodes)
+        images: NDArray[np.int32] = self.table[
+            self.node_orbit[ids], self.product(self.node_element[ids], element)
+        ]
+        return images
+
+
+def find_symmetry(topology: Topology) -> Symmetry:
+    """A large abelian group of automorphisms of ``topology`` that acts freely on its ranks.
+
+    Found from the graph alone. The group need not be the largest one; it is trivial where none was found within a
+    work limit, and on graphs without symmetry.
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> from coppice.topology.model import Link, Node, NodeKind, Topology
+        >>> star = Topology.of("star", [*(Node(id=f"g{i}") for i in range(6)), Node(id="s", kind=NodeKind.SWITCH)],
+        ...                    [Link(src=f"g{i}", dst="s", gb_per_s=Fraction(25)) for i in range(6)])
+        >>> symmetry = find_symmetry(star)
+        >>> symmetry.orders, symmetry.num_link_orbits
+        ((6,), 2)
+    """
+    from coppice import _core
+
+    orders, generators, node_orbit, node_element, link_orbit, link_orbit_size = _core.find_symmetry(
+        topology.num_nodes,
+        topology.src,
+        topology.dst,
+        _node_colour(topology),
+        _link_label(topology),
+        topology.rank >= 0,
+    )
+    return Symmetry(
+        orders=tuple(orders.tolist()),
+        generators=np.array(generators, dtype=np.int32).reshape(len(orders), topology.num_nodes),
+        node_orbit=node_orbit,
+        node_element=node_element,
+        link_orbit=link_orbit,
+        link_orbit_size=link_orbit_size,
+    )
+
+
+def check_symmetry(topology: Topology, symmetry: Symmetry) -> None:
+    """Prove a symmetry by counting alone.
+
+    Every generator must be an automorphism, node by node and link by link; generators must commute and have their
+    orders; the images of the representatives must meet every rank exactly once (so the action is free); orbits,
+    elements and sizes must be those of the group.
+
+    Raises:
+        CheckError: With the first thing that does not hold.
+    """
+    _check_shapes(topology, symmetry)
+    link_images = [_link_images(topology, i, g) for i, g in enumerate(symmetry.generators)]
+    _check_group(symmetry, topology.num_nodes)
+    _check_orbits(symmetry, link_images)
+    _check_free(topology, symmetry)
+
+
+def _node_colour(topology: Topology) -> NDArray[np.int32]:
+    """What an automorphism keeps of a node, as one number."""
+    colour = topology.kind.astype(np.int32) * 8
+    colour += topology.multicast * 4 + topology.aggregate * 2 + (topology.rank >= 0)
+    return colour
+
+
+def _link_label(topology: Topology) -> NDArray[np.int32]:
+    """What an automorphism keeps of a link (capacity and latency), as one number."""
+    rates, rate = np.unique(topology.capacity, return_inverse=True)
+    latency = np.unique(topology.latency_us, return_inverse=True)[1]
+    label: NDArray[np.int32] = np.unique(latency * len(rates) + rate, return_inverse=True)[1].astype(np.int32)
+    return label
+
+
+def _check_shapes(topology: Topology, symmetry: Symmetry) -> None:
+    n, m, d = topology.num_nodes, topology.num_links, len(symmetry.orders)
+    for name, array, shape in (
+        ("generators", symmetry.generators, (d, n)),
+        ("node_orbit", symmetry.node_orbit, (n,)),
+        ("node_element", symmetry.node_element, (n,)),
+        ("link_orbit", symmetry.link_orbit, (m,)),
+        ("link_orbit_size", symmetry.link_orbit_size, (m,)),
+    ):
+        if array.shape != shape:
+            raise _failure(f"{name} must have the shape {shape}, found {array.shape}")
+    if any(order < 2 for order in symmetry.orders):
+        raise _failure(f"orders must be 2 or more, found {symmetry.orders}")
+
+
+def _link_images(topology: Topology, which: int, generator: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The link that each link is mapped to, once the generator is known to be an automorphism."""
+    n = topology.num_nodes
+    if not np.array_equal(np.sort(generator), np.arange(n)):
+        raise _failure(f"generator {which} must be a permutation of the {n} nodes")
+    colour = _node_colour(topology)
+    recoloured = np.flatnonzero(colour[generator] != colour)
+    if recoloured.size:
+        v = recoloured[0]
+        a, b = topology.node_ids[v], topology.node_ids[generator[v]]
+        raise _failure(f"generator {which} must map nodes to nodes of the same kind, found {a} -> {b}")
+    keys = topology.src.astype(np.int64) * n + topology.dst
+    image_keys = generator[topology.src].astype(np.int64) * n + generator[topology.dst]
+    image = np.searchsorted(keys, image_keys).clip(max=max(0, len(keys) - 1)).astype(np.int64)
+    same = keys[image] == image_keys
+    same &= topology.capacity[image] == topology.capacity
+    same &= topology.latency_us[image] == topology.latency_us
+    if not same.all():
+        e = np.flatnonzero(~same)[0]
+        a, b = topology.node_ids[topology.src[e]], topology.node_ids[topology.dst[e]]
+        raise _failure(f"generator {which} must map links to equal links, and link {a} -> {b} has no such image")
+    return image
+
+
+def _check_group(symmetry: Symmetry, n: int) -> None:
+    for i, (generator, order) in enumerate(zip(symmetry.generators, symmetry.orders, strict=True)):
+        if not np.array_equal(_power(generator, order), np.arange(n)):
+            raise _failure(f"generator {i} must give the identity when applied {order} times")
+        for j in range(i):
+            other = symmetry.generators[j]
+            if not np.array_equal(generator[other], other[generator]):
+                raise _failure(f"generators {j} and {i} must commute")
+
+
+def _power(permutation: NDArray[np.int32], exponent: int) -> NDArray[np.int32]:
+    result = np.arange(len(permutation), dtype=np.int32)
+    while exponent:
+        if exponent & 1:
+            result = permutation[result]
+        permutation = permutation[permutation]
+        exponent >>= 1
+    return result
+
+
+def _orbits(size: int, generators: Iterable[NDArray[Any]], orders: Iterable[int]) -> NDArray[np.int64]:
+    """Orbit of each of ``size`` things under commuting permutations, numbered by the least member."""
+    least = np.arange(size)
+    for generator, order in zip(generators, orders, strict=True):
+        step = generator
+        for _ in range((order - 1).bit_length()):  # least over 1, 2, 4, ... powers
+            least = np.minimum(least, least[step])
+            step = step[step]
+    orbit: NDArray[np.int64] = np.unique(least, return_inverse=True)[1]
+    return orbit
+
+
+def _check_orbits(symmetry: Symmetry, link_images: list[NDArray[np.int64]]) -> None:
+    nodes = _orbits(len(symmetry.node_orbit), symmetry.generators, symmetry.orders)
+    links = _orbits(len(symmetry.link_orbit), link_images, symmetry.orders)
+    for name, found, expected in (
+        ("node_orbit", symmetry.node_orbit, nodes),
+        ("link_orbit", symmetry.link_orbit, links),
+        ("link_orbit_size", symmetry.link_orbit_size, np.bincount(links)[links] if links.size else links),
+    ):
+        wrong = np.flatnonzero(found != expected)
+        if wrong.size:
+            raise _failure(f"{name}[{wrong[0]}] must be {expected[wrong[0]]}, found {found[wrong[0]]}")
+
+
+def _check_free(topology: Topology, symmetry: Symmetry) -> None:
+    element = symmetry.node_element
+    outside = np.flatnonzero((element < 0) | (element >= symmetry.order))
+    if outside.size:
+        v = outside[0]
+        raise _failure(f"node_element[{v}] must be in 0 .. {symmetry.order - 1}, found {element[v]}")
+    # The table is made of powers of the generators, so each row lists the images of one orbit's representative.
+    wrong = np.flatnonzero(symmetry.table[symmetry.node_orbit, element] != np.arange(topology.num_nodes))
+    if wrong.size:
+        raise _failure(f"node_element[{wrong[0]}] must map the first node of its orbit to node {wrong[0]}")
+    with_rank = topology.rank[symmetry.representatives] >= 0
+    reached = np.bincount(symmetry.table[with_rank].ravel(), minlength=topology.num_nodes)
+    fixed = np.flatnonzero((topology.rank >= 0) & (reached != 1))
+    if fixed.size:
+        name, times = topology.node_ids[fixed[0]], reached[fixed[0]]
+        raise _failure(f"each rank must be one image of one representative, and {name} is {times}")
+
+
+def _failure(what: str) -> CheckError:
+    return CheckError(f"{what}: this symmetry is not one of the topology; find it again.")
