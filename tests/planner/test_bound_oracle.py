@@ -8,7 +8,9 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from coppice.bounds import Problem, bound, fixed_trees
+from coppice.bounds import Problem, bound
+from coppice.bounds.fixed_trees import fixed_trees
+from coppice.bounds.network import Network
 from coppice.collectives import Collective
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, Topology
@@ -48,13 +50,13 @@ class TestForestOracle:
         topology, expected = oracle_topology(name), ENTRIES[name]["expected"]
         problem = Problem(topology=topology, collective=Collective.ALL_GATHER)
         assert exact_trees(network_of(topology), bound(problem).inv_rate) == expected["k"]
-        assert fixed_trees(problem, trees=expected["k"]).inv_rate == Fraction(expected["inv_x_star"])
+        assert fixed_trees(Network.of(problem), expected["k"]).inv_rate == Fraction(expected["inv_x_star"])
 
     @pytest.mark.parametrize(("name", "trees"), FIXED)
     def test_fixed_trees(self, name: str, trees: int) -> None:
         problem = Problem(topology=oracle_topology(name), collective=Collective.ALL_GATHER)
         expected = ENTRIES[name]["expected"]["fixed_k"][str(trees)]
-        assert trees * fixed_trees(problem, trees=trees).inv_rate == Fraction(expected["U"])
+        assert trees * fixed_trees(Network.of(problem), trees).inv_rate == Fraction(expected["U"])
         assert Fraction(expected["algbw"]) == problem.shards * trees / Fraction(expected["U"])
 
     @pytest.mark.parametrize(("name", "root"), ROOTS)

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from coppice.bounds import Problem, bound, fixed_trees
+from coppice.bounds import Problem, bound
+from coppice.bounds.fixed_trees import fixed_trees
+from coppice.bounds.network import Network
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.topology.model import Link, Topology
@@ -259,7 +261,7 @@ class TestFixedTrees:
             network = broadcast_view(problem)
             expected = smallest_inv_tree_rate(network, supply_of(problem), trees=trees)
             assert expected is not None
-            found = fixed_trees(problem, trees=trees).inv_rate
+            found = fixed_trees(Network.of(problem), trees).inv_rate
             assert found == expected / trees, f"{trees} trees, {describe(problem)}"
             best = bound(problem).inv_rate
             assert found >= best, f"{trees} trees, {describe(problem)}"

@@ -276,7 +276,7 @@ def kernel_trees(
 
 
 class TestPackingKernel:
-    """``pack_trees`` fills links to the last tree where the twin says that it can, by either way of growing."""
+    """``pack_trees`` fills links to the last tree where the twin says that it can, whichever way it grows."""
 
     @pytest.mark.parametrize("exhaustive", [False, True], ids=["grown", "every path tried"])
     @pytest.mark.parametrize("block", range(10))
