@@ -1,0 +1,288 @@
+"""All-reduce with both phases planned together: the combined optimum of reduce trees and broadcast trees.
+
+Reduce-scatter then all-gather has every rank as a root at the same rate. Where nodes or links are unequal more is
+possible: a share of the data is reduced to a root and broadcast from there, the shares are free, and every link is
+split between the two directions of trees (ForestColl, arXiv 2402.06787, appendix on all-reduce). The linear program
+is solved by cut generation and its vertex proved in fractions, so the rates can be packed as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.cut_bound import cut_bound
+from coppice.bounds.lp.cuts import CutProgram, ForestRates, TreePhase
+from coppice.bounds.network import Network, check_problem
+from coppice.bounds.partition import PartitionBound, bottleneck_parts, partition_bound
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.topology.model import Topology
+
+__all__ = ["CombinedAllReduce", "CutProof", "combined_all_reduce", "is_two_phase_optimal", "two_phase_bound"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutProof:
+    """A cut with the weight that it has in the proof of optimality.
+
+    Attributes:
+        reduce: The cut limits the reduce trees that leave ``nodes``, else the broadcast trees that enter them.
+        nodes: Node ids of the set.
+        weight: Dual multiplier.
+    """
+
+    reduce: bool
+    nodes: tuple[int, ...]
+    weight: Fraction
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CombinedAllReduce:
+    """The best all-reduce over reduce trees and broadcast trees, or bounds on it.
+
+    Attributes:
+        rate: Rate that the capacities below carry (algbw in GB/s), or None where no capacities were found.
+        upper: Proved upper bound on the rate, or None where none was found.
+        root_rates: GB/s that each root rank reduces and broadcasts; only positive ones. Sums to ``rate``.
+        broadcast_capacity: GB/s of each link for the broadcast trees.
+        reduce_capacity: GB/s of each link for the reduce trees.
+        cuts: The cuts of the dual, where the linear program proved the optimum.
+        parts: The disjoint sets that prove it, where they do.
+        method: How the figures were found, in words.
+    """
+
+    rate: Fraction | None
+    upper: Fraction | None
+    root_rates: dict[int, Fraction]
+    broadcast_capacity: list[Fraction]
+    reduce_capacity: list[Fraction]
+    cuts: tuple[CutProof, ...]
+    parts: tuple[tuple[int, ...], ...]
+    method: str
+
+    @property
+    def exact(self) -> bool:
+        """The rate is the optimum."""
+        return self.rate is not None and self.rate == self.upper
+
+
+def combined_all_reduce(
+    problem: Problem,
+    *,
+    orbits: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None,
+    spanning: Collection[int] = (),
+    in_network: bool = False,
+    shortcut: bool = True,
+    time_limit: float = math.inf,
+) -> CombinedAllReduce:
+    """Root rates and a split of every link that maximise the rate of an all-reduce.
+
+    Args:
+        problem: An all_reduce.
+        orbits: (node orbit, link orbit) numbers of a group of automorphisms; nodes or links of one orbit then have
+            the same rate, which loses nothing and makes the program small.
+        spanning: Switches that every tree spans: those that can copy in the broadcast phase, those that can add in
+            the reduce phase. The result is packable with them as further terminals.
+        in_network: Do not hold switches that copy or add to sending what they get. The rate is then an upper
+            bound: trees that reach it need not exist.
+        shortcut: Try the proof by disjoint sets before the linear program.
+        time_limit: Seconds for the linear programs.
+
+    Raises:
+        InputError: For another collective, a problem without meaning, or a node in ``spanning`` that is no switch
+            or can neither copy nor add.
+        UnreachableError: If some rank cannot be reached.
+
+    Examples:
+        >>> from coppice.topology.model import Link, Node, NodeKind
+        >>> star = Topology.of("star", [*(Node(id=f"g{i}") for i in range(5)), Node(id="sw", kind=NodeKind.SWITCH)],
+        ...     [Link(src=f"g{i}", dst="sw", gb_per_s=Fraction(3 if i else 1)) for i in range(5)])
+        >>> result = combined_all_reduce(Problem(topology=star, collective=Collective.ALL_REDUCE))
+        >>> result.rate, result.exact, 0 in result.root_rates
+        (Fraction(2, 1), True, False)
+    """
+    check_problem(problem)
+    if problem.collective is not Collective.ALL_REDUCE:
+        msg = f"the combined optimum belongs to all_reduce, found {problem.collective}: ask for the plain bound."
+        raise InputError(msg)
+    topology = problem.topology
+    phases = _phases(topology, spanning, in_network=in_network)
+    if topology.num_ranks == 1:
+        return _nothing_to_do(topology)
+    two_phase = _two_phase(problem, phases)
+    partition = two_phase_bound(problem)
+    if in_network or spanning:
+        partition = None
+    if shortcut and two_phase is not None and partition is not None and two_phase.rate == partition.rate:
+        return _known(topology, two_phase, partition.rate, parts=partition.parts, method=_BY_PARTS)
+    node_orbit, link_orbit = orbits if orbits is not None else (None, None)
+    program = CutProgram(
+        topology=topology,
+        phases=phases,
+        group=_groups(topology, node_orbit, virtual=_virtual_roots(topology) if in_network else None),
+        weight=np.ones(topology.num_nodes, dtype=np.int64),
+        link_orbit=link_orbit,
+    )
+    known = None if two_phase is None or not shortcut else two_phase.rate * topology.denominator
+    outcome = program.solve(known=known, time_limit=time_limit)
+    if outcome.rates is not None:
+        return _solved(topology, outcome.rates, rounds=outcome.rounds)
+    uppers = [bound.rate for bound in [partition] if bound is not None]
+    uppers += [] if outcome.upper is None else [outcome.upper / topology.denominator]
+    upper = min(uppers, default=None)
+    method = _BY_PROGRAM if two_phase is not None and two_phase.rate == upper else _OUT_OF_TIME
+    return _known(topology, two_phase, upper, parts=(), method=method)
+
+
+_BY_PARTS = "reduce-scatter then all-gather, proved optimal by disjoint sets"
+_BY_PROGRAM = "reduce-scatter then all-gather, proved optimal by a linear program"
+_OUT_OF_TIME = "combined optimum not computed within the limits: bounds only"
+
+
+def is_two_phase_optimal(problem: Problem) -> bool:
+    """Whether disjoint sets prove, in milliseconds, that nothing beats reduce-scatter then all-gather.
+
+    False means that this proof does not apply, not that something better exists.
+
+    Raises:
+        InputError: If the problem has no meaning on this topology.
+        UnreachableError: If some rank cannot be reached.
+    """
+    partition = two_phase_bound(problem)
+    forward, backward = (cut_bound(Network.of(problem, reduce=reduce)) for reduce in (False, True))
+    time = forward.inv_rate + backward.inv_rate
+    return partition is not None and time > 0 and Fraction(problem.topology.num_ranks) / time == partition.rate
+
+
+def two_phase_bound(problem: Problem) -> PartitionBound | None:
+    """The best upper bound on all-reduce without in-network help from the all-gather's bottleneck sets.
+
+    Raises:
+        InputError: If the problem has no meaning on this topology.
+        UnreachableError: If some rank cannot be reached.
+    """
+    topology = problem.topology
+    found = []
+    for reduce in (False, True):
+        network = Network.of(problem, reduce=reduce)
+        parts = bottleneck_parts(network.topology, cut_bound(network).inv_rate)
+        if len(parts) > 1:
+            found.append(partition_bound(topology, parts))
+    return min(found, key=lambda bound: bound.rate, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TwoPhase:
+    """Reduce-scatter then all-gather as one split of the links: the part of the time that each phase takes."""
+
+    rate: Fraction
+    broadcast_part: Fraction
+
+
+def _two_phase(problem: Problem, phases: Sequence[TreePhase]) -> _TwoPhase | None:
+    """The split of reduce-scatter then all-gather, where all link capacity can be used in both directions."""
+    topology = problem.topology
+    forward, backward = (cut_bound(Network.of(problem, reduce=reduce)).inv_rate for reduce in (False, True))
+    surplus = np.zeros(topology.num_nodes, dtype=np.int64)
+    np.add.at(surplus, topology.dst, topology.capacity)
+    np.subtract.at(surplus, topology.src, topology.capacity)
+    spanned = phases[0].spanned | phases[1].spanned
+    if (surplus[phases[0].balanced] < 0).any() or (surplus[phases[1].balanced] > 0).any():
+        return None
+    if spanned[topology.rank < 0].any():
+        return None
+    time = forward + backward
+    return _TwoPhase(rate=Fraction(topology.num_ranks) / time, broadcast_part=forward / time)
+
+
+def _phases(topology: Topology, spanning: Collection[int], *, in_network: bool) -> list[TreePhase]:
+    ranks = topology.rank >= 0
+    extra = np.zeros(topology.num_nodes, dtype=np.bool_)
+    for v in spanning:
+        if not 0 <= v < topology.num_nodes or ranks[v] or not (topology.multicast[v] or topology.aggregate[v]):
+            msg = f"expected switches that copy or add to be spanned, found node {v}: choose among those that do."
+            raise InputError(msg)
+        extra[v] = True
+    phases = []
+    for reverse, able in ((False, topology.multicast), (True, topology.aggregate)):
+        spanned = ranks | (extra & able)
+        free = spanned | able if in_network else spanned
+        phases.append(TreePhase(reverse=reverse, spanned=spanned, balanced=~free))
+    return phases
+
+
+def _virtual_roots(topology: Topology) -> NDArray[np.bool_]:
+    """Switches that add and copy: data may be reduced there and broadcast from there."""
+    return topology.multicast & topology.aggregate & (topology.rank < 0)
+
+
+def _groups(
+    topology: Topology, node_orbit: NDArray[np.int32] | None, *, virtual: NDArray[np.bool_] | None
+) -> NDArray[np.int32]:
+    """Number of the root rate variable of each node: one for each rank, or for each orbit of ranks."""
+    roots = topology.rank >= 0 if virtual is None else (topology.rank >= 0) | virtual
+    label = np.arange(topology.num_nodes) if node_orbit is None else node_orbit
+    group = np.full(topology.num_nodes, -1, dtype=np.int32)
+    group[roots] = np.unique(label[roots], return_inverse=True)[1]
+    return group
+
+
+def _solved(topology: Topology, rates: ForestRates, *, rounds: int) -> CombinedAllReduce:
+    unit = topology.denominator
+    proofs = tuple(CutProof(reduce=phase == 1, nodes=nodes, weight=weight) for phase, nodes, weight in rates.cuts)
+    roots = ((int(topology.rank[v]), rate) for v, rate in enumerate(rates.root_rate) if rate and topology.rank[v] >= 0)
+    return CombinedAllReduce(
+        rate=rates.rate / unit,
+        upper=rates.rate / unit,
+        root_rates={rank: rate / unit for rank, rate in sorted(roots)},
+        broadcast_capacity=[rate / unit for rate in rates.link_rate[0]],
+        reduce_capacity=[rate / unit for rate in rates.link_rate[1]],
+        cuts=proofs,
+        parts=(),
+        method=f"linear program over cuts ({rounds} rounds), vertex and dual proved in fractions",
+    )
+
+
+def _known(
+    topology: Topology,
+    split: _TwoPhase | None,
+    upper: Fraction | None,
+    *,
+    parts: tuple[tuple[int, ...], ...],
+    method: str,
+) -> CombinedAllReduce:
+    """Reduce-scatter then all-gather as the best that is known."""
+    rates = [topology.gb_per_s(e) for e in range(topology.num_links)]
+    part = Fraction(0) if split is None else split.broadcast_part
+    ranks = topology.num_ranks
+    return CombinedAllReduce(
+        rate=None if split is None else split.rate,
+        upper=upper,
+        root_rates={} if split is None else dict.fromkeys(range(ranks), split.rate / ranks),
+        broadcast_capacity=[] if split is None else [part * rate for rate in rates],
+        reduce_capacity=[] if split is None else [(1 - part) * rate for rate in rates],
+        cuts=(),
+        parts=parts,
+        method=method,
+    )
+
+
+def _nothing_to_do(topology: Topology) -> CombinedAllReduce:
+    zeros = [Fraction(0)] * topology.num_links
+    return CombinedAllReduce(
+        rate=None,
+        upper=None,
+        root_rates={},
+        broadcast_capacity=zeros,
+        reduce_capacity=zeros,
+        cuts=(),
+        parts=(),
+        method="one rank: nothing has to move",
+    )

@@ -1,0 +1,77 @@
+"""Upper bounds where switches copy or add.
+
+Copying and adding switches relax what a schedule may do, so the bounds below hold for every schedule made of trees
+that uses them. They need not be reached: packing trees with several copying switches is a Steiner problem (a
+butterfly has bound 2 and best packing 3/2).
+
+All-gather, reduce-scatter, broadcast and reduce are limited by what has to cross a cut, which no switch changes:
+copying only undoes what a switch short of input loses. All-reduce gains, since a switch that adds sends one stream
+where it got many.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from coppice.bounds.all_reduce import combined_all_reduce
+from coppice.bounds.attainable import attainable_rate
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.errors import CheckError, InputError
+
+__all__ = ["InNetworkBound", "in_network_bound"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InNetworkBound:
+    """A bound on schedules that use the switches that copy and add.
+
+    Attributes:
+        inv_rate: No schedule takes less time per shard, in 1 / (GB/s).
+        copying: Node ids of the switches that may copy.
+        adding: Node ids of the switches that may add.
+    """
+
+    inv_rate: Fraction
+    copying: tuple[int, ...]
+    adding: tuple[int, ...]
+
+
+def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNetworkBound:
+    """The least time per shard with the copying and adding that the topology declares.
+
+    Raises:
+        InputError: For all_to_all (nothing is copied or added there), or a problem without meaning.
+        UnreachableError: If some rank cannot be reached.
+        CheckError: If no bound was proved within the limits.
+
+    Examples:
+        >>> from coppice.topology.model import Link, Node, NodeKind, Topology
+        >>> switch = Node(id="nvs", kind=NodeKind.SWITCH, multicast=True, aggregate=True)
+        >>> box = Topology.of("box", [*(Node(id=f"g{i}") for i in range(8)), switch],
+        ...     [Link(src=f"g{i}", dst="nvs", gb_per_s=Fraction(300)) for i in range(8)])
+        >>> in_network_bound(Problem(topology=box, collective=Collective.ALL_REDUCE)).inv_rate
+        Fraction(1, 300)
+    """
+    topology, collective = problem.topology, problem.collective
+    if collective is Collective.ALL_TO_ALL:
+        msg = "all_to_all sends nothing twice and adds nothing up: leave out `--in-network`."
+        raise InputError(msg)
+    forwards = topology.rank < 0
+    copying = tuple(np.flatnonzero(forwards & topology.multicast).tolist())
+    adding = tuple(np.flatnonzero(forwards & topology.aggregate).tolist())
+    if collective is not Collective.ALL_REDUCE:
+        free = adding if collective.reduces else copying
+        rate = attainable_rate(problem, copying=free, time_limit=time_limit)
+        return InNetworkBound(inv_rate=rate.inv_rate, copying=copying, adding=adding)
+    result = combined_all_reduce(problem, in_network=True, shortcut=False, time_limit=time_limit)
+    if topology.num_ranks == 1:
+        return InNetworkBound(inv_rate=Fraction(0), copying=copying, adding=adding)
+    if not result.upper:
+        msg = f"no in-network bound on {topology.name!r} was proved within the limits: give it more time."
+        raise CheckError(msg)
+    return InNetworkBound(inv_rate=1 / result.upper, copying=copying, adding=adding)

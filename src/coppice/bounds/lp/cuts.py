@@ -1,0 +1,273 @@
+"""The linear program behind forests whose links are not fixed: cut generation with an exact proof.
+
+Trees that span the terminals exist within link rates c and root rates r iff every set X that holds a terminal has
+in_c(X) + r(X) >= r(all), and no switch that cannot copy sends more than it gets (edge splitting, then Edmonds).
+There are exponentially many X, so they are added when a solution violates them: the native feasibility check finds
+the violated ones. The program has one or two phases (broadcast; reduce, which is a broadcast on reversed links)
+that share the links.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice import _core
+from coppice.bounds.lp.dual import certified_bound
+from coppice.bounds.lp.program import ExactVertex, LinearProgram, Row
+from coppice.errors import InputError
+from coppice.topology.model import Topology
+
+__all__ = ["CutOutcome", "CutProgram", "ForestRates", "TreePhase"]
+
+_GRID = 2**40
+_FLOAT_TOLERANCE = 2**12
+_LARGEST = 2**61
+_AGREEMENT = 1e-9
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TreePhase:
+    """One direction of trees.
+
+    Attributes:
+        reverse: Trees flow towards the roots: a broadcast on reversed links.
+        spanned: ``spanned[v]``: every tree touches node v.
+        balanced: ``balanced[v]``: node v cannot copy (or add, in a reverse phase), so it sends at most what it gets.
+    """
+
+    reverse: bool
+    spanned: NDArray[np.bool_]
+    balanced: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ForestRates:
+    """Optimal root rates and link rates, in capacity units of the topology.
+
+    Attributes:
+        rate: Sum of the root rates.
+        root_rate: Per node.
+        link_rate: Per phase, per link.
+        cuts: (phase, nodes of X, multiplier) of the cuts that the dual uses.
+    """
+
+    rate: Fraction
+    root_rate: list[Fraction]
+    link_rate: list[list[Fraction]]
+    cuts: list[tuple[int, tuple[int, ...], Fraction]]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CutOutcome:
+    """What cut generation proved.
+
+    Attributes:
+        upper: Proved upper bound on the rate, or None.
+        rates: Rates that reach ``upper``, or None where none were found or needed.
+        rounds: Linear programs solved.
+    """
+
+    upper: Fraction | None
+    rates: ForestRates | None
+    rounds: int
+
+
+@dataclass(eq=False, kw_only=True)
+class CutProgram:
+    """Maximise the sum of root rates within the link capacities of a topology.
+
+    Attributes:
+        topology: Where the trees live.
+        phases: One or two directions of trees.
+        group: ``group[v]`` numbers the root rate variable that node v shares with its group, or is -1 for none.
+        weight: ``weight[v]``: node v is a root at ``weight[v]`` times the variable of its group.
+        link_orbit: Links with one number share one rate variable (orbits of automorphisms), default all different.
+    """
+
+    topology: Topology
+    phases: Sequence[TreePhase]
+    group: NDArray[np.int32]
+    weight: NDArray[np.int64]
+    link_orbit: NDArray[np.int32] | None = None
+    _program: LinearProgram = field(init=False)
+    _orbit: NDArray[np.int32] = field(init=False)
+    _payer: list[int | None] = field(init=False)
+    _seen: set[bytes] = field(init=False, default_factory=set)
+    _cut_of_row: dict[int, tuple[int, tuple[int, ...]]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        topology = self.topology
+        every_link = np.arange(topology.num_links, dtype=np.int32)
+        self._orbit = every_link if self.link_orbit is None else self.link_orbit
+        self._orbits = int(self._orbit.max(initial=-1)) + 1
+        self._groups = int(self.group.max(initial=-1)) + 1
+        self._cost = np.bincount(
+            self.group[self.group >= 0], weights=self.weight[self.group >= 0], minlength=self._groups
+        ).astype(np.int64)
+        capacity = np.zeros(self._orbits, dtype=np.int64)
+        capacity[self._orbit] = topology.capacity
+        if not np.array_equal(capacity[self._orbit], topology.capacity):
+            msg = "links of one orbit must have the same rate, found different ones: compute the orbits again."
+            raise InputError(msg)
+        split = len(self.phases) > 1
+        bounds: list[int | None] = [None] * self._groups
+        for _ in self.phases:
+            bounds += [None] * self._orbits if split else capacity.tolist()
+        self._program = LinearProgram(
+            self._cost.tolist() + [0] * (self._orbits * len(self.phases)), bounds
+        )
+        rows = [row for phase in range(len(self.phases)) for row in self._balance_rows(phase)]
+        self._payer = [None] * self._program.num_columns
+        if split:
+            for orbit in range(self._orbits):
+                columns = self._groups + orbit + self._orbits * np.arange(len(self.phases))
+                for column in columns.tolist():
+                    self._payer[column] = len(rows)
+                rows.append(_row(columns, np.ones(len(columns)), int(capacity[orbit])))
+        self._program.add_rows(rows)
+        everything = np.arange(topology.num_nodes)
+        for phase, kind in enumerate(self.phases):
+            for v in np.flatnonzero(kind.spanned):
+                self._add_cut(phase, np.array([v]))
+            for v in np.flatnonzero(self.group >= 0):
+                self._add_cut(phase, np.delete(everything, v))
+
+    def solve(self, *, known: Fraction | None = None, time_limit: float = math.inf) -> CutOutcome:
+        """Generate cuts until the optimum is proved or the time is up.
+
+        Args:
+            known: A rate that can be had, in capacity units: once it is proved to be the best one, the search for
+                rates that reach it is spared.
+            time_limit: Seconds after which to stop.
+        """
+        deadline = time.monotonic() + time_limit
+        upper: Fraction | None = None
+        rounds = 0
+        while True:
+            rounds += 1
+            left = deadline - time.monotonic()
+            vertex = self._program.solve(time_limit=min(left, 1e6)) if left > 0 else None
+            if vertex is None:
+                return CutOutcome(upper=upper, rates=None, rounds=rounds - 1)
+            if known is not None and abs(vertex.objective - float(known)) <= _AGREEMENT * vertex.objective:
+                exact = self._program.exact_vertex()
+                if exact is not None and exact.objective == known:
+                    return CutOutcome(upper=known, rates=None, rounds=rounds)
+            scale = _GRID / max(float(self.topology.capacity.max(initial=1)), vertex.objective, 1.0)
+            grid = np.maximum(np.rint(vertex.values * scale), 0).astype(np.int64)
+            multipliers = self._program.float_multipliers()
+            if self._separate(grid, slack=_FLOAT_TOLERANCE):
+                if time.monotonic() > deadline:
+                    upper = self._upper(multipliers)
+                continue
+            exact = self._program.exact_vertex()
+            integers = None if exact is None else _common_integers(exact.values)
+            if exact is None or integers is None:
+                upper = self._upper(multipliers) if exact is None else exact.objective
+                return CutOutcome(upper=upper, rates=None, rounds=rounds)
+            if not self._separate(integers, slack=0):
+                return CutOutcome(upper=exact.objective, rates=self._rates(exact), rounds=rounds)
+
+    def _upper(self, multipliers: NDArray[np.float64]) -> Fraction | None:
+        """A proved bound from the float dual of the last linear program (rows added since count as 0)."""
+        padded = np.zeros(len(self._program.rows))
+        padded[: len(multipliers)] = multipliers
+        return certified_bound(self._program, padded, payer=self._payer)
+
+    def _rates(self, exact: ExactVertex) -> ForestRates:
+        """The proved optimum per node and link."""
+        root = [
+            Fraction(0) if group < 0 else weight * exact.values[group]
+            for group, weight in zip(self.group.tolist(), self.weight.tolist(), strict=True)
+        ]
+        links = [
+            [exact.values[self._groups + phase * self._orbits + orbit] for orbit in self._orbit.tolist()]
+            for phase in range(len(self.phases))
+        ]
+        cuts = [
+            (*self._cut_of_row[i], multiplier)
+            for i, multiplier in enumerate(exact.multipliers)
+            if multiplier and i in self._cut_of_row
+        ]
+        return ForestRates(rate=exact.objective, root_rate=root, link_rate=links, cuts=cuts)
+
+    def _separate(self, values: NDArray[np.int64], *, slack: int) -> int:
+        """Add the cuts that integer column values violate by more than ``slack``; returns how many are new."""
+        topology = self.topology
+        supply = np.zeros(topology.num_nodes, dtype=np.int64)
+        member = self.group >= 0
+        supply[member] = self.weight[member] * values[self.group[member]]
+        demand = int(supply.sum()) - slack
+        added = 0
+        for phase, kind in enumerate(self.phases):
+            start = self._groups + phase * self._orbits
+            capacity = values[start : start + self._orbits][self._orbit]
+            tail, head = (topology.dst, topology.src) if kind.reverse else (topology.src, topology.dst)
+            for sinks in _core.violated_cuts(
+                topology.num_nodes, tail, head, capacity, supply, kind.spanned, demand, topology.num_nodes
+            ):
+                added += self._add_cut(phase, sinks)
+        return added
+
+    def _add_cut(self, phase: int, sinks: NDArray[np.integer]) -> bool:
+        """Add the row of a set X: root rates outside X minus link rates into X <= 0."""
+        topology = self.topology
+        inside = np.zeros(topology.num_nodes, dtype=np.bool_)
+        inside[sinks] = True
+        outside = ~inside & (self.group >= 0)
+        dense = np.zeros(self._program.num_columns, dtype=np.int64)
+        np.add.at(dense, self.group[outside], self.weight[outside])
+        tail, head = (topology.dst, topology.src) if self.phases[phase].reverse else (topology.src, topology.dst)
+        entering = ~inside[tail] & inside[head]
+        np.subtract.at(dense, self._groups + phase * self._orbits + self._orbit[entering], 1)
+        key = dense.tobytes()
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        columns = np.flatnonzero(dense)
+        self._cut_of_row[len(self._program.rows)] = (phase, tuple(sorted(int(v) for v in sinks)))
+        self._program.add_rows([_row(columns, dense[columns], 0)])
+        return True
+
+    def _balance_rows(self, phase: int) -> list[Row]:
+        """Out <= in at every node that cannot copy, once for equal rows."""
+        topology, kind = self.topology, self.phases[phase]
+        tail, head = (topology.dst, topology.src) if kind.reverse else (topology.src, topology.dst)
+        leaving: dict[int, list[int]] = {}
+        entering: dict[int, list[int]] = {}
+        for orbit, a, b in zip(self._orbit.tolist(), tail.tolist(), head.tolist(), strict=True):
+            leaving.setdefault(a, []).append(orbit)
+            entering.setdefault(b, []).append(orbit)
+        rows = []
+        start = self._groups + phase * self._orbits
+        for v in np.flatnonzero(kind.balanced).tolist():
+            dense = np.zeros(self._program.num_columns, dtype=np.int64)
+            np.add.at(dense, start + np.array(leaving.get(v, []), dtype=np.int64), 1)
+            np.subtract.at(dense, start + np.array(entering.get(v, []), dtype=np.int64), 1)
+            key = dense.tobytes()
+            columns = np.flatnonzero(dense)
+            if len(columns) and key not in self._seen:
+                self._seen.add(key)
+                rows.append(_row(columns, dense[columns], 0))
+        return rows
+
+
+def _row(columns: NDArray[np.integer], values: NDArray[np.generic], bound: int) -> Row:
+    return Row(column=columns.astype(np.int32), value=values.astype(np.int64), bound=bound)
+
+
+def _common_integers(values: Sequence[Fraction]) -> NDArray[np.int64] | None:
+    """The values over their common denominator, or None where a sum of them may pass 2**61."""
+    denominator = lcm(*(value.denominator for value in values))
+    integers = [int(value * denominator) for value in values]
+    if sum(map(abs, integers)) * 2 > _LARGEST:
+        return None
+    return np.array(integers, dtype=np.int64)
