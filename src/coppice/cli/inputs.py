@@ -12,7 +12,13 @@ A command declares its parameters with these annotated types and hands them to :
         round_digits: RoundOption = None,
     ) -> None:
         loaded = load_topology(
-            topology, boxes=boxes, rates=rates, settings=settings, ranks=ranks, relays=relays, round_digits=round_digits
+            topology,
+            boxes=boxes,
+            rates=rates,
+            settings=settings,
+            ranks=ranks,
+            relays=relays,
+            round_digits=round_digits,
         )
 """
 
@@ -25,7 +31,8 @@ from typing import Annotated
 import typer
 
 from coppice.errors import InputError
-from coppice.topology import Topology, resolve, round_rates, subset
+from coppice.topology import Topology, round_rates, subset
+from coppice.topology.sources import resolve_reading
 
 __all__ = [
     "BoxesOption",
@@ -46,8 +53,8 @@ TopologyArgument = Annotated[
     str,
     typer.Argument(
         metavar="TOPOLOGY",
-        help="Preset name (`coppice topology list`) or file: coppice JSON/YAML, a cluster file, NCCL/RCCL XML, "
-        "`nvidia-smi topo -m` or `rocm-smi --showtopo` text; - is standard input.",
+        help="Preset name (`coppice topology list`) or file: coppice JSON/YAML, a cluster file, "
+        "NCCL/RCCL XML, `nvidia-smi topo -m` or `rocm-smi --showtopo` text; - is standard input.",
         show_default=False,
     ),
 ]
@@ -92,7 +99,7 @@ def load_topology(
     relays: bool = False,
     round_digits: int | None = None,
 ) -> Topology:
-    """The topology that a command line asks for.
+    """The topology that a command line asks for; warnings of its reader go to standard error.
 
     Args:
         spec: Preset name, file name, or ``-``.
@@ -109,7 +116,10 @@ def load_topology(
     options = parse_settings(settings or ())
     if rates is not None:
         options["rates"] = rates
-    topology = resolve(spec, boxes=boxes, options=options)
+    reading = resolve_reading(spec, boxes=boxes, options=options)
+    for warning in reading.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    topology = reading.topology
     if round_digits is not None:
         topology = round_rates(topology, round_digits)
     if ranks is not None:

@@ -1,0 +1,156 @@
+"""The cluster file, ``coppice-cluster`` version 1: hosts and the fabric that joins them, in JSON or YAML.
+
+    {"format": "coppice-cluster", "version": 1, "name": "mixed",
+     "hosts": [
+       {"name": "dgx", "count": 2, "preset": "dgx-a100", "options": {"rates": "measured"}},
+       {"name": "amd", "file": "mi250.json", "ports": [{"at": "gpu0", "gb_per_s": 25, "nic": "nic0"}]}],
+     "fabric": {"kind": "rail", "rails": 2, "spines": 4, "oversubscription": 2}}
+
+A host comes from exactly one of ``preset`` (with ``options``), ``file`` (any format that Coppice reads;
+relative to the cluster file) and ``topology`` (a native document). Without ``ports`` a preset brings its
+own, any other host gets one per NIC, and ``port_gb_per_s`` gives each GPU one. The fields of each kind of
+fabric are those of the classes in :mod:`coppice.topology.fabric`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from coppice.errors import InputError
+from coppice.topology.compose import Host, Port, compose, default_ports, gpu_ports, repeated
+from coppice.topology.fabric import Fabric
+from coppice.topology.fabric_fields import converted
+from coppice.topology.model import Topology
+from coppice.topology.readers.document import DuplicateKey, NumberText, topology_from_document
+
+__all__ = ["FORMAT", "VERSION", "cluster_from_document"]
+
+FORMAT = "coppice-cluster"
+VERSION = 1
+_MAX_HOSTS = 65_536
+
+HostOf = Callable[[str, Mapping[str, str]], Host]
+"""Gives the host for a preset name with options, or for a file name with options."""
+
+
+class _PortRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    at: str
+    gb_per_s: Fraction
+    nic: str | None = None
+    nic_gb_per_s: Fraction | None = None
+    rail: int | None = None
+    latency_us: float = 0.0
+
+
+class _HostRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    count: int = 1
+    preset: str | None = None
+    file: str | None = None
+    topology: Any = None
+    options: dict[str, str | int | float | bool] = {}
+    ports: list[_PortRow] | None = None
+    port_gb_per_s: Fraction | None = None
+
+
+class _Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    format: str
+    version: int
+    hosts: list[_HostRow]
+    fabric: Fabric | None = None
+    name: str = "cluster"
+    source: str = ""
+
+
+def cluster_from_document(
+    document: object, *, where: str, preset_host: HostOf, file_host: HostOf
+) -> Topology:
+    """The topology that a cluster document describes.
+
+    Args:
+        document: Mappings, lists, text and numbers, as the JSON and YAML readers hand them over.
+        where: Name of the file, for messages.
+        preset_host: Makes a host of a preset.
+        file_host: Makes a host of a topology file.
+
+    Raises:
+        InputError: With the path of what is wrong.
+    """
+    _check_version(document, where)
+    cluster = converted(_plain(document, where), _Cluster, where)
+    if not cluster.hosts:
+        msg = f"{where}: expected at least one host at $.hosts, found none."
+        raise InputError(msg)
+    hosts: list[Host] = []
+    for position, row in enumerate(cluster.hosts):
+        place = f"{where}: $.hosts[{position}]"
+        if not 1 <= row.count <= _MAX_HOSTS - len(hosts):
+            msg = f"expected a count of 1 .. {_MAX_HOSTS} hosts in all at {place}.count, found {row.count}."
+            raise InputError(msg)
+        host = _host(row, place, preset_host=preset_host, file_host=file_host)
+        hosts += repeated(_with_ports(host, row), row.count)
+    return compose(hosts, cluster.fabric, name=cluster.name, source=cluster.source)
+
+
+def _host(row: _HostRow, place: str, *, preset_host: HostOf, file_host: HostOf) -> Host:
+    given = [key for key in ("preset", "file", "topology") if getattr(row, key) is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        msg = f"expected exactly one of preset, file and topology at {place}, found {found}."
+        raise InputError(msg)
+    options = {key: _option_text(value) for key, value in row.options.items()}
+    if row.preset is not None:
+        return preset_host(row.preset, options)
+    if row.file is not None:
+        return file_host(row.file, options)
+    if options:
+        msg = f"options belong to presets and files, found some at {place} beside topology: remove them."
+        raise InputError(msg)
+    topology = topology_from_document(row.topology, where=f"{place}.topology")
+    return Host(name=row.name, topology=topology, ports=default_ports(topology))
+
+
+def _with_ports(host: Host, row: _HostRow) -> Host:
+    if row.ports is not None:
+        ports = tuple(Port(**msgspec.structs.asdict(port)) for port in row.ports)
+    elif row.port_gb_per_s is not None:
+        ports = gpu_ports(host.topology, row.port_gb_per_s)
+    else:
+        ports = host.ports
+    return Host(name=row.name, topology=host.topology, ports=ports)
+
+
+def _option_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_version(document: object, where: str) -> None:
+    found = document.get("version") if isinstance(document, Mapping) else None
+    if isinstance(found, int) and not isinstance(found, bool) and found > VERSION:
+        msg = (
+            f"{where}: $.version is {found}, newer than {VERSION}, which this Coppice reads: upgrade Coppice."
+        )
+        raise InputError(msg)
+    if found != VERSION or isinstance(found, bool):
+        msg = f"{where}: expected version {VERSION} of {FORMAT} at $.version, found {found!r}: set it."
+        raise InputError(msg)
+
+
+def _plain(value: object, where: str, key: object = None) -> object:
+    """The tree with latencies as floats; an embedded topology is left for its own reader."""
+    if isinstance(value, DuplicateKey):
+        msg = f"{where} has the key {value.key[:80]!r} twice in one object: keep one."
+        raise InputError(msg)
+    if key == "topology":
+        return value
+    if isinstance(value, NumberText):
+        return float(value) if key == "latency_us" else str(value)
+    if isinstance(value, Mapping):
+        return {inner: _plain(entry, where, inner) for inner, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry, where) for entry in value]
+    return value

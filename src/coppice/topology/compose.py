@@ -1,0 +1,235 @@
+"""Composition: hosts, equal or different, and a fabric make one topology.
+
+Nodes of a host are prefixed with its name (``box0/gpu3``), ranks follow each other host by host in the order
+of each host's own ranks, and the fabric's switches come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+
+from coppice.errors import InputError
+from coppice.topology.fabric import Attachment, Fabric
+from coppice.topology.model import Link, Node, NodeKind, Topology
+
+__all__ = ["Host", "Port", "compose", "default_ports", "gpu_ports", "repeated"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Port:
+    """Where a host meets the network.
+
+    Attributes:
+        at: Node of the host: a NIC, or the GPU or switch that the NIC hangs on.
+        gb_per_s: Rate of the cable.
+        nic: Name of a NIC to put between ``at`` and the cable; None plugs the cable into ``at``.
+        nic_gb_per_s: Rate between ``at`` and that NIC; None takes ``gb_per_s``.
+        rail: Rail of the port; None takes its position among the ports of the host.
+        latency_us: Latency of the cable, microseconds.
+    """
+
+    at: str
+    gb_per_s: Fraction
+    nic: str | None = None
+    nic_gb_per_s: Fraction | None = None
+    rail: int | None = None
+    latency_us: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """A box and its network ports.
+
+    Attributes:
+        name: Unique among the composed hosts.
+        topology: Inside of the box.
+        ports: In rail order.
+    """
+
+    name: str
+    topology: Topology
+    ports: tuple[Port, ...]
+
+
+def default_ports(topology: Topology) -> tuple[Port, ...]:
+    """One port per NIC of ``topology``, at the rate with which data can reach the NIC from inside.
+
+    >>> box = Topology.of("box", [Node(id="gpu0"), Node(id="nic0", kind=NodeKind.NIC)],
+    ...                   [Link(src="gpu0", dst="nic0", gb_per_s=Fraction(25))])
+    >>> [(port.at, port.gb_per_s) for port in default_ports(box)]
+    [('nic0', Fraction(25, 1))]
+    """
+    into = np.zeros(topology.num_nodes, dtype=np.int64)
+    np.add.at(into, topology.dst, topology.capacity)
+    return tuple(
+        Port(at=topology.node_ids[v], gb_per_s=Fraction(int(into[v]), topology.denominator))
+        for v in np.flatnonzero(topology.kind == NodeKind.NIC).tolist()
+        if into[v] > 0
+    )
+
+
+def gpu_ports(topology: Topology, gb_per_s: Fraction) -> tuple[Port, ...]:
+    """One port of this rate on each rank, in rank order, without NIC nodes."""
+    return tuple(Port(at=topology.node_ids[v], gb_per_s=gb_per_s) for v in topology.rank_nodes.tolist())
+
+
+def repeated(host: Host, count: int) -> list[Host]:
+    """``count`` equal hosts, named with a number each (one keeps its name).
+
+    Raises:
+        InputError: If ``count`` is less than 1.
+    """
+    if count < 1:
+        msg = f"expected a number of hosts of 1 or more, found {count} for {host.name}."
+        raise InputError(msg)
+    if count == 1:
+        return [host]
+    return [replace(host, name=f"{host.name}{i}") for i in range(count)]
+
+
+def compose(hosts: Sequence[Host], fabric: Fabric | None, *, name: str, source: str = "") -> Topology:
+    """Join ``hosts`` by ``fabric``.
+
+    Args:
+        hosts: Hosts with unique names, in rank order.
+        fabric: Joins their ports; None for a single host, which then keeps its node names and gets no NICs.
+        name: Name of the result.
+        source: Where the figures come from.
+
+    Raises:
+        InputError: If names repeat, a port names no node, several hosts have no fabric, or a host has no
+            port.
+
+    Examples:
+        >>> from coppice.topology.fabric import SwitchFabric
+        >>> gpu = Topology.of("gpu", [Node(id="gpu0")], [])
+        >>> host = Host(name="box", topology=gpu, ports=gpu_ports(gpu, Fraction(25)))
+        >>> compose(repeated(host, 2), SwitchFabric(), name="pair").node_ids
+        ('box0/gpu0', 'box1/gpu0', 'network')
+    """
+    if fabric is None:
+        if len(hosts) != 1:
+            msg = f"{len(hosts)} hosts need a fabric to join them, found none: choose one, such as rail."
+            raise InputError(msg)
+        return _alone(hosts[0], name=name, source=source)
+    nodes: list[Node] = []
+    links: list[Link] = []
+    ports: list[list[Attachment]] = []
+    parts: dict[int, _Parts] = {}
+    seen: set[str] = set()
+    rank = 0
+    for host in hosts:
+        if host.name in seen:
+            msg = f"names of hosts must be unique, found {host.name!r} twice: rename one."
+            raise InputError(msg)
+        seen.add(host.name)
+        if not host.ports:
+            msg = (
+                f"host {host.name!r} has no network port: give it NICs or ports "
+                "(`ports` in a cluster file, `--port-rate` on the command line)."
+            )
+            raise InputError(msg)
+        part = parts.get(id(host.topology))
+        if part is None:
+            part = parts[id(host.topology)] = _Parts.of(host.topology)
+        part.copy_into(nodes, links, host=host.name, first_rank=rank)
+        ports.append(_attach(host, nodes, links))
+        rank += host.topology.num_ranks
+    wiring = fabric.wire(ports)
+    return Topology.of(name, [*nodes, *wiring.nodes], [*links, *wiring.links], source=source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Nodes and links of a host topology, described once and copied under many names."""
+
+    nodes: list[Node]
+    links: list[Link]
+    several_hosts: bool
+
+    @classmethod
+    def of(cls, topology: Topology) -> _Parts:
+        links = topology.links()
+        back = {(link.src, link.dst): link for link in links}
+        merged = []
+        for link in links:
+            other = back.get((link.dst, link.src))
+            if other is not None and (other.gb_per_s, other.latency_us) == (link.gb_per_s, link.latency_us):
+                if link.src < link.dst:  # the other direction comes, or came, as a link of its own
+                    merged.append(replace(link, duplex=True))
+            else:
+                merged.append(link)
+        return cls(topology.nodes(), merged, len(topology.hosts) > 1)
+
+    def copy_into(self, nodes: list[Node], links: list[Link], *, host: str, first_rank: int) -> None:
+        for node in self.nodes:
+            inner = self.several_hosts and node.host is not None
+            nodes.append(
+                Node(
+                    id=f"{host}/{node.id}",
+                    kind=node.kind,
+                    host=f"{host}/{node.host}" if inner else host,
+                    rank=None if node.rank is None else first_rank + node.rank,
+                    multicast=node.multicast,
+                    aggregate=node.aggregate,
+                )
+            )
+        links.extend(
+            Link(
+                src=f"{host}/{link.src}",
+                dst=f"{host}/{link.dst}",
+                gb_per_s=link.gb_per_s,
+                latency_us=link.latency_us,
+                duplex=link.duplex,
+            )
+            for link in self.links
+        )
+
+
+def _attach(host: Host, nodes: list[Node], links: list[Link]) -> list[Attachment]:
+    """Put in the NICs of ``host`` and name its ports."""
+    attachments = []
+    for position, port in enumerate(host.ports):
+        if port.at not in host.topology.node_index:
+            msg = (
+                f"port {position} of host {host.name!r} expects the id of a node of it, found {port.at!r}: "
+                "name a NIC, GPU or switch."
+            )
+            raise InputError(msg)
+        if port.gb_per_s <= 0:
+            msg = f"port {position} of host {host.name!r} expects a rate > 0 GB/s, found {port.gb_per_s}."
+            raise InputError(msg)
+        node = f"{host.name}/{port.at}"
+        if port.nic is not None:
+            nic = f"{host.name}/{port.nic}"
+            rate = port.gb_per_s if port.nic_gb_per_s is None else port.nic_gb_per_s
+            nodes.append(Node(id=nic, kind=NodeKind.NIC, host=host.name))
+            links.append(Link(src=node, dst=nic, gb_per_s=rate))
+            node = nic
+        attachments.append(
+            Attachment(
+                node=node,
+                gb_per_s=port.gb_per_s,
+                latency_us=port.latency_us,
+                rail=position if port.rail is None else port.rail,
+            )
+        )
+    return attachments
+
+
+def _alone(host: Host, *, name: str, source: str) -> Topology:
+    """The host by itself, under its own node names."""
+    topology = host.topology
+    if len(topology.hosts) > 1:
+        return replace(topology, name=name, source=source)
+    return replace(
+        topology,
+        name=name,
+        source=source,
+        hosts=(host.name,),
+        host=np.zeros(topology.num_nodes, dtype=np.int32),
+    )

@@ -1,0 +1,338 @@
+"""Operations that make a topology from another: subset, degrade, remove, scale, round, merge, relabel.
+
+Each returns a new topology; names, hosts and the order of what remains are kept. Nodes are named by their
+id, and a GPU also as ``rank3``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError
+from coppice.topology.model import (
+    Node,
+    NodeKind,
+    Topology,
+    common_denominator,
+    exact_rate,
+    scaled,
+)
+
+__all__ = [
+    "find_node",
+    "merge_nodes",
+    "relabel",
+    "remove_links",
+    "remove_nodes",
+    "round_rates",
+    "scale",
+    "scale_nodes",
+    "set_link_rate",
+    "subset",
+]
+
+Rate = int | float | str | Fraction
+
+
+def find_node(topology: Topology, name: str) -> int:
+    """Id of the node called ``name``, or of the GPU of rank r for the name ``rank<r>``.
+
+    Raises:
+        InputError: If there is none.
+    """
+    node = topology.node_index.get(name)
+    if node is not None:
+        return node
+    number = name.removeprefix("rank")
+    if number != name and number.isdecimal() and len(number) < 8 and int(number) < topology.num_ranks:
+        return int(topology.rank_nodes[int(number)])
+    msg = f"{topology.name} has no node {name!r}: {_near(name, topology.node_ids)}"
+    raise InputError(msg)
+
+
+def subset(topology: Topology, ranks: Sequence[int], *, relays: bool = False) -> Topology:
+    """The topology in which only ``ranks`` take part, renumbered in the given order.
+
+    Args:
+        topology: Whole topology.
+        ranks: Old ranks; position i becomes rank i.
+        relays: GPUs that do not take part stay and may forward; otherwise they leave with their links.
+
+    Raises:
+        InputError: If the list is empty, repeats a rank or names one that does not exist.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> half = subset(preset("dgx-a100"), [0, 2, 4, 6])
+        >>> half.num_ranks, half.num_links
+        (4, 8)
+    """
+    wanted = list(ranks)
+    if not wanted:
+        msg = f"expected at least one rank of 0 .. {topology.num_ranks - 1}, found none."
+        raise InputError(msg)
+    for r in wanted:
+        if not 0 <= r < topology.num_ranks:
+            msg = f"{topology.name} has ranks 0 .. {topology.num_ranks - 1}, found {r}: leave it out."
+            raise InputError(msg)
+    if len(set(wanted)) != len(wanted):
+        repeated = next(r for r in wanted if wanted.count(r) > 1)
+        msg = f"expected each rank once, found {repeated} twice: remove one."
+        raise InputError(msg)
+    rank = np.full(topology.num_nodes, -1, dtype=np.int32)
+    rank[topology.rank_nodes[wanted]] = np.arange(len(wanted), dtype=np.int32)
+    kept = replace(topology, rank=rank)
+    if relays:
+        return kept
+    return _restricted(kept, nodes=(rank >= 0) | (topology.kind != NodeKind.GPU))
+
+
+def remove_nodes(topology: Topology, names: Iterable[str]) -> Topology:
+    """The topology without these nodes and their links; the ranks that remain close up.
+
+    Raises:
+        InputError: If a node does not exist, or no rank remains.
+    """
+    keep = np.ones(topology.num_nodes, dtype=np.bool_)
+    keep[[find_node(topology, name) for name in names]] = False
+    remaining = [v for v in topology.rank_nodes.tolist() if keep[v]]
+    if not remaining:
+        msg = f"removing these nodes leaves no rank of {topology.name}: keep at least one GPU."
+        raise InputError(msg)
+    rank = np.full(topology.num_nodes, -1, dtype=np.int32)
+    rank[remaining] = np.arange(len(remaining), dtype=np.int32)
+    return _restricted(replace(topology, rank=rank), nodes=keep)
+
+
+def remove_links(topology: Topology, ends: Iterable[tuple[str, str]], *, one_way: bool = False) -> Topology:
+    """The topology without the links between these pairs of nodes, in both directions unless ``one_way``.
+
+    Raises:
+        InputError: If there is no such link.
+    """
+    keep = np.ones(topology.num_links, dtype=np.bool_)
+    for src, dst in ends:
+        keep[_links_between(topology, src, dst, one_way=one_way)] = False
+    return _restricted(topology, links=keep)
+
+
+def set_link_rate(
+    topology: Topology, src: str, dst: str, gb_per_s: Rate, *, one_way: bool = False
+) -> Topology:
+    """The topology with another rate on the link from ``src`` to ``dst``, and back unless ``one_way``.
+
+    Args:
+        topology: Topology to change.
+        src: Node that the link leaves.
+        dst: Node that it enters.
+        gb_per_s: New rate in GB/s, or a percentage of the old one as text (``"50%"``); 0 removes the link.
+        one_way: Change only this direction.
+
+    Raises:
+        InputError: If there is no such link, or the rate is not one.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> slow = set_link_rate(preset("dgx-a100"), "gpu0", "nvswitch", "50%")
+        >>> sorted(set(slow.capacity.tolist()))
+        [150, 300]
+    """
+    chosen = _links_between(topology, src, dst, one_way=one_way)
+    if str(gb_per_s).strip().endswith("%"):
+        return _scaled_links(topology, chosen, _factor(gb_per_s, where=f"{src} -> {dst}"))
+    rates = _rates(topology)
+    for e in chosen.tolist():
+        rates[e] = exact_rate(gb_per_s, where=f"{src} -> {dst}")
+    return _with_rates(topology, rates)
+
+
+def scale_nodes(topology: Topology, rates: Mapping[str, Rate]) -> Topology:
+    """The topology with all links of some nodes scaled: a GPU, NIC or switch that lost part of its rate.
+
+    Args:
+        topology: Topology to change.
+        rates: Factor for each node: a number (``0.5``, ``"1/2"``) or a percentage (``"50%"``).
+
+    Raises:
+        InputError: If a node does not exist, or a factor is no number of 0 or more.
+    """
+    for name, factor in rates.items():
+        v = find_node(topology, name)
+        chosen = np.flatnonzero((topology.src == v) | (topology.dst == v))
+        topology = _scaled_links(topology, chosen, _factor(factor, where=f"node {name}"))
+    return topology
+
+
+def scale(topology: Topology, factor: Rate) -> Topology:
+    """The topology with every rate multiplied by a positive ``factor``.
+
+    Raises:
+        InputError: If the factor is not positive, or the rates do not fit any more.
+    """
+    exact = exact_rate(factor, where="scale")
+    if exact == 0:
+        msg = "expected a factor > 0 to scale all rates by, found 0."
+        raise InputError(msg)
+    return _with_rates(topology, [rate * exact for rate in _rates(topology)])
+
+
+def round_rates(topology: Topology, digits: int) -> Topology:
+    """The topology with rates rounded to so many decimals of GB/s (half to even).
+
+    Raises:
+        InputError: If a rate would vanish.
+    """
+    rates = _rates(topology)
+    rounded = {rate: round(rate, digits) for rate in set(rates)}
+    for rate, value in rounded.items():
+        if value == 0:
+            small = f"{float(rate):.3g}"
+            msg = f"rounding to {digits} decimals makes a rate of {small} GB/s vanish: keep more digits."
+            raise InputError(msg)
+    return _with_rates(topology, [rounded[rate] for rate in rates])
+
+
+def merge_nodes(topology: Topology, names: Sequence[str], *, into: str) -> Topology:
+    """The topology with several switches or NICs drawn together into one; links that become parallel add up.
+
+    Args:
+        topology: Topology to change.
+        names: Nodes of one kind, none of them a GPU.
+        into: Name of the merged node; it copies or adds in hardware only if all of them do.
+
+    Raises:
+        InputError: If a node does not exist or is a GPU, kinds differ, or the name is taken.
+    """
+    group = [find_node(topology, name) for name in names]
+    if (
+        not group
+        or len({int(topology.kind[v]) for v in group}) != 1
+        or topology.kind[group[0]] == NodeKind.GPU
+    ):
+        msg = f"expected switches, or NICs, to merge into {into!r}, found {', '.join(names) or 'none'}."
+        raise InputError(msg)
+    members = set(group)
+    nodes: list[Node] = []
+    for v, node in enumerate(topology.nodes()):
+        if v not in members:
+            nodes.append(node)
+        elif v == min(members):
+            hosts = {int(topology.host[u]) for u in members}
+            nodes.append(
+                replace(
+                    node,
+                    id=into,
+                    host=node.host if len(hosts) == 1 else None,
+                    multicast=bool(topology.multicast[group].all()),
+                    aggregate=bool(topology.aggregate[group].all()),
+                )
+            )
+    old = {topology.node_ids[v] for v in members}
+    links = [
+        replace(link, src=into if link.src in old else link.src, dst=into if link.dst in old else link.dst)
+        for link in topology.links()
+    ]
+    return Topology.of(topology.name, nodes, links, source=topology.source)
+
+
+def relabel(topology: Topology, names: Mapping[str, str]) -> Topology:
+    """The topology with other names for some nodes.
+
+    Raises:
+        InputError: If a node does not exist, or names would repeat.
+    """
+    new = list(topology.node_ids)
+    for old, name in names.items():
+        new[find_node(topology, old)] = name
+    if len(set(new)) != len(new):
+        repeated = next(name for name in new if new.count(name) > 1)
+        msg = f"relabelling would give the name {repeated!r} to two nodes: choose another."
+        raise InputError(msg)
+    return replace(topology, node_ids=tuple(new))
+
+
+def _links_between(topology: Topology, src: str, dst: str, *, one_way: bool) -> NDArray[np.int64]:
+    a, b = find_node(topology, src), find_node(topology, dst)
+    pairs = [(a, b)] if one_way else [(a, b), (b, a)]
+    found = [topology.link_index[pair] for pair in pairs if pair in topology.link_index]
+    if not found:
+        near = topology.dst[topology.src == a].tolist()
+        names = ", ".join(topology.node_ids[v] for v in near[:6]) or "nothing"
+        msg = f"{topology.name} has no link {src} -> {dst}: {src} is linked to {names}."
+        raise InputError(msg)
+    return np.array(found, dtype=np.int64)
+
+
+def _factor(factor: Rate, *, where: str) -> Fraction:
+    """A factor from a number, or from a percentage as text."""
+    text = str(factor).strip()
+    if text.endswith("%"):
+        return exact_rate(text.removesuffix("%").strip(), where=where) / 100
+    return exact_rate(factor, where=where)
+
+
+def _scaled_links(topology: Topology, links: NDArray[np.int64], factor: Fraction) -> Topology:
+    rates = _rates(topology)
+    for e in links.tolist():
+        rates[e] *= factor
+    return _with_rates(topology, rates)
+
+
+def _rates(topology: Topology) -> list[Fraction]:
+    seen = {c: Fraction(c, topology.denominator) for c in np.unique(topology.capacity).tolist()}
+    return [seen[c] for c in topology.capacity.tolist()]
+
+
+def _with_rates(topology: Topology, rates: list[Fraction]) -> Topology:
+    """Other rates, link by link; links of rate 0 disappear."""
+    denominator = common_denominator(set(rates))
+    changed = replace(topology, capacity=scaled(rates, denominator), denominator=denominator)
+    return _restricted(changed, links=changed.capacity > 0)
+
+
+def _restricted(
+    topology: Topology, *, nodes: NDArray[np.bool_] | None = None, links: NDArray[np.bool_] | None = None
+) -> Topology:
+    """Only these nodes and links, with the capacities in lowest terms."""
+    keep = np.ones(topology.num_links, dtype=np.bool_) if links is None else links
+    src, dst = topology.src, topology.dst
+    if nodes is not None:
+        keep = keep & nodes[src] & nodes[dst]
+        new_id = np.cumsum(nodes, dtype=np.int32) - np.int32(1)
+        src, dst = new_id[src], new_id[dst]
+    capacity = topology.capacity[keep]
+    divisor = int(np.gcd.reduce(np.append(capacity, topology.denominator)))
+    kept = replace(
+        topology,
+        src=src[keep],
+        dst=dst[keep],
+        capacity=capacity // divisor,
+        denominator=topology.denominator // divisor,
+        latency_us=topology.latency_us[keep],
+    )
+    if nodes is None:
+        return kept
+    used = sorted({int(h) for h in topology.host[nodes] if h >= 0})
+    host = np.full(len(topology.hosts) + 1, -1, dtype=np.int32)  # the last entry maps -1 to itself
+    host[used] = np.arange(len(used), dtype=np.int32)
+    return replace(
+        kept,
+        node_ids=tuple(name for name, keeps in zip(topology.node_ids, nodes.tolist(), strict=True) if keeps),
+        kind=topology.kind[nodes],
+        host=host[topology.host[nodes]],
+        hosts=tuple(topology.hosts[h] for h in used),
+        rank=topology.rank[nodes],
+        multicast=topology.multicast[nodes],
+        aggregate=topology.aggregate[nodes],
+    )
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known[:4096], n=1)
+    return f"did you mean {near[0]!r}?" if near else "`coppice topology show` lists the nodes."

@@ -1,0 +1,120 @@
+"""Named topologies with parameters, each with the source of its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from coppice.errors import InputError
+from coppice.topology.compose import Host
+from coppice.topology.model import Topology
+from coppice.topology.presets import amd, clusters, direct, expanders, nvidia
+from coppice.topology.presets.clusters import dragonfly, fat_tree, pcie_box, star
+from coppice.topology.presets.direct import bipartite, complete, hypercube, mesh, path, petersen, ring, torus
+from coppice.topology.presets.expanders import circulant, generalized_kautz, random_balanced
+from coppice.topology.presets.registry import Parameter, Preset
+from coppice.topology.readers.reading import suggestion
+
+__all__ = [
+    "PRESETS",
+    "Parameter",
+    "Preset",
+    "bipartite",
+    "circulant",
+    "complete",
+    "dragonfly",
+    "fat_tree",
+    "generalized_kautz",
+    "hypercube",
+    "mesh",
+    "path",
+    "pcie_box",
+    "petersen",
+    "preset",
+    "preset_from_options",
+    "preset_host",
+    "random_balanced",
+    "ring",
+    "star",
+    "torus",
+]
+
+PRESETS: dict[str, Preset] = {
+    entry.name: entry
+    for entry in (
+        *nvidia.PRESETS,
+        *amd.PRESETS,
+        *direct.PRESETS,
+        *expanders.PRESETS,
+        *clusters.PRESETS,
+    )
+}
+"""Every preset by name."""
+
+
+def preset(name: str, **values: Any) -> Topology:
+    """The preset called ``name``.
+
+    Args:
+        name: As `coppice topology list` shows it.
+        values: Parameters, such as ``boxes=2`` or ``rates="measured"``.
+
+    Raises:
+        InputError: If there is no such preset, or it has no such parameter.
+
+    Examples:
+        >>> preset("dgx-a100", boxes=2).num_ranks
+        16
+        >>> preset("torus", dims=(2, 3)).num_links
+        18
+    """
+    entry = _entry(name)
+    known = [parameter.name for parameter in entry.parameters]
+    for key in values:
+        if key not in known:
+            msg = f"preset {name} has no parameter {key!r}: {suggestion(key, known)}"
+            raise InputError(msg)
+    return entry.build(**values)
+
+
+def preset_from_options(name: str, options: Mapping[str, str]) -> Topology:
+    """The preset called ``name`` with parameters as texts, as a command line gives them.
+
+    Raises:
+        InputError: If there is no such preset or parameter, or a value is not one.
+    """
+    entry = _entry(name)
+    return entry.build(**entry.values(options))
+
+
+def preset_host(name: str, options: Mapping[str, str]) -> Host:
+    """One box of the preset called ``name`` with its network ports, for composition.
+
+    Raises:
+        InputError: If there is no such box, or a parameter is not one of the box itself.
+    """
+    entry = _entry(name)
+    if entry.host is None:
+        boxes = [box.name for box in PRESETS.values() if box.host is not None]
+        msg = f"preset {name} is a network, not a box with ports: use one of {', '.join(boxes)}."
+        raise InputError(msg)
+    values = entry.values(options)
+    for key in values:
+        if key == "boxes" or key not in _box_parameters(entry):
+            msg = (
+                f"a host made of preset {name} takes no {key!r}: set count, and the fabric's fields, instead."
+            )
+            raise InputError(msg)
+    return entry.host(**values)
+
+
+def _box_parameters(entry: Preset) -> set[str]:
+    names = [parameter.name for parameter in entry.parameters]
+    return set(names[: names.index("fabric")])
+
+
+def _entry(name: str) -> Preset:
+    if name not in PRESETS:
+        msg = f"there is no preset {name!r}: {suggestion(name, PRESETS)}"
+        raise InputError(msg)
+    return PRESETS[name]

@@ -1,0 +1,276 @@
+"""Networks of GPUs without switches: ring, path, torus, mesh, hypercube, complete, bipartite, Petersen."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from fractions import Fraction
+from math import prod
+
+from coppice.errors import InputError
+from coppice.topology.model import Link, Node, Topology
+from coppice.topology.presets.registry import Parameter, Preset, integer, integers, rate, rate_list
+
+__all__ = ["PRESETS", "bipartite", "complete", "hypercube", "mesh", "path", "petersen", "ring", "torus"]
+
+Rates = int | Fraction | Sequence[int | Fraction]
+MAX_GPUS = 2**20
+"""More GPUs than this are taken for a slip of the keyboard."""
+
+
+def ring(gpus: int = 8, *, gb_per_s: Rates = 1) -> Topology:
+    """A bidirectional ring; two GPUs share one link.
+
+    Args:
+        gpus: Number of GPUs.
+        gb_per_s: Rate of every link, or of link i between GPU i and its successor, each way.
+
+    Raises:
+        InputError: If the number of GPUs or of rates does not fit.
+    """
+    count = gpus if gpus > 2 else gpus - 1
+    rates = _per_item(gb_per_s, count, "links")
+    return network(
+        f"ring of {gpus}", gpus, [((i, (i + 1) % gpus), rate) for i, rate in enumerate(rates)], duplex=True
+    )
+
+
+def path(gpus: int = 8, *, gb_per_s: Rates = 1) -> Topology:
+    """A line of GPUs.
+
+    Args:
+        gpus: Number of GPUs.
+        gb_per_s: Rate of every link, or of each in turn.
+
+    Raises:
+        InputError: If the number of GPUs or of rates does not fit.
+    """
+    rates = _per_item(gb_per_s, gpus - 1, "links")
+    return network(f"path of {gpus}", gpus, [((i, i + 1), rate) for i, rate in enumerate(rates)], duplex=True)
+
+
+def torus(dims: Sequence[int] = (4, 4), *, gb_per_s: Rates = 1) -> Topology:
+    """A torus; a dimension of size 2 has a single bidirectional link, not two.
+
+    Args:
+        dims: Size of each dimension; ranks count the last dimension fastest.
+        gb_per_s: Rate of every link, or of the links along each dimension.
+
+    Raises:
+        InputError: If a size is less than 1, or the number of rates does not fit.
+
+    Examples:
+        >>> torus((4, 4)).num_links, torus((2, 2)).num_links
+        (64, 8)
+    """
+    return _grid("torus", dims, gb_per_s, wrap=True)
+
+
+def mesh(dims: Sequence[int] = (3, 3), *, gb_per_s: Rates = 1) -> Topology:
+    """A grid without wrap-around links.
+
+    Args:
+        dims: Size of each dimension; ranks count the last dimension fastest.
+        gb_per_s: Rate of every link, or of the links along each dimension.
+
+    Raises:
+        InputError: If a size is less than 1, or the number of rates does not fit.
+    """
+    return _grid("mesh", dims, gb_per_s, wrap=False)
+
+
+def hypercube(dimension: int = 4, *, gb_per_s: Rates = 1) -> Topology:
+    """A hypercube of ``2 ** dimension`` GPUs; those whose ranks differ in one bit are linked.
+
+    Raises:
+        InputError: If the dimension or the number of rates does not fit.
+    """
+    if not 0 <= dimension <= 20:
+        msg = f"expected a hypercube of dimension 0 .. 20, found {dimension}."
+        raise InputError(msg)
+    rates = _per_item(gb_per_s, dimension, "dimensions")
+    gpus = 2**dimension
+    links = [
+        ((v, v | 1 << bit), rates[bit]) for v in range(gpus) for bit in range(dimension) if not v >> bit & 1
+    ]
+    return network(f"hypercube of dimension {dimension}", gpus, links, duplex=True)
+
+
+def complete(gpus: int = 8, *, gb_per_s: int | Fraction = 1) -> Topology:
+    """Every two GPUs are linked.
+
+    Raises:
+        InputError: If there is no GPU, or more links than fit.
+    """
+    links = [(pair, Fraction(gb_per_s)) for pair in itertools.combinations(range(_few(gpus)), 2)]
+    return network(f"complete graph of {gpus}", gpus, links, duplex=True)
+
+
+def bipartite(left: int = 4, right: int | None = None, *, gb_per_s: int | Fraction = 1) -> Topology:
+    """The complete bipartite graph: every GPU of the left side is linked with every one of the right side.
+
+    Args:
+        left: GPUs of the left side, ranks 0 and up.
+        right: GPUs of the right side; None takes as many.
+        gb_per_s: Rate of every link.
+
+    Raises:
+        InputError: If a side is empty or too large.
+    """
+    others = left if right is None else right
+    pairs = itertools.product(range(_few(left)), range(left, left + _few(others)))
+    links = [(pair, Fraction(gb_per_s)) for pair in pairs]
+    return network(f"complete bipartite graph of {left} + {others}", left + others, links, duplex=True)
+
+
+def petersen(*, gb_per_s: int | Fraction = 1) -> Topology:
+    """The Petersen graph: 10 GPUs of degree 3, any two at most 2 hops apart."""
+    outer = [(i, (i + 1) % 5) for i in range(5)]
+    spokes = [(i, i + 5) for i in range(5)]
+    inner = [(5 + i, 5 + (i + 2) % 5) for i in range(5)]
+    links = [(pair, Fraction(gb_per_s)) for pair in outer + spokes + inner]
+    return network("Petersen graph", 10, links, duplex=True)
+
+
+def network(
+    name: str, gpus: int, links: Sequence[tuple[tuple[int, int], Fraction]], *, duplex: bool
+) -> Topology:
+    """A topology of GPUs ``gpu0`` .. from pairs of ranks with rates.
+
+    Raises:
+        InputError: If the number of GPUs is out of range, or a rate is not positive.
+    """
+    if not 1 <= gpus <= MAX_GPUS:
+        msg = f"expected 1 .. {MAX_GPUS} GPUs for a {name}, found {gpus}."
+        raise InputError(msg)
+    if any(rate <= 0 for rate in {rate for _, rate in links}):
+        msg = f"expected rates > 0 GB/s for a {name}, found one of 0 or less."
+        raise InputError(msg)
+    ids = [f"gpu{v}" for v in range(gpus)]
+    described = [Link(src=ids[a], dst=ids[b], gb_per_s=rate, duplex=duplex) for (a, b), rate in links]
+    return Topology.of(name, [Node(id=v) for v in ids], described, source=SOURCE)
+
+
+SOURCE = "by definition of the graph; rates as given (1 GB/s unless set)"
+
+
+def _grid(kind: str, dims: Sequence[int], gb_per_s: Rates, *, wrap: bool) -> Topology:
+    sizes = tuple(dims)
+    if not sizes or min(sizes) < 1 or prod(sizes) > MAX_GPUS:
+        msg = f"expected sizes of 1 or more with a product of at most {MAX_GPUS} for a {kind}, found {sizes}."
+        raise InputError(msg)
+    rates = _per_item(gb_per_s, len(sizes), "dimensions")
+    strides = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+    links = []
+    for v in range(prod(sizes)):
+        for size, stride, speed in zip(sizes, strides, rates, strict=True):
+            at = v // stride % size
+            if at + 1 < size:
+                links.append(((v, v + stride), speed))
+            elif wrap and size > 2:
+                links.append(((v, v - at * stride), speed))
+    return network(f"{kind} {'x'.join(map(str, sizes))}", prod(sizes), links, duplex=True)
+
+
+def _per_item(rates: Rates, count: int, what: str) -> list[Fraction]:
+    """One rate for each of ``count`` items; a single one stands for all."""
+    given = [rates] if isinstance(rates, (int, Fraction)) else list(rates)
+    if len(given) == 1:
+        given *= max(count, 0)
+    if len(given) != max(count, 0):
+        msg = f"expected one rate or {count}, one for each of the {what}, found {len(given)}."
+        raise InputError(msg)
+    return [Fraction(rate) for rate in given]
+
+
+def _few(gpus: int) -> int:
+    if not 1 <= gpus <= 4096:
+        msg = f"expected 1 .. 4096 GPUs where all are linked with each other, found {gpus}."
+        raise InputError(msg)
+    return gpus
+
+
+_GPUS = Parameter(name="gpus", parse=integer, default="8", description="number of GPUs")
+ONE_RATE = Parameter(
+    name="gb_per_s",
+    parse=rate,
+    default="1",
+    description="rate of every link, each way",
+)
+_LINK_RATES = Parameter(
+    name="gb_per_s", parse=rate_list, default="1", description="rate of every link, or of each: 3,1,4"
+)
+_AXIS_RATES = Parameter(
+    name="gb_per_s", parse=rate_list, default="1", description="rate of every link, or by dimension: 2,1"
+)
+
+
+def _dims(default: str) -> Parameter:
+    return Parameter(name="dims", parse=integers, default=default, description="size of each dimension")
+
+
+PRESETS = (
+    Preset(
+        name="ring",
+        description="bidirectional ring",
+        source=SOURCE,
+        parameters=(_GPUS, _LINK_RATES),
+        build=ring,
+    ),
+    Preset(
+        name="path",
+        description="line of GPUs",
+        source=SOURCE,
+        parameters=(_GPUS, _LINK_RATES),
+        build=path,
+    ),
+    Preset(
+        name="torus",
+        description="torus of any dimensions; size 2 has one link",
+        source=SOURCE,
+        parameters=(_dims("4x4"), _AXIS_RATES),
+        build=torus,
+    ),
+    Preset(
+        name="mesh",
+        description="grid without wrap-around",
+        source=SOURCE,
+        parameters=(_dims("3x3"), _AXIS_RATES),
+        build=mesh,
+    ),
+    Preset(
+        name="hypercube",
+        description="hypercube of 2^dimension GPUs",
+        source=SOURCE,
+        parameters=(
+            Parameter(name="dimension", parse=integer, default="4", description="number of dimensions"),
+            _AXIS_RATES,
+        ),
+        build=hypercube,
+    ),
+    Preset(
+        name="complete",
+        description="every two GPUs are linked",
+        source=SOURCE,
+        parameters=(_GPUS, ONE_RATE),
+        build=complete,
+    ),
+    Preset(
+        name="bipartite",
+        description="complete bipartite graph",
+        source=SOURCE,
+        parameters=(
+            Parameter(name="left", parse=integer, default="4", description="GPUs of the left side"),
+            Parameter(name="right", parse=integer, default="as left", description="GPUs of the right side"),
+            ONE_RATE,
+        ),
+        build=bipartite,
+    ),
+    Preset(
+        name="petersen",
+        description="Petersen graph: 10 GPUs, degree 3, diameter 2",
+        source=SOURCE,
+        parameters=(ONE_RATE,),
+        build=petersen,
+    ),
+)

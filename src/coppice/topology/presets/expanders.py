@@ -1,0 +1,165 @@
+"""Networks of GPUs with short paths or random ones: circulant, generalized Kautz, random balanced."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+
+from coppice.errors import InputError
+from coppice.topology.model import Link, Node, NodeKind, Topology
+from coppice.topology.presets.direct import MAX_GPUS, ONE_RATE, SOURCE, network
+from coppice.topology.presets.registry import Parameter, Preset, integer, integers
+
+__all__ = ["PRESETS", "circulant", "generalized_kautz", "random_balanced"]
+
+
+def circulant(
+    gpus: int = 16, offsets: Sequence[int] = (3, 4), *, directed: bool = False, gb_per_s: int | Fraction = 1
+) -> Topology:
+    """GPU i is linked with GPU i + a (mod N) for each offset a.
+
+    Args:
+        gpus: Number of GPUs.
+        offsets: Offsets, 1 .. N-1. An offset of exactly N/2 gives one link per pair, not two.
+        directed: Links lead only from i to i + a.
+        gb_per_s: Rate of every link.
+
+    Raises:
+        InputError: If an offset is out of range or repeats.
+
+    Examples:
+        >>> circulant(13, (2, 3)).num_links
+        52
+    """
+    folded = [offset % gpus if directed else min(offset % gpus, -offset % gpus) for offset in offsets]
+    if not folded or min(folded) < 1 or len(set(folded)) != len(folded):
+        msg = (
+            f"expected different offsets of 1 .. {gpus - 1} for a circulant graph of {gpus} GPUs "
+            f"(a and N-a are the same both ways), found {','.join(map(str, offsets)) or 'none'}."
+        )
+        raise InputError(msg)
+    links = []
+    for offset in folded:
+        half = not directed and 2 * offset == gpus
+        links += [((i, (i + offset) % gpus), Fraction(gb_per_s)) for i in range(offset if half else gpus)]
+    name = f"{'directed ' if directed else ''}circulant graph of {gpus} with {','.join(map(str, offsets))}"
+    return network(name, gpus, links, duplex=not directed)
+
+
+def generalized_kautz(gpus: int = 12, degree: int = 2, *, gb_per_s: int | Fraction = 1) -> Topology:
+    """The generalized Kautz graph (Imase and Itoh): one-way links from i to -(d i + a) mod N for a = 1 .. d.
+
+    Links from a GPU to itself carry nothing and are left out; parallel ones add up.
+
+    Args:
+        gpus: Number of GPUs N.
+        degree: Links d that leave each GPU.
+        gb_per_s: Rate of every link.
+
+    Raises:
+        InputError: If the degree is not 1 .. N.
+
+    Examples:
+        >>> generalized_kautz(6, 2).num_links
+        12
+    """
+    if not 1 <= degree <= gpus:
+        msg = (
+            f"expected a degree of 1 .. {gpus} for a generalized Kautz graph of {gpus} GPUs, found {degree}."
+        )
+        raise InputError(msg)
+    links = [
+        ((i, -(degree * i + a) % gpus), Fraction(gb_per_s)) for i in range(gpus) for a in range(1, degree + 1)
+    ]
+    return network(f"generalized Kautz graph of {gpus}, degree {degree}", gpus, links, duplex=False)
+
+
+def random_balanced(
+    gpus: int = 8, *, switches: int = 0, cycles: int | None = None, max_gb_per_s: int = 8, seed: int = 0
+) -> Topology:
+    """A random directed network in which every node sends as much as it receives: a sum of directed cycles.
+
+    The first cycle passes through all nodes, so every GPU reaches every other one.
+
+    Args:
+        gpus: Number of GPUs.
+        switches: Number of switches.
+        cycles: Number of cycles; None takes the number of nodes.
+        max_gb_per_s: Rates of the cycles are 1 .. this.
+        seed: The same seed gives the same network.
+
+    Raises:
+        InputError: If a number is out of range.
+    """
+    size = gpus + switches
+    count = size if cycles is None else cycles
+    if gpus < 1 or size > MAX_GPUS or count < 1 or max_gb_per_s < 1:
+        msg = (
+            "expected gpus, cycles and max_gb_per_s of 1 or more for a random network, found "
+            f"gpus={gpus}, switches={switches}, cycles={count}, max_gb_per_s={max_gb_per_s}."
+        )
+        raise InputError(msg)
+    ids = [f"gpu{v}" for v in range(gpus)] + [f"switch{v}" for v in range(switches)]
+    draw = random.Random(seed)
+    rates: Counter[tuple[str, str]] = Counter()
+    for number in range(count):
+        length = size if number == 0 else draw.randint(min(2, size), size)
+        members = draw.sample(ids, length)
+        weight = draw.randint(1, max_gb_per_s)
+        for a, b in zip(members, [*members[1:], members[0]], strict=True):
+            rates[a, b] += weight
+    nodes = [Node(id=v, kind=NodeKind.GPU if v.startswith("gpu") else NodeKind.SWITCH) for v in ids]
+    links = [Link(src=a, dst=b, gb_per_s=Fraction(rate), duplex=False) for (a, b), rate in rates.items()]
+    name = f"random balanced network of {gpus} GPUs and {switches} switches, seed {seed}"
+    return Topology.of(name, nodes, links, source="random: a sum of directed cycles with integer rates")
+
+
+def _truth(value: str, key: str) -> bool:
+    if value.lower() not in ("true", "false", "yes", "no", "1", "0"):
+        msg = f"expected true or false for {key}, found {value!r}."
+        raise InputError(msg)
+    return value.lower() in ("true", "yes", "1")
+
+
+PRESETS = (
+    Preset(
+        name="circulant",
+        description="GPU i linked with i + a for each offset a",
+        source=SOURCE,
+        parameters=(
+            Parameter(name="gpus", parse=integer, default="16", description="number of GPUs"),
+            Parameter(name="offsets", parse=integers, default="3,4", description="offsets"),
+            Parameter(name="directed", parse=_truth, default="false", description="one-way links"),
+            ONE_RATE,
+        ),
+        build=circulant,
+    ),
+    Preset(
+        name="generalized-kautz",
+        description="one-way links of low diameter for any number of GPUs and any degree",
+        source="Imase and Itoh, A design for directed graphs with minimum diameter (1983); rates as given",
+        parameters=(
+            Parameter(name="gpus", parse=integer, default="12", description="number of GPUs"),
+            Parameter(name="degree", parse=integer, default="2", description="links out of each GPU"),
+            ONE_RATE,
+        ),
+        build=generalized_kautz,
+    ),
+    Preset(
+        name="random-balanced",
+        description="random one-way links, in = out at every node",
+        source="random: a sum of directed cycles with integer rates; the seed decides",
+        parameters=(
+            Parameter(name="gpus", parse=integer, default="8", description="number of GPUs"),
+            Parameter(name="switches", parse=integer, default="0", description="number of switches"),
+            Parameter(
+                name="cycles", parse=integer, default="number of nodes", description="number of cycles"
+            ),
+            Parameter(name="max_gb_per_s", parse=integer, default="8", description="largest rate of a cycle"),
+            Parameter(name="seed", parse=integer, default="0", description="decides the network"),
+        ),
+        build=random_balanced,
+    ),
+)

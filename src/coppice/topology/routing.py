@@ -1,0 +1,154 @@
+"""Default routing, where a transfer names no path.
+
+Fewest hops through switches and NICs only, then widest, then one of the remaining paths by a hash of (src,
+dst, channel), as equal-cost multipath does. Through other GPUs only where that is allowed and nothing else
+leads there.
+
+For one destination, a breadth-first search backwards gives ``hops[v]``, and one pass in that order gives
+``width[v]``, the best bottleneck over the shortest paths from v. A path is then walked forwards: at each
+node the candidates are the next nodes that are one hop nearer and keep the bottleneck, in id order, and the
+hash picks one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from coppice.errors import UnreachableError
+from coppice.topology.model import Topology
+
+__all__ = ["Router"]
+
+_MAX_CELLS = 2**23
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """Towards one destination: hops and width of each node, -1 and 0 where nothing leads there."""
+
+    hops: list[int]
+    width: list[int]
+
+
+class Router:
+    """Paths between ranks of one topology.
+
+    Args:
+        topology: Where to route.
+        relay_gpus: Other GPUs may forward where no path of switches and NICs exists.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> box = preset("dgx-a100")
+        >>> [box.node_ids[v] for v in Router(box).path(0, 3)]
+        ['gpu0', 'nvswitch', 'gpu3']
+    """
+
+    def __init__(self, topology: Topology, *, relay_gpus: bool = False) -> None:
+        self.topology = topology
+        self.relay_gpus = relay_gpus
+        # Switches, NICs, and the GPUs without a rank: these are in the topology in order to forward.
+        self._forwards: list[bool] = (topology.rank < 0).tolist()
+        # (neighbour, capacity) over links out of, and into, each node; in id order as links are sorted.
+        self._out: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
+        self._into: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
+        columns = (topology.src, topology.dst, topology.capacity)
+        for src, dst, capacity in zip(*(column.tolist() for column in columns), strict=True):
+            self._out[src].append((dst, capacity))
+            self._into[dst].append((src, capacity))
+        self._trees: OrderedDict[tuple[int, bool], _Tree] = OrderedDict()
+        self._max_trees = max(1, _MAX_CELLS // max(1, topology.num_nodes))
+
+    def path(self, src: int, dst: int, *, channel: int = 0) -> tuple[int, ...]:
+        """Node ids from rank ``src`` to rank ``dst``, both included.
+
+        Args:
+            src: Sending rank.
+            dst: Receiving rank.
+            channel: Spreads the channels of one pair over equal paths.
+
+        Raises:
+            UnreachableError: If there is no path, or only one through other GPUs and these may not forward.
+        """
+        nodes = self.topology.rank_nodes
+        return self.node_path(int(nodes[src]), int(nodes[dst]), channel=channel)
+
+    def node_path(self, src: int, dst: int, *, channel: int = 0) -> tuple[int, ...]:
+        """Node ids from node ``src`` to node ``dst``; see :meth:`path`.
+
+        Raises:
+            UnreachableError: As there.
+        """
+        tree = self._tree(dst, through_gpus=False)
+        relayed = tree.hops[src] < 0
+        if relayed:
+            tree = self._tree(dst, through_gpus=True)
+            if tree.hops[src] < 0:
+                raise UnreachableError(self._message(src, dst, "there is none at all: mend the topology"))
+            if not self.relay_gpus:
+                hint = "only through other GPUs: allow these with `--relay-gpus`"
+                raise UnreachableError(self._message(src, dst, hint))
+        path = [src]
+        here = src
+        while here != dst:
+            wanted, nearer = tree.width[src], tree.hops[here] - 1
+            choices = [
+                v
+                for v, capacity in self._out[here]
+                if tree.hops[v] == nearer
+                and (v == dst or relayed or self._forwards[v])
+                and min(capacity, tree.width[v]) >= wanted
+            ]
+            here = choices[_mixed(src, dst, channel, len(path)) % len(choices)]
+            path.append(here)
+        return tuple(path)
+
+    def _tree(self, dst: int, *, through_gpus: bool) -> _Tree:
+        key = (dst, through_gpus)
+        tree = self._trees.get(key)
+        if tree is not None:
+            self._trees.move_to_end(key)
+            return tree
+        tree = self._searched(dst, through_gpus=through_gpus)
+        self._trees[key] = tree
+        if len(self._trees) > self._max_trees:
+            self._trees.popitem(last=False)
+        return tree
+
+    def _searched(self, dst: int, *, through_gpus: bool) -> _Tree:
+        hops = [-1] * self.topology.num_nodes
+        width = [0] * self.topology.num_nodes
+        hops[dst], width[dst] = 0, _MASK
+        level = [dst]
+        while level:
+            following = []
+            for v in level:
+                # Ranks other than the destination end a path, unless they may forward.
+                if v != dst and not through_gpus and not self._forwards[v]:
+                    continue
+                for u, capacity in self._into[v]:
+                    if hops[u] < 0:
+                        hops[u] = hops[v] + 1
+                        following.append(u)
+                    if hops[u] == hops[v] + 1:
+                        width[u] = max(width[u], min(capacity, width[v]))
+            level = following
+        return _Tree(hops, width)
+
+    def _message(self, src: int, dst: int, found: str) -> str:
+        ids = self.topology.node_ids
+        ends = f"from {ids[src]} to {ids[dst]}"
+        return f"expected a path {ends} through switches and NICs on {self.topology.name}, {found}."
+
+
+def _mixed(*values: int) -> int:
+    """A hash of small integers that is the same on every machine (splitmix64, chained)."""
+    state = 0
+    for value in values:
+        state = (state + value + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state
