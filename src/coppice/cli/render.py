@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Self, TextIO
 
 from rich.console import Console
+from rich.status import Status
 from rich.text import Text
 
 from coppice.bounds.describe import rate_text
 
 __all__ = [
+    "Stages",
+    "bandwidth_text",
     "bar",
-    "heights_line",
     "percent_text",
     "print_fields",
     "print_json",
     "print_lines",
-    "progress",
     "rate_line",
     "seconds_text",
     "size_text",
@@ -38,24 +38,45 @@ def print_lines(lines: Sequence[str]) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def print_fields(title: str, fields: Sequence[tuple[str, str]]) -> None:
+def print_fields(title: str, fields: Sequence[tuple[str, str]], *, file: TextIO | None = None) -> None:
     """Print a title and named values in two columns; names are dimmed on a terminal."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, file=file)
     width = max((len(name) for name, _ in fields), default=0)
     console.print(Text(title, style="bold"))
     for name, value in fields:
         console.print(Text.assemble((f"  {name:<{width}}  ", "dim"), value))
 
 
-@contextmanager
-def progress(what: str) -> Iterator[None]:
-    """Show a spinner with ``what`` on standard error while the body runs, if that is a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(what):
-        yield
+class Stages:
+    """A spinner on standard error that says what goes on, and nothing where that is no terminal."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status = self._console.status("starting")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def begin(self, words: str) -> None:
+        """Say that a stage begins."""
+        if self._status is not None:
+            self._status.update(words)
+
+
+def bandwidth_text(algbw: Fraction, busbw: Fraction) -> str:
+    """Both bandwidths of nccl-tests.
+
+    >>> bandwidth_text(Fraction(50), Fraction(175, 4))
+    'algbw 50 GB/s, busbw 43.75 GB/s'
+    """
+    return f"algbw {rate_line(algbw)}, busbw {rate_line(busbw)}"
 
 
 def rate_line(rate: Fraction) -> str:
@@ -108,11 +129,6 @@ def seconds_text(seconds: float) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
-
-
-def heights_line(max_height: int, mean_height: float) -> str:
-    """Maximum and mean height in hops between GPUs."""
-    return f"{max_height} at most, {mean_height:.3g} on average"
 
 
 def bar(share: float, *, width: int = 30) -> str:

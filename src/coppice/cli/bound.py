@@ -1,0 +1,112 @@
+"""`coppice bound`: the best rate that a collective can have, and the cut that sets it."""
+
+from __future__ import annotations
+
+from coppice.bounds.describe import describe_cut, plural
+from coppice.bounds.figures import BoundFigures, bound_figures, bound_record
+from coppice.bounds.result import Bound
+from coppice.cli.inputs import (
+    BoxesOption,
+    JsonOption,
+    RanksOption,
+    RatesOption,
+    RelaysOption,
+    RoundOption,
+    SetOption,
+    TopologyArgument,
+    load_topology,
+)
+from coppice.cli.problem import (
+    CollectiveOption,
+    InNetworkOption,
+    RootOption,
+    TreesOption,
+    WeightsOption,
+    make_problem,
+    parse_trees,
+)
+from coppice.cli.render import Stages, bandwidth_text, percent_text, print_fields, print_json, rate_line
+from coppice.collectives import Collective
+
+__all__ = ["bound", "bound_fields"]
+
+
+def bound(
+    topology: TopologyArgument,
+    *,
+    boxes: BoxesOption = None,
+    collective: CollectiveOption = Collective.ALL_REDUCE,
+    root: RootOption = None,
+    weights: WeightsOption = None,
+    trees: TreesOption = None,
+    ranks: RanksOption = None,
+    relays: RelaysOption = False,
+    in_network: InNetworkOption = False,
+    rates: RatesOption = None,
+    settings: SetOption = None,
+    round_digits: RoundOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the best rate that a collective can have on a topology, exactly, and the cut that sets it.
+
+    No schedule is faster than this, whatever its algorithm: the bytes that must cross the bottleneck cut need
+    that long. Rates are GB/s (1e9 bytes per second), algbw and busbw as in nccl-tests.
+
+    \b
+    Examples:
+      coppice bound dgx-a100 --boxes 2 --collective all_gather
+      coppice bound cluster.json --collective broadcast --root 3
+      coppice bound dgx-a100 --boxes 4 --ranks 0-15 --json
+      coppice bound torus --set dims=4x4x4 --collective all_to_all
+    """  # noqa: D301 (\b is for the help formatter)
+    count, tolerance = parse_trees(trees)
+    with Stages() as stages:
+        stages.begin("reading the topology")
+        loaded = load_topology(
+            topology,
+            boxes=boxes,
+            rates=rates,
+            settings=settings,
+            ranks=ranks,
+            relays=relays,
+            round_digits=round_digits,
+        )
+        problem = make_problem(loaded, collective, root=root, weights=weights)
+        stages.begin("computing the bound")
+        figures = bound_figures(problem, trees=count, tolerance=tolerance, in_network=in_network)
+    if as_json:
+        print_json(bound_record(figures))
+        return
+    title = f"{collective} on {loaded.name} ({plural(loaded.num_ranks, 'rank')})"
+    asked = trees is not None
+    print_fields(title, [*bound_fields(figures.bound), *_tree_fields(figures, asked=asked)])
+
+
+def bound_fields(found: Bound) -> list[tuple[str, str]]:
+    """The lines about a bound."""
+    fields = [
+        ("optimum", bandwidth_text(found.algbw_gb_per_s, found.busbw_gb_per_s)),
+        ("time per shard", f"{found.inv_rate} ns per byte" if found.inv_rate else "0"),
+        ("bottleneck", describe_cut(found)),
+    ]
+    if found.attainable is not None and found.attainable != found.inv_rate:
+        reached = found.problem.shards / found.attainable
+        fields.append(("attainable", f"algbw {rate_line(reached)}: switches that only forward allow no more"))
+    fields += [
+        (name, f"algbw {rate_line(found.problem.shards / rate)}")
+        for name, rate in found.alternatives.items()
+        if rate and rate != found.inv_rate
+    ]
+    return fields
+
+
+def _tree_fields(figures: BoundFigures, *, asked: bool) -> list[tuple[str, str]]:
+    """The lines about the number of trees."""
+    if figures.trees_per_root is None:
+        return []
+    if not asked:
+        return [("trees per root", f"{figures.trees_per_root} reach it exactly")]
+    rate = bandwidth_text(figures.algbw_gb_per_s, figures.busbw_gb_per_s)
+    most = "" if figures.exact_with_trees else "at most "
+    loss = f"{percent_text(figures.loss)} below the optimum" if figures.loss else "optimal"
+    return [(f"with {plural(figures.trees_per_root, 'tree')} per root", f"{most}{rate}: {loss}")]

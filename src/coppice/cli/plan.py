@@ -1,0 +1,163 @@
+"""`coppice plan`: an optimal plan, verified, and what an engineer wants to know about it at a glance."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+
+from coppice.bounds.describe import plural
+from coppice.cli.bound import bound_fields
+from coppice.cli.inputs import (
+    BoxesOption,
+    JsonOption,
+    OutputOption,
+    RanksOption,
+    RatesOption,
+    RelaysOption,
+    RoundOption,
+    SetOption,
+    TopologyArgument,
+    load_topology,
+)
+from coppice.cli.problem import (
+    CollectiveOption,
+    InNetworkOption,
+    RootOption,
+    TreesOption,
+    WeightsOption,
+    make_problem,
+    parse_trees,
+)
+from coppice.cli.render import (
+    Stages,
+    bandwidth_text,
+    percent_text,
+    print_fields,
+    print_json,
+    seconds_text,
+    size_text,
+)
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.planning import PlannedResult
+from coppice.planners.planning import plan as make_plan
+from coppice.schedule.plan_file import write_plan
+
+__all__ = ["plan"]
+
+
+def plan(
+    topology: TopologyArgument,
+    *,
+    collective: CollectiveOption = Collective.ALL_REDUCE,
+    trees: TreesOption = None,
+    output: OutputOption = None,
+    boxes: BoxesOption = None,
+    root: RootOption = None,
+    weights: WeightsOption = None,
+    ranks: RanksOption = None,
+    relays: RelaysOption = False,
+    in_network: InNetworkOption = False,
+    ring: Annotated[
+        bool | None,
+        typer.Option(
+            "--ring/--no-ring",
+            help="Look for the best ring to compare with [default: up to 256 ranks].",
+            show_default=False,
+        ),
+    ] = None,
+    rates: RatesOption = None,
+    settings: SetOption = None,
+    round_digits: RoundOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan a collective on a topology, verify the plan, and print what it reaches.
+
+    The plan is optimal unless --trees asks for fewer trees than the optimum takes; the loss is then stated.
+    Every plan is verified before it is written, by counting and without any knowledge of how it was made.
+
+    \b
+    Examples:
+      coppice plan dgx-a100 --boxes 2 --collective all_reduce -o plan.json
+      coppice plan cluster.json --collective all_gather --trees auto:1%
+      coppice plan mi250 --boxes 2 --collective all_gather --trees 4 --json
+      coppice plan nccl.xml --ranks 0,1,2 --relays --collective broadcast --root 1 -o -
+    """  # noqa: D301 (\b is for the help formatter)
+    to_stdout = output is not None and str(output) == "-"
+    if to_stdout and as_json:
+        msg = "standard output can hold the plan or the figures, not both: give a file (`-o plan.json`)."
+        raise InputError(msg)
+    count, tolerance = parse_trees(trees)
+    with ExitStack() as stack:
+        stages = stack.enter_context(Stages())
+        stages.begin("reading the topology")
+        loaded = load_topology(
+            topology,
+            boxes=boxes,
+            rates=rates,
+            settings=settings,
+            ranks=ranks,
+            relays=relays,
+            round_digits=round_digits,
+        )
+        problem = make_problem(loaded, collective, root=root, weights=weights)
+        result = make_plan(
+            problem, trees=count, tolerance=tolerance, in_network=in_network, ring=ring, on_stage=stages.begin
+        )
+        if output is not None:
+            stages.begin("writing the plan")
+            write_plan(result.plan, output)
+    if as_json:
+        print_json(result.record())
+        return
+    fields = plan_fields(result)
+    if output is not None and not to_stdout:
+        fields.append(("written to", str(output)))
+    title = f"{collective} on {loaded.name} ({plural(loaded.num_ranks, 'rank')})"
+    print_fields(title, fields, file=sys.stderr if to_stdout else sys.stdout)
+
+
+def plan_fields(result: PlannedResult) -> list[tuple[str, str]]:
+    """The lines about a plan."""
+    loss = "optimal" if not result.loss else f"{percent_text(result.loss)} below the optimum"
+    fields = bound_fields(result.bound)
+    fields.append(("plan", f"{bandwidth_text(result.algbw_gb_per_s, result.busbw_gb_per_s)}: {loss}"))
+    if result.ring_searched:
+        fields.append(("gain over best ring", _ring_text(result)))
+    half, most = (size_text(result.pipeline.size_bytes_at(share)) for share in (0.5, 0.9))
+    fields.append(("message size", f"{half} for 50% of the rate, {most} for 90% (pipeline model)"))
+    trees = result.shape
+    if trees is not None:
+        per_root = result.trees_per_root
+        shown = "differ" if per_root is None else str(per_root)
+        fields.append(("trees", f"{shown} per root, {trees.distinct_trees} distinct"))
+        fields.append(("height", f"{trees.max_height} at most, {float(trees.mean_height):.3g} on average"))
+    if result.report.max_link_load is not None:
+        fields.append(("worst link load", percent_text(result.report.max_link_load)))
+    fields.append(("verified", _verified_text(result)))
+    spent = result.seconds["bound"] + result.seconds["plan"]
+    checked, memory = seconds_text(result.seconds["verify"]), size_text(result.peak_rss_bytes)
+    fields.append(("took", f"{seconds_text(spent)} to plan, {checked} to verify, {memory} of memory"))
+    return fields
+
+
+def _ring_text(result: PlannedResult) -> str:
+    """Gain over the best ring, or that there is none."""
+    gain, ring = result.ring_gain, result.ring
+    if gain is None or ring is None:
+        return "none: no ring passes through all ranks"
+    rate = f"best ring {bandwidth_text(ring.algbw_gb_per_s, ring.busbw_gb_per_s)}"
+    return f"none ({rate})" if gain <= 1 else f"{float(gain):.3g}x ({rate})"
+
+
+def _verified_text(result: PlannedResult) -> str:
+    """What the verification says."""
+    report = result.report
+    if not report.ok:
+        return f"no: {report.failures[0]}"
+    if report.optimal:
+        return "yes, and its cut proves that no schedule is faster"
+    return "yes"

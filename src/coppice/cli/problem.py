@@ -1,0 +1,98 @@
+"""The options that say what is planned on a topology: the collective, its root, its weights."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Annotated
+
+import typer
+
+from coppice.bounds.result import Problem
+from coppice.bounds.weights import read_demands, read_weights
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.topology.model import Topology
+
+__all__ = [
+    "CollectiveOption",
+    "InNetworkOption",
+    "RootOption",
+    "TreesOption",
+    "WeightsOption",
+    "make_problem",
+    "parse_trees",
+]
+
+CollectiveOption = Annotated[
+    Collective,
+    typer.Option("--collective", "-c", help=f"One of: {', '.join(Collective)}.", metavar="NAME"),
+]
+RootOption = Annotated[
+    int | None,
+    typer.Option(
+        "--root",
+        min=0,
+        metavar="RANK",
+        help="Root rank of broadcast and reduce [default: 0].",
+        show_default=False,
+    ),
+]
+WeightsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="FILE",
+        help="Relative shard size of each rank (all_gather, reduce_scatter), or a matrix of demands, "
+        "one row for each sender (all_to_all): a JSON list, or numbers in lines; - is standard input.",
+    ),
+]
+InNetworkOption = Annotated[
+    bool,
+    typer.Option(
+        "--in-network",
+        help="Use switches that can copy (multicast) or add (aggregate), and print both optima.",
+    ),
+]
+TreesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--trees",
+        metavar="K|auto:P%",
+        help="Trees per root: a number, or auto:1% for the fewest within 1% of the optimum "
+        "[default: as many as the exact optimum needs].",
+    ),
+]
+
+
+def make_problem(
+    topology: Topology, collective: Collective, *, root: int | None, weights: str | None
+) -> Problem:
+    """The problem that the options describe; a rooted collective without ``--root`` has root 0."""
+    if collective.rooted and root is None:
+        root = 0
+    if weights is None:
+        return Problem(topology=topology, collective=collective, root=root)
+    if collective is Collective.ALL_TO_ALL:
+        return Problem(topology=topology, collective=collective, root=root, demands=read_demands(weights))
+    return Problem(topology=topology, collective=collective, root=root, weights=read_weights(weights))
+
+
+def parse_trees(text: str | None) -> tuple[int | None, Fraction | None]:
+    """The value of ``--trees``: a number of trees, or ``auto:`` with a tolerance in percent.
+
+    >>> parse_trees("4"), parse_trees("auto:1%"), parse_trees(None)
+    ((4, None), (None, Fraction(1, 100)), (None, None))
+
+    Raises:
+        InputError: If it is neither.
+    """
+    if text is None:
+        return None, None
+    automatic = re.fullmatch(r"auto:([0-9]{1,3}(\.[0-9]{1,9})?)%", text)
+    if automatic:
+        return None, Fraction(automatic[1]) / 100
+    if re.fullmatch(r"[0-9]{1,9}", text) and int(text) > 0:
+        return int(text), None
+    msg = f"expected --trees to be a number of 1 or more or a tolerance such as auto:1%, found {text!r}."
+    raise InputError(msg)

@@ -1,0 +1,300 @@
+"""Plan a problem from end to end: bound it, plan it, verify the plan, and gather what an engineer asks next.
+
+``coppice plan`` and ``coppice.plan`` run this. The parts know nothing of each other: the bound comes from the
+topology alone, and the verifier counts what the planner made.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from coppice.bounds.describe import describe_cut
+from coppice.bounds.figures import asked_bound
+from coppice.bounds.result import Bound, Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.all_to_all import plan_all_to_all
+from coppice.planners.forest import plan_forest
+from coppice.planners.ring import RingPlan, best_ring
+from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline
+from coppice.schedule.forest import Forest
+from coppice.schedule.loads import forest_loads, schedule_loads
+from coppice.schedule.plan import Plan
+from coppice.schedule.report import Report
+from coppice.schedule.schedule import Schedule
+from coppice.schedule.shape import Shape, shape
+from coppice.schedule.verify import verify
+
+__all__ = ["PlannedResult", "Stopwatch", "peak_rss_bytes", "plan"]
+
+RING_RANKS = 256
+"""Up to this many ranks the best ring is searched by default; it takes longer than the plan beyond."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedResult:
+    """A verified plan with its figures.
+
+    Attributes:
+        plan: The plan, with the bound that it is measured by.
+        report: What the verifier says.
+        shape: Trees and heights, None for a plan that is no forest.
+        pipeline: Latency and pipeline fill (a model, see :mod:`coppice.schedule.cost`).
+        ring: The best ring on the same topology, or None.
+        ring_searched: Whether a ring was looked for: without, ``ring`` says nothing.
+        seconds: Seconds of each stage by name: bound, plan, verify, figures, ring.
+        peak_rss_bytes: Most memory that the process ever held, in bytes.
+    """
+
+    plan: Plan
+    report: Report
+    shape: Shape | None
+    pipeline: PipelineModel
+    ring: RingPlan | None
+    ring_searched: bool
+    seconds: dict[str, float]
+    peak_rss_bytes: int
+
+    @property
+    def bound(self) -> Bound:
+        """The optimum."""
+        if self.plan.bound is None:
+            msg = "a planned result has a bound, found none: plan with `coppice.plan`."
+            raise InputError(msg)
+        return self.plan.bound
+
+    @property
+    def inv_rate(self) -> Fraction:
+        """Time per shard that the plan takes, counted by the verifier."""
+        return self.report.inv_rate if self.report.inv_rate is not None else self.plan.inv_rate
+
+    @property
+    def algbw_gb_per_s(self) -> Fraction:
+        """Algorithm bandwidth M / time that the plan reaches, in GB/s, exact."""
+        return self.plan.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)
+
+    @property
+    def busbw_gb_per_s(self) -> Fraction:
+        """Bus bandwidth that the plan reaches, in GB/s, exact."""
+        problem = self.plan.problem
+        return self.algbw_gb_per_s * problem.collective.busbw_factor(problem.topology.num_ranks)
+
+    @property
+    def loss(self) -> Fraction:
+        """Share of the optimal rate that the plan does not reach (0: optimal)."""
+        return 1 - self.bound.inv_rate / self.inv_rate if self.inv_rate else Fraction(0)
+
+    @property
+    def trees_per_root(self) -> int | None:
+        """Trees at each root, None where roots differ or there are no trees."""
+        return self.shape.trees_per_root if self.shape is not None else None
+
+    @property
+    def ring_gain(self) -> Fraction | None:
+        """Rate of the plan over that of the best ring, None where there is no ring."""
+        if self.ring is None or not self.inv_rate:
+            return None
+        return self.ring.inv_rate / self.inv_rate
+
+    def record(self) -> dict[str, Any]:
+        """The figures as JSON values: fractions are strings, nodes are named."""
+        problem, topology = self.plan.problem, self.plan.topology
+        found, trees, gain = self.bound, self.shape, self.ring_gain
+        worst = self.report.worst_link
+        return {
+            "collective": problem.collective.value,
+            "topology": topology.name,
+            "topology_sha256": topology.sha256,
+            "ranks": topology.num_ranks,
+            "root": problem.root,
+            "inv_rate": str(found.inv_rate),
+            "algbw_gb_per_s": float(found.algbw_gb_per_s),
+            "algbw_exact": str(found.algbw_gb_per_s),
+            "busbw_gb_per_s": float(found.busbw_gb_per_s),
+            "busbw_exact": str(found.busbw_gb_per_s),
+            "cut": [topology.node_ids[node] for node in found.cut],
+            "cut_in_words": describe_cut(found),
+            "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
+            "alternatives": {name: str(rate) for name, rate in found.alternatives.items()},
+            "planner": self.plan.planner,
+            "planned_inv_rate": str(self.inv_rate),
+            "planned_algbw_gb_per_s": float(self.algbw_gb_per_s),
+            "planned_algbw_exact": str(self.algbw_gb_per_s),
+            "planned_busbw_gb_per_s": float(self.busbw_gb_per_s),
+            "optimal": self.loss == 0,
+            "loss": str(self.loss),
+            "ring_algbw_exact": None if self.ring is None else str(self.ring.algbw_gb_per_s),
+            "ring_gain": None if gain is None else float(gain),
+            "trees_per_root": self.trees_per_root,
+            "distinct_trees": None if trees is None else trees.distinct_trees,
+            "max_height": None if trees is None else trees.max_height,
+            "mean_height": None if trees is None else float(trees.mean_height),
+            "max_link_load": None if self.report.max_link_load is None else str(self.report.max_link_load),
+            "worst_link": None if worst < 0 else _link_name(self.plan, worst),
+            "size_bytes_at_50_percent": _rounded(self.pipeline.size_bytes_at(0.5)),
+            "size_bytes_at_90_percent": _rounded(self.pipeline.size_bytes_at(0.9)),
+            "verified": self.report.ok,
+            "seconds": self.seconds["bound"] + self.seconds["plan"],
+            "verify_seconds": self.seconds["verify"],
+            "seconds_by_stage": self.seconds,
+            "peak_rss_bytes": self.peak_rss_bytes,
+        }
+
+
+@dataclass
+class Stopwatch:
+    """Seconds by name of stage, and a listener that is told each stage as it begins."""
+
+    on_stage: Callable[[str], None] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str, words: str) -> Iterator[None]:
+        """Time the body as stage ``name``."""
+        if self.on_stage is not None:
+            self.on_stage(words)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def plan(
+    problem: Problem,
+    *,
+    trees: int | None = None,
+    tolerance: Fraction | None = None,
+    in_network: bool = False,
+    ring: bool | None = None,
+    on_stage: Callable[[str], None] | None = None,
+) -> PlannedResult:
+    """Plan ``problem``, verify the plan, and gather its figures.
+
+    Args:
+        problem: What to plan.
+        trees: Trees per root, or None for as many as the exact optimum takes.
+        tolerance: Instead of ``trees``: the fewest whose time is within this share of the optimum.
+        in_network: Switches that can copy or add may do so.
+        ring: Look for the best ring to compare with; None does so up to 256 ranks.
+        on_stage: Called with a few words as each stage begins, for progress.
+
+    Raises:
+        InputError: If the problem has no meaning on its topology, or an option does not fit it.
+        UnreachableError: If some rank cannot be reached.
+        CheckError: If the plan does not verify, which would be a defect of the planner.
+        KeyboardInterrupt: Within a fraction of a second after Ctrl-C.
+
+    Examples:
+        >>> from coppice.topology.model import Link, Node, Topology
+        >>> wires = [Link(src=a, dst=b, gb_per_s=Fraction(25)) for a, b in ("ab", "bc", "ca")]
+        >>> topology = Topology.of("ring", [Node(id=name) for name in "abc"], wires)
+        >>> result = plan(Problem(topology=topology, collective=Collective.ALL_GATHER))
+        >>> result.algbw_gb_per_s, result.loss, result.report.ok
+        (Fraction(75, 1), Fraction(0, 1), True)
+    """
+    _check_options(problem, trees, tolerance)
+    watch = Stopwatch(on_stage)
+    with watch.stage("bound", "computing the bound"):
+        found = asked_bound(problem, in_network=in_network)
+    with watch.stage("plan", "planning"):
+        body = _body(problem, trees=trees, tolerance=tolerance)
+    peak = peak_rss_bytes()
+    with watch.stage("verify", "verifying the plan"):
+        made = _plan(problem, body, found, trees=trees, tolerance=tolerance, in_network=in_network)
+        report = verify(made)
+        report.require_ok()
+    with watch.stage("figures", "measuring the trees"):
+        trees_shape = shape(body) if isinstance(body, Forest) else None
+        pipeline = _pipeline(problem, body, made.inv_rate)
+    searched = ring if ring is not None else problem.topology.num_ranks <= RING_RANKS
+    best: RingPlan | None = None
+    if searched:
+        with watch.stage("ring", "looking for the best ring"):
+            best = best_ring(problem)
+    return PlannedResult(
+        plan=made,
+        report=report,
+        shape=trees_shape,
+        pipeline=pipeline,
+        ring=best,
+        ring_searched=searched,
+        seconds=watch.seconds,
+        peak_rss_bytes=peak,
+    )
+
+
+def peak_rss_bytes() -> int:
+    """Most memory that this process ever held, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _check_options(problem: Problem, trees: int | None, tolerance: Fraction | None) -> None:
+    """Refuse options that contradict the problem or each other."""
+    if trees is not None and tolerance is not None:
+        msg = f"expected a number of trees or a tolerance, found both ({trees} and {tolerance}): give one."
+        raise InputError(msg)
+    if problem.collective is Collective.ALL_TO_ALL and (trees is not None or tolerance is not None):
+        msg = "all_to_all is routed and not made of trees: leave out `--trees`."
+        raise InputError(msg)
+
+
+def _body(problem: Problem, *, trees: int | None, tolerance: Fraction | None) -> Forest | Schedule:
+    """The forest or schedule of the planner that fits the collective."""
+    if problem.collective is Collective.ALL_TO_ALL:
+        return plan_all_to_all(problem)
+    return plan_forest(problem, trees=trees, tolerance=tolerance)
+
+
+def _plan(
+    problem: Problem,
+    body: Forest | Schedule,
+    found: Bound,
+    *,
+    trees: int | None,
+    tolerance: Fraction | None,
+    in_network: bool,
+) -> Plan:
+    """The plan with its provenance; it claims the time that its busiest link takes."""
+    if isinstance(body, Forest):
+        loads = forest_loads(body, problem.weights)
+        return Plan(
+            problem=problem,
+            inv_rate=loads.inv_rate,
+            forest=body,
+            bound=found,
+            planner="forest",
+            parameters={
+                "trees": trees,
+                "tolerance": None if tolerance is None else str(tolerance),
+                "in_network": in_network,
+            },
+        )
+    loads = schedule_loads(body, problem.weights, problem.demands)
+    return Plan(problem=problem, inv_rate=loads.inv_rate, schedule=body, bound=found, planner="all_to_all")
+
+
+def _pipeline(problem: Problem, body: Forest | Schedule, inv_rate: Fraction) -> PipelineModel:
+    """How the pipeline of the plan fills."""
+    if isinstance(body, Forest):
+        return forest_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
+    return schedule_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
+
+
+def _link_name(made: Plan, link: int) -> str:
+    """``gpu0 -> nvswitch``."""
+    topology = made.topology
+    return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
+
+
+def _rounded(size_bytes: float) -> int | None:
+    """Whole bytes, None where no size is large enough."""
+    return None if size_bytes == float("inf") else round(size_bytes)
