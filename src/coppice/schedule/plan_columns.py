@@ -21,6 +21,7 @@ from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.schedule import Schedule
 
 __all__ = [
+    "ABSENT",
     "ChunkColumns",
     "EdgeColumns",
     "TransferColumns",
@@ -37,6 +38,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 IdOrNone = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
 Bit = Annotated[int, msgspec.Meta(ge=0, le=1)]
+
+ABSENT = msgspec.Raw()
+"""Stands where a file has no such member."""
 
 _T = TypeVar("_T")
 _PHASE_NAMES = {Phase.BROADCAST: "broadcast", Phase.REDUCE: "reduce"}
@@ -76,7 +80,7 @@ class TransferColumns(msgspec.Struct, forbid_unknown_fields=True):
     op: msgspec.Raw
     path: msgspec.Raw
     step: msgspec.Raw
-    after: msgspec.Raw | None = None
+    after: msgspec.Raw = ABSENT
 
 
 def decode_json(data: bytes | msgspec.Raw, kind: Callable[..., _T] | Any, where: str) -> Any:
@@ -206,7 +210,7 @@ def read_schedule(
     path_start, path_nodes = _read_lists(paths, f"{where}.paths")
     at = f"{where}.transfers"
     src = _column(transfers.src, Id, np.int32, f"{at}.src")
-    if transfers.after is None:
+    if transfers.after == ABSENT:
         after_start = np.zeros(len(src) + 1, dtype=np.int64)
         after = np.zeros(0, dtype=np.int32)
     else:

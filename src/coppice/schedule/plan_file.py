@@ -23,6 +23,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.plan import Parameter, Plan
 from coppice.schedule.plan_columns import (
+    ABSENT,
     ChunkColumns,
     EdgeColumns,
     TransferColumns,
@@ -82,7 +83,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     sha256: str
     trees: TreeColumns | None = None
     edges: EdgeColumns | None = None
-    slot_weight: msgspec.Raw | None = None
+    slot_weight: msgspec.Raw = ABSENT
     chunks: ChunkColumns | None = None
     transfers: TransferColumns | None = None
 
@@ -220,7 +221,7 @@ def _plan(document: _Document, topology: Topology, name: str) -> Plan:
     if document.trees is not None and document.edges is not None and document.transfers is None:
         forest = read_forest(problem, document.paths, document.trees, document.edges, where)
     elif (
-        document.slot_weight is not None
+        document.slot_weight != ABSENT
         and document.chunks is not None
         and document.transfers is not None
         and document.trees is None

@@ -1,0 +1,314 @@
+"""The schedule verifier: symbolic execution, steps, order, exact loads."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from coppice.collectives import Collective
+from coppice.schedule.report import Report
+from coppice.schedule.schedule import Schedule
+from coppice.schedule.verify_schedule import verify_schedule
+from coppice.topology.model import Link, Node, Topology
+from schedule.builders import make_schedule, ring_topology, star_topology
+
+Row = tuple[int, int, int, int, tuple[int, ...] | None, int]
+COPY, ADD = 0, 1
+
+
+def complete(n: int) -> Topology:
+    links = [Link(src=f"g{i}", dst=f"g{j}", gb_per_s=Fraction(1)) for i in range(n) for j in range(i)]
+    return Topology.of(f"complete{n}", [Node(id=f"g{i}") for i in range(n)], links)
+
+
+def ring_steps(n: int, op: int, first_step: int, ahead: int) -> list[Row]:
+    """n - 1 steps round a ring; in step s rank r passes on block r - s + ahead."""
+    return [
+        ((r - s + ahead) % n, r, (r + 1) % n, op, None, first_step + s)
+        for s in range(n - 1)
+        for r in range(n)
+    ]
+
+
+def ring_all_gather(n: int) -> Schedule:
+    return make_schedule(
+        ring_topology(n), Collective.ALL_GATHER, ring_steps(n, COPY, 0, 0), chunk_slot=range(n)
+    )
+
+
+def ring_reduce_scatter(n: int) -> Schedule:
+    return make_schedule(
+        ring_topology(n), Collective.REDUCE_SCATTER, ring_steps(n, ADD, 0, -1), chunk_slot=range(n)
+    )
+
+
+def ring_all_reduce(n: int) -> Schedule:
+    rows = ring_steps(n, ADD, 0, -1) + ring_steps(n, COPY, n - 1, 0)
+    return make_schedule(ring_topology(n), Collective.ALL_REDUCE, rows, chunk_slot=range(n))
+
+
+def failing(report: Report, text: str) -> bool:
+    return not report.ok and any(text in failure for failure in report.failures)
+
+
+def test_ring_algorithms_have_their_known_times() -> None:
+    assert verify_schedule(ring_all_gather(5)).inv_rate == 4
+    assert verify_schedule(ring_reduce_scatter(5)).inv_rate == 4
+    report = verify_schedule(ring_all_reduce(5))
+    assert report.ok, report.failures
+    assert report.inv_rate == Fraction(8, 5)
+    assert report.redundant == 0
+    assert report.max_link_load == 1
+
+
+def recursive_doubling(n: int, *, stepped: bool) -> Schedule:
+    """All-reduce in which partners exchange what they have: it needs the same-step rule."""
+    rows: list[Row] = []
+    for step in range(n.bit_length() - 1):
+        rows += [(c, r, r ^ (1 << step), ADD, None, step) for r in range(n) for c in range(n)]
+    schedule = make_schedule(complete(n), Collective.ALL_REDUCE, rows, chunk_slot=range(n))
+    return schedule if stepped else replace(schedule, step=np.full_like(schedule.step, -1))
+
+
+def test_rows_of_one_step_read_what_was_there_before() -> None:
+    report = verify_schedule(recursive_doubling(8, stepped=True))
+    assert report.ok, report.failures
+    assert report.inv_rate == 1
+    assert failing(verify_schedule(recursive_doubling(8, stepped=False)), "a second time")
+
+
+def test_double_adds_are_found() -> None:
+    schedule = make_schedule(
+        complete(3),
+        Collective.REDUCE,
+        [(0, 1, 2, ADD, None, -1), (0, 2, 0, ADD, None, -1), (0, 1, 0, ADD, None, -1)],
+        chunk_slot=[0],
+        root=0,
+    )
+    assert failing(
+        verify_schedule(schedule), "adds the contribution of rank 1 to chunk 0 at rank 0 a second time"
+    )
+
+
+def test_missing_contributions_are_found() -> None:
+    rows: list[Row] = [(0, 1, 0, ADD, None, -1)]
+    schedule = make_schedule(complete(3), Collective.REDUCE, rows, chunk_slot=[0], root=0)
+    assert failing(verify_schedule(schedule), "without the contribution of rank 2 (1 missing)")
+
+
+def test_an_overwritten_sum_is_missed() -> None:
+    rows: list[Row] = [(0, 1, 0, ADD, None, -1), (0, 2, 0, COPY, None, -1)]
+    schedule = make_schedule(complete(3), Collective.REDUCE, rows, chunk_slot=[0], root=0)
+    assert failing(verify_schedule(schedule), "without the contribution of rank 0 (2 missing)")
+
+
+def test_sending_before_receiving_is_found() -> None:
+    rows: list[Row] = [(0, 1, 2, COPY, None, -1), (0, 0, 1, COPY, None, -1)]
+    schedule = make_schedule(complete(3), Collective.BROADCAST, rows, chunk_slot=[0], root=0)
+    report = verify_schedule(schedule)
+    assert failing(report, "which rank 1 does not have by then")
+    assert failing(report, "rank 2 never receives chunk 0")
+    turned = make_schedule(complete(3), Collective.BROADCAST, rows[::-1], chunk_slot=[0], root=0)
+    assert verify_schedule(turned).ok
+    assert failing(
+        verify_schedule(replace(turned, step=np.zeros(2, np.int32))), "which rank 1 does not have by then"
+    )
+
+
+def test_redundant_bytes_are_counted_but_allowed() -> None:
+    rows: list[Row] = [(0, 0, 1, COPY, None, -1), (0, 1, 2, COPY, None, -1), (0, 0, 2, COPY, None, -1)]
+    report = verify_schedule(make_schedule(complete(3), Collective.BROADCAST, rows, chunk_slot=[0], root=0))
+    assert report.ok, report.failures
+    assert report.redundant == Fraction(1, 3)
+
+
+def test_writes_in_no_certain_order_are_found() -> None:
+    rows: list[Row] = [(0, 1, 0, ADD, None, 0), (0, 2, 0, COPY, None, 0)]
+    assert failing(
+        verify_schedule(make_schedule(complete(3), Collective.REDUCE, rows, chunk_slot=[0], root=0)),
+        "in no certain order",
+    )
+    rows = [(0, 2, 0, COPY, None, 0), (0, 1, 0, ADD, None, 0)]
+    assert failing(
+        verify_schedule(make_schedule(complete(3), Collective.REDUCE, rows, chunk_slot=[0], root=0)),
+        "in no certain order",
+    )
+
+
+def test_adding_to_nothing_and_to_itself_are_found() -> None:
+    rows: list[Row] = [(0, 0, 1, ADD, None, -1)]
+    assert failing(
+        verify_schedule(make_schedule(complete(2), Collective.BROADCAST, rows, chunk_slot=[0], root=0)),
+        "to nothing at rank 1",
+    )
+    rows = [(0, 0, 1, COPY, None, -1), (0, 1, 1, COPY, (1, 0, 1), -1)]
+    assert failing(
+        verify_schedule(make_schedule(complete(2), Collective.BROADCAST, rows, chunk_slot=[0], root=0)),
+        "to itself",
+    )
+
+
+def pairwise(n: int, *, parts: int = 1) -> Schedule:
+    """All-to-all through a star, every block cut in ``parts`` of growing size."""
+    blocks = [(i, j) for i in range(n) for j in range(n) if i != j]
+    rows: list[Row] = []
+    slots: list[int] = []
+    for i, j in blocks:
+        for _ in range(parts):
+            rows.append((len(slots), i, j, COPY, (i, n, j), -1))
+            slots.append(i * n + j)
+    share = [part + 1 for _ in blocks for part in range(parts)]
+    return make_schedule(star_topology(n), Collective.ALL_TO_ALL, rows, chunk_slot=slots, chunk_share=share)
+
+
+def test_all_to_all_through_a_star() -> None:
+    report = verify_schedule(pairwise(5, parts=3))
+    assert report.ok, report.failures
+    assert report.inv_rate == 4
+
+
+def test_all_to_all_of_64_ranks_is_quick() -> None:
+    schedule = pairwise(64, parts=3)
+    start = time.perf_counter()
+    report = verify_schedule(schedule)
+    assert report.ok, report.failures
+    assert report.inv_rate == 63
+    assert time.perf_counter() - start < 2
+
+
+def test_all_to_all_with_demands() -> None:
+    demands = ((9, 2, 1), (1, 0, 0), (4, 4, 7))
+    rows: list[Row] = [
+        (c, i, j, COPY, (i, 3, j), -1) for c, (i, j) in enumerate([(0, 1), (0, 2), (1, 0), (2, 0), (2, 1)])
+    ]
+    schedule = make_schedule(
+        star_topology(3),
+        Collective.ALL_TO_ALL,
+        rows,
+        chunk_slot=[1, 2, 3, 6, 7],
+        slot_weight=[0, 4, 2, 2, 0, 0, 8, 8, 0],
+    )
+    report = verify_schedule(schedule, demands=demands)
+    assert report.ok, report.failures
+    assert report.inv_rate == 8
+    assert failing(verify_schedule(schedule), "slot 2 has weight 2")
+    assert failing(verify_schedule(schedule, demands=demands[:2]), "3 x 3")
+
+
+def test_sizes_count_exactly() -> None:
+    rows: list[Row] = [
+        (0, 0, 1, COPY, (0, 2, 1), -1),
+        (1, 0, 1, COPY, (0, 2, 1), -1),
+        (2, 1, 0, COPY, (1, 2, 0), -1),
+    ]
+    schedule = make_schedule(
+        star_topology(2),
+        Collective.ALL_GATHER,
+        rows,
+        chunk_slot=[0, 0, 1],
+        chunk_share=[2**61, 2**61 + 1, 3],
+        slot_weight=[5, 7],
+    )
+    report = verify_schedule(schedule, weights=(5, 7), claimed=Fraction(7))
+    assert report.ok, report.failures
+    assert report.inv_rate == 7
+    assert failing(
+        verify_schedule(schedule, weights=(5, 7), claimed=Fraction(69, 10)), "more than the claimed"
+    )
+    assert failing(verify_schedule(schedule), "expected the share 1/2")
+    assert failing(verify_schedule(schedule, weights=(5, 7, 1)), "one weight for each")
+
+
+def test_slots_without_chunks_are_found() -> None:
+    schedule = ring_all_gather(3)
+    empty = make_schedule(schedule.topology, Collective.ALL_GATHER, [], chunk_slot=[])
+    assert failing(verify_schedule(empty), "slot 0 has weight 1 but no chunks")
+    weightless = replace(empty, collective=Collective.ALL_REDUCE, slot_weight=np.zeros(3, np.int64))
+    assert failing(verify_schedule(weightless), "every slot has weight 0")
+
+
+def test_one_rank_has_nothing_to_do() -> None:
+    alone = Topology.of("one", [Node(id="g0")], [])
+    for collective in Collective:
+        root = 0 if collective.rooted else -1
+        report = verify_schedule(make_schedule(alone, collective, [], chunk_slot=[], root=root))
+        assert report.ok, report.failures
+        assert report.inv_rate == 0
+
+
+def test_order_is_checked() -> None:
+    rows: list[Row] = [(0, 0, 1, COPY, None, -1), (0, 1, 2, COPY, None, -1)]
+    good = make_schedule(complete(3), Collective.BROADCAST, rows, chunk_slot=[0], root=0, after=[(), (0,)])
+    assert verify_schedule(good).ok
+    circular = make_schedule(
+        complete(3), Collective.BROADCAST, rows, chunk_slot=[0], root=0, after=[(1,), ()]
+    )
+    assert failing(verify_schedule(circular), "transfer 0 waits for transfer 1")
+    assert failing(verify_schedule(replace(good, step=np.array([3, 2]))), "steps must not decrease")
+    assert failing(verify_schedule(replace(good, step=np.array([-1, 2]))), "give steps to all")
+
+
+def test_routes_are_checked() -> None:
+    good = ring_all_gather(4)
+    assert failing(verify_schedule(replace(good, path=np.full_like(good.path, -1))), "names no path")
+    assert failing(
+        verify_schedule(replace(good, path=np.zeros_like(good.path))), "but its path 0 runs g0 -> g1"
+    )
+    jump = make_schedule(
+        ring_topology(4), Collective.BROADCAST, [(0, 0, 2, COPY, None, -1)], chunk_slot=[0], root=0
+    )
+    assert failing(verify_schedule(jump), "g0 -> g2")
+
+
+@pytest.mark.parametrize("make", [ring_all_gather, ring_reduce_scatter, ring_all_reduce])
+@pytest.mark.parametrize("damage", ["drop", "double", "reaim", "retime", "rechunk", "flip"])
+def test_every_damage_is_found(make: object, damage: str) -> None:
+    schedule = make(6)  # type: ignore[operator]
+    for row in range(0, schedule.num_transfers, 7):
+        keep = np.arange(schedule.num_transfers)
+        if damage == "drop":
+            keep = np.delete(keep, row)
+        if damage == "double":
+            keep = np.insert(keep, row, row)
+        columns = {
+            name: getattr(schedule, name)[keep] for name in ("chunk", "src", "dst", "op", "path", "step")
+        }
+        if damage == "reaim":
+            columns["dst"][row] = (columns["dst"][row] + 1) % 6
+        if damage == "retime":
+            columns["step"][row] += 1
+        if damage == "rechunk":
+            columns["chunk"][row] = (columns["chunk"][row] + 1) % 6
+        if damage == "flip":
+            columns["op"][row] = 1 - columns["op"][row]
+        broken = replace(schedule, **columns, after_start=np.zeros(len(keep) + 1, np.int64))
+        report = verify_schedule(broken)
+        if damage == "double" and schedule.op[row] == COPY:
+            assert report.redundant > 0
+        else:
+            assert not report.ok, (row, damage)
+
+
+MALFORMED: list[tuple[str, object]] = [
+    ("chunk_slot", np.array([0, 1, 2, 1])),
+    ("chunk_share", np.array([1, 1, 0, 1])),
+    ("slot_weight", np.array([1, 1, 1])),
+    ("chunk", np.full(12, 4)),
+    ("op", np.full(12, 2)),
+    ("src", np.full(12, 4)),
+    ("dst", np.full(12, -1)),
+    ("path", np.full(12, 99)),
+    ("after", np.array([12])),
+    ("after_start", np.zeros(12, np.int64)),
+    ("root", 2),
+]
+
+
+@pytest.mark.parametrize(("name", "column"), MALFORMED)
+def test_malformed_columns_are_named(name: str, column: object) -> None:
+    report = verify_schedule(replace(ring_all_gather(4), **{name: column}))
+    assert failing(report, name)
