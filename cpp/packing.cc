@@ -33,6 +33,7 @@ class Packer {
         check_capacity_(graph.num_arcs()),
         check_supply_(graph.num_vertices()) {
     for (Arc e = 0; e < graph.num_arcs(); ++e) residual_[action.cls[e]] = capacity[e];
+    inside_.assign(graph.num_vertices(), 0);
     for (Vertex v = graph.num_vertices(); v-- > 0;) representative_[action.orbit[v]] = v;
     for (Vertex v = 0; v < graph.num_vertices(); ++v) {
       if (representative_[action.orbit[v]] != v) continue;
@@ -41,6 +42,7 @@ class Packer {
       largest_root_ = std::max(largest_root_, roots[v]);
       if (roots[v] > 0) root_queue_.push_back(v);
     }
+    first_residual_ = residual_;
   }
 
   Packing run() {
@@ -126,21 +128,75 @@ class Packer {
   std::vector<std::vector<Vertex>> violated_sets(std::size_t limit) {
     ++result_.stats.checks;
     for (Arc e = 0; e < graph_.num_arcs(); ++e) check_capacity_[e] = residual_[action_.cls[e]];
-    for (Vertex v = 0; v < graph_.num_vertices(); ++v) check_supply_[v] = roots_left_[representative_[action_.orbit[v]]];
+    for (Vertex v = 0; v < graph_.num_vertices(); ++v) check_supply_[v] = supply_of(v);
     return check_.violated(check_capacity_, check_supply_, remaining_, limit, stop_);
   }
 
-  Amount slack(const std::vector<Vertex>& set) {
-    if (inside_.empty()) inside_.assign(graph_.num_vertices(), 0);
+  Amount supply_of(Vertex v) const { return roots_left_[representative_[action_.orbit[v]]]; }
+
+  // How much c(in(X)) changes when v moves into X (if it is outside) or out of X (if it is inside).
+  Amount change_by_moving(Vertex v, const std::vector<Amount>& capacity) const {
+    Amount joining = 0;
+    for (Arc e : graph_.in(v))
+      if (!inside_[graph_.tail(e)]) joining += capacity[action_.cls[e]];
+    for (Arc e : graph_.out(v))
+      if (inside_[graph_.head(e)]) joining -= capacity[action_.cls[e]];
+    return inside_[v] ? -joining : joining;
+  }
+
+  // Among sets that are violated as badly, one that was scarcest from the beginning says most about trees to come: two
+  // links in a row make equal cuts only after both are used up. Moves single switches until none improves.
+  void tighten(std::vector<Vertex>& set) {
     for (Vertex v : set) inside_[v] = 1;
-    Amount value = -remaining_;
+    std::vector<Vertex> touched = set;
+    auto touch = [&](Vertex v) {
+      if (!terminal_[v]) touched.push_back(v);
+    };
     for (Vertex v : set) {
-      value += roots_left_[representative_[action_.orbit[v]]];
-      for (Arc e : graph_.in(v))
-        if (!inside_[graph_.tail(e)]) value += residual_[action_.cls[e]];
+      for (Arc e : graph_.in(v)) touch(graph_.tail(e));
+      for (Arc e : graph_.out(v)) touch(graph_.head(e));
     }
-    for (Vertex v : set) inside_[v] = 0;
-    return value;
+    std::sort(touched.begin(), touched.end());
+    touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (Vertex v : touched) {
+        if (terminal_[v]) continue;
+        Amount now = change_by_moving(v, residual_);
+        if (now > 0 || (now == 0 && change_by_moving(v, first_residual_) >= 0)) continue;
+        inside_[v] ^= 1;
+        moved = true;
+      }
+    }
+    set.clear();
+    for (Vertex v : touched)
+      if (inside_[v]) set.push_back(v), inside_[v] = 0;
+  }
+
+  // Sets to learn, in the state in which they were found violated.
+  void prepare(std::vector<std::vector<Vertex>>& sets) {
+    auto drop_repeated = [&] {
+      std::sort(sets.begin(), sets.end());
+      sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
+    };
+    for (auto& set : sets) std::sort(set.begin(), set.end());
+    drop_repeated();
+    for (auto& set : sets) tighten(set);
+    drop_repeated();
+  }
+
+  void learn(std::vector<std::vector<Vertex>> sets) {
+    for (auto& set : sets) {
+      for (Vertex v : set) inside_[v] = 1;
+      Amount slack = -remaining_;
+      for (Vertex v : set) {
+        slack += supply_of(v);
+        for (Arc e : graph_.in(v))
+          if (!inside_[graph_.tail(e)]) slack += residual_[action_.cls[e]];
+      }
+      for (Vertex v : set) inside_[v] = 0;
+      cuts_.add(std::move(set), slack);
+    }
   }
 
   // Checks the batch, gives trees back until (I) holds, learns every violated cut, and takes the rest for good.
@@ -153,10 +209,8 @@ class Packer {
       if (sets.empty()) break;
       clean = false;
       std::int32_t first = cuts_.size();
-      for (auto& set : sets) {
-        Amount value = slack(set);
-        cuts_.add(std::move(set), value);
-      }
+      prepare(sets);
+      learn(std::move(sets));
       give_back(first);
     }
     std::erase_if(batch_, [](const Tree& tree) { return tree.multiplicity == 0; });
@@ -193,11 +247,9 @@ class Packer {
     ++result_.stats.checks;
     auto sets = partial_->violated(*this);
     if (sets.empty()) return false;
+    prepare(sets);
     grower_.abandon();
-    for (auto& set : sets) {
-      Amount value = slack(set);
-      cuts_.add(std::move(set), value);
-    }
+    learn(std::move(sets));
     return true;
   }
 
@@ -290,6 +342,7 @@ class Packer {
   FeasibilityCheck<Amount> check_;
   std::vector<Amount> check_capacity_, check_supply_;
   std::optional<PartialCheck> partial_;
+  std::vector<Amount> first_residual_;   // as it was given
   std::vector<std::uint8_t> inside_, on_path_;
   Packing result_;
 };
