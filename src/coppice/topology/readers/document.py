@@ -27,6 +27,7 @@ _LINK_KEYS = ("from", "to", "gb_per_s", "latency_us", "duplex")
 _KINDS = {kind.name.lower(): kind for kind in NodeKind}
 _MAX_RANK = 2**31
 _MAX_NUMBER = 64
+_HUGE = 10**15
 _MAX_SOURCE = 1000
 
 
@@ -187,15 +188,17 @@ class _Document:
         """A number >= 0, exactly; float and Decimal count as the decimal they print as."""
         if isinstance(value, bool) or not isinstance(value, (str, int, float, Decimal, Fraction)):
             self.fail(path, what, value, "give one")
-        if isinstance(value, int) and abs(value) >= 2**62:
-            self.fail(path, what, NumberText("a number of 2^62 or more"), "check its unit")
-        text = str(value)
+        huge = isinstance(value, int) and abs(value) >= _HUGE
+        text = f"at least {_HUGE:.0e}" if huge else str(value)
         if len(text) > _MAX_NUMBER:
             self.fail(path, what, NumberText(f"{text[:20]}..."), f"use at most {_MAX_NUMBER} characters")
         try:
-            return exact_rate(text, where=self.where + path)
+            number = Fraction(_HUGE) if huge else exact_rate(text, where=self.where + path)
         except InputError:
             self.fail(path, f"{what}, 0 or more", NumberText(text), "mend it")
+        if number >= _HUGE:
+            self.fail(path, what, NumberText(text), "check its unit")
+        return number
 
     def mapping(self, value: object, path: str, keys: Sequence[str]) -> Mapping[str, Any]:
         if isinstance(value, DuplicateKey):
@@ -243,8 +246,8 @@ def _described(value: object) -> str:
         return "an object"
     if isinstance(value, (list, tuple)):
         return f"a list of {len(value)}"
-    if isinstance(value, int) and abs(value) >= 2**62:
-        return "a number of 2^62 or more"
+    if isinstance(value, int) and abs(value) >= _HUGE:
+        return f"a number of {_HUGE:.0e} or more"
     return repr(value)[:_MAX_NUMBER]
 
 

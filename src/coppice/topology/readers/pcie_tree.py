@@ -102,15 +102,11 @@ def attach(
     cpus = _cpus(graph, levels[Distance.CPU], devices, numa=numa, host=host)
     graph.connect_cpus(dict.fromkeys(cpus.values(), rates.socket))
     uplink: dict[Hashable, str] = {}
-    for level in (Distance.SWITCHES, Distance.ONE_SWITCH):
-        for members in _grouped(levels[level], devices):
-            above = uplink.get(members[0], cpus[levels[Distance.CPU].find(members[0])])
-            finer = {levels[Distance.ONE_SWITCH].find(member) for member in members}
-            if len(members) == 1 or (level is Distance.SWITCHES and len(finer) == 1):
-                continue
-            switch = graph.add(f"pcie{graph.counts.get(Part.BRIDGE, 0)}", Part.BRIDGE, host=host)
-            graph.connect(switch, above, rates.link)
-            uplink.update(dict.fromkeys(members, switch))
+    for members in _switches(levels, devices):
+        above = uplink.get(members[0], cpus[levels[Distance.CPU].find(members[0])])
+        switch = graph.add(f"pcie{graph.counts.get(Part.BRIDGE, 0)}", Part.BRIDGE, host=host)
+        graph.connect(switch, above, rates.link)
+        uplink.update(dict.fromkeys(members, switch))
     for device, node in devices.items():
         above = uplink.get(device, cpus[levels[Distance.CPU].find(device)])
         is_nic = graph.drafts[node].part is Part.NIC
@@ -155,8 +151,15 @@ def _cpus(
     return result
 
 
-def _grouped(groups: Groups, devices: Iterable[str]) -> list[list[str]]:
-    result: dict[Hashable, list[str]] = {}
+def _switches(levels: dict[Distance, Groups], devices: Iterable[str]) -> list[list[str]]:
+    """The devices below each switch, in the order of the first of them, upper switches first."""
+    grouped: dict[tuple[Distance, Hashable], list[str]] = {}
     for device in devices:
-        result.setdefault(groups.find(device), []).append(device)
-    return list(result.values())
+        for level in (Distance.SWITCHES, Distance.ONE_SWITCH):
+            grouped.setdefault((level, levels[level].find(device)), []).append(device)
+    fine = levels[Distance.ONE_SWITCH]
+    return [
+        members
+        for (level, _), members in grouped.items()
+        if len(members) > 1 and (level is Distance.ONE_SWITCH or len({fine.find(m) for m in members}) > 1)
+    ]
