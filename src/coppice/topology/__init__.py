@@ -45,6 +45,7 @@ from coppice.topology.presets import (
 )
 from coppice.topology.routing import Router
 from coppice.topology.sources import resolve
+from coppice.topology.summary import summarize
 
 __all__ = [
     "PRESETS",
@@ -92,5 +93,6 @@ __all__ = [
     "set_link_rate",
     "star",
     "subset",
+    "summarize",
     "torus",
 ]

@@ -88,7 +88,8 @@ def repeated(host: Host, count: int) -> list[Host]:
         raise InputError(msg)
     if count == 1:
         return [host]
-    return [replace(host, name=f"{host.name}{i}") for i in range(count)]
+    separator = "-" if host.name[-1:].isdigit() else ""
+    return [replace(host, name=f"{host.name}{separator}{i}") for i in range(count)]
 
 
 def compose(hosts: Sequence[Host], fabric: Fabric | None, *, name: str, source: str = "") -> Topology:

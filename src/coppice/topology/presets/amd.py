@@ -76,13 +76,14 @@ def _mi300x(rates: RateClass, *, nics: str = "link") -> Box:
     )
 
 
-_MEASURED = "measured: RCCL src/graph/topo.h"
+_MEASURED = "RCCL src/graph/topo.h"
 
 PRESETS = (
     box_preset(
         name="mi100",
         description="8 MI100 in two hives of 4 (xGMI, all linked); a CPU and a 25 GB/s NIC per hive",
-        source=f"MI100 data sheet: 3 xGMI links of 46 GB/s; PCIe 4 x16; CPU to CPU 16 GB/s; {_MEASURED}",
+        source="MI100 data sheet: 3 xGMI links of 46 GB/s; PCIe 4 x16; CPU to CPU 16 GB/s",
+        measured=_MEASURED,
         box=_mi100,
         fabric=SwitchFabric(),
         parameters=(
@@ -93,14 +94,16 @@ PRESETS = (
         name="mi250",
         description="8 MI250 = 16 dies, xGMI in units of 50 GB/s; 16 GB/s to one network switch per die",
         source="MI250 data sheet: xGMI 50 GB/s per link; links and NIC rate as in the published ForestColl "
-        f"experiments; {_MEASURED}",
+        "experiments",
+        measured=_MEASURED,
         box=_mi250,
         fabric=SwitchFabric(),
     ),
     box_preset(
         name="mi300x",
         description="8 MI300X, every two linked by xGMI of 64 GB/s; a 50 GB/s NIC and rail per GPU",
-        source=f"MI300X data sheet: 7 xGMI links of 64 GB/s; 400 Gb/s per GPU; {_MEASURED}",
+        source="MI300X data sheet: 7 xGMI links of 64 GB/s; 400 Gb/s per GPU",
+        measured=_MEASURED,
         box=_mi300x,
         fabric=RailFabric(),
         parameters=(nics_parameter("link"),),

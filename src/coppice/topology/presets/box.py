@@ -88,6 +88,7 @@ def box_preset(
     name: str,
     description: str,
     source: str,
+    measured: str,
     box: Callable[..., Box],
     fabric: Fabric,
     parameters: tuple[Parameter, ...] = (),
@@ -97,7 +98,8 @@ def box_preset(
     Args:
         name: Name of the preset.
         description: One line.
-        source: Where the figures come from.
+        source: Where the nominal figures come from.
+        measured: Where the measured figures of the links come from.
         box: Makes one box from the class of rates and the values of ``parameters``.
         fabric: Joins several boxes unless the caller chooses another.
         parameters: Beyond ``rates`` and the fabric's.
@@ -117,7 +119,8 @@ def box_preset(
         one = host(rates=rates, **inside)
         title = name if boxes == 1 else f"{boxes} x {name}"
         hosts = repeated(one, boxes)
-        return compose(hosts, None if boxes == 1 else chosen, name=title, source=f"{source} [{rates}]")
+        figures = source if rates == RateClass.NOMINAL else f"{measured} (measured); {source}"
+        return compose(hosts, None if boxes == 1 else chosen, name=title, source=figures)
 
     fixed = (
         Parameter(name="boxes", parse=integer, default="1", description="number of boxes"),
@@ -138,7 +141,7 @@ def box_preset(
     return Preset(
         name=name,
         description=description,
-        source=source,
+        source=f"{source}; measured rates: {measured}",
         parameters=(*fixed, *parameters, *network),
         build=build,
         host=host,

@@ -101,20 +101,22 @@ def _gpus(default: int) -> Parameter:
     return Parameter(name="gpus", parse=integer, default=str(default), description="GPUs per box")
 
 
-_MEASURED = "measured: NCCL src/graph/topo.h"
+_MEASURED = "NCCL src/graph/topo.h"
 
 PRESETS = (
     box_preset(
         name="dgx-1v",
         description="8 V100, NVLink hybrid cube mesh; 4 NICs of 12 GB/s on GPUs 0, 2, 5, 7",
-        source=f"DGX-1 (V100) white paper: NVLink 2, 25 GB/s per link; NICs behind PCIe 3 x16; {_MEASURED}",
+        source="DGX-1 (V100) white paper: NVLink 2, 25 GB/s per link; NICs behind PCIe 3 x16",
+        measured=_MEASURED,
         box=_dgx_1v,
         fabric=SwitchFabric(),
     ),
     box_preset(
         name="dgx-a100",
         description="8 A100 on NVSwitch, 300 GB/s each; 8 NICs of 25 GB/s, on an odd and an even switch",
-        source=f"DGX A100 data sheet: 12 NVLinks of 25 GB/s per GPU, 8 ports of 200 Gb/s; {_MEASURED}",
+        source="DGX A100 data sheet: 12 NVLinks of 25 GB/s per GPU, 8 ports of 200 Gb/s",
+        measured=_MEASURED,
         box=_dgx_a100,
         fabric=RailFabric(rails=2),
         parameters=(nics_parameter("node"),),
@@ -122,15 +124,16 @@ PRESETS = (
     box_preset(
         name="dgx-a100-pcie",
         description="dgx-a100 with its PCIe switches (2 GPUs and 2 NICs each) and CPUs",
-        source="DGX A100 data sheet and PCIe layout: PCIe 4 x16, 32 GB/s; CPU to CPU 16 GB/s and "
-        f"{_MEASURED}",
+        source="DGX A100 data sheet and PCIe layout: PCIe 4 x16, 32 GB/s; CPU to CPU 16 GB/s",
+        measured=_MEASURED,
         box=_dgx_a100_pcie,
         fabric=RailFabric(rails=2),
     ),
     box_preset(
         name="dgx-h100",
         description="8 H100 on NVSwitch, 450 GB/s each; a 50 GB/s NIC and rail per GPU",
-        source=f"DGX H100 data sheet: 18 NVLinks of 25 GB/s per GPU, 8 ports of 400 Gb/s; {_MEASURED}",
+        source="DGX H100 data sheet: 18 NVLinks of 25 GB/s per GPU, 8 ports of 400 Gb/s",
+        measured=_MEASURED,
         box=_hopper,
         fabric=RailFabric(),
         parameters=(_gpus(8), nics_parameter("link")),
@@ -138,7 +141,8 @@ PRESETS = (
     box_preset(
         name="hgx-h200",
         description="8 H200 on NVSwitch, 450 GB/s each; a 50 GB/s NIC and rail per GPU",
-        source=f"HGX H200 data sheet: 18 NVLinks of 25 GB/s per GPU; 400 Gb/s per GPU; {_MEASURED}",
+        source="HGX H200 data sheet: 18 NVLinks of 25 GB/s per GPU; 400 Gb/s per GPU",
+        measured=_MEASURED,
         box=_hopper,
         fabric=RailFabric(),
         parameters=(_gpus(8), nics_parameter("link")),
@@ -146,7 +150,8 @@ PRESETS = (
     box_preset(
         name="dgx-b200",
         description="8 B200 on NVSwitch, 900 GB/s each; a 50 GB/s NIC and rail per GPU",
-        source=f"DGX B200 data sheet: 18 NVLinks of 50 GB/s per GPU, 8 ports of 400 Gb/s; {_MEASURED}",
+        source="DGX B200 data sheet: 18 NVLinks of 50 GB/s per GPU, 8 ports of 400 Gb/s",
+        measured=_MEASURED,
         box=_blackwell,
         fabric=RailFabric(),
         parameters=(_gpus(8), nics_parameter("link")),
@@ -154,7 +159,8 @@ PRESETS = (
     box_preset(
         name="gb200-nvl72",
         description="72 B200 of 18 trays on one NVSwitch, 900 GB/s each; one 50 GB/s NIC per GPU, 4 rails",
-        source=f"GB200 NVL72 data sheet: 18 NVLinks of 50 GB/s per GPU; 400 Gb/s per GPU; {_MEASURED}",
+        source="GB200 NVL72 data sheet: 18 NVLinks of 50 GB/s per GPU; 400 Gb/s per GPU",
+        measured=_MEASURED,
         box=_nvl72,
         fabric=RailFabric(rails=4),
         parameters=(_gpus(72), nics_parameter("link")),

@@ -1,0 +1,200 @@
+"""A topology at a glance: what is in it, how its links group, what each GPU can send, what looks wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.topology.model import NodeKind, Topology
+
+__all__ = ["Imbalance", "LinkGroup", "Summary", "summarize"]
+
+_SHOWN = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkGroup:
+    """Links of one rate between nodes of like names.
+
+    Attributes:
+        src: Name of the nodes that the links leave, without host and number.
+        dst: Name of the nodes that they enter.
+        gb_per_s: Rate of each.
+        count: Number of links; a pair of opposite ones counts once if ``duplex``.
+        duplex: Each link has an equal one the other way.
+    """
+
+    src: str
+    dst: str
+    gb_per_s: Fraction
+    count: int
+    duplex: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Imbalance:
+    """A switch or NIC that can send more than it can receive; GB/s."""
+
+    node: str
+    into: Fraction
+    out: Fraction
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """What :func:`summarize` finds.
+
+    Attributes:
+        name: Name of the topology.
+        source: Where its figures come from.
+        sha256: Hash of everything that decides a plan.
+        ranks: Number of GPUs that take part.
+        relays: Number of other GPUs.
+        nodes: Number of nodes by kind.
+        hosts: Number of hosts by number of their ranks.
+        links: Directed links.
+        groups: Links grouped by ends and rate, the fastest first.
+        gpus: Number of ranks by (rate in, rate out).
+        denominator: Common denominator of the rates.
+        imbalances: Switches and NICs with out > in.
+        warnings: One sentence each.
+    """
+
+    name: str
+    source: str
+    sha256: str
+    ranks: int
+    relays: int
+    nodes: dict[str, int]
+    hosts: dict[int, int]
+    links: int
+    groups: tuple[LinkGroup, ...]
+    gpus: dict[tuple[Fraction, Fraction], int]
+    denominator: int
+    imbalances: tuple[Imbalance, ...]
+    warnings: tuple[str, ...]
+
+
+def summarize(topology: Topology) -> Summary:
+    """A summary of ``topology``.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> box = summarize(preset("dgx-a100"))
+        >>> box.nodes, box.groups[0].count, box.gpus
+        ({'gpu': 8, 'switch': 1}, 8, {(Fraction(300, 1), Fraction(300, 1)): 8})
+    """
+    into = _sums(topology, topology.dst)
+    out = _sums(topology, topology.src)
+    gpus = Counter((into[v], out[v]) for v in topology.rank_nodes.tolist())
+    kinds = Counter(topology.kind.tolist())
+    ranked = topology.host[topology.rank_nodes]
+    per_host = Counter(Counter(ranked[ranked >= 0].tolist()).values())
+    imbalances = tuple(
+        Imbalance(node=topology.node_ids[v], into=into[v], out=out[v])
+        for v in np.flatnonzero(topology.rank < 0).tolist()
+        if out[v] > into[v]
+    )
+    return Summary(
+        name=topology.name,
+        source=topology.source,
+        sha256=topology.sha256,
+        ranks=topology.num_ranks,
+        relays=kinds[NodeKind.GPU] - topology.num_ranks,
+        nodes={kind.name.lower(): kinds[kind] for kind in NodeKind if kinds[kind]},
+        hosts=dict(sorted(per_host.items())),
+        links=topology.num_links,
+        groups=_groups(topology),
+        gpus=dict(sorted(gpus.items())),
+        denominator=topology.denominator,
+        imbalances=imbalances,
+        warnings=tuple(_warnings(topology, into, out, imbalances)),
+    )
+
+
+def _sums(topology: Topology, ends: NDArray[np.int32]) -> list[Fraction]:
+    totals = np.zeros(topology.num_nodes, dtype=np.int64)
+    np.add.at(totals, ends, topology.capacity)
+    seen = {total: Fraction(total, topology.denominator) for total in np.unique(totals).tolist()}
+    return [seen[total] for total in totals.tolist()]
+
+
+def _groups(topology: Topology) -> tuple[LinkGroup, ...]:
+    stems = [_stem(name) for name in topology.node_ids]
+    columns = (topology.src, topology.dst, topology.capacity)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    back = {(a, b): capacity for a, b, capacity in rows}
+    counts: Counter[tuple[str, str, int, bool]] = Counter()
+    for a, b, capacity in rows:
+        duplex = back.get((b, a)) == capacity
+        if not duplex:
+            counts[stems[a], stems[b], capacity, False] += 1
+        elif a < b:
+            counts[stems[a], stems[b], capacity, True] += 1
+    order = sorted(counts, key=lambda key: (-key[2], key[0], key[1], not key[3]))
+    return tuple(
+        LinkGroup(
+            src=src,
+            dst=dst,
+            gb_per_s=Fraction(capacity, topology.denominator),
+            count=counts[src, dst, capacity, duplex],
+            duplex=duplex,
+        )
+        for src, dst, capacity, duplex in order
+    )
+
+
+def _stem(name: str) -> str:
+    """``box0/mlx5_3`` without host and number: ``mlx5``."""
+    last = name.rpartition("/")[2]
+    return last.rstrip("0123456789").rstrip("_-.:#") or last
+
+
+def _warnings(
+    topology: Topology, into: list[Fraction], out: list[Fraction], imbalances: tuple[Imbalance, ...]
+) -> list[str]:
+    ids, found = topology.node_ids, []
+    ranks = topology.rank_nodes.tolist()
+    for rates, verb in ((into, "receive"), (out, "send")):
+        dead = [ids[v] for v in ranks if not rates[v]]
+        if dead and topology.num_ranks > 1:
+            found.append(f"{_listed(dead)} cannot {verb} anything: no link.")
+    both_ways = _reached(topology, ranks[0]) & _reached(topology.transposed(), ranks[0])
+    apart = [ids[v] for v in ranks if not both_ways[v]]
+    if apart:
+        found.append(
+            f"{ids[ranks[0]]} cannot exchange data with {_listed(apart)}: no collective is possible."
+        )
+    idle = [ids[v] for v in np.flatnonzero(topology.rank < 0).tolist() if not into[v] or not out[v]]
+    if idle:
+        found.append(
+            f"{_listed(idle)} forwards nothing: links lead in only one direction, or there are none."
+        )
+    if imbalances:
+        names = _listed([imbalance.node for imbalance in imbalances])
+        found.append(f"{names} can send more than it receives: the cut bound may be out of reach.")
+    return found
+
+
+def _reached(topology: Topology, start: int) -> NDArray[np.bool_]:
+    """Nodes that data from ``start`` can reach."""
+    reached = np.zeros(topology.num_nodes, dtype=np.bool_)
+    reached[start] = True
+    first = np.searchsorted(topology.src, np.arange(topology.num_nodes + 1))
+    queue = [start]
+    while queue:
+        v = queue.pop()
+        near = topology.dst[first[v] : first[v + 1]]
+        fresh = near[~reached[near]]
+        reached[fresh] = True
+        queue.extend(fresh.tolist())
+    return reached
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
