@@ -102,7 +102,7 @@ def describe_cut(bound: Bound) -> str:
         return "no cut limits it: there is nothing to send"
     topology = bound.problem.topology
     found = crossing(bound)
-    tell_senders = len(found.sending_ranks) <= len(found.receiving_ranks) and bool(found.sending_ranks)
+    tell_senders = _tells_senders(topology, found)
     told = found.sending_ranks if tell_senders else found.receiving_ranks
     side = describe_ranks(topology, told) if told else _name_switches(topology, bound.cut)
     verb = _verb(senders=tell_senders, one=len(told) == 1, reduces=bound.problem.collective.reduces)
@@ -110,10 +110,7 @@ def describe_cut(bound: Bound) -> str:
         through = f"{side} {verb} through {_join([_describe_group(topology, g) for g in found.groups])}"
     else:
         through = f"{side} {verb} through no link at all"
-    total = rate_text(found.gb_per_s)
-    if found.shards is not None and found.gb_per_s and found.shards / found.gb_per_s == bound.inv_rate:
-        return f"{through}: {plural(found.shards, 'shard')} over {total} GB/s"
-    return f"{through} ({total} GB/s in all)"
+    return f"{through}{_proof(bound, found)}"
 
 
 def describe_ranks(topology: Topology, ranks: Sequence[int]) -> str:
@@ -163,6 +160,31 @@ def plural(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def _tells_senders(topology: Topology, found: Crossing) -> bool:
+    """Whether to tell the cut from its sending side: that is the one with fewer ranks.
+
+    Of equal sides it is the one with more ends of links: links at a fabric switch are told from the boxes.
+    """
+    senders, receivers = len(found.sending_ranks), len(found.receiving_ranks)
+    if senders != receivers:
+        return 0 < senders < receivers or not receivers
+    links = [link for group in found.groups for link in group.links]
+    return len(np.unique(topology.src[links])) >= len(np.unique(topology.dst[links]))
+
+
+def _proof(bound: Bound, found: Crossing) -> str:
+    """What crosses the cut over which rate, where that alone proves the bound; otherwise its rate."""
+    total = f"{rate_text(found.gb_per_s)} GB/s"
+    if found.gb_per_s and found.shards is not None and found.shards / found.gb_per_s == bound.inv_rate:
+        return f": {plural(found.shards, 'shard')} over {total}"
+    if found.gb_per_s and bound.problem.collective is Collective.ALL_REDUCE:
+        ranks = bound.problem.topology.num_ranks
+        for side in (found.sending_ranks, found.receiving_ranks):
+            if Fraction(2 * len(side), ranks) / found.gb_per_s == bound.inv_rate:
+                return f": {len(side)}/{ranks} of the data over {total} in each of two phases"
+    return f" ({total} in all)"
 
 
 def _verb(*, senders: bool, one: bool, reduces: bool) -> str:

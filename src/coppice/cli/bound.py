@@ -105,7 +105,7 @@ def _tree_fields(figures: BoundFigures, *, asked: bool) -> list[tuple[str, str]]
     if figures.trees_per_root is None:
         return []
     if not asked:
-        return [("trees per root", f"{figures.trees_per_root} reach it exactly")]
+        return [("trees per root", f"{figures.trees_per_root} suffice to reach it exactly")]
     rate = bandwidth_text(figures.algbw_gb_per_s, figures.busbw_gb_per_s)
     most = "" if figures.exact_with_trees else "at most "
     loss = f"{percent_text(figures.loss)} below the optimum" if figures.loss else "optimal"

@@ -118,7 +118,7 @@ def _height_lines(forest: Forest) -> list[str]:
         name = "broadcast" if row.phase == Phase.BROADCAST else "reduce"
         lines.append(
             f"  {bar(float(row.share), width=24)} {percent_text(row.share):>8}  "
-            f"{plural(row.trees, name + ' tree'):>20} of height {row.height}"
+            f"height {row.height:<3} {plural(row.trees, f'{name} tree')}"
         )
     return lines
 
