@@ -1,0 +1,216 @@
+"""The best ring: what NCCL-style rings over the same links can reach, the yardstick beside the optimum.
+
+A ring visits every rank once and comes back; each hop takes one route through switches and NICs (and GPUs
+without a rank, which act as relays), never through another rank. Several rings (channels) share the work by
+exact weights, optimal for the rings found (a linear program). New rings are priced by its dual, so that for
+up to 16 ranks the result is the best that any set of rings can do, and a good heuristic for more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.planners.ring_factors import cable_multigraph, hamiltonian_factors
+from coppice.planners.ring_model import Ring, Traffic, link_counts, reversed_ring, ring_floor
+from coppice.planners.ring_search import boxes_of, search_for
+from coppice.planners.ring_weights import Mix, best_mix
+from coppice.topology.model import Topology
+
+__all__ = ["RingPlan", "best_ring"]
+
+_STEEPNESS = 6.0  # how strongly the load so far raises a link's price
+_PATIENCE = 24  # rounds without gain before the search ends
+
+
+@dataclass(frozen=True, kw_only=True)
+class RingPlan:
+    """Rings that share a collective.
+
+    Attributes:
+        problem: What the rings perform.
+        inv_rate: Exact time per shard (1 / (GB/s)); ``problem.shards / inv_rate`` is the algbw.
+        orders: ``orders[j]``: ranks of ring j in ring order; broadcast and reduce begin at the root.
+        weights: Share of the data that each ring carries; the sum is 1.
+        paths: ``paths[j][i]``: node ids of the route from ``orders[j][i]`` to the next rank, ends included.
+    """
+
+    problem: Problem
+    inv_rate: Fraction
+    orders: tuple[tuple[int, ...], ...]
+    weights: tuple[Fraction, ...]
+    paths: tuple[tuple[tuple[int, ...], ...], ...]
+
+    @property
+    def algbw_gb_per_s(self) -> Fraction:
+        """Data size over time in GB/s, exact."""
+        return self.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)
+
+    @property
+    def busbw_gb_per_s(self) -> Fraction:
+        """Bus bandwidth in GB/s, exact."""
+        return self.algbw_gb_per_s * self.problem.collective.busbw_factor(self.problem.topology.num_ranks)
+
+
+def best_ring(problem: Problem, *, seed: int = 0, rounds: int | None = None) -> RingPlan | None:
+    """The best ring, or set of rings that share the work, found for a problem.
+
+    Args:
+        problem: Any collective but all_to_all, for which there is no ring.
+        seed: Seed of the search's tie-breaks; the same seed gives the same rings.
+        rounds: Number of rings to try; None chooses by size.
+
+    Returns:
+        The rings, or None: for one rank, for all_to_all, and where no ring through all ranks was found since
+        ranks reach each other only through other ranks (certain up to 16 ranks).
+
+    Examples:
+        >>> from coppice.topology.model import Link, Node
+        >>> names = ["a", "b", "c", "d"]
+        >>> square = Topology.of("square", [Node(id=n) for n in names],
+        ...                      [Link(src=a, dst=b, gb_per_s=Fraction(10)) for a, b in zip(names, "bcda")])
+        >>> plan = best_ring(Problem(topology=square, collective=Collective.ALL_GATHER))
+        >>> plan.inv_rate, plan.weights, plan.orders
+        (Fraction(3, 20), (Fraction(1, 2), Fraction(1, 2)), ((0, 1, 2, 3), (0, 3, 2, 1)))
+    """
+    topology = problem.topology
+    if topology.num_ranks < 2 or not topology.num_links or problem.collective is Collective.ALL_TO_ALL:
+        return None
+    traffic = Traffic.of(problem)
+    rng = np.random.default_rng(seed)
+    pool = _Pool(topology, traffic)
+    boxes = boxes_of(topology)
+    floor = ring_floor(topology, traffic, boxes)
+    cables = cable_multigraph(topology) if topology.num_ranks > 2 else None
+    if cables is not None:
+        _add_factors(pool, cables, rng)
+    if not pool.reaches(floor):
+        _search(pool, traffic, boxes, floor=floor, rng=rng, rounds=rounds)
+    return pool.plan(problem)
+
+
+class _Pool:
+    """Rings found so far, without repeats, and the best sharing among them."""
+
+    def __init__(self, topology: Topology, traffic: Traffic) -> None:
+        self.topology, self._traffic = topology, traffic
+        self.rings: list[Ring] = []
+        self._columns: list[NDArray[np.int64]] = []
+        self._known: set[bytes] = set()
+        self.mix: Mix | None = None
+
+    def add(self, ring: Ring) -> bool:
+        """Take a ring and its reverse; False where both load the links like rings already here."""
+        fresh = False
+        for candidate in (ring, reversed_ring(ring, self.topology)):
+            if candidate is None:
+                continue
+            column = link_counts(candidate, self._traffic, self.topology.num_links)
+            if column.tobytes() not in self._known:
+                self._known.add(column.tobytes())
+                self._columns.append(column)
+                self.rings.append(candidate)
+                fresh = True
+        return fresh
+
+    def share(self) -> None:
+        """Solve for the best shares."""
+        self.mix = best_mix(np.array(self._columns), self.topology.capacity)
+
+    def reaches(self, floor: Fraction) -> bool:
+        """The level is that floor, up to rounding: no ring can improve it."""
+        return self.level * self.topology.denominator <= float(floor) * (1 + 1e-9)
+
+    @property
+    def level(self) -> float:
+        """Worst link load over capacity of the best shares, per unit of traffic."""
+        return np.inf if self.mix is None else self.mix.level
+
+    def plan(self, problem: Problem) -> RingPlan | None:
+        """The rings that carry something, with exact weights."""
+        if self.mix is None:
+            return None
+        weights, time = self.mix.exact(self.topology)
+        kept = [j for j, weight in enumerate(weights) if weight]
+        total = sum(weights)
+        rings = [_rotated(self.rings[j], problem) for j in kept]
+        src, dst, rank = self.topology.src, self.topology.dst, self.topology.rank
+        return RingPlan(
+            problem=problem,
+            inv_rate=time * self._traffic.scale,
+            orders=tuple(tuple(rank[list(ring.nodes)].tolist()) for ring in rings),
+            weights=tuple(Fraction(weights[j], total) for j in kept),
+            paths=tuple(
+                tuple((int(src[hop[0]]), *dst[list(hop)].tolist()) for hop in ring.hops) for ring in rings
+            ),
+        )
+
+
+def _rotated(ring: Ring, problem: Problem) -> Ring:
+    """The ring begun at the root, or at rank 0."""
+    at = ring.nodes.index(int(problem.topology.rank_nodes[problem.root or 0]))
+    return Ring(ring.nodes[at:] + ring.nodes[:at], ring.hops[at:] + ring.hops[:at])
+
+
+def _add_factors(pool: _Pool, cables: dict[tuple[int, int], int], rng: np.random.Generator) -> None:
+    """Rings from the Hamiltonian cycles of a regular graph of direct cables, where they are found."""
+    topology = pool.topology
+    nodes, index = topology.rank_nodes.tolist(), topology.link_index
+    ranks = topology.num_ranks
+    cycles = hamiltonian_factors(ranks, cables, rng, tries=max(3, min(40, 8192 // ranks)))
+    for cycle in cycles or ():
+        tour = [nodes[point] for point in cycle]
+        hops = tuple((index[u, v],) for u, v in pairwise([*tour, tour[0]]))
+        pool.add(Ring(tuple(tour), hops))
+    if pool.rings:
+        pool.share()
+
+
+def _search(
+    pool: _Pool,
+    traffic: Traffic,
+    boxes: list[NDArray[np.int32]],
+    *,
+    floor: Fraction,
+    rng: np.random.Generator,
+    rounds: int | None,
+) -> None:
+    """Add rings, priced in turn by the load so far and by the dual of the best sharing, until none helps."""
+    topology = pool.topology
+    width = topology.capacity.max() / topology.capacity.astype(np.float64)
+    searches = search_for(topology, traffic, boxes, rng)
+    while searches and searches[0].ring(width) is None:
+        searches.pop(0)
+    if not searches:
+        return
+    search = searches[0]
+    if rounds is None:
+        rounds = 240 if search.exact else max(24, min(96, 16384 // topology.num_ranks))
+    load = np.zeros(topology.num_links)
+    stale = 0
+    for turn in range(rounds):
+        by_dual = pool.mix is not None and turn % 2 == 1
+        if pool.mix is not None and by_dual:
+            dual = pool.mix.prices * topology.capacity
+            prices = (dual / max(float(dual.max()), 1e-300) + 1e-7) * width
+        else:
+            prices = width * np.exp(_STEEPNESS * load / max(float(load.max()), 1e-300))
+        ring = search.ring(prices)
+        if ring is None:
+            continue
+        load += link_counts(ring, traffic, topology.num_links) * width
+        before = pool.level
+        fresh = pool.add(ring)
+        if fresh:
+            pool.share()
+        if pool.reaches(floor):
+            return
+        stale = 0 if pool.level < before * (1 - 1e-9) else stale + 1
+        if (search.exact and by_dual and not fresh) or stale >= _PATIENCE:
+            return

@@ -1,0 +1,157 @@
+"""What a ring is, what its hops carry, and how it loads the links: exact counting, no search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.topology.model import Topology
+
+__all__ = ["Ring", "Traffic", "link_counts", "reversed_ring", "ring_floor", "worst_time"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A closed tour of all ranks.
+
+    Attributes:
+        nodes: Nodes of the ranks in ring order.
+        hops: ``hops[i]``: link ids of the route from ``nodes[i]`` to the next node; the last closes the ring.
+    """
+
+    nodes: tuple[int, ...]
+    hops: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Traffic:
+    """What a hop from u to v carries where one ring does all the work: ``out[u] * into[v] * scale`` shards.
+
+    Attributes:
+        out: Factor of the sending node, by node id (int64).
+        into: Factor of the receiving node, by node id (int64).
+        scale: Common factor.
+    """
+
+    out: NDArray[np.int64]
+    into: NDArray[np.int64]
+    scale: Fraction
+
+    @classmethod
+    def of(cls, problem: Problem) -> Traffic:
+        """The traffic of a ring that performs ``problem``.
+
+        All-gather: all but the receiver's own shard passes; reduce-scatter: all but the sender's block;
+        all-reduce: both phases, 2 (N - 1) blocks of M / N; broadcast and reduce: all of M over each hop but
+        the one that would close the chain at the root.
+        """
+        topology = problem.topology
+        out = np.ones(topology.num_nodes, dtype=np.int64)
+        into = np.ones(topology.num_nodes, dtype=np.int64)
+        ranks, count = topology.rank_nodes, topology.num_ranks
+        weights = np.array(problem.weights or [1] * count, dtype=np.int64)
+        scale = Fraction(1)
+        match problem.collective:
+            case Collective.ALL_GATHER:
+                into[ranks] = weights.sum() - weights
+            case Collective.REDUCE_SCATTER:
+                out[ranks] = weights.sum() - weights
+            case Collective.ALL_REDUCE:
+                scale = Fraction(2 * (count - 1), count)
+            case Collective.BROADCAST:
+                into[ranks[problem.root or 0]] = 0
+            case Collective.REDUCE:
+                out[ranks[problem.root or 0]] = 0
+            case Collective.ALL_TO_ALL:
+                msg = "a ring cannot perform all_to_all"
+                raise ValueError(msg)
+        return cls(out, into, scale)
+
+    def factors(self, senders: NDArray[np.int32], receivers: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Matrix of hop factors from ``senders`` to ``receivers``, relative to the largest possible one."""
+        largest = max(1, int(self.out.max()) * int(self.into.max()))
+        return np.outer(self.out[senders], self.into[receivers]) / largest
+
+
+def link_counts(ring: Ring, traffic: Traffic, num_links: int) -> NDArray[np.int64]:
+    """Shards (over ``traffic.scale``) that pass each link when ``ring`` does all the work."""
+    links = np.fromiter((link for hop in ring.hops for link in hop), dtype=np.int64)
+    nodes = np.array(ring.nodes)
+    load = traffic.out[nodes] * traffic.into[np.roll(nodes, -1)]
+    counts = np.zeros(num_links, dtype=np.int64)
+    np.add.at(counts, links, np.repeat(load, [len(hop) for hop in ring.hops]))
+    return counts
+
+
+def reversed_ring(ring: Ring, topology: Topology) -> Ring | None:
+    """The ring run the other way over the same cables, or None where one of them is one-way."""
+    index, src, dst = topology.link_index, topology.src, topology.dst
+    hops: list[tuple[int, ...]] = []
+    for hop in reversed(ring.hops):
+        back = [index.get((int(dst[link]), int(src[link])), -1) for link in reversed(hop)]
+        if -1 in back:
+            return None
+        hops.append(tuple(back))
+    return Ring((ring.nodes[0], *reversed(ring.nodes[1:])), tuple(hops))
+
+
+def worst_time(counts: NDArray[np.int64], weights: list[int], topology: Topology) -> Fraction:
+    """Exact time per shard (without ``Traffic.scale``) of rings that share the work by ``weights``.
+
+    Args:
+        counts: ``counts[j]``: what :func:`link_counts` gives for ring j.
+        weights: Weight of each ring; only their ratios matter.
+        topology: The network.
+    """
+    exact = max(abs(w) for w in weights) * int(counts.max(initial=0)) * len(weights) < 2**62
+    column = counts if exact else counts.astype(object)
+    load = np.array(weights, dtype=np.int64 if exact else object) @ column
+    pairs = set(zip(load.tolist(), topology.capacity.tolist(), strict=True))
+    worst = max((Fraction(used, room) for used, room in pairs), default=Fraction(0))
+    return worst * topology.denominator / sum(weights)
+
+
+def ring_floor(topology: Topology, traffic: Traffic, boxes: list[NDArray[np.int32]]) -> Fraction:
+    """Time per shard (without ``Traffic.scale``) no rings beat: each enters and leaves every rank and box.
+
+    Args:
+        topology: The network.
+        traffic: What a hop carries.
+        boxes: Groups of ranks' nodes; a single one says nothing.
+    """
+    capacity, ranks = topology.capacity, topology.rank_nodes
+    entering = np.zeros(topology.num_nodes, dtype=np.int64)
+    leaving = np.zeros(topology.num_nodes, dtype=np.int64)
+    np.add.at(entering, topology.dst, capacity)
+    np.add.at(leaving, topology.src, capacity)
+    into, out = traffic.into[ranks], traffic.out[ranks]
+    least_into, least_out = np.sort(into)[:2].tolist(), np.sort(out)[:2].tolist()
+    cuts: list[tuple[int, int]] = []  # (traffic at least, capacity) of a cut that every ring crosses
+    for v, node in enumerate(ranks.tolist()):
+        others_out = least_out[int(out[v] == least_out[0])]
+        others_into = least_into[int(into[v] == least_into[0])]
+        cuts.append((int(into[v]) * others_out, int(entering[node])))
+        cuts.append((int(out[v]) * others_into, int(leaving[node])))
+    ranked = topology.rank >= 0
+    for box in boxes if len(boxes) > 1 else ():
+        inside = np.zeros(topology.num_nodes, dtype=np.bool_)
+        hosts = np.unique(topology.host[box])
+        if hosts[0] >= 0:
+            inside = ~ranked & np.isin(topology.host, hosts)
+        inside[box] = True
+        member, other = inside & ranked, ~inside & ranked
+        enter = inside[topology.dst] & ~inside[topology.src]
+        leave = inside[topology.src] & ~inside[topology.dst]
+        cuts.append(
+            (int(traffic.into[member].min()) * int(traffic.out[other].min()), int(capacity[enter].sum()))
+        )
+        cuts.append(
+            (int(traffic.out[member].min()) * int(traffic.into[other].min()), int(capacity[leave].sum()))
+        )
+    worst = max((Fraction(load, room) for load, room in cuts if room), default=Fraction(0))
+    return worst * topology.denominator

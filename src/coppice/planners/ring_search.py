@@ -1,0 +1,280 @@
+"""The cheapest ring under link prices: over all ranks at once, or box by box.
+
+A search is built once for a problem and then asked for rings under many price vectors.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.planners.ring_model import Ring, Traffic
+from coppice.planners.ring_patch import patched_tour
+from coppice.planners.ring_routes import RouteTable
+from coppice.planners.ring_tour import EXACT_POINTS, all_paths, exact_tour, local_tour
+from coppice.topology.model import Topology
+
+__all__ = ["BoxSearch", "CableSearch", "FlatSearch", "Search", "boxes_of", "search_for"]
+
+LOCAL_POINTS = 400  # local search up to this many ranks; beyond, boxes or cycle patching
+_CHUNK = 8  # ranks of a box where nothing divides many ranks
+_ALL_PATHS_POINTS = 10
+
+
+class Search(Protocol):
+    """Finds a cheap ring under link prices."""
+
+    exact: bool
+
+    def ring(self, prices: NDArray[np.float64]) -> Ring | None:
+        """A ring of small total price (hop factor x route price), or None where none was found."""
+
+
+def boxes_of(topology: Topology) -> list[NDArray[np.int32]]:
+    """The ranks' nodes by box: by host where every rank has one, else by the switches that they hang on.
+
+    One box that holds all ranks where neither divides them into several boxes, some larger than one.
+    """
+    ranks = topology.rank_nodes
+    keys: list[tuple[int, ...]] = [(host,) for host in topology.host[ranks].tolist()]
+    if (-1,) in keys:
+        relay = topology.rank < 0
+        leaf = relay[topology.dst] & ~relay[topology.src]
+        attached: dict[int, list[int]] = {}
+        for node, switch in zip(topology.src[leaf].tolist(), topology.dst[leaf].tolist(), strict=True):
+            attached.setdefault(node, []).append(switch)
+        keys = [tuple(attached.get(node, ())) for node in ranks.tolist()]
+    members: dict[tuple[int, ...], list[int]] = {}
+    for key, node in zip(keys, ranks.tolist(), strict=True):
+        members.setdefault(key, []).append(node)
+    if () in members or not 1 < len(members) < len(ranks):
+        return [ranks]
+    return [np.array(nodes, dtype=np.int32) for nodes in members.values()]
+
+
+def search_for(
+    topology: Topology, traffic: Traffic, boxes: list[NDArray[np.int32]], rng: np.random.Generator
+) -> list[Search]:
+    """The searches that suit a topology, in the order in which to try them."""
+    ranks = topology.num_ranks
+    flat = FlatSearch(topology, traffic, rng) if ranks <= LOCAL_POINTS else None
+    if flat is not None and flat.exact:
+        return [flat]
+    searches: list[Search] = []
+    if len(boxes) > 1:
+        searches.append(BoxSearch(topology, traffic, boxes, rng))
+    if flat is not None:
+        searches.append(flat)
+    elif (topology.rank[topology.src] >= 0).all() and (topology.rank[topology.dst] >= 0).all():
+        searches.append(CableSearch(topology, rng))
+    elif len(boxes) == 1:
+        chunks = [topology.rank_nodes[i : i + _CHUNK] for i in range(0, ranks, _CHUNK)]
+        searches.append(BoxSearch(topology, traffic, chunks, rng))
+    return searches
+
+
+def _scaled(cost: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Cost of each hop: route price times hop factor; a hop without a route stays infinite."""
+    return np.where(np.isfinite(cost), np.where(np.isfinite(cost), cost, 0.0) * factors, np.inf)
+
+
+class FlatSearch:
+    """Rings over all ranks at once: exact for few ranks, local search or cycle patching for many."""
+
+    def __init__(self, topology: Topology, traffic: Traffic, rng: np.random.Generator) -> None:
+        ranks = topology.rank_nodes
+        self._ranks, self._rng = ranks, rng
+        self._table = RouteTable(
+            topology.src,
+            topology.dst,
+            topology.num_nodes,
+            sources=ranks,
+            sinks=ranks,
+            relays=np.flatnonzero(topology.rank < 0).astype(np.int32),
+        )
+        self._factors = traffic.factors(ranks, ranks)
+        self.exact = len(ranks) <= EXACT_POINTS
+
+    def ring(self, prices: NDArray[np.float64]) -> Ring | None:
+        """A ring of small total price, or None where none was found (where none exists, for few ranks)."""
+        cost = _scaled(self._table.costs(prices), self._factors)
+        np.fill_diagonal(cost, np.inf)
+        if not (np.isfinite(cost).any(axis=0).all() and np.isfinite(cost).any(axis=1).all()):
+            return None
+        tour: list[int] | None = None
+        if self.exact:
+            tour = exact_tour(cost)
+        else:
+            if len(cost) <= LOCAL_POINTS or np.isfinite(cost).mean() > 0.5:
+                tour = local_tour(cost, self._rng)
+            if tour is None:
+                order = np.argsort(cost, axis=1, kind="stable")
+                degree = np.isfinite(cost).sum(axis=1)
+                tour = patched_tour(
+                    [row[:d].tolist() for row, d in zip(order, degree, strict=True)], self._rng
+                )
+        if tour is None:
+            return None
+        hops = [tuple(self._table.route(u, v)) for u, v in pairwise([*tour, tour[0]])]
+        return Ring(tuple(self._ranks[tour].tolist()), tuple(hops))
+
+
+class CableSearch:
+    """Rings over many ranks that direct cables join: cycle patching, cheap cables first."""
+
+    exact = False
+
+    def __init__(self, topology: Topology, rng: np.random.Generator) -> None:
+        self._topology, self._rng = topology, rng
+
+    def ring(self, prices: NDArray[np.float64]) -> Ring | None:
+        """A ring that prefers cheap cables, or None where none was found."""
+        topology = self._topology
+        rank, nodes = topology.rank, topology.rank_nodes
+        out: list[list[int]] = [[] for _ in range(topology.num_ranks)]
+        for link in np.argsort(prices + 1e-9 * prices.max() * self._rng.random(len(prices))).tolist():
+            out[rank[topology.src[link]]].append(int(rank[topology.dst[link]]))
+        tour = patched_tour(out, self._rng)
+        if tour is None:
+            return None
+        ring = nodes[tour].tolist()
+        return Ring(tuple(ring), tuple((topology.link_index[u, v],) for u, v in pairwise([*ring, ring[0]])))
+
+
+class BoxSearch:
+    """Rings that visit the boxes one after the other, each box in one go.
+
+    The order of the boxes is found once. Under given prices the entry and exit rank of every box follow from
+    dynamic programming around the boxes, with the cheapest path through each box between them.
+    """
+
+    exact = False
+
+    def __init__(
+        self, topology: Topology, traffic: Traffic, boxes: list[NDArray[np.int32]], rng: np.random.Generator
+    ) -> None:
+        self._topology, self._rng = topology, rng
+        self._relays = np.flatnonzero(topology.rank < 0).astype(np.int32)
+        order = self._box_order(boxes)
+        self._boxes = [boxes[b] for b in order]
+        following = [*self._boxes[1:], self._boxes[0]]
+        self._inner = [self._table(box, box) for box in self._boxes]
+        self._outer = [self._table(box, other) for box, other in zip(self._boxes, following, strict=True)]
+        self._inner_factors = [traffic.factors(box, box) for box in self._boxes]
+        self._outer_factors = [
+            traffic.factors(box, other) for box, other in zip(self._boxes, following, strict=True)
+        ]
+
+    def _table(self, box: NDArray[np.int32], other: NDArray[np.int32]) -> RouteTable:
+        """Routes from a box to another through their own relays and those of no box."""
+        topology = self._topology
+        own = {-1, *topology.host[box].tolist(), *topology.host[other].tolist()}
+        taken = set(topology.host[topology.rank_nodes].tolist()) - own
+        host = topology.host[self._relays]
+        relays = self._relays[~np.isin(host, list(taken))]
+        return RouteTable(
+            topology.src, topology.dst, topology.num_nodes, sources=box, sinks=other, relays=relays
+        )
+
+    def _box_order(self, boxes: list[NDArray[np.int32]]) -> list[int]:
+        """A short tour of the boxes: few and wide links from each to the next."""
+        topology = self._topology
+        delegate = np.arange(topology.num_nodes, dtype=np.int32)
+        for box in boxes:
+            delegate[box] = box[0]
+        ends = np.array([box[0] for box in boxes], dtype=np.int32)
+        table = RouteTable(
+            delegate[topology.src],
+            delegate[topology.dst],
+            topology.num_nodes,
+            sources=ends,
+            sinks=ends,
+            relays=self._relays,
+        )
+        cost = table.costs(topology.capacity.max() / topology.capacity + 1.0)
+        np.fill_diagonal(cost, np.inf)
+        natural = list(range(len(boxes)))
+        if len(boxes) <= 3:
+            return natural
+        floor = float(cost.min(axis=1).sum())
+        if float(cost[natural, [*natural[1:], 0]].sum()) <= floor * (1 + 1e-12) or len(boxes) > LOCAL_POINTS:
+            return natural
+        if len(boxes) <= EXACT_POINTS:
+            return exact_tour(cost) or natural
+        return local_tour(cost, self._rng, start=natural) or natural
+
+    def ring(self, prices: NDArray[np.float64]) -> Ring | None:
+        """A ring of small total price that keeps boxes together, or None where none was found."""
+        known: dict[bytes, tuple[NDArray[np.float64], dict[tuple[int, int], list[int]]]] = {}
+        paths: list[dict[tuple[int, int], list[int]]] = []
+        leave: list[NDArray[np.intp]] = []  # leave[b][e, y]: exit of box b, entered at e, towards y
+        before: list[NDArray[np.intp]] = []  # before[b][f, y]: entry of box b, box 0 entered at f
+        total = np.full((len(self._boxes[0]),) * 2, np.inf)
+        np.fill_diagonal(total, 0.0)
+        for inner, outer, inside, outside in zip(
+            self._inner, self._outer, self._inner_factors, self._outer_factors, strict=True
+        ):
+            cost = _scaled(inner.costs(prices), inside)
+            np.fill_diagonal(cost, np.inf)
+            key = cost.tobytes()
+            if key not in known:
+                known[key] = self._box_paths(cost)
+            through, path = known[key]
+            onward = _scaled(outer.costs(prices), outside)
+            step = through[:, :, None] + onward[None, :, :]
+            leave.append(step.argmin(axis=1))
+            paths.append(path)
+            whole = total[:, :, None] + step.min(axis=1)[None, :, :]
+            before.append(whole.argmin(axis=1))
+            total = whole.min(axis=1)
+        closed = np.diagonal(total)
+        entry = int(np.argmin(closed))
+        if not np.isfinite(closed[entry]):
+            return None
+        return self._assemble(entry, leave, before, paths)
+
+    def _assemble(
+        self,
+        first: int,
+        leave: list[NDArray[np.intp]],
+        before: list[NDArray[np.intp]],
+        paths: list[dict[tuple[int, int], list[int]]],
+    ) -> Ring:
+        """Trace the dynamic programme back from its closing at entry ``first`` of the first box."""
+        target = first
+        parts: list[tuple[list[int], list[tuple[int, ...]]]] = []
+        for b in range(len(self._boxes) - 1, -1, -1):
+            entry = int(before[b][first, target])
+            path = paths[b][entry, int(leave[b][entry, target])]
+            hops = [tuple(self._inner[b].route(u, v)) for u, v in pairwise(path)]
+            hops.append(tuple(self._outer[b].route(path[-1], target)))
+            parts.append((self._boxes[b][path].tolist(), hops))
+            target = entry
+        parts.reverse()
+        return Ring(
+            tuple(node for nodes, _ in parts for node in nodes),
+            tuple(hop for _, hops in parts for hop in hops),
+        )
+
+    def _box_paths(
+        self, cost: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], dict[tuple[int, int], list[int]]]:
+        """Paths through a whole box by (entry, exit): all for small boxes, else good tours cut open."""
+        n = len(cost)
+        if n <= _ALL_PATHS_POINTS:
+            return all_paths(cost)
+        through = np.full((n, n), np.inf)
+        paths: dict[tuple[int, int], list[int]] = {}
+        tour = exact_tour(cost) if n <= EXACT_POINTS else local_tour(cost, self._rng, kicks=4)
+        tours = [] if tour is None else [tour, tour[::-1]]
+        for candidate in tours:
+            for cut in range(n):
+                path = candidate[cut:] + candidate[:cut]
+                length = float(cost[path[:-1], path[1:]].sum())
+                if length < through[path[0], path[-1]]:
+                    through[path[0], path[-1]] = length
+                    paths[path[0], path[-1]] = path
+        return through, paths
