@@ -137,17 +137,22 @@ class _Pool:
         if self.mix is None:
             return None
         weights, time = self.mix.exact(self.topology)
-        kept = [j for j, weight in enumerate(weights) if weight]
-        total = sum(weights)
-        rings = [_rotated(self.rings[j], problem) for j in kept]
+        rings = sorted(
+            (
+                (_rotated(ring, problem), weight)
+                for ring, weight in zip(self.rings, weights, strict=True)
+                if weight
+            ),
+            key=lambda entry: (-entry[1], entry[0].nodes, entry[0].hops),
+        )
         src, dst, rank = self.topology.src, self.topology.dst, self.topology.rank
         return RingPlan(
             problem=problem,
             inv_rate=time * self._traffic.scale,
-            orders=tuple(tuple(rank[list(ring.nodes)].tolist()) for ring in rings),
-            weights=tuple(Fraction(weights[j], total) for j in kept),
+            orders=tuple(tuple(rank[list(ring.nodes)].tolist()) for ring, _ in rings),
+            weights=tuple(Fraction(weight, sum(weights)) for _, weight in rings),
             paths=tuple(
-                tuple((int(src[hop[0]]), *dst[list(hop)].tolist()) for hop in ring.hops) for ring in rings
+                tuple((int(src[hop[0]]), *dst[list(hop)].tolist()) for hop in ring.hops) for ring, _ in rings
             ),
         )
 
