@@ -158,7 +158,9 @@ def is_two_phase_optimal(problem: Problem) -> bool:
     partition = two_phase_bound(problem)
     forward, backward = (cut_bound(Network.of(problem, reduce=reduce)) for reduce in (False, True))
     time = forward.inv_rate + backward.inv_rate
-    return partition is not None and time > 0 and Fraction(problem.topology.num_ranks) / time == partition.rate
+    return (
+        partition is not None and time > 0 and Fraction(problem.topology.num_ranks) / time == partition.rate
+    )
 
 
 def two_phase_bound(problem: Problem) -> PartitionBound | None:
@@ -206,7 +208,11 @@ def _phases(topology: Topology, spanning: Collection[int], *, in_network: bool) 
     ranks = topology.rank >= 0
     extra = np.zeros(topology.num_nodes, dtype=np.bool_)
     for v in spanning:
-        if not 0 <= v < topology.num_nodes or ranks[v] or not (topology.multicast[v] or topology.aggregate[v]):
+        if (
+            not 0 <= v < topology.num_nodes
+            or ranks[v]
+            or not (topology.multicast[v] or topology.aggregate[v])
+        ):
             msg = f"expected switches that copy or add to be spanned, found node {v}: choose among those that do."
             raise InputError(msg)
         extra[v] = True
@@ -236,8 +242,14 @@ def _groups(
 
 def _solved(topology: Topology, rates: ForestRates, *, rounds: int) -> CombinedAllReduce:
     unit = topology.denominator
-    proofs = tuple(CutProof(reduce=phase == 1, nodes=nodes, weight=weight) for phase, nodes, weight in rates.cuts)
-    roots = ((int(topology.rank[v]), rate) for v, rate in enumerate(rates.root_rate) if rate and topology.rank[v] >= 0)
+    proofs = tuple(
+        CutProof(reduce=phase == 1, nodes=nodes, weight=weight) for phase, nodes, weight in rates.cuts
+    )
+    roots = (
+        (int(topology.rank[v]), rate)
+        for v, rate in enumerate(rates.root_rate)
+        if rate and topology.rank[v] >= 0
+    )
     return CombinedAllReduce(
         rate=rates.rate / unit,
         upper=rates.rate / unit,

@@ -115,15 +115,15 @@ class CutProgram:
         capacity = np.zeros(self._orbits, dtype=np.int64)
         capacity[self._orbit] = topology.capacity
         if not np.array_equal(capacity[self._orbit], topology.capacity):
-            msg = "links of one orbit must have the same rate, found different ones: compute the orbits again."
+            msg = (
+                "links of one orbit must have the same rate, found different ones: compute the orbits again."
+            )
             raise InputError(msg)
         split = len(self.phases) > 1
         bounds: list[int | None] = [None] * self._groups
         for _ in self.phases:
             bounds += [None] * self._orbits if split else capacity.tolist()
-        self._program = LinearProgram(
-            self._cost.tolist() + [0] * (self._orbits * len(self.phases)), bounds
-        )
+        self._program = LinearProgram(self._cost.tolist() + [0] * (self._orbits * len(self.phases)), bounds)
         rows = [row for phase in range(len(self.phases)) for row in self._balance_rows(phase)]
         self._payer = [None] * self._program.num_columns
         if split:
@@ -225,7 +225,9 @@ class CutProgram:
         outside = ~inside & (self.group >= 0)
         dense = np.zeros(self._program.num_columns, dtype=np.int64)
         np.add.at(dense, self.group[outside], self.weight[outside])
-        tail, head = (topology.dst, topology.src) if self.phases[phase].reverse else (topology.src, topology.dst)
+        tail, head = (
+            (topology.dst, topology.src) if self.phases[phase].reverse else (topology.src, topology.dst)
+        )
         entering = ~inside[tail] & inside[head]
         np.subtract.at(dense, self._groups + phase * self._orbits + self._orbit[entering], 1)
         key = dense.tobytes()

@@ -117,11 +117,15 @@ class LinearProgram:
         import highspy
 
         solver = self._load()
-        solver.setOptionValue("solver", "ipm" if interior_point else "simplex")
-        solver.setOptionValue("presolve", "on" if interior_point else "off")
         if time_limit is not None:
             solver.setOptionValue("time_limit", solver.getRunTime() + time_limit)
-        solver.run()
+        if interior_point:
+            solver.setOptionValue("solver", "ipm")
+            solver.setOptionValue("presolve", "on")
+            solver.run()
+        solver.setOptionValue("solver", "simplex")
+        solver.setOptionValue("presolve", "off")
+        solver.run()  # from the basis that is there; leaves a factorised one
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         values = np.asarray(solver.getSolution().col_value) * self._scale

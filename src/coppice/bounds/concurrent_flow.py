@@ -1,0 +1,236 @@
+"""All-to-all: maximum concurrent flow, with a routing that reaches it and link lengths that prove it.
+
+Every pair of ranks exchanges its demand at the same time; traffic may pass through any node, GPUs included. The
+optimum is a linear program over flows aggregated by source. Up to 64 ranks or so it is solved as it stands; a group
+of automorphisms that is free on the ranks leaves one source per orbit and makes 1,024 ranks easy; without symmetry
+large instances get a routing by repeated shortest paths. In each case two figures are proved apart: a routing whose
+loads are counted exactly, and integer link lengths whose distances no routing can beat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.distances import distances, integer_lengths, length_bound
+from coppice.bounds.lp.flow import FlowSolution, solve_flow
+from coppice.bounds.network import check_problem
+from coppice.bounds.result import Problem
+from coppice.bounds.routes import Route, link_loads, routes_of_flow, routes_of_trees
+from coppice.bounds.spreading import Spread, spread
+from coppice.collectives import Collective
+from coppice.errors import InputError, UnreachableError
+from coppice.topology.model import Topology
+from coppice.topology.symmetry import Symmetry, find_symmetry
+
+__all__ = ["AllToAllBound", "concurrent_flow", "demand_matrix", "trivial_symmetry"]
+
+_COLUMNS = 100_000
+_RANKS_WITH_ROUTES = 256
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AllToAllBound:
+    """What an all-to-all can and does reach.
+
+    Attributes:
+        problem: What was asked.
+        inv_rate: No routing takes less time per unit of demand, in 1 / (GB/s); proved by ``length``.
+        reached: Time per unit of demand that the routing takes.
+        length: Integer link lengths: the proof of ``inv_rate``.
+        routes: For each source rank listed, its routes; the other ranks' are images under ``symmetry``. Empty for
+            more than 256 ranks without symmetry.
+        symmetry: Group of automorphisms that maps the listed ranks to all others.
+        method: How the figures were found, in words.
+    """
+
+    problem: Problem
+    inv_rate: Fraction
+    reached: Fraction
+    length: tuple[int, ...]
+    routes: dict[int, list[Route]]
+    symmetry: Symmetry
+    method: str
+
+    @property
+    def exact(self) -> bool:
+        """The routing is proved optimal."""
+        return self.inv_rate == self.reached
+
+    @property
+    def gap(self) -> Fraction:
+        """How much longer the routing takes than the bound, as a fraction of the bound; 0 where exact."""
+        return self.reached / self.inv_rate - 1 if self.inv_rate else Fraction(0)
+
+
+def concurrent_flow(
+    problem: Problem, *, symmetry: Symmetry | None = None, time_limit: float = 60.0
+) -> AllToAllBound:
+    """The best rate at which all pairs of ranks can exchange their demands at once.
+
+    Args:
+        problem: An all_to_all, uniform or with a matrix of demands.
+        symmetry: Automorphisms that are free on the ranks; found when None. Not used with a matrix of demands.
+        time_limit: Seconds for the search, roughly.
+
+    Raises:
+        InputError: For another collective or a problem without meaning.
+        UnreachableError: If some demand has no path.
+
+    Examples:
+        >>> from coppice.topology.model import Link, Node
+        >>> path = Topology.of("path", [Node(id=f"g{i}") for i in range(4)],
+        ...     [Link(src=f"g{i}", dst=f"g{i + 1}", gb_per_s=Fraction(8)) for i in range(3)])
+        >>> found = concurrent_flow(Problem(topology=path, collective=Collective.ALL_TO_ALL))
+        >>> found.inv_rate, found.reached, found.exact
+        (Fraction(1, 2), Fraction(1, 2), True)
+    """
+    check_problem(problem)
+    topology = problem.topology
+    if problem.collective is not Collective.ALL_TO_ALL:
+        msg = f"concurrent flow belongs to all_to_all, found {problem.collective}: ask for the plain bound."
+        raise InputError(msg)
+    demand = demand_matrix(problem)
+    if not demand.any():
+        return _nothing_to_do(problem)
+    _check_reachable(topology, demand)
+    if problem.demands is not None:
+        symmetry = trivial_symmetry(topology)
+    elif symmetry is None:
+        symmetry = find_symmetry(topology)
+    representatives = symmetry.representatives
+    sources = np.array([v for v in representatives.tolist() if topology.rank[v] >= 0], dtype=np.int32)
+    wanted = np.zeros((len(sources), topology.num_nodes), dtype=np.int64)
+    wanted[:, topology.rank_nodes] = demand[topology.rank[sources]]
+    solution = None
+    if len(sources) * topology.num_links <= _COLUMNS:
+        solution = solve_flow(
+            topology,
+            sources,
+            wanted,
+            link_orbit=symmetry.link_orbit,
+            images=symmetry.order // symmetry.link_orbit_size,
+            time_limit=time_limit,
+        )
+    if solution is None:
+        return _spread(problem, demand, spread(topology, demand, time_limit=time_limit))
+    routes = _routes(topology, sources, wanted, solution)
+    length = solution.exact_length or integer_lengths(solution.length)
+    method = f"linear program over flows of {len(sources)} of {topology.num_ranks} sources"
+    method += ", vertex and dual proved in fractions" if solution.rate is not None else ", rounded"
+    return AllToAllBound(
+        problem=problem,
+        inv_rate=length_bound(topology, demand, length),
+        reached=_reached(topology, demand, routes, symmetry),
+        length=tuple(length),
+        routes=routes,
+        symmetry=symmetry,
+        method=method,
+    )
+
+
+def demand_matrix(problem: Problem) -> NDArray[np.int64]:
+    """Demand from rank to rank without the diagonal, which never leaves its GPU."""
+    ranks = problem.topology.num_ranks
+    if problem.demands is None:
+        demand = np.ones((ranks, ranks), dtype=np.int64)
+    else:
+        demand = np.array(problem.demands, dtype=np.int64)
+    np.fill_diagonal(demand, 0)
+    return demand
+
+
+def trivial_symmetry(topology: Topology) -> Symmetry:
+    """The group that moves nothing."""
+    return Symmetry(
+        orders=(),
+        generators=np.zeros((0, topology.num_nodes), dtype=np.int32),
+        node_orbit=np.arange(topology.num_nodes, dtype=np.int32),
+        node_element=np.zeros(topology.num_nodes, dtype=np.int64),
+        link_orbit=np.arange(topology.num_links, dtype=np.int32),
+        link_orbit_size=np.ones(topology.num_links, dtype=np.int64),
+    )
+
+
+def _routes(
+    topology: Topology, sources: NDArray[np.int32], wanted: NDArray[np.int64], solution: FlowSolution
+) -> dict[int, list[Route]]:
+    routes = {}
+    for i, source in enumerate(sources.tolist()):
+        flow = solution.flow[i]
+        if isinstance(flow, np.ndarray):
+            flow = [Fraction(round(value * 2**40), 2**40) for value in flow.tolist()]
+        routes[int(topology.rank[source])] = routes_of_flow(topology, source, flow, wanted[i])
+    return routes
+
+
+def _spread(problem: Problem, demand: NDArray[np.int64], found: Spread) -> AllToAllBound:
+    """The outcome for a large network without symmetry."""
+    topology = problem.topology
+    routes: dict[int, list[Route]] = {}
+    if topology.num_ranks <= _RANKS_WITH_ROUTES:
+        routes = {
+            rank: routes_of_trees(
+                topology, rank, demand[rank], [tree[rank] for tree in found.last_link], found.weights
+            )
+            for rank in range(topology.num_ranks)
+        }
+    return AllToAllBound(
+        problem=problem,
+        inv_rate=length_bound(topology, demand, found.length),
+        reached=found.reached,
+        length=tuple(found.length),
+        routes=routes,
+        symmetry=trivial_symmetry(topology),
+        method=f"mix of {len(found.weights)} shortest-path routings ({found.rounds} rounds)",
+    )
+
+
+def _reached(
+    topology: Topology, demand: NDArray[np.int64], routes: dict[int, list[Route]], symmetry: Symmetry
+) -> Fraction:
+    """Time per unit of demand of the routes and all their images: the largest load over its capacity."""
+    total = [Fraction(0)] * topology.num_links
+    nodes = topology.rank_nodes
+    for rank, own in routes.items():
+        wanted = np.zeros(topology.num_nodes, dtype=np.int64)
+        wanted[nodes] = demand[rank]
+        for e, load in enumerate(link_loads(topology, own, wanted)):
+            if load:
+                total[e] += load
+    images: dict[int, Fraction] = {}
+    for e, load in enumerate(total):
+        if load:
+            orbit = int(symmetry.link_orbit[e])
+            images[orbit] = images.get(orbit, Fraction(0)) + load * symmetry.order / int(
+                symmetry.link_orbit_size[e]
+            )
+    capacity = dict(zip(symmetry.link_orbit.tolist(), topology.capacity.tolist(), strict=True))
+    return max(load * topology.denominator / capacity[orbit] for orbit, load in images.items())
+
+
+def _check_reachable(topology: Topology, demand: NDArray[np.int64]) -> None:
+    hops = distances(topology, topology.rank_nodes, np.ones(topology.num_links, dtype=np.int64))
+    missing = np.argwhere((hops[:, topology.rank_nodes] >= 2**62) & (demand > 0))
+    if len(missing):
+        a, b = (topology.node_ids[topology.rank_nodes[rank]] for rank in missing[0])
+        msg = (
+            f"every demand needs a path, found none from {a} to {b} ({len(missing)} pairs without one): "
+            "add links or choose ranks that are connected."
+        )
+        raise UnreachableError(msg)
+
+
+def _nothing_to_do(problem: Problem) -> AllToAllBound:
+    return AllToAllBound(
+        problem=problem,
+        inv_rate=Fraction(0),
+        reached=Fraction(0),
+        length=(1,) * problem.topology.num_links,
+        routes={},
+        symmetry=trivial_symmetry(problem.topology),
+        method="nothing has to move",
+    )

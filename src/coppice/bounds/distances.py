@@ -1,0 +1,98 @@
+"""Distances under given link lengths, and the bound on all-to-all that any lengths prove.
+
+Theory. Moving d(s, t) from s to t uses length x flow of at least d(s, t) dist(s, t), and all links together offer
+length x capacity of sum l(e) b(e) per unit of time. So no routing is faster than
+
+    time per unit of demand >= sum d(s, t) dist(s, t) / sum l(e) b(e),
+
+and by duality the best lengths make it equal to the optimum. Lengths of 1 on the links of one cut and 0 elsewhere
+give the cut bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError
+from coppice.topology.model import Topology
+
+__all__ = ["distances", "integer_lengths", "length_bound"]
+
+_BLOCK = 2**22
+_LARGEST = 2**62
+
+
+def distances(topology: Topology, sources: NDArray[np.int32], length: NDArray[np.int64]) -> NDArray[np.int64]:
+    """``result[i, v]``: least total length of a path from ``sources[i]`` to node v; 2**62 where there is none.
+
+    Args:
+        topology: The network.
+        sources: Nodes.
+        length: Integers >= 0 per link; their sum stays below 2**62.
+    """
+    order = np.argsort(topology.dst, kind="stable")
+    tail, head, weight = topology.src[order], topology.dst[order], length[order]
+    heads, starts = np.unique(head, return_index=True)
+    result = np.full((len(sources), topology.num_nodes), _LARGEST, dtype=np.int64)
+    result[np.arange(len(sources)), sources] = 0
+    if not len(tail):
+        return result
+    step = max(1, _BLOCK // len(tail))
+    for low in range(0, len(sources), step):
+        block = result[low : low + step]
+        while True:
+            through = block[:, tail]
+            through += weight
+            best = np.minimum.reduceat(through, starts, axis=1)
+            np.minimum(best, block[:, heads], out=best)
+            if np.array_equal(best, block[:, heads]):
+                break
+            block[:, heads] = best
+    return result
+
+
+def length_bound(topology: Topology, demand: NDArray[np.int64], length: Sequence[int]) -> Fraction:
+    """The least time per unit of demand that integer link lengths prove, in 1 / (GB/s).
+
+    Args:
+        topology: The network.
+        demand: ``demand[i, j]`` from rank i to rank j; the diagonal does not count.
+        length: Integers >= 0, not all zero.
+
+    Raises:
+        InputError: If the lengths do not fit or are all zero, or a demand has no path.
+
+    Examples:
+        >>> from coppice.topology.model import Link, Node
+        >>> ring = Topology.of("ring", [Node(id=f"g{i}") for i in range(4)],
+        ...     [Link(src=f"g{i}", dst=f"g{(i + 1) % 4}", gb_per_s=Fraction(1)) for i in range(4)])
+        >>> length_bound(ring, np.ones((4, 4), dtype=np.int64), [1] * 8)
+        Fraction(2, 1)
+    """
+    if len(length) != topology.num_links or min(length, default=0) < 0 or not 0 < sum(length) < _LARGEST:
+        msg = f"expected {topology.num_links} integer lengths >= 0 with a sum in 1 .. 2^62, found others."
+        raise InputError(msg)
+    reach = distances(topology, topology.rank_nodes, np.array(length, dtype=np.int64))[:, topology.rank_nodes]
+    wanted = demand.astype(np.int64).copy()
+    np.fill_diagonal(wanted, 0)
+    if (reach[wanted > 0] >= _LARGEST).any():
+        msg = "some rank with demand has no path to its target: add links or leave the rank out."
+        raise InputError(msg)
+    distinct, where = np.unique(reach[wanted > 0], return_inverse=True)
+    weights = np.zeros(len(distinct), dtype=np.int64)
+    np.add.at(weights, where, wanted[wanted > 0])
+    work = sum(d * w for d, w in zip(distinct.tolist(), weights.tolist(), strict=True))
+    room = sum(b * le for b, le in zip(topology.capacity.tolist(), length, strict=True))
+    return Fraction(work * topology.denominator, room)
+
+
+def integer_lengths(length: NDArray[np.float64]) -> list[int]:
+    """Float lengths as integers of about 30 bits; they prove a bound that is weaker in the ninth digit at most."""
+    largest = float(length.max(initial=0.0))
+    if largest <= 0:
+        return [1] * len(length)
+    return [round(value) for value in (length / largest * 2**30).tolist()]

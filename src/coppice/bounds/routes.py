@@ -1,0 +1,155 @@
+"""From a flow of one source to routes: which share of the demand takes which path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd, lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.topology.model import Topology
+
+__all__ = ["Route", "link_loads", "routes_of_flow", "routes_of_trees"]
+
+_GRID = 2**20
+_LARGEST_SHARE = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Part of what a source sends to a target.
+
+    Attributes:
+        target: Target node.
+        nodes: The path, source and target included.
+        share: Weight among the routes to this target (positive; they have no common factor).
+    """
+
+    target: int
+    nodes: tuple[int, ...]
+    share: int
+
+
+def routes_of_flow(
+    topology: Topology, source: int, flow: Sequence[Fraction], demand: NDArray[np.int64]
+) -> list[Route]:
+    """Split a flow into paths, targets in the order of their node ids.
+
+    Amounts are kept exactly while their common denominator stays below 2**40, else rounded to a millionth.
+
+    Args:
+        topology: The network.
+        source: Source node.
+        flow: Flow per link; what enters a node covers what leaves it and its demand, up to rounding.
+        demand: Demand per node.
+    """
+    left = {e: amount for e, amount in enumerate(flow) if amount > 0}
+    incoming: dict[int, list[int]] = {}
+    for e in left:
+        incoming.setdefault(int(topology.dst[e]), []).append(e)
+    tail = topology.src.tolist()
+    routes: list[Route] = []
+    for target in np.flatnonzero(demand).tolist():
+        if target == source:
+            continue
+        found: dict[tuple[int, ...], Fraction] = {}
+        wanted = Fraction(int(demand[target]))
+        while wanted > 0:
+            links = _walk_back(source, target, left, incoming, tail)
+            if links is None:
+                break  # the rest is less than the rounding of the flow
+            amount = min(wanted, *(left[e] for e in links))
+            for e in links:
+                left[e] -= amount
+            wanted -= amount
+            nodes = (source, *(int(topology.dst[e]) for e in links))
+            found[nodes] = found.get(nodes, Fraction(0)) + amount
+        shares = _integer_shares(list(found.values()))
+        routes += [Route(target, nodes, share) for nodes, share in zip(found, shares, strict=True) if share]
+    return routes
+
+
+def routes_of_trees(
+    topology: Topology,
+    rank: int,
+    demand: NDArray[np.int64],
+    last_link: Sequence[NDArray[np.int32]],
+    weights: Sequence[int],
+) -> list[Route]:
+    """The routes of one rank in a mix of shortest-path trees.
+
+    Args:
+        topology: The network.
+        rank: Source rank.
+        demand: Demand per rank.
+        last_link: Per tree, the link over which each node is reached.
+        weights: Weight of each tree.
+    """
+    source = int(topology.rank_nodes[rank])
+    routes = []
+    for target in topology.rank_nodes[np.flatnonzero(demand)].tolist():
+        found: dict[tuple[int, ...], int] = {}
+        for tree, weight in zip(last_link, weights, strict=True):
+            nodes = [target]
+            while nodes[-1] != source:
+                nodes.append(int(topology.src[tree[nodes[-1]]]))
+            path = tuple(reversed(nodes))
+            found[path] = found.get(path, 0) + weight
+        shared = gcd(*found.values())
+        routes += [Route(target, nodes, weight // shared) for nodes, weight in found.items()]
+    return routes
+
+
+def link_loads(topology: Topology, routes: Sequence[Route], demand: NDArray[np.int64]) -> list[Fraction]:
+    """What the routes of one source put on each link, per unit of demand."""
+    total: dict[int, int] = {}
+    for route in routes:
+        total[route.target] = total.get(route.target, 0) + route.share
+    loads = [Fraction(0)] * topology.num_links
+    for route in routes:
+        amount = Fraction(route.share * int(demand[route.target]), total[route.target])
+        for a, b in zip(route.nodes, route.nodes[1:], strict=False):
+            loads[topology.link_index[a, b]] += amount
+    return loads
+
+
+def _walk_back(
+    source: int, target: int, left: dict[int, Fraction], incoming: dict[int, list[int]], tail: list[int]
+) -> list[int] | None:
+    """Links of a path from source to target with flow left, widest first; cycles on the way are taken out."""
+    links: list[int] = []
+    place = {target: 0}
+    at = target
+    while at != source:
+        e = max(incoming.get(at, []), key=lambda link: left[link], default=None)
+        if e is None or left[e] <= 0:
+            return None
+        links.append(e)
+        at = tail[e]
+        if at in place:
+            cycle = links[place[at] :]
+            amount = min(left[link] for link in cycle)
+            for link in cycle:
+                left[link] -= amount
+            return _walk_back(source, target, left, incoming, tail)
+        place[at] = len(links)
+    return links[::-1]
+
+
+def _integer_shares(amounts: Sequence[Fraction]) -> list[int]:
+    """Amounts as integers in proportion; rounded to a millionth of their sum where exact ones are too large."""
+    if not amounts:
+        return []
+    common = lcm(*(amount.denominator for amount in amounts))
+    total = sum(amounts)
+    if common * total < _LARGEST_SHARE:
+        shares = [int(amount * common) for amount in amounts]
+    else:
+        shares = [round(amount / total * _GRID) for amount in amounts]
+        largest = max(range(len(shares)), key=shares.__getitem__)
+        shares[largest] += _GRID - sum(shares)
+    shared = gcd(*shares)
+    return [share // shared for share in shares]

@@ -1,0 +1,186 @@
+"""The all-to-all planner: the maximum concurrent flow as chunks on paths.
+
+What rank i sends to rank j is cut into one chunk per route of the flow. A route that passes through other ranks is a
+chain of transfers from rank to rank; between two ranks it leads through switches, NICs and relays only. With a
+symmetry the routes of one source per orbit are mapped to all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.concurrent_flow import AllToAllBound, concurrent_flow
+from coppice.bounds.result import Problem
+from coppice.bounds.routes import Route
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.schedule.schedule import Op, Schedule
+
+__all__ = ["MAX_TRANSFERS", "plan_all_to_all", "routed_schedule"]
+
+MAX_TRANSFERS = 2**20
+
+
+def plan_all_to_all(
+    problem: Problem, *, bound: AllToAllBound | None = None, time_limit: float = 60.0
+) -> Schedule:
+    """Route an all-to-all.
+
+    Args:
+        problem: An all_to_all, uniform or with a matrix of demands.
+        bound: Its concurrent flow, if it is known already.
+        time_limit: Seconds for the search of the flow, roughly.
+
+    Raises:
+        InputError: For another collective, a problem without meaning, or more than 2**20 transfers.
+        UnreachableError: If some demand has no path.
+
+    Examples:
+        >>> from fractions import Fraction
+        >>> from coppice.topology.model import Link, Node, Topology
+        >>> path = Topology.of("path", [Node(id=f"g{i}") for i in range(3)],
+        ...     [Link(src=f"g{i}", dst=f"g{i + 1}", gb_per_s=Fraction(8)) for i in range(2)])
+        >>> schedule = plan_all_to_all(Problem(topology=path, collective=Collective.ALL_TO_ALL))
+        >>> schedule.num_chunks, schedule.num_transfers
+        (6, 8)
+    """
+    ranks = problem.topology.num_ranks
+    if problem.demands is None and problem.collective is Collective.ALL_TO_ALL:
+        _refuse_too_many(ranks * (ranks - 1), ranks)
+    return routed_schedule(concurrent_flow(problem, time_limit=time_limit) if bound is None else bound)
+
+
+def routed_schedule(bound: AllToAllBound) -> Schedule:
+    """The schedule of the routes of ``bound``.
+
+    Raises:
+        InputError: If it has more than 2**20 transfers, or ``bound`` has no routes.
+    """
+    problem, symmetry = bound.problem, bound.symmetry
+    topology, ranks = problem.topology, problem.topology.num_ranks
+    if not bound.routes and bound.inv_rate:
+        _refuse_too_many(None, ranks)
+    template = _template(bound.routes, topology.rank)
+    transfers = len(template.hop) * symmetry.order
+    _refuse_too_many(transfers, ranks)
+
+    elements = np.arange(symmetry.order, dtype=np.int64)
+    ends = symmetry.image(template.ends[:, :, None], elements)  # chunk, (source, target), element
+    slot = (topology.rank[ends[:, 0]].astype(np.int64) * ranks + topology.rank[ends[:, 1]]).ravel()
+    order = np.argsort(slot, kind="stable")
+    chunk_of = np.empty(len(order), dtype=np.int64)
+    chunk_of[order] = np.arange(len(order))
+    chunk_of = chunk_of.reshape(len(template.share), symmetry.order)
+
+    nodes = symmetry.image(np.maximum(template.nodes, 0)[:, :, None], elements)  # transfer, place, element
+    nodes = np.where(template.nodes[:, :, None] >= 0, nodes, -1).transpose(0, 2, 1).reshape(transfers, -1)
+    chunk = chunk_of[template.chunk].ravel()
+    hop = np.repeat(template.hop, symmetry.order)
+    rows = np.lexsort((chunk, hop))
+    nodes, chunk = nodes[rows], chunk[rows]
+    path, path_start, path_nodes = _path_table(nodes, topology.num_nodes)
+    last = (nodes >= 0).sum(axis=1) - 1
+    share = np.repeat(template.share, symmetry.order)[order]
+    weight = np.ones(ranks * ranks, dtype=np.int64)
+    if problem.demands is not None:
+        weight = np.array(problem.demands, dtype=np.int64).ravel()
+    return Schedule(
+        topology=topology,
+        collective=problem.collective,
+        root=-1,
+        slot_weight=weight,
+        chunk_slot=slot[order].astype(np.int32),
+        chunk_share=share,
+        src=topology.rank[nodes[:, 0]].astype(np.int32),
+        dst=topology.rank[nodes[np.arange(transfers), last]].astype(np.int32),
+        chunk=chunk.astype(np.int32),
+        op=np.full(transfers, Op.COPY, dtype=np.int8),
+        path=path,
+        step=np.full(transfers, -1, dtype=np.int32),
+        after_start=np.zeros(transfers + 1, dtype=np.int64),
+        after=np.zeros(0, dtype=np.int32),
+        path_start=path_start,
+        path_nodes=path_nodes,
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Template:
+    """Chunks and transfers of the listed sources.
+
+    Attributes:
+        ends: (source node, target node) of each chunk.
+        share: Share of each chunk.
+        chunk: Chunk of each transfer.
+        hop: How many transfers of the chunk come before it.
+        nodes: Path of each transfer, padded with -1.
+    """
+
+    ends: NDArray[np.int64]
+    share: NDArray[np.int64]
+    chunk: NDArray[np.int64]
+    hop: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+
+
+def _template(routes: dict[int, list[Route]], rank: NDArray[np.int32]) -> _Template:
+    ends: list[tuple[int, int]] = []
+    share: list[int] = []
+    chunk: list[int] = []
+    hop: list[int] = []
+    legs: list[tuple[int, ...]] = []
+    for own in routes.values():
+        for route in own:
+            for number, leg in enumerate(_legs(route.nodes, rank)):
+                chunk.append(len(ends))
+                hop.append(number)
+                legs.append(leg)
+            ends.append((route.nodes[0], route.target))
+            share.append(route.share)
+    width = max(map(len, legs), default=1)
+    nodes = np.full((len(legs), width), -1, dtype=np.int64)
+    for row, leg in enumerate(legs):
+        nodes[row, : len(leg)] = leg
+    return _Template(
+        ends=np.array(ends, dtype=np.int64).reshape(-1, 2),
+        share=np.array(share, dtype=np.int64),
+        chunk=np.array(chunk, dtype=np.int64),
+        hop=np.array(hop, dtype=np.int64),
+        nodes=nodes,
+    )
+
+
+def _legs(nodes: Sequence[int], rank: NDArray[np.int32]) -> list[tuple[int, ...]]:
+    """The parts of a path from one rank to the next."""
+    stops = [place for place, v in enumerate(nodes) if rank[v] >= 0]
+    return [tuple(nodes[a : b + 1]) for a, b in zip(stops, stops[1:], strict=False)]
+
+
+def _path_table(
+    nodes: NDArray[np.int64], num_nodes: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+    """Distinct rows of ``nodes`` as a path table, and the path of each row."""
+    prefix = np.zeros(len(nodes), dtype=np.int64)
+    for column in nodes.T:
+        prefix = np.unique(prefix * (num_nodes + 1) + column + 1, return_inverse=True)[1].astype(np.int64)
+    _, first, path = np.unique(prefix, return_index=True, return_inverse=True)
+    distinct = nodes[first]
+    lengths = (distinct >= 0).sum(axis=1)
+    start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return path.astype(np.int32), start, distinct[distinct >= 0].astype(np.int32)
+
+
+def _refuse_too_many(transfers: int | None, ranks: int) -> None:
+    """Refuse a schedule that nobody could load."""
+    if transfers is not None and transfers <= MAX_TRANSFERS:
+        return
+    found = f"{transfers:,}" if transfers is not None else "far more"
+    msg = (
+        f"a routed all_to_all may have {MAX_TRANSFERS:,} transfers at most, found {found} for {ranks} ranks: "
+        "ask for the bound only, or plan fewer ranks (`--ranks`)."
+    )
+    raise InputError(msg)
