@@ -20,7 +20,6 @@ from coppice.bounds.figures import asked_bound
 from coppice.bounds.result import Bound, Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.all_to_all import plan_all_to_all
 from coppice.planners.forest import plan_forest
 from coppice.planners.ring import RingPlan, best_ring
 from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline
@@ -250,6 +249,8 @@ def _check_options(problem: Problem, trees: int | None, tolerance: Fraction | No
 def _body(problem: Problem, *, trees: int | None, tolerance: Fraction | None) -> Forest | Schedule:
     """The forest or schedule of the planner that fits the collective."""
     if problem.collective is Collective.ALL_TO_ALL:
+        from coppice.planners.all_to_all import plan_all_to_all  # brings the linear programs
+
         return plan_all_to_all(problem)
     return plan_forest(problem, trees=trees, tolerance=tolerance)
 

@@ -1,0 +1,175 @@
+"""`coppice bound` and `coppice plan`: what they print, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run
+from coppice.collectives import Collective
+
+BOUND_KEYS = {
+    "collective",
+    "ranks",
+    "inv_rate",
+    "algbw_gb_per_s",
+    "algbw_exact",
+    "trees_per_root",
+    "cut",
+}
+PLAN_KEYS = BOUND_KEYS | {
+    "planned_algbw_exact",
+    "distinct_trees",
+    "max_height",
+    "mean_height",
+    "max_link_load",
+    "verified",
+    "seconds",
+    "peak_rss_bytes",
+}
+FOREST_COLLECTIVES = [c for c in Collective if c is not Collective.ALL_TO_ALL]
+
+
+def test_bound_json_has_every_promised_key(run: Run, star: Path) -> None:
+    found = run("bound", star, "--collective", "all_gather", "--json").json
+    assert set(found) >= BOUND_KEYS
+    assert found["collective"] == "all_gather"
+    assert found["ranks"] == 4
+    assert found["inv_rate"] == "3/25"  # three shards into d over 25 GB/s
+    assert found["algbw_exact"] == "100/3"
+    assert found["algbw_gb_per_s"] == pytest.approx(100 / 3)
+    assert set(found["cut"]) >= {"a", "b", "c"}
+    assert "d" not in found["cut"]
+
+
+def test_bound_in_words(run: Run, star: Path) -> None:
+    shown = run("bound", star, "-c", "all_gather")
+    assert shown.code == 0
+    assert "algbw 33.3333 GB/s (100/3), busbw 25 GB/s" in shown.out
+    assert "GPU 3 receives through 1 link of 25 GB/s from hub: 3 shards over 25 GB/s" in shown.out
+
+
+@pytest.mark.parametrize("collective", FOREST_COLLECTIVES)
+def test_plan_json_has_every_promised_key(run: Run, star: Path, collective: Collective) -> None:
+    found = run("plan", star, "--collective", collective, "--json").json
+    assert set(found) >= PLAN_KEYS
+    assert found["verified"] is True
+    assert found["planned_algbw_exact"] == found["algbw_exact"]
+    assert found["loss"] == "0"
+    assert Fraction(str(found["max_link_load"])) == 1
+    assert float(str(found["seconds"])) > 0
+    assert int(str(found["peak_rss_bytes"])) > 10**6
+
+
+def test_plan_text_says_what_an_engineer_asks(run: Run, star: Path) -> None:
+    shown = run("plan", star, "-c", "all_gather").out
+    for expected in (
+        r"^all_gather on star \(4 ranks\)$",
+        r"optimum +algbw 33.3333 GB/s \(100/3\), busbw 25 GB/s",
+        r"bottleneck +GPU 3 receives through",
+        r"plan +algbw 33.3333 GB/s .* optimal",
+        r"gain over best ring +none",
+        r"message size +\S+ \S+ for 50% of the rate, \S+ \S+ for 90%",
+        r"trees +\d+ per root, \d+ distinct",
+        r"height +\d at most, \S+ on average",
+        r"worst link load +100%",
+        r"verified +yes, and its cut proves that no schedule is faster",
+        r"took +\S+ m?s to plan, \S+ m?s to verify, \S+ MiB of memory",
+    ):
+        assert re.search(expected, shown, re.MULTILINE), expected
+    assert "\x1b" not in shown  # plain where it is no terminal
+
+
+def test_fewer_trees_state_their_loss(run: Run) -> None:
+    arguments = ("mi250", "--boxes", "1", "--collective", "all_gather")
+    best = run("plan", *arguments, "--json").json
+    few = run("plan", *arguments, "--trees", "1", "--json").json
+    assert few["algbw_exact"] == best["algbw_exact"]
+    assert few["trees_per_root"] == 1
+    loss = 1 - Fraction(str(few["planned_algbw_exact"])) / Fraction(str(best["algbw_exact"]))
+    assert 0 < loss == Fraction(str(few["loss"]))
+    limit = run("bound", *arguments, "--trees", "1", "--json").json
+    assert Fraction(str(limit["algbw_exact"])) >= Fraction(str(few["planned_algbw_exact"]))
+    assert limit["optimum_algbw_exact"] == best["algbw_exact"]
+    assert "below the optimum" in run("plan", *arguments, "--trees", "1").out
+
+
+def test_automatic_number_of_trees_keeps_its_promise(run: Run) -> None:
+    arguments = ("plan", "mi250", "--boxes", "2", "-c", "all_gather", "--no-ring", "--json")
+    tolerant = run(*arguments, "--trees", "auto:5%").json
+    exact = run(*arguments).json
+    assert int(str(tolerant["trees_per_root"])) < int(str(exact["trees_per_root"]))
+    ratio = Fraction(str(exact["algbw_exact"])) / Fraction(str(tolerant["planned_algbw_exact"]))
+    assert 1 < ratio <= Fraction(105, 100)
+
+
+def test_weights_root_and_ranks(run: Run, star: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "weights.json"
+    weights.write_text("[1, 1, 1, 0]")
+    weighted = run("bound", star, "-c", "all_gather", "--weights", weights, "--json").json
+    assert weighted["inv_rate"] == "3/25"
+    assert weighted["trees_per_root"] is None
+    piped = run("bound", star, "-c", "all_gather", "--weights", "-", "--json", stdin=b"1\n1\n1\n0\n").json
+    assert piped == weighted
+    rooted = run("bound", star, "-c", "broadcast", "--root", "3", "--json").json
+    assert (rooted["root"], rooted["inv_rate"]) == (3, "1/25")
+    part = run("plan", star, "-c", "all_gather", "--ranks", "0,1,2", "--json").json
+    assert (part["ranks"], part["planned_algbw_exact"], part["verified"]) == (3, "75", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--collective", "broadcast", "--root", "9"), "root"),
+        (("--collective", "all_gather", "--root", "0"), "has no root"),
+        (("--trees", "0"), "--trees"),
+        (("--trees", "auto:x"), "--trees"),
+        (("--ranks", "0,9"), "9"),
+        (("--weights", "/does/not/exist"), "/does/not/exist"),
+        (("--collective", "all_to_all", "--trees", "2"), "--trees"),
+    ],
+)
+def test_bad_options_are_refused_in_one_sentence(
+    run: Run, star: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    refused = run("plan", star, *arguments)
+    assert refused.code == 2
+    assert refused.out == ""
+    assert refused.err.startswith("error: ")
+    assert refused.err.count("\n") == 1
+    assert said in refused.err
+
+
+def test_usage_errors_exit_with_2(run: Run, star: Path) -> None:
+    for arguments in (("plan",), ("plan", star, "--collective", "all_gossip"), ("plan", star, "--nonsense")):
+        assert run(*arguments).code == 2
+
+
+def test_unknown_topology_and_unreachable_rank(run: Run, one_way: Path) -> None:
+    assert run("bound", "no-such-thing").code == 2
+    refused = run("bound", one_way, "-c", "all_gather")
+    assert refused.code == 2
+    assert "c" in refused.err
+    assert run("bound", one_way, "-c", "broadcast", "--json").json["inv_rate"] == "1"
+
+
+def test_plan_to_standard_output_is_the_plan_alone(run: Run, star: Path, tmp_path: Path) -> None:
+    piped = run("plan", star, "-c", "all_gather", "-o", "-")
+    assert json.loads(piped.out)["format"] == "coppice-plan"
+    assert "optimum" in piped.err
+    run("plan", star, "-c", "all_gather", "-o", tmp_path / "plan.json")
+    assert (tmp_path / "plan.json").read_text() == piped.out
+    assert run("plan", star, "-o", "-", "--json").code == 2
+
+
+def test_one_rank_has_nothing_to_do(run: Run, star: Path) -> None:
+    for collective in FOREST_COLLECTIVES:
+        found = run("plan", star, "--ranks", "0", "-c", collective, "--json")
+        assert found.code == 0, found.err
+        assert found.json["inv_rate"] == "0"
+        assert found.json["verified"] is True
+        assert run("plan", star, "--ranks", "0", "-c", collective).code == 0

@@ -1,0 +1,65 @@
+"""The command as a process: interruption, broken pipes, version, errors without a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+COMMAND = [sys.executable, "-m", "coppice"]
+
+
+def test_version_and_help() -> None:
+    version = subprocess.run([*COMMAND, "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout.startswith("coppice ")
+    for command in ("bound", "plan", "verify", "explain", "topology"):
+        shown = subprocess.run([*COMMAND, command, "--help"], capture_output=True, text=True, check=True)
+        assert "Examples:" in shown.stdout or command == "topology"
+
+
+def test_interrupting_a_long_plan_is_quick_and_quiet(tmp_path: Path) -> None:
+    target = tmp_path / "plan.json"
+    arguments = ["plan", "mi250", "--boxes", "64", "-c", "all_gather", "--no-ring", "-o", str(target)]
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(2.5)
+    assert process.poll() is None, "the plan was done before it could be interrupted: choose a larger one"
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert time.monotonic() - begin < 1.5
+    assert process.returncode == 130
+    assert (out, err) == (b"", b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run([*COMMAND, "bound", "dgx-a100", "--json"], stdout=write_end, stderr=subprocess.PIPE)
+    os.close(write_end)
+    assert done.stderr == b""
+    assert done.returncode == 1
+
+
+def test_a_file_that_cannot_be_written_is_an_input_error(tmp_path: Path) -> None:
+    target = tmp_path / "absent" / "plan.json"
+    command = [*COMMAND, "plan", "dgx-a100", "-c", "all_gather", "-o", str(target)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_python_interface_mirrors_the_command() -> None:
+    import coppice
+
+    problem = coppice.Problem(
+        topology=coppice.load("dgx-a100", boxes=2), collective=coppice.Collective.ALL_GATHER
+    )
+    found = coppice.bound(problem)
+    result = coppice.plan(problem, ring=False)
+    assert result.inv_rate == found.inv_rate
+    assert coppice.verify(result.plan).optimal

@@ -1,0 +1,68 @@
+"""Documentation is true: docstring examples run, generated pages are current, the checker in docs checks."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "coppice"
+DOCS = ROOT / "docs"
+
+
+def module_names() -> list[str]:
+    paths = [path.relative_to(SOURCE.parent).with_suffix("") for path in sorted(SOURCE.rglob("*.py"))]
+    names = [".".join(path.parts).removesuffix(".__init__") for path in paths]
+    return [name for name in names if not name.endswith("__main__")]
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_docstring_examples(name: str) -> None:
+    failed, _ = doctest.testmod(importlib.import_module(name))
+    assert failed == 0
+
+
+def test_there_are_examples() -> None:
+    finder = doctest.DocTestFinder()
+    modules = [importlib.import_module(name) for name in module_names()]
+    assert sum(len(test.examples) for module in modules for test in finder.find(module)) > 50
+
+
+def test_generated_pages_are_current() -> None:
+    done = subprocess.run([sys.executable, DOCS / "generate.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, f"docs/cli.md is stale: run `make docs`. {done.stderr}"
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]), ids=str
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
+
+
+def test_checker_in_plan_format(tmp_path: Path) -> None:
+    """The program shown in docs/plan-format.md counts the rate that the planner claims."""
+    from fractions import Fraction
+
+    from coppice import Collective, Problem, load, plan, write_plan
+
+    program = re.search(r"```python\n(.*?)```", (DOCS / "plan-format.md").read_text(), re.DOTALL)
+    assert program is not None
+    for preset, boxes, collective in (
+        ("dgx-a100", 2, Collective.ALL_GATHER),
+        ("mi250", 1, Collective.ALL_REDUCE),
+        ("dgx-a100", 2, Collective.REDUCE_SCATTER),
+    ):
+        result = plan(Problem(topology=load(preset, boxes=boxes), collective=collective), ring=False)
+        write_plan(result.plan, tmp_path / "plan.json")
+        command = [sys.executable, "-c", program[1], str(tmp_path / "plan.json")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert Fraction(done.stdout.split(":")[1].strip()) == result.algbw_gb_per_s
