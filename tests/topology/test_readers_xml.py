@@ -272,6 +272,8 @@ def test_ranks_follow_the_file_and_gpus_outside_the_job_are_left_out_or_relays()
     topology = parsed(data).topology
     assert topology.node_ids[:2] == ("gpu8", "gpu9")
     assert topology.rank[:2].tolist() == [0, 1]
+    crossed = parsed(data.replace(b'dev="9"', b'dev="0"').replace(b'dev="8"', b'dev="1"')).topology
+    assert crossed.node_ids[:2] == ("gpu1", "gpu0")
     outside = f'<pci busid="0000:05:00.0" class="0x030200" {LINK}/>'
     reading = parsed(data.replace(b"</cpu>", outside.encode() + b"</cpu>"))
     assert reading.topology.num_ranks == 2
@@ -333,6 +335,7 @@ def test_blank_lines_before_the_file_keep_the_line_numbers() -> None:
         (b"<system>\n<cpu>\n</system>", ["input:3", "mismatched tag"]),
         (b"<system/>", ["no GPU"]),
         (b'<!DOCTYPE x [<!ENTITY a "b">]>\n<system>&a;</system>', ["input:1", "document type"]),
+        (b'<!DOCTYPE system SYSTEM "http://example.org/x.dtd"><system/>', ["input:1", "document type"]),
         (b"<system>&a;</system>", ["undefined entity"]),
         (b"<system" + b"".join(b" a%d='1'" % i for i in range(99)) + b"/>", ["limits"]),
         (b"<system a='" + b"x" * 9000 + b"'/>", ["8192"]),
