@@ -51,6 +51,10 @@ app = typer.Typer(no_args_is_help=True, help="List, show, import, compose, cut d
 
 _HOST = re.compile(r"(?:(?P<count>[0-9]{1,5})x)?(?P<spec>[^@]+)(?:@(?P<name>[^@/]+))?")
 
+# Longer texts are not read back from a native file.
+_MAX_NAME = 200
+_MAX_SOURCE = 1000
+
 NameOption = Annotated[
     str | None, typer.Option("--name", help="Name of the new topology.", show_default=False)
 ]
@@ -199,11 +203,12 @@ def compose(
         ports = host.ports
         if port_rate is not None:
             ports = gpu_ports(host.topology, exact_rate(port_rate, where="--port-rate"))
-        title = found["name"] or ("box" if len(hosts) == 1 else Path(spec).stem)
-        joined += repeated(Host(name=title, topology=host.topology, ports=ports), int(found["count"] or 1))
+        label = found["name"] or ("box" if len(hosts) == 1 else Path(spec).stem)
+        joined += repeated(Host(name=label, topology=host.topology, ports=ports), int(found["count"] or 1))
     chosen = fabric_from_fields(fabric, parse_settings(settings or ()))
     sources = dict.fromkeys(host.topology.source for host in joined if host.topology.source)
-    made = compose_hosts(joined, chosen, name=" + ".join(hosts), source="; ".join(sources))
+    title = " + ".join(text.rpartition("/")[2] for text in hosts)[:_MAX_NAME]
+    made = compose_hosts(joined, chosen, name=title, source="; ".join(sources)[:_MAX_SOURCE])
     _deliver(made, output, name=name, as_json=as_json)
 
 

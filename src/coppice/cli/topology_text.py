@@ -41,7 +41,8 @@ def summary_fields(summary: Summary) -> list[tuple[str, str]]:
     if len(summary.groups) > _MAX_GROUPS:
         fields.append(("", f"and {len(summary.groups) - _MAX_GROUPS} more groups"))
     rows = [
-        f"{_rates(into, out)} GB/s" + (f" at {count} ranks" if len(summary.gpus) > 1 else "")
+        f"{_rates(into, out)} GB/s"
+        + (f" at {count} {_plural('rank', count)}" if len(summary.gpus) > 1 else "")
         for (into, out), count in summary.gpus.items()
     ]
     if len(rows) > _MAX_GROUPS:

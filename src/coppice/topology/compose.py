@@ -13,10 +13,14 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.topology.fabric import Attachment, Fabric
+from coppice.topology.fabric import Fabric
+from coppice.topology.fabric_parts import Attachment
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
-__all__ = ["Host", "Port", "compose", "default_ports", "gpu_ports", "repeated"]
+__all__ = ["MAX_NODES", "Host", "Port", "compose", "default_ports", "gpu_ports", "repeated"]
+
+MAX_NODES = 2**21
+"""More nodes than this are taken for a slip of the keyboard."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,8 +106,8 @@ def compose(hosts: Sequence[Host], fabric: Fabric | None, *, name: str, source: 
         source: Where the figures come from.
 
     Raises:
-        InputError: If names repeat, a port names no node, several hosts have no fabric, or a host has no
-            port.
+        InputError: If there are too many nodes, names repeat, a port names no node, several hosts have no
+            fabric, or a host has no port.
 
     Examples:
         >>> from coppice.topology.fabric import SwitchFabric
@@ -112,6 +116,10 @@ def compose(hosts: Sequence[Host], fabric: Fabric | None, *, name: str, source: 
         >>> compose(repeated(host, 2), SwitchFabric(), name="pair").node_ids
         ('box0/gpu0', 'box1/gpu0', 'network')
     """
+    size = sum(host.topology.num_nodes + len(host.ports) for host in hosts)
+    if size > MAX_NODES:
+        msg = f"expected hosts with at most {MAX_NODES} nodes in all, found {size}: compose fewer."
+        raise InputError(msg)
     if fabric is None:
         if len(hosts) != 1:
             msg = f"{len(hosts)} hosts need a fabric to join them, found none: choose one, such as rail."

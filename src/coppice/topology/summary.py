@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
@@ -149,9 +150,11 @@ def _groups(topology: Topology) -> tuple[LinkGroup, ...]:
 
 
 def _stem(name: str) -> str:
-    """``box0/mlx5_3`` without host and number: ``mlx5``."""
+    """``box0/mlx5_3`` without host and number (``mlx5``), ``pcie-0000:05:00`` without address (``pcie``)."""
     last = name.rpartition("/")[2]
-    return last.rstrip("0123456789").rstrip("_-.:#") or last
+    if ":" in last:
+        return re.split(r"[-_.]?[0-9]", last, maxsplit=1)[0] or last
+    return last.rstrip("0123456789").rstrip("_-.#") or last
 
 
 def _warnings(

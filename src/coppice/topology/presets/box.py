@@ -108,7 +108,9 @@ def box_preset(
 
     def host(*, rates: str = "nominal", **values: Any) -> Host:
         made = box(_rate_class(rates), **values)
-        return Host(name="box", topology=Topology.of(name, made.nodes, made.links), ports=made.ports)
+        figures = source if rates == RateClass.NOMINAL else f"{measured} (measured); {source}"
+        inside = Topology.of(name, made.nodes, made.links, source=figures)
+        return Host(name="box", topology=inside, ports=made.ports)
 
     def build(*, boxes: int = 1, rates: str = "nominal", **values: Any) -> Topology:
         if not 1 <= boxes <= MAX_BOXES:
@@ -119,8 +121,7 @@ def box_preset(
         one = host(rates=rates, **inside)
         title = name if boxes == 1 else f"{boxes} x {name}"
         hosts = repeated(one, boxes)
-        figures = source if rates == RateClass.NOMINAL else f"{measured} (measured); {source}"
-        return compose(hosts, None if boxes == 1 else chosen, name=title, source=figures)
+        return compose(hosts, None if boxes == 1 else chosen, name=title, source=one.topology.source)
 
     fixed = (
         Parameter(name="boxes", parse=integer, default="1", description="number of boxes"),

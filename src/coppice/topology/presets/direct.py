@@ -184,8 +184,8 @@ def _per_item(rates: Rates, count: int, what: str) -> list[Fraction]:
 
 
 def _few(gpus: int) -> int:
-    if not 1 <= gpus <= 4096:
-        msg = f"expected 1 .. 4096 GPUs where all are linked with each other, found {gpus}."
+    if not 1 <= gpus <= 2048:
+        msg = f"expected 1 .. 2048 GPUs where all are linked with each other, found {gpus}."
         raise InputError(msg)
     return gpus
 

@@ -33,6 +33,9 @@ def circulant(
         >>> circulant(13, (2, 3)).num_links
         52
     """
+    if not 2 <= gpus <= MAX_GPUS:
+        msg = f"expected 2 .. {MAX_GPUS} GPUs for a circulant graph, found {gpus}."
+        raise InputError(msg)
     folded = [offset % gpus if directed else min(offset % gpus, -offset % gpus) for offset in offsets]
     if not folded or min(folded) < 1 or len(set(folded)) != len(folded):
         msg = (
@@ -65,9 +68,10 @@ def generalized_kautz(gpus: int = 12, degree: int = 2, *, gb_per_s: int | Fracti
         >>> generalized_kautz(6, 2).num_links
         12
     """
-    if not 1 <= degree <= gpus:
+    most = min(gpus, 4 * MAX_GPUS // max(gpus, 1))
+    if not 1 <= degree <= most:
         msg = (
-            f"expected a degree of 1 .. {gpus} for a generalized Kautz graph of {gpus} GPUs, found {degree}."
+            f"expected a degree of 1 .. {most} for a generalized Kautz graph of {gpus} GPUs, found {degree}."
         )
         raise InputError(msg)
     links = [
@@ -95,9 +99,10 @@ def random_balanced(
     """
     size = gpus + switches
     count = size if cycles is None else cycles
-    if gpus < 1 or size > MAX_GPUS or count < 1 or max_gb_per_s < 1:
+    if gpus < 1 or count < 1 or size * count > 4 * MAX_GPUS or max_gb_per_s < 1:
         msg = (
-            "expected gpus, cycles and max_gb_per_s of 1 or more for a random network, found "
+            "expected gpus, cycles and max_gb_per_s of 1 or more, and cycles of at most "
+            f"{4 * MAX_GPUS} nodes in all, for a random network, found "
             f"gpus={gpus}, switches={switches}, cycles={count}, max_gb_per_s={max_gb_per_s}."
         )
         raise InputError(msg)

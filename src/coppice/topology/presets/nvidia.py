@@ -89,8 +89,8 @@ def _nvl72(rates: RateClass, *, gpus: int = 72, nics: str = "link") -> Box:
 
 
 def _with_400g(gpus: int, nvlink: Fraction, rates: RateClass, nics: str) -> Box:
-    if not 1 <= gpus <= 576:
-        msg = f"expected 1 .. 576 GPUs on one NVSwitch, found {gpus}."
+    if not 1 <= gpus <= 1024:
+        msg = f"expected 1 .. 1024 GPUs on one NVSwitch, found {gpus}."
         raise InputError(msg)
     nodes, links = switched(gpus, nvlink, in_network=True)
     pcie = min(pcie_gb_per_s("32 GT/s", 16, rates), _NIC_400G)
