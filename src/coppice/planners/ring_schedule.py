@@ -1,7 +1,7 @@
 """Rings as a forest of chains, and as a schedule.
 
 In an all-gather the shard of each rank follows each ring to the rank before it: a broadcast tree that is a
-chain. A block that is reduced starts behind its owner and follows the ring to it: a reduce tree, also a chain.
+chain. A block that is reduced starts behind its owner and follows the ring to it: a reduce tree, a chain too.
 """
 
 from __future__ import annotations
