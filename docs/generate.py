@@ -1,18 +1,20 @@
 """Write the generated pages of the documentation: `docs/cli.md`, from the program itself.
 
 Usage: python docs/generate.py [--check]; with --check nothing is written, and the exit code is 1 if a page is
-stale.
+stale. The page is made from the signatures of the commands, so that no version of typer changes it.
 """
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-import typer.main
+import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from coppice.cli import app
 
@@ -27,53 +29,86 @@ Nouns are files, `-` is standard input or output, `--json` prints JSON to standa
 
 def cli_page() -> str:
     """The page of all commands."""
-    root = typer.main.get_command(app)
     sections = [HEADER]
-    for path, command in _commands(root, ("coppice",)):
-        sections.append(_section(path, command))
+    if app.registered_callback is not None:
+        sections.append(_section(("coppice",), app.registered_callback.callback))
+    sections += [_section(path, function) for path, function in _commands(app, ("coppice",))]
     return "\n".join(sections)
 
 
-def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    yield path, command
-    for name, child in getattr(command, "commands", {}).items():
-        yield from _commands(child, (*path, name))
+def _commands(group: typer.Typer, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command below ``group``: its words and its function."""
+    for command in group.registered_commands:
+        function = command.callback
+        name = command.name or (function.__name__.replace("_", "-") if function is not None else "")
+        yield (*path, name), function
+    for child in group.registered_groups:
+        if child.typer_instance is not None:
+            yield from _commands(child.typer_instance, (*path, str(child.name)))
 
 
-def _section(path: tuple[str, ...], command: Any) -> str:
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
-    usage = [*path, *("[OPTIONS]" for _ in options[:1]), *(p.make_metavar(None) for p in arguments)]
-    if hasattr(command, "commands"):
-        usage.append("COMMAND")
-    lines = [f"{'#' * min(len(path) + 1, 4)} `{' '.join(path)}`", "", *_prose(command.help or "")]
-    lines += ["", "```text", f"usage: {' '.join(usage)}", "```"]
+def _section(path: tuple[str, ...], function: Callable[..., Any] | None) -> str:
+    """One command: what it does, its arguments, its options."""
+    arguments, options = [], []
+    for name, hint in get_type_hints(function, include_extras=True).items():
+        kind, info = _declared(hint)
+        if isinstance(info, ArgumentInfo):
+            metavar = info.metavar or name.upper()
+            arguments.append(
+                (metavar if "..." in metavar or kind is not list else f"{metavar}...", info.help)
+            )
+        elif isinstance(info, OptionInfo) and not info.hidden:
+            options.append((_option(name, kind, info), info.help))
+    words = [*path, *(["[OPTIONS]"] if options else []), *(metavar for metavar, _ in arguments)]
+    if path == ("coppice",):
+        words.append("COMMAND")
+    lines = [f"## `{' '.join(path)}`", "", *_prose(inspect.getdoc(function) or "")]
+    lines += ["```text", f"usage: {' '.join(words)}", "```"]
     if arguments:
         lines += ["", "| argument | meaning |", "|---|---|"]
-        lines += [f"| `{p.make_metavar(None)}` | {_cell(p.help)} |" for p in arguments]
+        lines += [f"| `{metavar}` | {_cell(text)} |" for metavar, text in arguments]
     if options:
         lines += ["", "| option | meaning |", "|---|---|"]
-        lines += [f"| {_names(p)} | {_cell(p.help)} |" for p in options]
+        lines += [f"| {names} | {_cell(text)} |" for names, text in options]
     return "\n".join(lines) + "\n"
+
+
+def _declared(hint: Any) -> tuple[Any, Any]:
+    """The bare type of a parameter, and how it is declared to typer."""
+    if get_origin(hint) is not Annotated:
+        return hint, None
+    kind, *notes = get_args(hint)
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next(part for part in get_args(kind) if part is not type(None))
+    return get_origin(kind) or kind, next(
+        (n for n in notes if isinstance(n, OptionInfo | ArgumentInfo)), None
+    )
+
+
+def _option(name: str, kind: Any, info: OptionInfo) -> str:
+    """Names of an option and what stands for its value: `-o`, `--output` FILE."""
+    # In an annotation the first name takes the place of the default.
+    declared = [text for text in (info.default, *(info.param_decls or ())) if isinstance(text, str)]
+    declared = declared or [f"--{name.replace('_', '-')}"]
+    names = ", ".join(f"`{part}`" for text in declared for part in text.split("/") if part.startswith("-"))
+    if kind is bool:
+        return names
+    metavar = info.metavar or {int: "N", float: "X", Path: "FILE"}.get(kind, "TEXT")
+    return f"{names} {_cell(metavar)}"
 
 
 def _prose(text: str) -> Iterator[str]:
     """Help text as Markdown: paragraphs marked for verbatim output become code blocks."""
-    for paragraph in inspect.cleandoc(text).split("\n\n"):
+    for paragraph in text.split("\n\n"):
         if paragraph.startswith("\b"):
-            title, *rows = paragraph.lstrip("\b\n").split("\n")
+            title, *rows = paragraph.removeprefix("\b\n").split("\n")
             yield from (title, "", "```sh", *(row.strip() for row in rows), "```", "")
         else:
             yield from (paragraph, "")
 
 
-def _names(option: Any) -> str:
-    """`-o`, `--output FILE`."""
-    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
-    return names if option.is_flag else f"{names} {_cell(option.make_metavar(None))}"
-
-
 def _cell(text: str | None) -> str:
+    """Text for a cell of a table."""
     return " ".join((text or "").split()).replace("|", "\\|").replace("<", "&lt;")
 
 
