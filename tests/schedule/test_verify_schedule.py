@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from coppice.collectives import Collective
+from coppice.schedule.loads import schedule_loads
 from coppice.schedule.report import Report
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verify_schedule import verify_schedule
-from coppice.topology.model import Link, Node, Topology
+from coppice.topology.model import Link, Node, NodeKind, Topology
 from schedule.builders import make_schedule, ring_topology, star_topology
 
 Row = tuple[int, int, int, int, tuple[int, ...] | None, int]
@@ -254,7 +255,6 @@ def test_order_is_checked() -> None:
 
 def test_routes_are_checked() -> None:
     good = ring_all_gather(4)
-    assert failing(verify_schedule(replace(good, path=np.full_like(good.path, -1))), "names no path")
     assert failing(
         verify_schedule(replace(good, path=np.zeros_like(good.path))), "but its path 0 runs g0 -> g1"
     )
@@ -262,6 +262,40 @@ def test_routes_are_checked() -> None:
         ring_topology(4), Collective.BROADCAST, [(0, 0, 2, COPY, None, -1)], chunk_slot=[0], root=0
     )
     assert failing(verify_schedule(jump), "g0 -> g2")
+
+
+def test_transfers_without_a_path_take_the_default_route() -> None:
+    named = pairwise(4, parts=2)
+    open_ = replace(named, path=np.where(np.arange(named.num_transfers) % 3, named.path, -1))
+    report = verify_schedule(open_)
+    assert report.ok, report.failures
+    assert report.inv_rate == verify_schedule(named).inv_rate == 3
+    assert report.checked["default_routes"] == 8
+    assert schedule_loads(open_).load == schedule_loads(named).load
+    none = replace(named, path=np.full_like(named.path, -1), path_start=np.zeros(1, np.int64))
+    assert verify_schedule(replace(none, path_nodes=np.zeros(0, np.int32))).inv_rate == 3
+
+
+def test_default_routes_spread_chunks_over_equal_paths() -> None:
+    nodes = [Node(id="a"), Node(id="b"), *(Node(id=f"s{i}", kind=NodeKind.SWITCH) for i in range(2))]
+    links = [Link(src=g, dst=f"s{i}", gb_per_s=Fraction(1)) for g in "ab" for i in range(2)]
+    rows: list[Row] = [(c, c // 8, 1 - c // 8, COPY, (c // 8, 2, 1 - c // 8), -1) for c in range(16)]
+    schedule = make_schedule(
+        Topology.of("two ways", nodes, links), Collective.ALL_GATHER, rows, chunk_slot=[0] * 8 + [1] * 8
+    )
+    schedule = replace(schedule, path=np.full(16, -1, np.int32))
+    report = verify_schedule(schedule)
+    assert report.ok, report.failures
+    assert report.inv_rate is not None
+    assert report.inv_rate < 1
+
+
+def test_default_routes_do_not_pass_ranks() -> None:
+    rows: list[Row] = [(0, 0, 2, COPY, (0, 1, 2), -1)]
+    jump = make_schedule(ring_topology(4), Collective.BROADCAST, rows, chunk_slot=[0], root=0)
+    report = verify_schedule(replace(jump, path=np.array([-1])))
+    assert failing(report, "the default route of a transfer does not exist")
+    assert report.inv_rate is None
 
 
 @pytest.mark.parametrize("make", [ring_all_gather, ring_reduce_scatter, ring_all_reduce])

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.hops import hops_of
+from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import rank_depths, tree_maxima
 from coppice.schedule.tree_rows import children, parent_rows, sums_to_root
@@ -156,11 +157,12 @@ def schedule_pipeline(
     rows that it names.
 
     Args:
-        schedule: A verified schedule whose transfers name their paths.
+        schedule: A verified schedule.
         inv_rate: Its time per shard, 1 / (GB/s).
         shards: Number of shards in M.
         hop_overhead_us: Cost of a hop beyond its links' latencies.
     """
+    schedule = routed(schedule)
     topology = schedule.topology
     path_us = hops_of(topology, schedule.path_start, schedule.path_nodes).latency_us(topology)
     cost = (path_us[schedule.path] + hop_overhead_us).tolist()

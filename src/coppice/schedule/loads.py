@@ -20,6 +20,7 @@ from coppice.schedule.columns import forest_defects, schedule_defects
 from coppice.schedule.exact_sums import exact_total, grouped_sums
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.hops import hops_of
+from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
@@ -95,21 +96,16 @@ def schedule_loads(
     """Load of every link under a schedule, whatever its steps: all bytes that ever cross it.
 
     Args:
-        schedule: Chunks and transfers; every transfer must name its path.
+        schedule: Chunks and transfers; those that name no path take the default route.
         weights: Relative shard sizes of the ranks, where they are not equal.
         demands: Relative block sizes of an all-to-all, where they are not equal.
 
     Raises:
-        InputError: If its columns are malformed, or a transfer names no path or one that does not exist.
+        InputError: If its columns are malformed, or a transfer names a path that does not exist, or none and
+            there is none.
     """
     _refuse(schedule_defects(schedule))
-    unrouted = np.flatnonzero(schedule.path < 0)
-    if len(unrouted):
-        msg = (
-            f"expected a path for every transfer, found none for {len(unrouted)} of them "
-            f"(the first is row {int(unrouted[0])}): route them before loads are counted."
-        )
-        raise InputError(msg)
+    schedule = routed(schedule)
     sizes, unit = chunk_sizes(schedule)
     hops = hops_of(schedule.topology, schedule.path_start, schedule.path_nodes)
     sent = [sizes[chunk] for chunk in schedule.chunk.tolist()]

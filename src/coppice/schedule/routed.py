@@ -1,0 +1,48 @@
+"""Default routes for the transfers of a schedule that name no path."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from coppice.schedule.schedule import Schedule
+from coppice.topology.routing import Router
+
+__all__ = ["routed"]
+
+
+def routed(schedule: Schedule) -> Schedule:
+    """The schedule with a path for every transfer; the same schedule where all have one.
+
+    A transfer that names no path takes the topology's default route. Chunks of one slot count as channels of
+    their pair of ranks, so that they spread over paths that are equally good.
+
+    Args:
+        schedule: A schedule with well-formed columns.
+
+    Raises:
+        UnreachableError: If no path without ranks in between leads from a sender to its receiver.
+    """
+    open_rows = np.flatnonzero(schedule.path < 0)
+    if not len(open_rows):
+        return schedule
+    first_of_slot = np.searchsorted(schedule.chunk_slot, schedule.chunk_slot)
+    channel = np.arange(schedule.num_chunks) - first_of_slot
+    chunk = schedule.chunk[open_rows]
+    wanted = np.stack([schedule.src[open_rows], schedule.dst[open_rows], channel[chunk]], axis=1)
+    # Sorted by receiver, as the router searches once for each.
+    keys, row_of = np.unique(wanted[:, [1, 0, 2]], axis=0, return_inverse=True)
+    router = Router(schedule.topology)
+    routes = [router.path(src, dst, channel=number) for dst, src, number in keys.tolist()]
+    path = schedule.path.copy()
+    path[open_rows] = len(schedule.path_start) - 1 + row_of.reshape(-1)
+    ends = schedule.path_start[-1] + np.cumsum([len(route) for route in routes])
+    return replace(
+        schedule,
+        path=path,
+        path_start=np.concatenate([schedule.path_start, ends]),
+        path_nodes=np.concatenate(
+            [schedule.path_nodes, np.array([node for route in routes for node in route], dtype=np.int32)]
+        ),
+    )
