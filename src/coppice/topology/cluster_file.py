@@ -26,12 +26,15 @@ from coppice.topology.fabric import Fabric
 from coppice.topology.fabric_fields import converted
 from coppice.topology.model import Topology
 from coppice.topology.readers.document import DuplicateKey, NumberText, topology_from_document
+from coppice.topology.readers.reading import checked_id
 
 __all__ = ["FORMAT", "VERSION", "cluster_from_document"]
 
 FORMAT = "coppice-cluster"
 VERSION = 1
 _MAX_HOSTS = 65_536
+_MAX_DEPTH = 16
+_MAX_TEXT = 1000
 
 HostOf = Callable[[str, Mapping[str, str]], Host]
 """Gives the host for a preset name with options, or for a file name with options."""
@@ -85,12 +88,14 @@ def cluster_from_document(
     if not cluster.hosts:
         msg = f"{where}: expected at least one host at $.hosts, found none."
         raise InputError(msg)
+    checked_id(cluster.name, where=f"{where}: $.name")
     hosts: list[Host] = []
     for position, row in enumerate(cluster.hosts):
         place = f"{where}: $.hosts[{position}]"
         if not 1 <= row.count <= _MAX_HOSTS - len(hosts):
             msg = f"expected a count of 1 .. {_MAX_HOSTS} hosts in all at {place}.count, found {row.count}."
             raise InputError(msg)
+        checked_id(row.name, where=f"{place}.name")
         host = _host(row, place, preset_host=preset_host, file_host=file_host)
         hosts += repeated(_with_ports(host, row), row.count)
     return compose(hosts, cluster.fabric, name=cluster.name, source=cluster.source)
@@ -136,12 +141,15 @@ def _check_version(document: object, where: str) -> None:
         )
         raise InputError(msg)
     if found != VERSION or isinstance(found, bool):
-        msg = f"{where}: expected version {VERSION} of {FORMAT} at $.version, found {found!r}: set it."
+        msg = f"{where}: expected {FORMAT} version {VERSION} at $.version, found {str(found)[:40]!r}: set it."
         raise InputError(msg)
 
 
-def _plain(value: object, where: str, key: object = None) -> object:
-    """The tree with latencies as floats; an embedded topology is left for its own reader."""
+def _plain(value: object, where: str, key: object = None, depth: int = 0) -> object:
+    """The tree with latencies as floats and checked texts; an embedded topology stays as it is."""
+    if depth > _MAX_DEPTH:
+        msg = f"{where} nests more than {_MAX_DEPTH} levels: a cluster needs six."
+        raise InputError(msg)
     if isinstance(value, DuplicateKey):
         msg = f"{where} has the key {value.key[:80]!r} twice in one object: keep one."
         raise InputError(msg)
@@ -149,8 +157,18 @@ def _plain(value: object, where: str, key: object = None) -> object:
         return value
     if isinstance(value, NumberText):
         return float(value) if key == "latency_us" else str(value)
+    if isinstance(value, str):
+        return _text(value, where)
     if isinstance(value, Mapping):
-        return {inner: _plain(entry, where, inner) for inner, entry in value.items()}
+        return {_text(inner, where): _plain(entry, where, inner, depth + 1) for inner, entry in value.items()}
     if isinstance(value, list):
-        return [_plain(entry, where) for entry in value]
+        return [_plain(entry, where, None, depth + 1) for entry in value]
+    return value
+
+
+def _text(value: str, where: str) -> str:
+    if len(value) > _MAX_TEXT or not value.isprintable():
+        found = f"found {value[:40]!r}"
+        msg = f"{where}: expected texts of at most {_MAX_TEXT} printable characters, {found}: mend it."
+        raise InputError(msg)
     return value

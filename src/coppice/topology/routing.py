@@ -86,9 +86,9 @@ class Router:
         if relayed:
             tree = self._tree(dst, through_gpus=True)
             if tree.hops[src] < 0:
-                raise UnreachableError(self._message(src, dst, "there is none at all: mend the topology"))
+                raise UnreachableError(self._message(src, dst, "none at all: mend the topology"))
             if not self.relay_gpus:
-                hint = "only through other GPUs: allow these with `--relay-gpus`"
+                hint = "one through other GPUs only: allow these with `--relay-gpus`"
                 raise UnreachableError(self._message(src, dst, hint))
         path = [src]
         here = src
@@ -140,7 +140,7 @@ class Router:
     def _message(self, src: int, dst: int, found: str) -> str:
         ids = self.topology.node_ids
         ends = f"from {ids[src]} to {ids[dst]}"
-        return f"expected a path {ends} through switches and NICs on {self.topology.name}, {found}."
+        return f"expected a path {ends} through switches and NICs on {self.topology.name}, found {found}."
 
 
 def _mixed(*values: int) -> int:

@@ -64,7 +64,7 @@ class Preset:
         for key, value in options.items():
             if key not in known:
                 names = suggestion(key, known) if known else "it has none."
-                msg = f"preset {self.name} has no parameter {key!r}: {names}"
+                msg = f"preset {self.name} has no parameter {key[:80]!r}: {names}"
                 raise InputError(msg)
             values[key] = known[key].parse(value, key)
         return values
@@ -85,7 +85,7 @@ def integer(value: str, key: str) -> int:
         InputError: If it is none.
     """
     if not value.strip().isdecimal() or len(value) > 9:
-        msg = f"expected a whole number for {key}, found {value!r}."
+        msg = f"expected a whole number for {key}, found {value[:40]!r}."
         raise InputError(msg)
     return int(value)
 
