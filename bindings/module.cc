@@ -5,4 +5,5 @@ NB_MODULE(_core, m) {
   m.doc() = "Native core of Coppice: arrays in, arrays out.";
   init_feasibility(m);
   init_packing(m);
+  init_symmetry(m);
 }

@@ -32,7 +32,7 @@ std::vector<Row> diagonalised(std::vector<Row>& relations, std::int64_t order) {
       for (std::size_t c = t + 1; c < n; ++c) {
         std::int64_t factor = relations[t][c] / pivot;
         for (Row& r : relations) r[c] -= factor * r[t];
-        // g_t and g_c with coefficients x_t and x_c: x_t g_t + x_c g_c = x_t (g_t + factor g_c) + (x_c - factor x_t) g_c.
+        // x_t g_t + x_c g_c = x_t (g_t + factor g_c) + (x_c - factor x_t) g_c.
         for (std::size_t i = 0; i < n; ++i) basis[t][i] = (basis[t][i] + factor % order * basis[c][i]) % order;
         clean = clean && relations[t][c] == 0;
       }
@@ -65,6 +65,13 @@ VertexMap power(VertexMap map, std::int64_t exponent) {
 }
 
 FreeAbelianGroup::FreeAbelianGroup(std::span<const std::uint8_t> compute) : compute_(compute.begin(), compute.end()) {
+  find_orbits();
+}
+
+FreeAbelianGroup::FreeAbelianGroup(std::span<const std::uint8_t> compute, std::vector<VertexMap> generators,
+                                   std::vector<std::int64_t> orders)
+    : compute_(compute.begin(), compute.end()), generators_(std::move(generators)), orders_(std::move(orders)) {
+  for (std::int64_t order : orders_) order_ *= order;
   find_orbits();
 }
 
@@ -110,13 +117,6 @@ bool FreeAbelianGroup::extend(const VertexMap& map) {
   order_ = order;
   find_orbits();
   return true;
-}
-
-void FreeAbelianGroup::append(VertexMap map, std::int64_t order) {
-  generators_.push_back(std::move(map));
-  orders_.push_back(order);
-  order_ *= order;
-  find_orbits();
 }
 
 VertexMap FreeAbelianGroup::permutation(std::int64_t element) const {

@@ -25,8 +25,9 @@ class FreeAbelianGroup {
   /// Returns whether it did. The basis may change, so that the group stays the direct product of its generators.
   bool extend(const VertexMap& map);
 
-  /// Adds a generator of which the caller knows that the product is direct, abelian and free.
-  void append(VertexMap map, std::int64_t order);
+  /// The group with these generators, of which the caller knows that the product is direct, abelian and free.
+  FreeAbelianGroup(std::span<const std::uint8_t> compute, std::vector<VertexMap> generators,
+                   std::vector<std::int64_t> orders);
 
   std::int64_t order() const { return order_; }
   const std::vector<std::int64_t>& orders() const { return orders_; }

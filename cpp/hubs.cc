@@ -1,7 +1,6 @@
 #include "hubs.h"
 
 #include <algorithm>
-#include <bit>
 #include <map>
 #include <numeric>
 
@@ -21,9 +20,10 @@ using Parts = std::vector<std::vector<Vertex>>;
 /// Parts that are alike: members[i][k] is the image in part i of vertex members[0][k] of the first part.
 struct AlikeParts {
   Parts members;
+  bool compute;  // the parts hold compute vertices
 };
 
-/// Sets of switch cells to try, as flags per vertex; the empty set first.
+/// Sets of switch cells to try, as flags per vertex; small ones first, since they leave more to move.
 std::vector<std::vector<std::uint8_t>> hub_sets(const ColouredGraph& graph) {
   std::vector<std::int32_t> cells;
   for (Vertex v = 0; v < graph.graph.num_vertices(); ++v)
@@ -35,12 +35,10 @@ std::vector<std::vector<std::uint8_t>> hub_sets(const ColouredGraph& graph) {
   choices.emplace_back(k, 0);
   if (k > 0) choices.emplace_back(k, 1);
   if (k <= kAllSubsets) {
-    for (std::size_t size = 1; size < k; ++size)
-      for (unsigned mask = 1; mask + 1 < 1u << k; ++mask) {
-        if (static_cast<std::size_t>(std::popcount(mask)) != size) continue;
-        auto& choice = choices.emplace_back(k, 0);
-        for (std::size_t i = 0; i < k; ++i) choice[i] = mask >> i & 1;
-      }
+    for (unsigned mask = 1; mask + 1 < 1u << k; ++mask) {
+      auto& choice = choices.emplace_back(k, 0);
+      for (std::size_t i = 0; i < k; ++i) choice[i] = mask >> i & 1;
+    }
   } else {
     for (std::uint8_t base : {0, 1})
       for (std::size_t i = 0; i < std::min(k, kMostCells); ++i) choices.emplace_back(k, base)[i] = 1 - base;
@@ -54,7 +52,12 @@ std::vector<std::vector<std::uint8_t>> hub_sets(const ColouredGraph& graph) {
       set[v] = choice[cell];
     }
   }
-  return sets;
+  std::vector<std::pair<std::ptrdiff_t, std::size_t>> by_size;
+  for (std::size_t i = 0; i < sets.size(); ++i) by_size.emplace_back(std::count(sets[i].begin(), sets[i].end(), 1), i);
+  std::sort(by_size.begin(), by_size.end());
+  std::vector<std::vector<std::uint8_t>> sorted;
+  for (auto [size, i] : by_size) sorted.push_back(std::move(sets[i]));
+  return sorted;
 }
 
 Parts parts_without(const ColouredGraph& graph, std::span<const std::uint8_t> hub) {
@@ -81,7 +84,7 @@ bool has_compute(const ColouredGraph& graph, std::span<const Vertex> part) {
   return std::any_of(part.begin(), part.end(), [&](Vertex v) { return graph.compute[v] != 0; });
 }
 
-/// Sorts the parts with compute vertices into classes of alike parts; empty where one class has no fellow for a part.
+/// Sorts the parts into classes of alike parts; empty where a part with compute vertices has no fellow.
 std::vector<AlikeParts> classes_of(const ColouredGraph& graph, Parts parts, std::span<const std::uint8_t> hub,
                                    Budget& budget) {
   // A hub in a cell of its own: equal cells then mean equal links with every hub.
@@ -94,8 +97,8 @@ std::vector<AlikeParts> classes_of(const ColouredGraph& graph, Parts parts, std:
 
   std::map<std::vector<std::int32_t>, Parts> alike_by_cells;
   for (auto& part : parts) {
-    if (!has_compute(graph, part)) continue;
-    std::sort(part.begin(), part.end(), [&](Vertex a, Vertex b) { return cell[a] != cell[b] ? cell[a] < cell[b] : a < b; });
+    std::sort(part.begin(), part.end(),
+              [&](Vertex a, Vertex b) { return cell[a] != cell[b] ? cell[a] < cell[b] : a < b; });
     std::vector<std::int32_t> key;
     for (Vertex v : part) key.push_back(cell[v]);
     alike_by_cells[key].push_back(std::move(part));
@@ -123,10 +126,11 @@ std::vector<AlikeParts> classes_of(const ColouredGraph& graph, Parts parts, std:
       }
       if (found) continue;
       if (classes.size() - first_class == kMostClasses) return {};
-      classes.push_back({{std::move(part)}});
+      bool compute = has_compute(graph, part);
+      classes.push_back({{std::move(part)}, compute});
     }
     for (std::size_t c = first_class; c < classes.size(); ++c)
-      if (classes[c].members.size() == 1) return {};
+      if (classes[c].compute && classes[c].members.size() == 1) return {};
   }
   return classes;
 }
@@ -149,23 +153,28 @@ HubReduction reduction(const ColouredGraph& graph, const std::vector<AlikeParts>
   std::iota(result.shift.begin(), result.shift.end(), 0);
   std::vector<std::vector<Vertex>> copies(g.num_vertices());  // of kept vertices
   std::vector<std::uint8_t> moved(g.num_vertices(), 0);
-  for (const AlikeParts& alike : classes)
-    for (std::size_t first = 0; first < alike.members.size(); first += static_cast<std::size_t>(n))
+  for (const AlikeParts& alike : classes) {
+    // Parts without compute vertices need not move freely: theirs are cycles of any length that divides n.
+    auto length = static_cast<std::size_t>(std::gcd(n, static_cast<std::int64_t>(alike.members.size())));
+    for (std::size_t first = 0; length > 1 && first < alike.members.size(); first += length)
       for (std::size_t k = 0; k < alike.members.front().size(); ++k)
-        for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
+        for (std::size_t i = 0; i < length; ++i) {
           Vertex v = alike.members[first + i][k];
           copies[alike.members[first][k]].push_back(v);
           moved[v] = 1;
-          result.shift[v] = alike.members[first + (i + 1) % static_cast<std::size_t>(n)][k];
+          result.shift[v] = alike.members[first + (i + 1) % length][k];
         }
+  }
   std::vector<Vertex> index(g.num_vertices(), -1), tail, head;
+  std::map<std::pair<std::int32_t, std::size_t>, std::int32_t> colours;  // of a colour and a number of copies
   ColouredGraph& quotient = result.quotient;
   for (Vertex v = 0; v < g.num_vertices(); ++v) {
     if (moved[v] && copies[v].empty()) continue;
     index[v] = static_cast<Vertex>(result.copies.size());
     if (!moved[v]) copies[v].push_back(v);
     result.copies.push_back(std::move(copies[v]));
-    quotient.colour.push_back(2 * graph.colour[v] + moved[v]);
+    auto kind = std::pair(graph.colour[v], result.copies.back().size());
+    quotient.colour.push_back(colours.emplace(kind, static_cast<std::int32_t>(colours.size())).first->second);
     quotient.compute.push_back(graph.compute[v]);
   }
   for (Arc e = 0; e < g.num_arcs(); ++e) {
@@ -194,7 +203,8 @@ std::optional<HubReduction> reduce_by_hubs(const ColouredGraph& graph, Budget& b
     if (!may_move(graph, parts)) continue;
     std::vector<AlikeParts> classes = classes_of(graph, std::move(parts), hub, budget);
     std::int64_t n = 0;
-    for (const AlikeParts& alike : classes) n = std::gcd(n, static_cast<std::int64_t>(alike.members.size()));
+    for (const AlikeParts& alike : classes)
+      if (alike.compute) n = std::gcd(n, static_cast<std::int64_t>(alike.members.size()));
     if (n > 1) return reduction(graph, classes, n);
   }
   return std::nullopt;

@@ -2,8 +2,9 @@
 //
 // Take a set H of switches ("hubs") such that the rest falls apart, and call two parts alike if an isomorphism between
 // them keeps the links with every single hub. Permuting alike parts while all hubs stay is an automorphism. If every
-// class of parts with compute vertices has a multiple of n members, the parts move in cycles of n: a cyclic group of
-// order n that is free on the compute vertices. Of every cycle keep the first part: an automorphism of what is kept that
+// class of parts with compute vertices has a multiple of n members, the parts move in cycles of n (and parts without,
+// such as the switches of a fabric, in cycles that divide n): a cyclic group of order n that is free on the compute
+// vertices. Of every cycle keep the first part: an automorphism of what is kept that
 // maps kept parts to kept parts lifts to one that commutes with the cycles, so the search goes on in the smaller graph
 // and the two groups multiply.
 #pragma once
@@ -17,8 +18,8 @@ namespace coppice {
 struct HubReduction {
   std::int64_t order = 1;                   // n
   VertexMap shift;                          // generator of the cyclic group
-  ColouredGraph quotient;                   // what is kept; its colours tell moved vertices from others
-  std::vector<std::vector<Vertex>> copies;  // copies[q][i]: image of q's vertex after i shifts; one entry if it stays
+  ColouredGraph quotient;                   // what is kept; colours tell cycles of different lengths apart
+  std::vector<std::vector<Vertex>> copies;  // copies[q]: cycle of q's vertex; copies[q][i] is its image after i shifts
 
   /// The automorphism of the whole graph that belongs to one of the quotient.
   VertexMap lifted(const VertexMap& map) const;

@@ -1,10 +1,10 @@
 // Backtracking search for a map between two parts of a graph (or from the graph to itself) that keeps colours and links
 // and commutes with given permutations.
 //
-// Vertices are mapped one by one, each next to mapped ones. After each choice what is forced is drawn: the neighbours of
-// a mapped vertex go to the neighbours of its image by the same kind of link; where few are left, the candidates of each
-// are checked one by one. Choosing x -> y also chooses s(x) -> s(y) for each permutation s, so that the search is over
-// orbits.
+// Vertices are mapped one by one, each next to mapped ones. After each choice what is forced is drawn: the neighbours
+// of a mapped vertex go to the neighbours of its image by the same kind of link; where few are left, the candidates of
+// each are checked one by one. Choosing x -> y also chooses s(x) -> s(y) for each permutation s, so that the search is
+// over orbits.
 //
 // Two rules make it fast on Cayley graphs. *Chain first*: the next vertex to map is the image of the one before,
 // v0 -> v -> ..., so that a cyclic shift is laid down before its consequences. *Constant displacement*: in an abelian

@@ -6,7 +6,8 @@
 namespace coppice {
 
 static constexpr std::int64_t kPollSteps = 1 << 20;
-static constexpr std::uint64_t kForward = 0x9e3779b97f4a7c15, kBackward = 0xc2b2ae3d27d4eb4f, kSymmetry = 0x165667b19e3779f9;
+static constexpr std::uint64_t kForward = 0x9e3779b97f4a7c15, kBackward = 0xc2b2ae3d27d4eb4f;
+static constexpr std::uint64_t kSymmetry = 0x165667b19e3779f9;
 
 void Budget::spend(std::int64_t steps) {
   left_ -= steps;
@@ -78,7 +79,8 @@ bool Refinement::refine(Budget& budget) {
     std::int64_t steps = 1;
     for (Vertex item : splitter) {
       Vertex v = item < num_vertices_ ? item : item - num_vertices_;
-      steps += static_cast<std::int64_t>(graph_.graph.out(v).size() + graph_.graph.in(v).size() + symmetries_.size() * 2);
+      std::size_t links = graph_.graph.out(v).size() + graph_.graph.in(v).size();
+      steps += static_cast<std::int64_t>(links + 2 * symmetries_.size());
       count_links(item);
     }
     budget.spend(steps);

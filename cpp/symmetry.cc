@@ -8,6 +8,7 @@
 #include "abelian.h"
 #include "hubs.h"
 #include "translations.h"
+#include "twins.h"
 
 namespace coppice {
 
@@ -25,14 +26,17 @@ FreeAbelianGroup solve(ColouredGraph graph, const StopFlag& stop) {
   std::int64_t bound = 0;  // all orbits of compute vertices have the same size and lie in one cell each
   for (Vertex v = 0; v < graph.graph.num_vertices(); ++v)
     if (graph.compute[v]) bound = std::gcd<std::int64_t>(bound, refinement.cell_size(graph.colour[v]));
-  FreeAbelianGroup group(graph.compute);
-  if (bound <= 1) return group;
+  if (bound <= 1) return FreeAbelianGroup(graph.compute);
   auto reduction = reduce_by_hubs(graph, unlimited);
   if (!reduction) return find_translations(graph, bound, stop);
-  group.append(reduction->shift, reduction->order);
   FreeAbelianGroup inner = solve(reduction->quotient, stop);
-  for (std::size_t i = 0; i < inner.generators().size(); ++i)
-    group.append(reduction->lifted(inner.generators()[i]), inner.orders()[i]);
+  std::vector<VertexMap> generators{reduction->shift};
+  std::vector<std::int64_t> orders{reduction->order};
+  for (std::size_t i = 0; i < inner.generators().size(); ++i) {
+    generators.push_back(reduction->lifted(inner.generators()[i]));
+    orders.push_back(inner.orders()[i]);
+  }
+  FreeAbelianGroup group(graph.compute, std::move(generators), std::move(orders));
   if (group.order() < bound && graph.graph.num_vertices() + graph.graph.num_arcs() <= kSmallGraph) {
     FreeAbelianGroup other = find_translations(graph, bound, stop);
     if (other.order() > group.order()) return other;
@@ -105,7 +109,8 @@ Symmetry find_symmetry(const Digraph& graph, std::span<const std::int32_t> colou
   // Compute vertices are told from others even where the caller's colours do not.
   ColouredGraph coloured{graph, {}, {label.begin(), label.end()}, {compute.begin(), compute.end()}};
   for (std::size_t v = 0; v < n; ++v) coloured.colour.push_back(colour[v] * 2 + (compute[v] ? 1 : 0));
-  FreeAbelianGroup group = solve(std::move(coloured), stop);
+  FreeAbelianGroup group = solve(coloured, stop);
+  rotate_twins(coloured, group);
   Symmetry result;
   result.orders = group.orders();
   result.generators = group.generators();

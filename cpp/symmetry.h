@@ -1,9 +1,10 @@
 // A large abelian group of automorphisms that acts freely on the compute vertices, from the graph alone.
 //
 // "Freely" (semiregularly): no element but the identity fixes a compute vertex, so all orbits of compute vertices have
-// as many members as the group, and a tree at one root has exactly one image at every root of its orbit. Two means, used
-// in turn: parts that hang alike on hubs are moved in cycles and folded into one (hubs.h), and translations are searched
-// in what remains (translations.h). The result is a group, not the largest one: finding that is not attempted.
+// as many members as the group, and a tree at one root has exactly one image at every root of its orbit. Two means,
+// used in turn: parts that hang alike on hubs are moved in cycles and folded into one (hubs.h), and translations are
+// searched in what remains (translations.h). At last twin switches are made to rotate (twins.h). The group need not be
+// the largest there is; work limits end the search on graphs where there is little to find.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@ namespace coppice {
 /// The group is the direct product of cyclic groups of the given orders. Elements have mixed-radix indices with the
 /// first generator as the fastest digit: c_0 + n_0 (c_1 + n_1 (c_2 + ...)).
 struct Symmetry {
-  std::vector<std::int64_t> orders;        // n_i > 1
-  std::vector<VertexMap> generators;       // generators[i][v]: image of v under generator i
-  std::vector<std::int32_t> node_orbit;    // orbits are numbered by their least vertex, the representative
-  std::vector<std::int64_t> node_element;  // an element that sends the representative to the vertex; the only one of a
-                                           // compute vertex
-  std::vector<std::int32_t> link_orbit;    // numbered by their least arc
+  std::vector<std::int64_t> orders;           // n_i > 1
+  std::vector<VertexMap> generators;          // generators[i][v]: image of v under generator i
+  std::vector<std::int32_t> node_orbit;       // orbits are numbered by their least vertex, the representative
+  std::vector<std::int64_t> node_element;     // an element that sends the representative to the vertex; for a
+                                              // compute vertex the only one
+  std::vector<std::int32_t> link_orbit;       // numbered by their least arc
   std::vector<std::int64_t> link_orbit_size;  // per arc
 };
 

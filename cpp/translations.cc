@@ -17,9 +17,9 @@ struct Strategy {
 // Plain shifts first; involutions where these do not lead far; then without the assumption on displacements.
 constexpr Strategy kStrategies[] = {{true, false}, {true, true}, {false, false}, {false, true}};
 
-constexpr std::int64_t kStepsPerStrategy = 4'000'000, kStepsPerStrategyAndLink = 400;
+constexpr std::int64_t kSteps = 4'000'000, kStepsPerLink = 160;  // of the first strategy; the others get a quarter
 constexpr int kMostLeads = 64;
-constexpr std::int64_t kStepsPerImage = 200'000, kStepsPerImageAndLink = 100;
+constexpr std::int64_t kStepsPerImage = 200'000, kStepsPerImageAndLink = 100;  // of one search
 
 Vertex rarest_compute_vertex(const ColouredGraph& graph) {
   std::vector<std::int32_t> size(graph.graph.num_vertices(), 0);
@@ -33,38 +33,50 @@ Vertex rarest_compute_vertex(const ColouredGraph& graph) {
 /// Grows groups by one strategy, within one work limit.
 class Growth {
  public:
-  Growth(const ColouredGraph& graph, std::int64_t bound, Strategy strategy, const StopFlag& stop)
+  Growth(const ColouredGraph& graph, std::int64_t bound, Strategy strategy, std::int64_t steps, const StopFlag& stop)
       : graph_(graph),
         bound_(bound),
         strategy_(strategy),
         size_(graph.graph.num_vertices() + graph.graph.num_arcs()),
-        budget_(kStepsPerStrategy + kStepsPerStrategyAndLink * size_, stop),
+        budget_(steps, stop),
         group_(graph.compute),
         search_(graph),
         start_(rarest_compute_vertex(graph)),
         near_first_(breadth_first_order(graph.graph, start_)),
         ascending_(graph.graph.num_vertices()) {
     std::iota(ascending_.begin(), ascending_.end(), 0);
+    group_changed();
   }
 
   /// The largest group over several images of the start that the first generator makes, near ones first.
-  FreeAbelianGroup run() {
+  /// Args: impossible: per vertex, set where no automorphism at all sends the start there.
+  FreeAbelianGroup run(std::vector<std::uint8_t>& impossible) {
     FreeAbelianGroup best(graph_.compute);
     int leads = 0;
     for (Vertex lead : near_first_) {
       if (best.order() == bound_ || leads == kMostLeads || budget_.exhausted()) break;
-      if (lead == start_ || graph_.colour[lead] != graph_.colour[start_]) continue;
-      group_ = FreeAbelianGroup(graph_.compute);
-      group_changed();
-      if (!extend_by(lead)) continue;
+      if (lead == start_ || graph_.colour[lead] != graph_.colour[start_] || impossible[lead]) continue;
+      if (group_.order() > 1) {
+        group_ = FreeAbelianGroup(graph_.compute);
+        group_changed();
+      }
+      Outcome outcome = extend_by(lead);
+      impossible[lead] = outcome == Outcome::kImpossible;
+      if (outcome != Outcome::kExtended) continue;
       ++leads;
-      extend_by_all();
+      extend_by_all(impossible);
       if (group_.order() > best.order()) best = group_;
     }
     return best;
   }
 
  private:
+  enum class Outcome {
+    kExtended,
+    kNotFound,
+    kImpossible,  // refinement proves that there is no such automorphism
+  };
+
   void group_changed() {
     symmetries_ = group_.generators();
     orbit_.resize(graph_.graph.num_vertices());
@@ -72,23 +84,22 @@ class Growth {
     pair_.emplace(graph_, symmetries_, 2);
   }
 
-  void extend_by_all() {
-    std::vector<std::uint8_t> hopeless(graph_.graph.num_vertices(), 0);  // no generator sends the start there
+  void extend_by_all(std::vector<std::uint8_t> hopeless) {
     for (Vertex image : near_first_) {
       if (group_.order() == bound_ || budget_.exhausted()) return;
       if (graph_.colour[image] != graph_.colour[start_] || orbit_[image] == orbit_[start_] || hopeless[image]) continue;
-      if (extend_by(image)) continue;
+      if (extend_by(image) == Outcome::kExtended) continue;
       for (Vertex v : near_first_) hopeless[v] |= orbit_[v] == orbit_[image];
     }
   }
 
   /// Looks for a generator that sends the start to `image` and adds it.
-  bool extend_by(Vertex image) {
+  Outcome extend_by(Vertex image) {
     pair_->start(graph_.colour, true);
     Vertex items[] = {start_, image + graph_.graph.num_vertices()};
     pair_->individualise(items);
     budget_.spend(graph_.graph.num_vertices());
-    if (!pair_->refine(budget_)) return false;
+    if (!pair_->refine(budget_)) return Outcome::kImpossible;
     std::vector<std::int32_t> source_colour = pair_->cells(0), target_colour = pair_->cells(1);
     MappingSearch::Rules rules;
     rules.source_colour = source_colour;
@@ -104,8 +115,9 @@ class Growth {
       budget_.spend(graph_.graph.num_vertices());
       return group_.extend(map);
     });
-    if (extended) group_changed();
-    return extended;
+    if (!extended) return Outcome::kNotFound;
+    group_changed();
+    return Outcome::kExtended;
   }
 
   const ColouredGraph& graph_;
@@ -127,10 +139,14 @@ class Growth {
 
 FreeAbelianGroup find_translations(const ColouredGraph& graph, std::int64_t bound, const StopFlag& stop) {
   FreeAbelianGroup best(graph.compute);
+  std::vector<std::uint8_t> impossible(graph.graph.num_vertices(), 0);
+  std::int64_t first_steps = kSteps + kStepsPerLink * (graph.graph.num_vertices() + graph.graph.num_arcs());
+  std::int64_t steps = first_steps;
   for (Strategy strategy : kStrategies) {
     if (best.order() == bound) break;
-    FreeAbelianGroup group = Growth(graph, bound, strategy, stop).run();
+    FreeAbelianGroup group = Growth(graph, bound, strategy, steps, stop).run(impossible);
     if (group.order() > best.order()) best = std::move(group);
+    steps = first_steps / 4;
   }
   return best;
 }

@@ -1,7 +1,8 @@
 // Symmetries of direct networks: tori, rings, hypercubes, circulants, complete graphs and what else has translations.
 //
-// Starting from the trivial group, look for an automorphism that sends a fixed compute vertex v0 to a near one, commutes
-// with the group so far and is free on the compute vertices; add it; go on until v0's orbit is as large as possible.
+// Starting from the trivial group, look for an automorphism that sends a fixed compute vertex v0 to a near one,
+// commutes with the group so far and is free on the compute vertices; add it; go on until v0's orbit is as large as
+// possible. Near images come first, and each is also tried as the first one, since a poor first choice bars others.
 // Cells of vertices that refinement cannot tell apart bound the order: it divides all their sizes.
 #pragma once
 

@@ -32,3 +32,18 @@ def pack_trees(
     terminal: NDArray[np.bool_],
     always_exhaustive: bool = False,
 ) -> dict[str, Any]: ...
+def find_symmetry(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    colour: NDArray[np.int32],
+    label: NDArray[np.int32],
+    compute: NDArray[np.bool_],
+) -> tuple[
+    NDArray[np.int64],
+    list[NDArray[np.int32]],
+    NDArray[np.int32],
+    NDArray[np.int64],
+    NDArray[np.int32],
+    NDArray[np.int64],
+]: ...

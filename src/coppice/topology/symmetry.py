@@ -1,15 +1,16 @@
 """Symmetry of a topology: an abelian group of automorphisms that acts freely on the ranks.
 
-An automorphism permutes the nodes and keeps what matters to a schedule: the kind and abilities of every node, whether
-it holds a rank, and the rate and latency of every link. *Freely* means that no element but the identity leaves any
-rank in place, so every orbit of ranks has as many members as the group, and a tree at one rank has exactly one image
-at every other rank of its orbit. Planners build one tree per orbit and linear programs one variable per orbit.
+An automorphism permutes the nodes and keeps what matters to a schedule: the kind and abilities of every
+node, whether it holds a rank, and the rate and latency of every link. *Freely* means that no element but
+the identity leaves any rank in place. So every orbit of ranks has as many members as the group, and a tree
+at one rank has exactly one image at every other rank of its orbit: planners may build one tree for an orbit
+and linear programs one variable.
 
-The group is a direct product of cyclic groups of orders n_0, n_1, ...; its elements have mixed-radix indices with the
-first generator as the fastest digit: ``element = c_0 + n_0 * (c_1 + n_1 * (c_2 + ...))``.
+The group is a direct product of cyclic groups of orders n_0, n_1, ...; its elements have mixed-radix indices
+with the first generator as the fastest digit: ``element = c_0 + n_0 * (c_1 + n_1 * (c_2 + ...))``.
 
-Finding it is native and heuristic (see cpp/symmetry.h); :func:`check_symmetry` proves a result and shares nothing
-with the search.
+Finding it is native and heuristic (see cpp/symmetry.h); :func:`check_symmetry` proves a result and shares
+nothing with the search.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,8 @@ class Symmetry:
         orders: Orders n_i > 1 of the cyclic factors; empty for the trivial group.
         generators: ``generators[i, v]`` is the image of node v under generator i (int32, d x V).
         node_orbit: Orbit of each node (int32).
-        node_element: An element that maps the least node of the orbit to the node (int64); for a node with a rank
-            the only one.
+        node_element: An element that maps the least node of the orbit to the node (int64); the only one for a
+            node with a rank.
         link_orbit: Orbit of each link (int32).
         link_orbit_size: Number of links in the orbit of each link (int64).
         order: Number of elements of the group.
@@ -116,10 +117,9 @@ class Symmetry:
         Examples:
             >>> from fractions import Fraction
             >>> from coppice.topology.model import Link, Node, Topology
-            >>> ring = Topology.of("ring", [Node(id=f"g{i}") for i in range(4)],
-            ...                    [Link(src=f"g{i}", dst=f"g{(i + 1) % 4}", gb_per_s=Fraction(25),
-            ...                          duplex=False) for i in range(4)])
-            >>> symmetry = find_symmetry(ring)
+            >>> rate = Fraction(25)
+            >>> links = [Link(src=a, dst=b, gb_per_s=rate, duplex=False) for a, b in ("wx", "xy", "yz", "zw")]
+            >>> symmetry = find_symmetry(Topology.of("ring", [Node(id=name) for name in "wxyz"], links))
             >>> symmetry.order, symmetry.image(np.arange(4), 1).tolist()
             (4, [1, 2, 3, 0])
         """
@@ -133,14 +133,15 @@ class Symmetry:
 def find_symmetry(topology: Topology) -> Symmetry:
     """A large abelian group of automorphisms of ``topology`` that acts freely on its ranks.
 
-    Found from the graph alone. The group need not be the largest one; it is trivial where none was found within a
-    work limit, and on graphs without symmetry.
+    Found from the graph alone. The group need not be the largest one; it is trivial on graphs without
+    symmetry, and where none was found within a work limit.
 
     Examples:
         >>> from fractions import Fraction
         >>> from coppice.topology.model import Link, Node, NodeKind, Topology
-        >>> star = Topology.of("star", [*(Node(id=f"g{i}") for i in range(6)), Node(id="s", kind=NodeKind.SWITCH)],
-        ...                    [Link(src=f"g{i}", dst="s", gb_per_s=Fraction(25)) for i in range(6)])
+        >>> nodes = [Node(id="s", kind=NodeKind.SWITCH), *(Node(id=f"g{i}") for i in range(6))]
+        >>> links = [Link(src=f"g{i}", dst="s", gb_per_s=Fraction(25)) for i in range(6)]
+        >>> star = Topology.of("star", nodes, links)
         >>> symmetry = find_symmetry(star)
         >>> symmetry.orders, symmetry.num_link_orbits
         ((6,), 2)
@@ -168,9 +169,9 @@ def find_symmetry(topology: Topology) -> Symmetry:
 def check_symmetry(topology: Topology, symmetry: Symmetry) -> None:
     """Prove a symmetry by counting alone.
 
-    Every generator must be an automorphism, node by node and link by link; generators must commute and have their
-    orders; the images of the representatives must meet every rank exactly once (so the action is free); orbits,
-    elements and sizes must be those of the group.
+    Every generator must be an automorphism, node by node and link by link; generators must commute and have
+    their orders; the images of the representatives must meet every rank exactly once (so the action is free);
+    orbits, elements and sizes must be those of the group.
 
     Raises:
         CheckError: With the first thing that does not hold.
@@ -207,22 +208,22 @@ def _check_shapes(topology: Topology, symmetry: Symmetry) -> None:
         ("link_orbit_size", symmetry.link_orbit_size, (m,)),
     ):
         if array.shape != shape:
-            raise _failure(f"{name} must have the shape {shape}, found {array.shape}")
+            _fail(f"{name} must have the shape {shape}, found {array.shape}")
     if any(order < 2 for order in symmetry.orders):
-        raise _failure(f"orders must be 2 or more, found {symmetry.orders}")
+        _fail(f"orders must be 2 or more, found {symmetry.orders}")
 
 
 def _link_images(topology: Topology, which: int, generator: NDArray[np.int32]) -> NDArray[np.int64]:
     """The link that each link is mapped to, once the generator is known to be an automorphism."""
     n = topology.num_nodes
     if not np.array_equal(np.sort(generator), np.arange(n)):
-        raise _failure(f"generator {which} must be a permutation of the {n} nodes")
+        _fail(f"generator {which} must be a permutation of the {n} nodes")
     colour = _node_colour(topology)
     recoloured = np.flatnonzero(colour[generator] != colour)
     if recoloured.size:
         v = recoloured[0]
         a, b = topology.node_ids[v], topology.node_ids[generator[v]]
-        raise _failure(f"generator {which} must map nodes to nodes of the same kind, found {a} -> {b}")
+        _fail(f"generator {which} must map nodes to nodes of the same kind, found {a} -> {b}")
     keys = topology.src.astype(np.int64) * n + topology.dst
     image_keys = generator[topology.src].astype(np.int64) * n + generator[topology.dst]
     image = np.searchsorted(keys, image_keys).clip(max=max(0, len(keys) - 1)).astype(np.int64)
@@ -232,18 +233,18 @@ def _link_images(topology: Topology, which: int, generator: NDArray[np.int32]) -
     if not same.all():
         e = np.flatnonzero(~same)[0]
         a, b = topology.node_ids[topology.src[e]], topology.node_ids[topology.dst[e]]
-        raise _failure(f"generator {which} must map links to equal links, and link {a} -> {b} has no such image")
+        _fail(f"generator {which} must map links to equal links, and link {a} -> {b} has no such image")
     return image
 
 
 def _check_group(symmetry: Symmetry, n: int) -> None:
     for i, (generator, order) in enumerate(zip(symmetry.generators, symmetry.orders, strict=True)):
         if not np.array_equal(_power(generator, order), np.arange(n)):
-            raise _failure(f"generator {i} must give the identity when applied {order} times")
+            _fail(f"generator {i} must give the identity when applied {order} times")
         for j in range(i):
             other = symmetry.generators[j]
             if not np.array_equal(generator[other], other[generator]):
-                raise _failure(f"generators {j} and {i} must commute")
+                _fail(f"generators {j} and {i} must commute")
 
 
 def _power(permutation: NDArray[np.int32], exponent: int) -> NDArray[np.int32]:
@@ -278,26 +279,27 @@ def _check_orbits(symmetry: Symmetry, link_images: list[NDArray[np.int64]]) -> N
     ):
         wrong = np.flatnonzero(found != expected)
         if wrong.size:
-            raise _failure(f"{name}[{wrong[0]}] must be {expected[wrong[0]]}, found {found[wrong[0]]}")
+            _fail(f"{name}[{wrong[0]}] must be {expected[wrong[0]]}, found {found[wrong[0]]}")
 
 
 def _check_free(topology: Topology, symmetry: Symmetry) -> None:
-    element = symmetry.node_element
-    outside = np.flatnonzero((element < 0) | (element >= symmetry.order))
-    if outside.size:
-        v = outside[0]
-        raise _failure(f"node_element[{v}] must be in 0 .. {symmetry.order - 1}, found {element[v]}")
-    # The table is made of powers of the generators, so each row lists the images of one orbit's representative.
-    wrong = np.flatnonzero(symmetry.table[symmetry.node_orbit, element] != np.arange(topology.num_nodes))
-    if wrong.size:
-        raise _failure(f"node_element[{wrong[0]}] must map the first node of its orbit to node {wrong[0]}")
     with_rank = topology.rank[symmetry.representatives] >= 0
     reached = np.bincount(symmetry.table[with_rank].ravel(), minlength=topology.num_nodes)
     fixed = np.flatnonzero((topology.rank >= 0) & (reached != 1))
     if fixed.size:
         name, times = topology.node_ids[fixed[0]], reached[fixed[0]]
-        raise _failure(f"each rank must be one image of one representative, and {name} is {times}")
+        _fail(f"each rank must be one image of one representative, found {times} images that are {name}")
+    element = symmetry.node_element
+    inside = (element >= 0) & (element < symmetry.order)
+    images = symmetry.table[symmetry.node_orbit, np.where(inside, element, 0)]
+    wrong = np.flatnonzero(~inside | (images != np.arange(topology.num_nodes)))
+    if wrong.size:
+        _fail(
+            f"node_element[{wrong[0]}] must map the first node of its orbit to node {wrong[0]}, "
+            f"found {element[wrong[0]]}"
+        )
 
 
-def _failure(what: str) -> CheckError:
-    return CheckError(f"{what}: this symmetry is not one of the topology; find it again.")
+def _fail(what: str) -> NoReturn:
+    msg = f"{what}: this symmetry is not one of the topology; find it again."
+    raise CheckError(msg)
