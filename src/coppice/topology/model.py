@@ -1,8 +1,8 @@
 """The topology: an immutable capacitated directed graph of GPUs, switches and NICs.
 
 A :class:`Topology` is a set of columns, one row per node and one row per directed link. Ids are row numbers;
-names appear only at the edge. Capacities are exact: integers over one common denominator, in GB/s (1e9 bytes/s)
-per direction. Parallel links are merged, self links and links of capacity zero do not exist.
+names appear only at the edge. Capacities are exact: integers over one common denominator, in GB/s (1e9
+bytes/s) per direction. Parallel links are merged, self links and links of capacity zero do not exist.
 """
 
 from __future__ import annotations
@@ -104,15 +104,16 @@ class Topology:
     def __post_init__(self) -> None:
         for column in (self.kind, self.host, self.rank, self.multicast, self.aggregate):
             column.setflags(write=False)
-        for column in (self.src, self.dst, self.capacity, self.latency_us):
-            column.setflags(write=False)
+        for link_column in (self.src, self.dst, self.capacity, self.latency_us):
+            link_column.setflags(write=False)
 
     @classmethod
     def of(cls, name: str, nodes: Sequence[Node], links: Iterable[Link], *, source: str = "") -> Topology:
         """Build a topology from described nodes and links.
 
-        Parallel links add up (the largest latency of the bundle counts); links of rate zero and self links are
-        dropped. Names of nodes must be unique, links must name existing nodes, rates must not be negative.
+        Parallel links add up (the largest latency of the bundle counts); links of rate zero and self links
+        are dropped. Names of nodes must be unique, links must name existing nodes, rates must not be
+        negative.
 
         Raises:
             InputError: With the offending node or link named.
@@ -132,20 +133,26 @@ class Topology:
         for position, link in enumerate(links):
             for end in (link.src, link.dst):
                 if end not in index:
-                    msg = f"links[{position}] names an unknown node {end!r}: add it to the nodes or mend the name."
+                    msg = f"links[{position}] names an unknown node {end!r}: add it or mend the name."
                     raise InputError(msg)
             if link.gb_per_s < 0:
-                msg = f"links[{position}] ({link.src} -> {link.dst}) has rate {link.gb_per_s} < 0: give it in GB/s."
+                ends = f"{link.src} -> {link.dst}"
+                msg = f"links[{position}] ({ends}) has rate {link.gb_per_s} < 0: give it in GB/s."
                 raise InputError(msg)
             if not 0 <= link.latency_us < float("inf"):
-                msg = f"links[{position}] ({link.src} -> {link.dst}) needs a latency of 0 or more microseconds."
+                msg = (
+                    f"links[{position}] ({link.src} -> {link.dst}) needs a latency of 0 or more microseconds."
+                )
                 raise InputError(msg)
             a, b = index[link.src], index[link.dst]
             if a == b or link.gb_per_s == 0:
                 continue
             for key in ((a, b), (b, a)) if link.duplex else ((a, b),):
-                rate, latency = merged.get(key, (Fraction(0), 0.0))
-                merged[key] = (rate + link.gb_per_s, max(latency, link.latency_us))
+                parallel = merged.get(key)
+                if parallel is None:
+                    merged[key] = (link.gb_per_s, link.latency_us)
+                else:
+                    merged[key] = (parallel[0] + link.gb_per_s, max(parallel[1], link.latency_us))
         hosts = tuple(dict.fromkeys(node.host for node in nodes if node.host is not None))
         host_index = {host: position for position, host in enumerate(hosts)}
         keys = sorted(merged)
@@ -259,7 +266,7 @@ class Topology:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of everything that decides a plan: nodes, ranks, kinds, links and rates (not the free texts)."""
+        """Hash of everything that decides a plan: nodes, ranks, kinds, links, rates (not the free texts)."""
         digest = hashlib.sha256()
         for column in (self.kind, self.host, self.rank, self.multicast, self.aggregate, self.src, self.dst):
             digest.update(column.tobytes())
@@ -276,8 +283,8 @@ def common_denominator(rates: Iterable[Fraction]) -> int:
         InputError: If it exceeds 2**31: the rates are then better rounded.
     """
     denominator = 1
-    for rate in rates:
-        denominator = lcm(denominator, rate.denominator)
+    for part in {rate.denominator for rate in rates}:
+        denominator = lcm(denominator, part)
         if denominator > MAX_DENOMINATOR:
             msg = (
                 f"the rates need a common denominator <= 2^31, found {denominator}: "
@@ -288,14 +295,15 @@ def common_denominator(rates: Iterable[Fraction]) -> int:
 
 
 def scaled(rates: Sequence[Fraction], denominator: int) -> NDArray[np.int64]:
-    """``rates`` as integers over ``denominator``.
+    """``rates`` as integers over ``denominator``, a multiple of all of theirs.
 
     Raises:
         InputError: If one does not fit, or their sum passes 2**62.
     """
-    integers = [int(rate * denominator) for rate in rates]
+    integers = [rate.numerator * (denominator // rate.denominator) for rate in rates]
     if sum(integers) >= 2**62:
-        msg = f"the sum of all rates over 1/{denominator} GB/s must stay below 2^62: round the rates (`--round 3`)."
+        unit = f"1/{denominator} GB/s"
+        msg = f"the sum of all rates in units of {unit} must stay below 2^62: round them (`--round 3`)."
         raise InputError(msg)
     return np.array(integers, dtype=np.int64)
 
@@ -317,7 +325,8 @@ def assign_ranks(nodes: Sequence[Node]) -> NDArray[np.int32]:
         ranks[gpus] = np.arange(len(gpus))
         return ranks
     if sorted(given.values()) != list(range(len(given))):
-        msg = f"ranks must be 0 .. {len(given) - 1}, each once, found {sorted(given.values())[:16]}: renumber them."
+        found = sorted(given.values())[:16]
+        msg = f"ranks must be 0 .. {len(given) - 1}, each once, found {found}: renumber them."
         raise InputError(msg)
     for v, rank in given.items():
         ranks[v] = rank
@@ -347,7 +356,7 @@ def exact_rate(value: int | float | str | Fraction, *, where: str) -> Fraction:
             raise ValueError
         rate = Fraction(text)
     except (ValueError, ZeroDivisionError):
-        msg = f"expected a rate in GB/s as a number or a fraction like \"75/2\", found {value!r} at {where}."
+        msg = f'expected a rate in GB/s as a number or a fraction like "75/2", found {value!r} at {where}.'
         raise InputError(msg) from None
     if rate < 0:
         msg = f"expected a rate >= 0 GB/s, found {value} at {where}."
