@@ -180,7 +180,5 @@ def forest_of(problem: Problem, phases: list[Trees]) -> Forest:
 
 def joined_starts(starts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Segment starts of concatenated columns."""
-    joined = [np.zeros(1, dtype=np.int64)]
-    for start in starts:
-        joined.append(start[1:] + joined[-1][-1])
-    return np.concatenate(joined)
+    lengths = np.concatenate([np.diff(start) for start in starts])
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
