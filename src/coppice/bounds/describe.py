@@ -98,8 +98,10 @@ def describe_cut(bound: Bound) -> str:
         >>> print(describe_cut(Bound(problem=problem, inv_rate=Fraction(1, 75), cut=(1,))))
         GPU 1 sends through 1 link of 50 GB/s and 1 link of 25 GB/s: 1 shard over 75 GB/s
     """
+    if not bound.inv_rate:
+        return "none: there is nothing to send"
     if not bound.cut:
-        return "no cut limits it: there is nothing to send"
+        return "no single cut: several limit it together"
     topology = bound.problem.topology
     found = crossing(bound)
     tell_senders = _tells_senders(topology, found)

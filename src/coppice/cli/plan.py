@@ -147,6 +147,8 @@ def plan_fields(result: PlannedResult) -> list[tuple[str, str]]:
 def _ring_text(result: PlannedResult) -> str:
     """Gain over the best ring, or that there is none."""
     gain, ring = result.ring_gain, result.ring
+    if result.plan.problem.collective is Collective.ALL_TO_ALL:
+        return "none: a ring cannot perform it"
     if gain is None or ring is None:
         return "none: no ring passes through all ranks"
     rate = f"best ring {bandwidth_text(ring.algbw_gb_per_s, ring.busbw_gb_per_s)}"
