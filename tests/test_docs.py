@@ -66,3 +66,25 @@ def test_checker_in_plan_format(tmp_path: Path) -> None:
         command = [sys.executable, "-c", program[1], str(tmp_path / "plan.json")]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert Fraction(done.stdout.split(":")[1].strip()) == result.algbw_gb_per_s
+
+
+def test_readme_shows_real_output() -> None:
+    """All but times, memory and file name of the example in README.md is what the command prints."""
+    readme = (ROOT / "README.md").read_text()
+    shown = re.search(r"```text\n(.*?)```", readme, re.DOTALL)
+    assert shown is not None
+    arguments = ["plan", "examples/two-dgx-a100.json", "--collective", "all_reduce"]
+    command = [sys.executable, "-m", "coppice", *arguments]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+
+    def lasting(text: str) -> list[str]:
+        return [line for line in text.splitlines() if not line.startswith(("  took", "  written"))]
+
+    assert lasting(printed) == lasting(shown[1])
+
+
+def test_readme_program_runs() -> None:
+    program = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert program is not None
+    done = subprocess.run([sys.executable, "-c", program[1]], capture_output=True, text=True, check=True)
+    assert done.stdout == "1040/3\n"
