@@ -1,9 +1,10 @@
 """All-reduce with both phases planned together: the combined optimum of reduce trees and broadcast trees.
 
-Reduce-scatter then all-gather has every rank as a root at the same rate. Where nodes or links are unequal more is
-possible: a share of the data is reduced to a root and broadcast from there, the shares are free, and every link is
-split between the two directions of trees (ForestColl, arXiv 2402.06787, appendix on all-reduce). The linear program
-is solved by cut generation and its vertex proved in fractions, so the rates can be packed as they are.
+Reduce-scatter then all-gather has every rank as a root at the same rate. Where nodes or links are unequal
+more is possible: a share of the data is reduced to a root and broadcast from there, the shares are free, and
+every link is split between the two directions of trees (ForestColl, arXiv 2402.06787, appendix on
+all-reduce). The linear program is solved by cut generation and its vertex proved in fractions, so the rates
+can be packed as they are.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class CutProof:
     """A cut with the weight that it has in the proof of optimality.
 
     Attributes:
-        reduce: The cut limits the reduce trees that leave ``nodes``, else the broadcast trees that enter them.
+        reduce: The cut limits the reduce trees that leave ``nodes``, else the broadcast trees that enter
+            them.
         nodes: Node ids of the set.
         weight: Dual multiplier.
     """
@@ -86,31 +88,33 @@ def combined_all_reduce(
 
     Args:
         problem: An all_reduce.
-        orbits: (node orbit, link orbit) numbers of a group of automorphisms; nodes or links of one orbit then have
-            the same rate, which loses nothing and makes the program small.
-        spanning: Switches that every tree spans: those that can copy in the broadcast phase, those that can add in
-            the reduce phase. The result is packable with them as further terminals.
+        orbits: (node orbit, link orbit) numbers of a group of automorphisms; nodes or links of one orbit then
+            have the same rate, which loses nothing and makes the program small.
+        spanning: Switches that every tree spans: those that can copy in the broadcast phase, those that can
+            add in the reduce phase. The result is packable with them as further terminals.
         in_network: Do not hold switches that copy or add to sending what they get. The rate is then an upper
             bound: trees that reach it need not exist.
         shortcut: Try the proof by disjoint sets before the linear program.
         time_limit: Seconds for the linear programs.
 
     Raises:
-        InputError: For another collective, a problem without meaning, or a node in ``spanning`` that is no switch
-            or can neither copy nor add.
+        InputError: For another collective, a problem without meaning, or a node in ``spanning`` that is no
+            switch or can neither copy nor add.
         UnreachableError: If some rank cannot be reached.
 
     Examples:
         >>> from coppice.topology.model import Link, Node, NodeKind
-        >>> star = Topology.of("star", [*(Node(id=f"g{i}") for i in range(5)), Node(id="sw", kind=NodeKind.SWITCH)],
-        ...     [Link(src=f"g{i}", dst="sw", gb_per_s=Fraction(3 if i else 1)) for i in range(5)])
-        >>> result = combined_all_reduce(Problem(topology=star, collective=Collective.ALL_REDUCE))
-        >>> result.rate, result.exact, 0 in result.root_rates
-        (Fraction(2, 1), True, False)
+        >>> nodes = [*(Node(id=f"g{i}") for i in range(4)), Node(id="sw", kind=NodeKind.SWITCH)]
+        >>> star = Topology.of("star", nodes,
+        ...     [Link(src=f"g{i}", dst="sw", gb_per_s=Fraction(3 if i else 1)) for i in range(4)])
+        >>> problem = Problem(topology=star, collective=Collective.ALL_REDUCE)
+        >>> result = combined_all_reduce(problem)  # reduce-scatter then all-gather reaches 2/3
+        >>> result.rate, result.exact, 0 in result.root_rates, is_two_phase_optimal(problem)
+        (Fraction(1, 1), True, False, False)
     """
     check_problem(problem)
     if problem.collective is not Collective.ALL_REDUCE:
-        msg = f"the combined optimum belongs to all_reduce, found {problem.collective}: ask for the plain bound."
+        msg = f"the combined optimum is one of all_reduce, found {problem.collective}: ask for its bound."
         raise InputError(msg)
     topology = problem.topology
     phases = _phases(topology, spanning, in_network=in_network)
@@ -182,7 +186,7 @@ def two_phase_bound(problem: Problem) -> PartitionBound | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _TwoPhase:
-    """Reduce-scatter then all-gather as one split of the links: the part of the time that each phase takes."""
+    """Reduce-scatter then all-gather as one split of the links, by the time that each phase takes."""
 
     rate: Fraction
     broadcast_part: Fraction
@@ -213,7 +217,7 @@ def _phases(topology: Topology, spanning: Collection[int], *, in_network: bool) 
             or ranks[v]
             or not (topology.multicast[v] or topology.aggregate[v])
         ):
-            msg = f"expected switches that copy or add to be spanned, found node {v}: choose among those that do."
+            msg = f"expected switches that copy or add, found node {v} to span: choose among those that do."
             raise InputError(msg)
         extra[v] = True
     phases = []

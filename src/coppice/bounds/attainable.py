@@ -1,9 +1,10 @@
 """The best rate of forests where some switch has more capacity out than in.
 
-The cut bound assumes that all capacity can be used. A switch that cannot copy sends at most what it gets, so with
-one-way degradation, measured rates or removed links some outgoing capacity is useless, and a cut may promise too
-much. The attainable optimum lowers the link rates first: maximise x over c <= b with out_c(w) <= in_c(w) at every
-switch that cannot copy and all cut conditions on c. Such a c can be packed (edge splitting keeps the conditions).
+The cut bound assumes that all capacity can be used. A switch that cannot copy sends at most what it gets, so
+with one-way degradation, measured rates or removed links some outgoing capacity is useless, and a cut may
+promise too much. The attainable optimum lowers the link rates first: maximise x over c <= b with out_c(w) <=
+in_c(w) at every switch that cannot copy and all cut conditions on c. Such a c can be packed (edge splitting
+keeps the conditions).
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def attainable_rate(
 
     Args:
         problem: What to do.
-        copying: Nodes that may send more than they get (copy, or add for collectives that reduce); the result is
-            then only a bound for them.
+        copying: Nodes that may send more than they get (copy, or add for collectives that reduce); the result
+            is then only a bound for them.
         time_limit: Seconds for the linear programs.
 
     Raises:
@@ -56,7 +57,8 @@ def attainable_rate(
 
     Examples:
         >>> from coppice.topology.model import Link, Node, NodeKind, Topology
-        >>> star = Topology.of("star", [*(Node(id=f"g{i}") for i in range(3)), Node(id="sw", kind=NodeKind.SWITCH)],
+        >>> nodes = [*(Node(id=f"g{i}") for i in range(3)), Node(id="sw", kind=NodeKind.SWITCH)]
+        >>> star = Topology.of("star", nodes,
         ...     [Link(src=f"g{i}", dst="sw", gb_per_s=Fraction(1), duplex=False) for i in range(3)]
         ...     + [Link(src="sw", dst=f"g{i}", gb_per_s=Fraction(4), duplex=False) for i in range(3)])
         >>> problem = Problem(topology=star, collective=Collective.ALL_GATHER)
@@ -64,7 +66,7 @@ def attainable_rate(
         (Fraction(1, 1), Fraction(2, 1))
     """
     if problem.collective in (Collective.ALL_REDUCE, Collective.ALL_TO_ALL):
-        msg = f"the attainable rate is one of spanning trees of one phase, found {problem.collective}: see its own bound."
+        msg = f"expected a collective of one phase of trees, found {problem.collective}: see its own bound."
         raise InputError(msg)
     topology, network = problem.topology, Network.of(problem)
     best = cut_bound(network).inv_rate
@@ -84,7 +86,7 @@ def attainable_rate(
     outcome = program.solve(time_limit=time_limit)
     if outcome.rates is None:
         msg = (
-            f"the attainable optimum of {topology.name!r} was not proved within the limits (cut bound {best}): "
+            f"the attainable optimum of {topology.name!r} was not proved in time (cut bound {best}): "
             "round the rates (`--round 3`) or give it more time."
         )
         raise CheckError(msg)

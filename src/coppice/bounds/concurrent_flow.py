@@ -1,10 +1,11 @@
 """All-to-all: maximum concurrent flow, with a routing that reaches it and link lengths that prove it.
 
-Every pair of ranks exchanges its demand at the same time; traffic may pass through any node, GPUs included. The
-optimum is a linear program over flows aggregated by source. Up to 64 ranks or so it is solved as it stands; a group
-of automorphisms that is free on the ranks leaves one source per orbit and makes 1,024 ranks easy; without symmetry
-large instances get a routing by repeated shortest paths. In each case two figures are proved apart: a routing whose
-loads are counted exactly, and integer link lengths whose distances no routing can beat.
+Every pair of ranks exchanges its demand at the same time; traffic may pass through any node, GPUs included.
+The optimum is a linear program over flows aggregated by source. Up to 64 ranks or so it is solved as it
+stands; a group of automorphisms that is free on the ranks leaves one source per orbit and makes 1,024 ranks
+easy; without symmetry large instances get a routing by repeated shortest paths. In each case two figures are
+proved apart: a routing whose loads are counted exactly, and integer link lengths whose distances no routing
+can beat.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class AllToAllBound:
         inv_rate: No routing takes less time per unit of demand, in 1 / (GB/s); proved by ``length``.
         reached: Time per unit of demand that the routing takes.
         length: Integer link lengths: the proof of ``inv_rate``.
-        routes: For each source rank listed, its routes; the other ranks' are images under ``symmetry``. Empty for
-            more than 256 ranks without symmetry.
+        routes: For each source rank listed, its routes; the other ranks' are images under ``symmetry``. Empty
+            for more than 256 ranks without symmetry.
         symmetry: Group of automorphisms that maps the listed ranks to all others.
         method: How the figures were found, in words.
     """
@@ -73,7 +74,8 @@ def concurrent_flow(
 
     Args:
         problem: An all_to_all, uniform or with a matrix of demands.
-        symmetry: Automorphisms that are free on the ranks; found when None. Not used with a matrix of demands.
+        symmetry: Automorphisms that are free on the ranks; found when None. Not used with a matrix of
+            demands.
         time_limit: Seconds for the search, roughly.
 
     Raises:
@@ -172,12 +174,10 @@ def _spread(problem: Problem, demand: NDArray[np.int64], found: Spread) -> AllTo
     topology = problem.topology
     routes: dict[int, list[Route]] = {}
     if topology.num_ranks <= _RANKS_WITH_ROUTES:
-        routes = {
-            rank: routes_of_trees(
-                topology, rank, demand[rank], [tree[rank] for tree in found.last_link], found.weights
-            )
-            for rank in range(topology.num_ranks)
-        }
+        for mix in found.mixes:
+            for i, rank in enumerate(mix.ranks.tolist()):
+                trees = [tree[i] for tree in mix.last_link]
+                routes[rank] = routes_of_trees(topology, rank, demand[rank], trees, mix.weights)
     return AllToAllBound(
         problem=problem,
         inv_rate=length_bound(topology, demand, found.length),
@@ -185,7 +185,7 @@ def _spread(problem: Problem, demand: NDArray[np.int64], found: Spread) -> AllTo
         length=tuple(found.length),
         routes=routes,
         symmetry=trivial_symmetry(topology),
-        method=f"mix of {len(found.weights)} shortest-path routings ({found.rounds} rounds)",
+        method=f"mixes of shortest-path trees ({found.sweeps} sweeps)",
     )
 
 
@@ -202,6 +202,7 @@ def _reached(
             if load:
                 total[e] += load
     images: dict[int, Fraction] = {}
+    unit = topology.denominator
     for e, load in enumerate(total):
         if load:
             orbit = int(symmetry.link_orbit[e])
@@ -209,7 +210,7 @@ def _reached(
                 symmetry.link_orbit_size[e]
             )
     capacity = dict(zip(symmetry.link_orbit.tolist(), topology.capacity.tolist(), strict=True))
-    return max(load * topology.denominator / capacity[orbit] for orbit, load in images.items())
+    return max((load * unit / capacity[orbit] for orbit, load in images.items()), default=Fraction(0))
 
 
 def _check_reachable(topology: Topology, demand: NDArray[np.int64]) -> None:

@@ -1,12 +1,12 @@
 """Distances under given link lengths, and the bound on all-to-all that any lengths prove.
 
-Theory. Moving d(s, t) from s to t uses length x flow of at least d(s, t) dist(s, t), and all links together offer
-length x capacity of sum l(e) b(e) per unit of time. So no routing is faster than
+Theory. Moving d(s, t) from s to t uses length x flow of at least d(s, t) dist(s, t), and all links together
+offer length x capacity of sum l(e) b(e) per unit of time. So no routing is faster than
 
     time per unit of demand >= sum d(s, t) dist(s, t) / sum l(e) b(e),
 
-and by duality the best lengths make it equal to the optimum. Lengths of 1 on the links of one cut and 0 elsewhere
-give the cut bound.
+and by duality the best lengths make it equal to the optimum. Lengths of 1 on the links of one cut and 0
+elsewhere give the cut bound.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ _LARGEST = 2**62
 
 
 def distances(topology: Topology, sources: NDArray[np.int32], length: NDArray[np.int64]) -> NDArray[np.int64]:
-    """``result[i, v]``: least total length of a path from ``sources[i]`` to node v; 2**62 where there is none.
+    """Least total length of a path from each source to each node.
 
     Args:
         topology: The network.
         sources: Nodes.
         length: Integers >= 0 per link; their sum stays below 2**62.
+
+    Returns:
+        ``result[i, v]`` from ``sources[i]`` to node v; 2**62 where there is no path.
     """
     order = np.argsort(topology.dst, kind="stable")
     tail, head, weight = topology.src[order], topology.dst[order], length[order]
@@ -91,7 +94,7 @@ def length_bound(topology: Topology, demand: NDArray[np.int64], length: Sequence
 
 
 def integer_lengths(length: NDArray[np.float64]) -> list[int]:
-    """Float lengths as integers of about 30 bits; they prove a bound that is weaker in the ninth digit at most."""
+    """Float lengths as integers of 30 bits: the bound that they prove loses its ninth digit at most."""
     largest = float(length.max(initial=0.0))
     if largest <= 0:
         return [1] * len(length)

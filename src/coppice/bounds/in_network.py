@@ -1,12 +1,12 @@
 """Upper bounds where switches copy or add.
 
-Copying and adding switches relax what a schedule may do, so the bounds below hold for every schedule made of trees
-that uses them. They need not be reached: packing trees with several copying switches is a Steiner problem (a
-butterfly has bound 2 and best packing 3/2).
+Copying and adding switches relax what a schedule may do, so the bounds below hold for every schedule made of
+trees that uses them. They need not be reached: packing trees with several copying switches is a Steiner
+problem (a butterfly has bound 2 and best packing 3/2).
 
-All-gather, reduce-scatter, broadcast and reduce are limited by what has to cross a cut, which no switch changes:
-copying only undoes what a switch short of input loses. All-reduce gains, since a switch that adds sends one stream
-where it got many.
+All-gather, reduce-scatter, broadcast and reduce are limited by what has to cross a cut, which no switch
+changes: copying only undoes what a switch short of input loses. All-reduce gains, since a switch that adds
+sends one stream where it got many.
 """
 
 from __future__ import annotations

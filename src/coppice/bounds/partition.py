@@ -1,17 +1,18 @@
 """A bound on all-reduce from disjoint sets of nodes, found and checked in milliseconds.
 
 Theory. Let P_1 .. P_p be disjoint sets that each hold a rank. Broadcast trees enter P_i at a rate of at least
-X - x(P_i), where X is the rate of all trees and x(P_i) that of the trees rooted inside; reduce trees leave it at as
-much. Summed over the sets, both phases together, the links must carry 2 (p - 1) X across the borders. A link from one
-set to another is used by the broadcast on entry and by the reduce on exit, so it offers its capacity once. A
-connected component C of the rest that cannot copy passes on no more than it gets, so from C into the sets, and from
-the sets into C in the reduce phase, there flows at most min(b(C -> sets), b(sets -> C)). Hence
+X - x(P_i), where X is the rate of all trees and x(P_i) that of the trees rooted inside; reduce trees leave it
+at as much. Summed over the sets, both phases together, the links must carry 2 (p - 1) X across the borders. A
+link from one set to another is used by the broadcast on entry and by the reduce on exit, so it offers its
+capacity once. A connected component C of the rest that cannot copy passes on no more than it gets, so from C
+into the sets, and from the sets into C in the reduce phase, there flows at most min(b(C -> sets), b(sets ->
+C)). Hence
 
     X <= (b(between sets) + sum of those minima) / (2 (p - 1)),
 
-which is the bound of Tutte and Nash-Williams on switch-free symmetric graphs. Where the sets are the images of the
-bottleneck of the all-gather it equals the rate of reduce-scatter then all-gather, and proves that nothing is gained
-by treating the phases together.
+which is the bound of Tutte and Nash-Williams on switch-free symmetric graphs. Where the sets are the images
+of the bottleneck of the all-gather it equals the rate of reduce-scatter then all-gather, and proves that
+nothing is gained by treating the phases together.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ def partition_bound(
 def bottleneck_parts(topology: Topology, inv_rate: Fraction) -> list[tuple[int, ...]]:
     """Disjoint sets that are tight, or nearly so, at the all-gather optimum ``inv_rate`` (1 / (GB/s)).
 
-    Just above the optimum every bottleneck is violated; the least violated sets are taken while they are disjoint.
+    Just above the optimum every bottleneck is violated; the least violated sets are taken while they are
+    disjoint.
     """
     units = inv_rate / topology.denominator  # time per shard in 1 / capacity units
     size = int(topology.capacity.sum()) * units.numerator + topology.num_ranks * units.denominator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -111,7 +112,7 @@ def link_loads(topology: Topology, routes: Sequence[Route], demand: NDArray[np.i
     loads = [Fraction(0)] * topology.num_links
     for route in routes:
         amount = Fraction(route.share * int(demand[route.target]), total[route.target])
-        for a, b in zip(route.nodes, route.nodes[1:], strict=False):
+        for a, b in itertools.pairwise(route.nodes):
             loads[topology.link_index[a, b]] += amount
     return loads
 
@@ -140,7 +141,7 @@ def _walk_back(
 
 
 def _integer_shares(amounts: Sequence[Fraction]) -> list[int]:
-    """Amounts as integers in proportion; rounded to a millionth of their sum where exact ones are too large."""
+    """Amounts as integers in proportion; rounded to a millionth of their sum where those are too large."""
     if not amounts:
         return []
     common = lcm(*(amount.denominator for amount in amounts))

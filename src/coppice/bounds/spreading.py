@@ -1,8 +1,9 @@
-"""All-to-all on large networks without symmetry: repeated shortest paths under lengths that grow with the load.
+"""All-to-all on large networks without symmetry: shortest paths, block by block, under the current loads.
 
-Each round sends everything along shortest paths and lengthens what is loaded most (multiplicative weights, after
-Garg and Koenemann, 2007); every round's lengths also prove a bound. A small linear program then mixes the rounds so
-that the worst link is loaded least. The mix has integer weights and its loads are counted exactly.
+Sources are taken in blocks. A block's routing is moved part of the way to shortest paths under lengths that
+grow steeply with the load (Frank-Wolfe steps in turn over the blocks, on the soft maximum of the loads); the
+lengths of a sweep also prove a bound. The mix of shortest-path trees that each block ends with gets integer
+weights and its loads are counted exactly.
 """
 
 from __future__ import annotations
@@ -15,119 +16,209 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.distances import distances, integer_lengths, length_bound
-from coppice.bounds.lp.program import LinearProgram, Row
 from coppice.topology.model import Topology
 
-__all__ = ["Spread", "spread"]
+__all__ = ["Spread", "TreeMix", "spread"]
 
-_ROUNDS = 40
-_TRIES = 3
+_BLOCKS = 32
+_SWEEPS = 60
+_TREES = 12
 _GRID = 2**20
+_GOOD_ENOUGH = 1e-4
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TreeMix:
+    """Shortest-path trees of some source ranks and what part of their demand takes each.
+
+    Attributes:
+        ranks: Source ranks.
+        last_link: Per tree: ``last_link[i, v]`` is the link over which ``ranks[i]`` reaches node v, or -1.
+        weights: Integer weight of each tree; they sum to 2**20.
+    """
+
+    ranks: NDArray[np.int64]
+    last_link: list[NDArray[np.int32]]
+    weights: list[int]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Spread:
-    """A mix of shortest-path routings and the lengths that bound it.
+    """A routing by mixes of shortest-path trees and the lengths that bound it.
 
     Attributes:
-        reached: Time per unit of demand of the mix, in 1 / (GB/s).
+        reached: Time per unit of demand of the routing, in 1 / (GB/s).
         length: Integer link lengths that prove the best bound found.
-        weights: Weight of each routing of the mix.
-        last_link: Per routing: ``last_link[i, v]`` is the link over which rank i reaches node v (-1: none needed).
-        rounds: Rounds that were run.
+        mixes: One mix for each block of ranks.
+        sweeps: Sweeps over all blocks.
     """
 
     reached: Fraction
     length: list[int]
-    weights: list[int]
-    last_link: list[NDArray[np.int32]]
-    rounds: int
+    mixes: list[TreeMix]
+    sweeps: int
+
+
+class _Block:
+    """The routing of some source ranks in floats."""
+
+    def __init__(self, ranks: NDArray[np.int64], num_links: int) -> None:
+        self.ranks = ranks
+        self.trees: list[NDArray[np.int32]] = []
+        self.loads: list[NDArray[np.int64]] = []
+        self.parts: list[float] = []
+        self.load = np.zeros(num_links)
+
+    def move(self, tree: NDArray[np.int32], load: NDArray[np.int64], part: float) -> None:
+        """Send ``part`` of everything along ``tree``; the lightest tree goes where there are too many."""
+        self.parts = [p * (1 - part) for p in self.parts] + [part]
+        self.trees.append(tree)
+        self.loads.append(load)
+        if len(self.trees) > _TREES:
+            lightest = min(range(len(self.parts)), key=self.parts.__getitem__)
+            for column in (self.trees, self.loads, self.parts):
+                del column[lightest]
+            total = sum(self.parts)
+            self.parts = [p / total for p in self.parts]
+        self.load = np.zeros(len(self.load))
+        for p, one in zip(self.parts, self.loads, strict=True):
+            self.load += p * one
+
+    def rounded(self) -> tuple[TreeMix, NDArray[np.int64]]:
+        """The mix with integer weights, and its exact loads times 2**20."""
+        weights = [round(p * _GRID) for p in self.parts]
+        weights[max(range(len(weights)), key=weights.__getitem__)] += _GRID - sum(weights)
+        kept = [k for k, weight in enumerate(weights) if weight > 0]
+        load = np.zeros(len(self.load), dtype=np.int64)
+        for k in kept:
+            load += weights[k] * self.loads[k]
+        mix = TreeMix(
+            ranks=self.ranks,
+            last_link=[self.trees[k] for k in kept],
+            weights=[weights[k] for k in kept],
+        )
+        return mix, load
 
 
 def spread(topology: Topology, demand: NDArray[np.int64], *, time_limit: float) -> Spread:
-    """Route ``demand`` (rank to rank, all reachable) for ``time_limit`` seconds or 40 rounds.
+    """Route ``demand`` (rank to rank, all reachable) for about ``time_limit`` seconds.
 
     Args:
         topology: The network.
-        demand: Integers >= 0 with a zero diagonal.
-        time_limit: Seconds, roughly; at least one round is run.
+        demand: Integers >= 0 with a zero diagonal; the sum stays below 2**40.
+        time_limit: Seconds, roughly; at least one sweep is done.
     """
     deadline = time.monotonic() + time_limit
     capacity = topology.capacity.astype(np.float64)
-    loads: list[NDArray[np.int64]] = []
-    trees: list[NDArray[np.int32]] = []
-    best: tuple[Fraction, list[int]] = (Fraction(0), [1] * topology.num_links)
-    length = capacity.max() / capacity
-    mean = np.zeros(topology.num_links)
     rng = np.random.default_rng(0)
-    for number in range(_ROUNDS):
-        before = time.monotonic()
-        integers = [max(1, value) for value in integer_lengths(length)]
-        bound = length_bound(topology, demand, integers)
-        best = max(best, (bound, integers), key=lambda pair: pair[0])
-        tree = shortest_path_links(topology, np.array(integers, dtype=np.int64), rng)
-        load = tree_loads(topology, tree, demand)
-        loads.append(load)
-        trees.append(tree)
-        usage = load / capacity
-        part = _best_part(mean, usage) if number else 1.0
-        mean = (1 - part) * mean + part * usage
-        worst = mean.max()
-        if worst * topology.denominator <= float(best[0]) * (1 + 1e-9):
+    ranks = np.arange(topology.num_ranks)
+    blocks = [_Block(part, topology.num_links) for part in np.array_split(ranks, min(len(ranks), _BLOCKS))]
+    usage = np.zeros(topology.num_links)
+    best = _best_cut(topology, demand)
+    for sweep in range(_SWEEPS):
+        steepness = min(8.0 * 1.4**sweep, 300.0)
+        started = time.monotonic()
+        mean = np.zeros(topology.num_links)
+        for block in blocks:
+            if sweep and time.monotonic() > deadline:
+                break
+            length = _lengths(usage, capacity, steepness)
+            mean += length / float(length @ capacity)
+            tree = shortest_path_links(topology, block.ranks, _whole(length), rng)
+            load = tree_loads(topology, block.ranks, tree, demand)
+            change = (load - block.load) / capacity
+            part = _best_part(usage, change, steepness) if block.trees else 1.0
+            before = block.load
+            block.move(tree, load, part)
+            usage = np.maximum(usage + (block.load - before) / capacity, 0)
+        integers = integer_lengths(mean)
+        best = max(best, (length_bound(topology, demand, integers), integers), key=lambda pair: pair[0])
+        time_now = usage.max() * topology.denominator
+        if time_now <= float(best[0]) * (1 + _GOOD_ENOUGH):
             break
-        length = np.exp(np.maximum(_steepness(number) * (mean / worst - 1), -18)) / capacity
-        if time.monotonic() + (time.monotonic() - before) > deadline:
+        if 2 * time.monotonic() - started > deadline:
             break
-    weights = _mix(loads, topology.capacity)
-    total = sum(weights)
-    mixed = sum((w * load.astype(object) for w, load in zip(weights, loads, strict=True) if w), np.int64(0))
-    reached = max(
-        Fraction(int(load) * topology.denominator, total * b)
-        for load, b in zip(mixed, topology.capacity.tolist(), strict=True)
-    )
-    kept = [k for k, weight in enumerate(weights) if weight]
+    rounded = [block.rounded() for block in blocks]
+    total = np.sum([load for _, load in rounded], axis=0)
+    worst = max(Fraction(load, b) for load, b in zip(total.tolist(), topology.capacity.tolist(), strict=True))
     return Spread(
-        reached=reached,
+        reached=worst * topology.denominator / _GRID,
         length=best[1],
-        weights=[weights[k] for k in kept],
-        last_link=[trees[k] for k in kept],
-        rounds=len(loads),
+        mixes=[mix for mix, _ in rounded],
+        sweeps=sweep + 1,
     )
+
+
+def _best_cut(topology: Topology, demand: NDArray[np.int64]) -> tuple[Fraction, list[int]]:
+    """The best bound of links that leave or enter one rank, or the nodes of one host, and its lengths."""
+    best = (Fraction(0), [1] * topology.num_links)
+    for label in (topology.rank, topology.host):
+        sets = int(label.max(initial=-1)) + 1
+        mine = label[topology.rank_nodes]
+        tail, head = label[topology.src], label[topology.dst]
+        crossing = tail != head
+        for here, share in ((tail, demand.sum(axis=1)), (head, demand.sum(axis=0))):
+            room = np.zeros(sets, dtype=np.int64)
+            np.add.at(room, here[crossing & (here >= 0)], topology.capacity[crossing & (here >= 0)])
+            work = np.zeros(sets, dtype=np.int64)
+            np.add.at(work, mine[mine >= 0], share[mine >= 0])
+            inner = mine[:, None] == mine[None, :]
+            np.subtract.at(work, mine[mine >= 0], np.where(inner, demand, 0).sum(axis=1)[mine >= 0])
+            time_of = np.where(room > 0, work / np.maximum(room, 1), 0.0)
+            if sets and time_of.max() > 0:
+                length = (crossing & (here == int(time_of.argmax()))).astype(np.int64).tolist()
+                best = max(best, (length_bound(topology, demand, length), length), key=lambda pair: pair[0])
+    return best
+
+
+def _lengths(
+    usage: NDArray[np.float64], capacity: NDArray[np.float64], steepness: float
+) -> NDArray[np.float64]:
+    """Gradient of the soft maximum of the usage: it falls off steeply from the worst link."""
+    worst = float(usage.max())
+    if worst <= 0:
+        return 1 / capacity
+    return np.exp(np.maximum(steepness * (usage / worst - 1), -16)) / capacity
+
+
+def _whole(length: NDArray[np.float64]) -> NDArray[np.int64]:
+    return np.maximum(np.array(integer_lengths(length), dtype=np.int64), 1)
 
 
 def shortest_path_links(
-    topology: Topology, length: NDArray[np.int64], rng: np.random.Generator
+    topology: Topology, ranks: NDArray[np.int64], length: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int32]:
-    """``result[i, v]``: the last link of a shortest path from rank i to node v, ties broken at random; -1 for none.
+    """The last link of a shortest path from each of ``ranks`` to each node; -1 where there is none.
 
     Args:
         topology: The network.
+        ranks: Source ranks.
         length: Integers >= 1 per link.
         rng: Decides ties.
     """
-    reach = distances(topology, topology.rank_nodes, length)
+    sources = topology.rank_nodes[ranks]
+    reach = distances(topology, sources, length)
     order = np.argsort(topology.dst, kind="stable")
     tail, head, weight = topology.src[order], topology.dst[order], length[order]
     heads, starts = np.unique(head, return_index=True)
-    result = np.full(reach.shape, -1, dtype=np.int32)
+    tight = reach[:, tail] + weight == reach[:, head]
     bits = int(topology.num_links).bit_length()
-    for i in range(len(reach)):
-        tight = reach[i, tail] + weight == reach[i, head]
-        key = (rng.integers(0, 2**30, size=len(order)) << bits) | order
-        key = np.where(tight, key, -1)
-        chosen = np.maximum.reduceat(key, starts)
-        result[i, heads] = np.where(chosen >= 0, chosen & ((1 << bits) - 1), -1)
-    result[np.arange(len(reach)), topology.rank_nodes] = -1
+    key = (rng.integers(0, 2**30, size=tight.shape) << bits) | order
+    key[~tight] = -1
+    chosen = np.maximum.reduceat(key, starts, axis=1)
+    result = np.full(reach.shape, -1, dtype=np.int32)
+    result[:, heads] = np.where(chosen >= 0, chosen & ((1 << bits) - 1), -1)
+    result[np.arange(len(sources)), sources] = -1
     return result
 
 
 def tree_loads(
-    topology: Topology, last_link: NDArray[np.int32], demand: NDArray[np.int64]
+    topology: Topology, ranks: NDArray[np.int64], last_link: NDArray[np.int32], demand: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Load of each link when rank i sends ``demand[i, j]`` to rank j along the tree ``last_link[i]``."""
-    ranks, nodes = last_link.shape
-    amount = np.zeros((ranks, nodes), dtype=np.int64)
-    amount[:, topology.rank_nodes] = demand
+    """Load of each link when each of ``ranks`` sends its row of ``demand`` along its tree."""
+    nodes = topology.num_nodes
+    amount = np.zeros((len(ranks), nodes), dtype=np.int64)
+    amount[:, topology.rank_nodes] = demand[ranks]
     up = np.where(last_link >= 0, topology.src[last_link], np.arange(nodes)[None, :])
     depth = _depths(last_link, up)
     loads = np.zeros(topology.num_links, dtype=np.int64)
@@ -152,43 +243,20 @@ def _depths(last_link: NDArray[np.int32], up: NDArray[np.int32]) -> NDArray[np.i
         at = up[row, at]
 
 
-def _best_part(mean: NDArray[np.float64], usage: NDArray[np.float64]) -> float:
-    """The part p that makes the worst of (1 - p) mean + p usage least (golden section on a convex function)."""
+def _best_part(usage: NDArray[np.float64], change: NDArray[np.float64], steepness: float) -> float:
+    """The step p in 0 .. 1 that makes the soft maximum of usage + p change least (ternary search)."""
+    worst = float(usage.max())
+
+    def soft_maximum(part: float) -> float:
+        value = steepness * ((usage + part * change) / worst - 1)
+        top = float(value.max())
+        return top + float(np.log(np.exp(np.maximum(value - top, -40)).sum()))
+
     low, high = 0.0, 1.0
-    for _ in range(40):
-        a, b = low + 0.382 * (high - low), low + 0.618 * (high - low)
-        if ((1 - a) * mean + a * usage).max() <= ((1 - b) * mean + b * usage).max():
+    for _ in range(24):
+        a, b = low + (high - low) / 3, high - (high - low) / 3
+        if soft_maximum(a) <= soft_maximum(b):
             high = b
         else:
             low = a
     return (low + high) / 2
-
-
-def _steepness(number: int) -> float:
-    """How sharply lengths react to load: gently at first, then close to the worst link only."""
-    return 4.0 + 2.0 * number
-
-
-def _mix(loads: list[NDArray[np.int64]], capacity: NDArray[np.int64]) -> list[int]:
-    """Integer weights of the rounds that make the worst link's usage small."""
-    usage = np.array([load / capacity for load in loads])
-    if len(loads) == 1:
-        return [1]
-    scale = _GRID / usage.max()
-    busy = np.flatnonzero(usage.max(axis=0) >= usage.mean(axis=0).max())
-    program = LinearProgram([1] * len(loads), [None] * len(loads))
-    program.add_rows(
-        [
-            Row(
-                column=np.arange(len(loads), dtype=np.int32),
-                value=np.rint(usage[:, e] * scale).astype(np.int64),
-                bound=_GRID,
-            )
-            for e in busy.tolist()
-        ]
-    )
-    vertex = program.solve(time_limit=10.0)
-    if vertex is None:
-        return [1] * len(loads)
-    shares = np.maximum(vertex.values, 0)
-    return [round(value * _GRID) for value in (shares / shares.sum()).tolist()]

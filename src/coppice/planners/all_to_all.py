@@ -1,12 +1,13 @@
 """The all-to-all planner: the maximum concurrent flow as chunks on paths.
 
-What rank i sends to rank j is cut into one chunk per route of the flow. A route that passes through other ranks is a
-chain of transfers from rank to rank; between two ranks it leads through switches, NICs and relays only. With a
-symmetry the routes of one source per orbit are mapped to all others.
+What rank i sends to rank j is cut into one chunk per route of the flow. A route that passes through other
+ranks is a chain of transfers from rank to rank; between two ranks it leads through switches, NICs and relays
+only. With a symmetry the routes of one source per orbit are mapped to all others.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,25 +75,21 @@ def routed_schedule(bound: AllToAllBound) -> Schedule:
     order = np.argsort(slot, kind="stable")
     chunk_of = np.empty(len(order), dtype=np.int64)
     chunk_of[order] = np.arange(len(order))
-    chunk_of = chunk_of.reshape(len(template.share), symmetry.order)
 
     nodes = symmetry.image(np.maximum(template.nodes, 0)[:, :, None], elements)  # transfer, place, element
     nodes = np.where(template.nodes[:, :, None] >= 0, nodes, -1).transpose(0, 2, 1).reshape(transfers, -1)
-    chunk = chunk_of[template.chunk].ravel()
+    chunk = chunk_of.reshape(-1, symmetry.order)[template.chunk].ravel()
     hop = np.repeat(template.hop, symmetry.order)
     rows = np.lexsort((chunk, hop))
     nodes, chunk = nodes[rows], chunk[rows]
     path, path_start, path_nodes = _path_table(nodes, topology.num_nodes)
     last = (nodes >= 0).sum(axis=1) - 1
     share = np.repeat(template.share, symmetry.order)[order]
-    weight = np.ones(ranks * ranks, dtype=np.int64)
-    if problem.demands is not None:
-        weight = np.array(problem.demands, dtype=np.int64).ravel()
     return Schedule(
         topology=topology,
         collective=problem.collective,
         root=-1,
-        slot_weight=weight,
+        slot_weight=_slot_weights(problem),
         chunk_slot=slot[order].astype(np.int32),
         chunk_share=share,
         src=topology.rank[nodes[:, 0]].astype(np.int32),
@@ -106,6 +103,14 @@ def routed_schedule(bound: AllToAllBound) -> Schedule:
         path_start=path_start,
         path_nodes=path_nodes,
     )
+
+
+def _slot_weights(problem: Problem) -> NDArray[np.int64]:
+    """Relative size of the block from each rank to each rank."""
+    ranks = problem.topology.num_ranks
+    if problem.demands is None:
+        return np.ones(ranks * ranks, dtype=np.int64)
+    return np.array([size for row in problem.demands for size in row], dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -157,11 +162,11 @@ def _template(routes: dict[int, list[Route]], rank: NDArray[np.int32]) -> _Templ
 def _legs(nodes: Sequence[int], rank: NDArray[np.int32]) -> list[tuple[int, ...]]:
     """The parts of a path from one rank to the next."""
     stops = [place for place, v in enumerate(nodes) if rank[v] >= 0]
-    return [tuple(nodes[a : b + 1]) for a, b in zip(stops, stops[1:], strict=False)]
+    return [tuple(nodes[a : b + 1]) for a, b in itertools.pairwise(stops)]
 
 
 def _path_table(
-    nodes: NDArray[np.int64], num_nodes: int
+    nodes: NDArray[np.integer], num_nodes: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
     """Distinct rows of ``nodes`` as a path table, and the path of each row."""
     prefix = np.zeros(len(nodes), dtype=np.int64)

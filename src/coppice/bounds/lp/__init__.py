@@ -1,1 +1,1 @@
-"""Linear programs whose optimum is proved in fractions: HiGHS finds the basis, exact arithmetic believes nothing."""
+"""Linear programs whose optimum is proved: HiGHS finds a basis, exact arithmetic believes nothing."""

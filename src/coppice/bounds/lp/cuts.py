@@ -1,10 +1,10 @@
 """The linear program behind forests whose links are not fixed: cut generation with an exact proof.
 
-Trees that span the terminals exist within link rates c and root rates r iff every set X that holds a terminal has
-in_c(X) + r(X) >= r(all), and no switch that cannot copy sends more than it gets (edge splitting, then Edmonds).
-There are exponentially many X, so they are added when a solution violates them: the native feasibility check finds
-the violated ones. The program has one or two phases (broadcast; reduce, which is a broadcast on reversed links)
-that share the links.
+Trees that span the terminals exist within link rates c and root rates r iff every set X that holds a terminal
+has in_c(X) + r(X) >= r(all), and no switch that cannot copy sends more than it gets (edge splitting, then
+Edmonds). There are exponentially many X, so they are added when a solution violates them: the native
+feasibility check finds the violated ones. The program has one or two phases (broadcast; reduce, which is a
+broadcast on reversed links) that share the links.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class TreePhase:
     Attributes:
         reverse: Trees flow towards the roots: a broadcast on reversed links.
         spanned: ``spanned[v]``: every tree touches node v.
-        balanced: ``balanced[v]``: node v cannot copy (or add, in a reverse phase), so it sends at most what it gets.
+        balanced: ``balanced[v]``: node v cannot copy (or add, in a reverse phase), so it sends at most what
+            it gets.
     """
 
     reverse: bool
@@ -87,9 +88,11 @@ class CutProgram:
     Attributes:
         topology: Where the trees live.
         phases: One or two directions of trees.
-        group: ``group[v]`` numbers the root rate variable that node v shares with its group, or is -1 for none.
+        group: ``group[v]`` numbers the root rate variable that node v shares with its group, or is -1 for
+            none.
         weight: ``weight[v]``: node v is a root at ``weight[v]`` times the variable of its group.
-        link_orbit: Links with one number share one rate variable (orbits of automorphisms), default all different.
+        link_orbit: Links with one number share one rate variable (orbits of automorphisms), default all
+            different.
     """
 
     topology: Topology
@@ -144,8 +147,8 @@ class CutProgram:
         """Generate cuts until the optimum is proved or the time is up.
 
         Args:
-            known: A rate that can be had, in capacity units: once it is proved to be the best one, the search for
-                rates that reach it is spared.
+            known: A rate that can be had, in capacity units: once it is proved to be the best one, the search
+                for rates that reach it is spared.
             time_limit: Seconds after which to stop.
         """
         deadline = time.monotonic() + time_limit
@@ -200,7 +203,7 @@ class CutProgram:
         return ForestRates(rate=exact.objective, root_rate=root, link_rate=links, cuts=cuts)
 
     def _separate(self, values: NDArray[np.int64], *, slack: int) -> int:
-        """Add the cuts that integer column values violate by more than ``slack``; returns how many are new."""
+        """Add the cuts that integer column values violate by more than ``slack``; how many are new."""
         topology = self.topology
         supply = np.zeros(topology.num_nodes, dtype=np.int64)
         member = self.group >= 0

@@ -1,7 +1,8 @@
 """Certified upper bounds from multipliers that are only nearly right.
 
-A dual solution in floats violates its own constraints in the last digits. Rounded to fractions and repaired (scaled
-up until every column without an upper bound is paid for), it proves a bound that is exact, if slightly weak.
+A dual solution in floats violates its own constraints in the last digits. Rounded to fractions and repaired
+(scaled up until every column without an upper bound is paid for), it proves a bound that is exact, if
+slightly weak.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def certified_bound(
     Args:
         program: Its rows with ``payer`` are capacities; the others have bound 0.
         multipliers: Row multipliers in floats.
-        payer: For each column the row with coefficient 1 in it that may absorb what the column lacks, or None.
-            Columns without one are paid for by scaling all multipliers up.
+        payer: For each column the row with coefficient 1 in it that may absorb what the column lacks, or
+            None. Columns without one are paid for by scaling all multipliers up.
     """
     exact = [Fraction(max(round(value * _GRID), 0), _GRID) for value in multipliers.tolist()]
     reduced = program.reduced_costs(exact)

@@ -1,10 +1,10 @@
 """The linear program of maximum concurrent flow, aggregated by source.
 
-Rank s sends demand d(s, t) times f to every rank t over any links; all pairs at once, f as large as possible. Flows
-of one source can be mixed, so there is one flow g_s per source: what enters a node minus what leaves it is at least
-d(s, t) f at a rank t, and at least 0 elsewhere (more than enough may be cut off afterwards). With a group of
-automorphisms that is free on the ranks, one source for each orbit is enough: its images load each link of an orbit of
-links by (order / size) times the flow over the whole orbit.
+Rank s sends demand d(s, t) times f to every rank t over any links; all pairs at once, f as large as possible.
+Flows of one source can be mixed, so there is one flow g_s per source: what enters a node minus what leaves it
+is at least d(s, t) f at a rank t, and at least 0 elsewhere (more than enough may be cut off afterwards). With
+a group of automorphisms that is free on the ranks, one source for each orbit is enough: its images load each
+link of an orbit of links by (order / size) times the flow over the whole orbit.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """A linear program over integers that is solved in floats by HiGHS and then proved exactly.
 
-The program is: maximise c x subject to rows a x <= b or a x = b and 0 <= x <= u. HiGHS finds a basis; the vertex of
-that basis and its dual multipliers are then computed as fractions and checked against every row and column. A
-vertex that passes is optimal, whatever happened in floats: primal and dual are feasible and their objectives equal.
+The program is: maximise c x subject to rows a x <= b or a x = b and 0 <= x <= u. HiGHS finds a basis; the
+vertex of that basis and its dual multipliers are then computed as fractions and checked against every row and
+column. A vertex that passes is optimal, whatever happened in floats: primal and dual are feasible and their
+objectives equal.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -122,10 +124,10 @@ class LinearProgram:
         if interior_point:
             solver.setOptionValue("solver", "ipm")
             solver.setOptionValue("presolve", "on")
-            solver.run()
+            _run(solver)
         solver.setOptionValue("solver", "simplex")
         solver.setOptionValue("presolve", "off")
-        solver.run()  # from the basis that is there; leaves a factorised one
+        _run(solver)  # from the basis that is there; leaves a factorised one
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         values = np.asarray(solver.getSolution().col_value) * self._scale
@@ -199,7 +201,8 @@ class LinearProgram:
     def dual_bound(self, multipliers: Sequence[Fraction]) -> Fraction | None:
         """Exact upper bound on the objective from row multipliers; None if they prove nothing.
 
-        Weak duality: with y >= 0 on rows with <=, and r = c - y A, no feasible x has c x > y b + sum of u r over
+        Weak duality: with y >= 0 on rows with <=, and r = c - y A, no feasible x has c x > y b + sum of u r
+            over
         the columns with r > 0. Columns without an upper bound need r <= 0.
         """
         bound = Fraction(0)
@@ -215,7 +218,7 @@ class LinearProgram:
         return bound
 
     def reduced_costs(self, multipliers: Sequence[Fraction]) -> list[Fraction]:
-        """c - y A for row multipliers y."""
+        """The costs minus y A, for row multipliers y."""
         reduced = [Fraction(c) for c in self._cost]
         for row, multiplier in zip(self._rows, multipliers, strict=True):
             if multiplier:
@@ -230,8 +233,9 @@ class LinearProgram:
         if self._solver is None:
             finite = [u for u in self._upper if u] + [abs(row.bound) for row in self._rows if row.bound]
             self._scale = float(max(finite, default=1))
-            solver = highspy.Highs()
-            solver.setOptionValue("output_flag", False)
+            solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+            solver.setOptionValue("output_flag", False)  # noqa: FBT003
+            solver.HandleUserInterrupt = True  # lets cancelSolve work
             solver.setOptionValue("threads", 1)
             solver.setOptionValue("primal_feasibility_tolerance", 1e-9)
             solver.setOptionValue("dual_feasibility_tolerance", 1e-9)
@@ -304,6 +308,19 @@ class LinearProgram:
             return result[at_row if transpose else at_column]
 
         return solve
+
+
+def _run(solver: Any) -> None:
+    """Run HiGHS in a thread, so that Ctrl-C stops it at once."""
+    worker = threading.Thread(target=solver.run, daemon=True)
+    worker.start()
+    try:
+        while worker.is_alive():
+            worker.join(0.1)
+    except KeyboardInterrupt:
+        solver.cancelSolve()
+        worker.join(1.0)
+        raise
 
 
 def _dot(row: Row, values: Sequence[Fraction]) -> Fraction:

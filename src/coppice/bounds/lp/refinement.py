@@ -1,10 +1,10 @@
 """Exact solutions of square integer systems, from a solver that only knows floats.
 
-Iterative refinement: solve in floats, form the residual exactly in integers, solve for the residual, and so on.
-Each round gains about 30 bits as long as the float solver is right to 10 digits or so. Once the precision passes
-the square of the common denominator of the solution, continued fractions recover it, and substitution proves it
-(Wan, 2006; the exact mode of SoPlex by Gleixner, Steffy and Wolter, 2016, works alike). Nothing is believed that
-was not substituted.
+Iterative refinement: solve in floats, form the residual exactly in integers, solve for the residual, and so
+on. Each round gains about 30 bits as long as the float solver is right to 10 digits or so. Once the precision
+passes the square of the common denominator of the solution, continued fractions recover it, and substitution
+proves it (Wan, 2006; the exact mode of SoPlex by Gleixner, Steffy and Wolter, 2016, works alike). Nothing is
+believed that was not substituted.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def solve_exactly(
         max_bits: Give up where the solution needs more bits than this.
 
     Examples:
-        >>> system = SquareSystem(row=np.array([0, 1, 1]), column=np.array([0, 0, 1]), value=np.array([3, 1, 7]),
-        ...                       right=np.array([1, 2], dtype=object))
+        >>> system = SquareSystem(row=np.array([0, 1, 1]), column=np.array([0, 0, 1]),
+        ...                       value=np.array([3, 1, 7]), right=np.array([1, 2], dtype=object))
         >>> inverse = np.linalg.inv(np.array([[3.0, 0.0], [1.0, 7.0]]))
         >>> solve_exactly(system, lambda right: inverse @ right)
         [Fraction(1, 3), Fraction(5, 21)]
