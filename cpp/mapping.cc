@@ -6,7 +6,7 @@ namespace coppice {
 
 static constexpr std::size_t kBall = 512;        // a local search for displacements visits no more vertices
 static constexpr std::size_t kSmallGroup = 16;   // alike neighbours are tried one by one up to this many
-static constexpr std::size_t kSmallDegree = 64;  // up to this degree neighbours are looked at again after each step
+static constexpr std::size_t kSmallDegree = 20;  // up to this degree neighbours are looked at again each time
 
 Displacements::Displacements(const ColouredGraph& graph)
     : graph_(graph),
@@ -328,12 +328,17 @@ std::vector<Vertex> MappingSearch::candidates(Vertex x) {
     for (Vertex y : targets_) add(y);
   }
   spend(static_cast<std::int64_t>(near >= 0 ? g.out(x).size() + g.in(x).size() : targets_.size()));
+  Vertex before = rules_.chains == Chains::kInCliques ? inverse_[x] : -1;
+  if (before >= 0)
+    for (Arc e : g.out(before)) mark_[g.head(e)] = 1;
   auto rank = [&](Vertex y) {
-    if (!graph_.compute[x]) return y == x ? 0 : 1;
+    if (!graph_.compute[x]) return y == x ? 0 : 1;  // switches stay if they can
     bool closes = map_[y] >= 0;
-    return closes == rules_.close_chains ? 0 : 1;
+    return (closes == (rules_.chains == Chains::kShort) ? 0 : 1) + (mark_[y] ? 0 : 2);
   };
   std::stable_sort(result.begin(), result.end(), [&](Vertex a, Vertex b) { return rank(a) < rank(b); });
+  if (before >= 0)
+    for (Arc e : g.out(before)) mark_[g.head(e)] = 0;
   return result;
 }
 

@@ -54,6 +54,13 @@ class Displacements {
   std::vector<Related> cache_;  // last answer for each x
 };
 
+/// Which cycles v0 -> v -> ... a search tries first.
+enum class Chains {
+  kLong,
+  kInCliques,  // long ones that stay in a clique while it lasts: a dimension in which all are linked with all
+  kShort,
+};
+
 class MappingSearch {
  public:
   struct Rules {
@@ -64,7 +71,7 @@ class MappingSearch {
     std::span<const VertexMap> symmetries;        // to commute with
     std::span<const std::int32_t> orbit;          // if given, no compute vertex goes to its own orbit
     bool constant_displacement = false;
-    bool close_chains = false;                    // prefer short cycles to long ones
+    Chains chains = Chains::kLong;
     std::int64_t steps = 0;                       // work limit of this search
   };
 

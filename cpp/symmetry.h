@@ -33,7 +33,8 @@ struct Symmetry {
 ///   label: Per arc; automorphisms keep it.
 ///   compute: Per vertex; the group is free on these.
 ///   stop: Polled now and then.
-/// Throws std::invalid_argument where columns have wrong lengths, colours are outside 0 .. 2^30 - 1 or arcs are parallel.
+/// Throws std::invalid_argument where columns have wrong lengths, colours or labels are outside 0 .. 2^30 - 1, or arcs
+/// are parallel.
 Symmetry find_symmetry(const Digraph& graph, std::span<const std::int32_t> colour, std::span<const std::int32_t> label,
                        std::span<const std::uint8_t> compute, const StopFlag& stop = {});
 

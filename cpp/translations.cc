@@ -1,5 +1,6 @@
 #include "translations.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 
@@ -11,15 +12,18 @@ namespace {
 
 struct Strategy {
   bool constant_displacement;
-  bool close_chains;
+  Chains chains;
 };
 
 // Plain shifts first; involutions where these do not lead far; then without the assumption on displacements.
-constexpr Strategy kStrategies[] = {{true, false}, {true, true}, {false, false}, {false, true}};
+constexpr Strategy kStrategies[] = {{true, Chains::kInCliques}, {true, Chains::kLong},  {true, Chains::kShort},
+                                    {false, Chains::kLong},     {false, Chains::kShort}};
 
-constexpr std::int64_t kSteps = 4'000'000, kStepsPerLink = 160;  // of the first strategy; the others get a quarter
+// Work limits in units of `effort`, about what one successful search takes.
+constexpr std::int64_t kSteps = 4'000'000, kEfforts = 2;  // of the first strategy; the others get a quarter
 constexpr int kMostLeads = 64;
-constexpr std::int64_t kStepsPerImage = 200'000, kStepsPerImageAndLink = 100;  // of one search
+constexpr std::int64_t kStepsPerImage = 200'000, kEffortsPerImage = 3;  // of one search
+constexpr std::int64_t kLargeDegree = 64;  // the effort grows with the square of the degree up to here
 
 Vertex rarest_compute_vertex(const ColouredGraph& graph) {
   std::vector<std::int32_t> size(graph.graph.num_vertices(), 0);
@@ -30,6 +34,15 @@ Vertex rarest_compute_vertex(const ColouredGraph& graph) {
   return best;
 }
 
+std::int64_t effort_of(const ColouredGraph& graph) {
+  std::int64_t effort = 0;
+  for (Vertex v = 0; v < graph.graph.num_vertices(); ++v) {
+    auto degree = static_cast<std::int64_t>(graph.graph.out(v).size() + graph.graph.in(v).size());
+    effort += 1 + degree * std::min(degree, kLargeDegree);
+  }
+  return effort;
+}
+
 /// Grows groups by one strategy, within one work limit.
 class Growth {
  public:
@@ -37,7 +50,7 @@ class Growth {
       : graph_(graph),
         bound_(bound),
         strategy_(strategy),
-        size_(graph.graph.num_vertices() + graph.graph.num_arcs()),
+        effort_(effort_of(graph)),
         budget_(steps, stop),
         group_(graph.compute),
         search_(graph),
@@ -109,8 +122,8 @@ class Growth {
     rules.symmetries = symmetries_;
     rules.orbit = orbit_;
     rules.constant_displacement = strategy_.constant_displacement;
-    rules.close_chains = strategy_.close_chains;
-    rules.steps = kStepsPerImage + kStepsPerImageAndLink * size_;
+    rules.chains = strategy_.chains;
+    rules.steps = kStepsPerImage + kEffortsPerImage * effort_;
     bool extended = search_.run(rules, {start_, image}, budget_, [&](const VertexMap& map) {
       budget_.spend(graph_.graph.num_vertices());
       return group_.extend(map);
@@ -123,7 +136,7 @@ class Growth {
   const ColouredGraph& graph_;
   std::int64_t bound_;
   Strategy strategy_;
-  std::int64_t size_;
+  std::int64_t effort_;
   Budget budget_;
   FreeAbelianGroup group_;
   MappingSearch search_;
@@ -140,7 +153,7 @@ class Growth {
 FreeAbelianGroup find_translations(const ColouredGraph& graph, std::int64_t bound, const StopFlag& stop) {
   FreeAbelianGroup best(graph.compute);
   std::vector<std::uint8_t> impossible(graph.graph.num_vertices(), 0);
-  std::int64_t first_steps = kSteps + kStepsPerLink * (graph.graph.num_vertices() + graph.graph.num_arcs());
+  std::int64_t first_steps = kSteps + kEfforts * effort_of(graph);
   std::int64_t steps = first_steps;
   for (Strategy strategy : kStrategies) {
     if (best.order() == bound) break;

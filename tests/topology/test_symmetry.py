@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from dataclasses import replace
@@ -107,6 +108,21 @@ def test_named_families(preset, options, boxes, order, link_orbits):
 def test_order_of_nodes_does_not_matter(preset, seed):
     boxes = 4 if preset.startswith("dgx") else None
     topology = shuffled(resolve(preset, boxes=boxes, options={}), seed)
+    symmetry = find_symmetry(topology)
+    check_symmetry(topology, symmetry)
+    assert symmetry.order == topology.num_ranks
+
+
+@pytest.mark.parametrize("dims", [(4, 4), (3, 5), (16, 16), (4, 5, 6)])
+def test_full_dimensions_are_transitive(dims):
+    """Every two nodes that differ in one coordinate are linked (HyperX, flattened butterfly)."""
+    places = list(itertools.product(*map(range, dims)))
+    links = [
+        Link(src=str(a), dst=str(b), gb_per_s=Fraction(1))
+        for a, b in itertools.combinations(places, 2)
+        if sum(x != y for x, y in zip(a, b, strict=True)) == 1
+    ]
+    topology = shuffled(Topology.of("full", [Node(id=str(place)) for place in places], links), 1)
     symmetry = find_symmetry(topology)
     check_symmetry(topology, symmetry)
     assert symmetry.order == topology.num_ranks
