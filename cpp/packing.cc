@@ -15,6 +15,8 @@ namespace coppice {
 
 namespace {
 
+constexpr std::size_t kSetsToSplit = 32;
+
 class Packer {
  public:
   Packer(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
@@ -183,6 +185,48 @@ class Packer {
     drop_repeated();
     for (auto& set : sets) tighten(set);
     drop_repeated();
+    if (grower_.growing()) return;  // what an unfinished tree has reached may lie in several parts
+    // Only large sets are likely to leave several parts outside, and only few are large.
+    std::sort(sets.begin(), sets.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+    for (std::size_t i = std::min(sets.size(), kSetsToSplit); i-- > 0;) split_outside(sets, i);
+    drop_repeated();
+  }
+
+  // If V - X falls into parts without arcs between them, the slack of X is the sum of the slacks of the complements of
+  // the parts, so one of those is violated, too, and says more. Replaces sets[i] by one set for each part.
+  void split_outside(std::vector<std::vector<Vertex>>& sets, std::size_t i) {
+    std::vector<Vertex>& set = sets[i];
+    std::vector<std::int32_t> part(graph_.num_vertices(), -1);
+    for (Vertex v : set) part[v] = 0;
+    std::int32_t parts = 0;
+    std::vector<Vertex> stack;
+    for (Vertex v = 0; v < graph_.num_vertices(); ++v) {
+      if (part[v] >= 0) continue;
+      part[v] = ++parts;
+      stack.assign(1, v);
+      while (!stack.empty()) {
+        Vertex u = stack.back();
+        stack.pop_back();
+        auto visit = [&](Vertex w) {
+          if (part[w] < 0) part[w] = parts, stack.push_back(w);
+        };
+        for (Arc e : graph_.out(u)) visit(graph_.head(e));
+        for (Arc e : graph_.in(u)) visit(graph_.tail(e));
+      }
+    }
+    if (parts < 2) return;
+    set.clear();
+    for (std::int32_t outside = 1; outside <= parts; ++outside) {
+      std::vector<Vertex> rest;
+      bool owns = false;  // a part without trees to root cannot be violated
+      for (Vertex v = 0; v < graph_.num_vertices(); ++v) {
+        if (part[v] != outside) rest.push_back(v);
+        owns |= part[v] == outside && supply_of(v) > 0;
+      }
+      if (owns) sets.push_back(std::move(rest));
+    }
+    std::swap(sets[i], sets.back());
+    sets.pop_back();
   }
 
   void learn(std::vector<std::vector<Vertex>> sets) {
@@ -275,7 +319,7 @@ class Packer {
       for (Vertex v = 0; v < source; ++v) supply[v] = packer.roots_left_[v];
       supply[packer.grower_.reached_list().front()] -= units;
       supply[source] = units;
-      auto sets = check->violated(capacity, supply, packer.remaining_, extended->num_vertices(), packer.stop_);
+      auto sets = check->violated(capacity, supply, packer.remaining_, 1, packer.stop_);
       for (auto& set : sets) std::erase(set, source);
       return sets;
     }

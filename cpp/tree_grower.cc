@@ -18,6 +18,7 @@ TreeGrower::TreeGrower(const Digraph& graph, const GroupAction& action, std::spa
       parent_(graph.num_vertices(), -1) {}
 
 void TreeGrower::start(Vertex root, Amount multiplicity) {
+  growing_ = true;
   root_ = root;
   multiplicity_ = multiplicity;
   arcs_.clear();
@@ -56,6 +57,7 @@ void TreeGrower::extend(std::span<const Arc> path) {
 void TreeGrower::abandon() {
   for (Arc e : arcs_) residual_[action_.cls[e]] += multiplicity_ * action_.step[action_.cls[e]];
   arcs_.clear();
+  growing_ = false;
 }
 
 Tree TreeGrower::finish(Amount limit) {

@@ -36,6 +36,8 @@ class TreeGrower {
   /// The finished tree, with the largest multiplicity up to `limit` that residuals and cuts allow (all charged).
   Tree finish(Amount limit);
 
+  /// Whether a tree was started and neither finished nor abandoned.
+  bool growing() const { return growing_; }
   bool spans() const { return static_cast<std::int32_t>(reached_list_.size()) == num_terminals_; }
   bool reached(Vertex v) const { return reached_[v] == stamp_; }
   bool is_terminal(Vertex v) const { return terminal_[v]; }
@@ -57,6 +59,7 @@ class TreeGrower {
   std::vector<Amount>& residual_;
   std::int32_t num_terminals_ = 0;
 
+  bool growing_ = false;
   Vertex root_ = -1;
   Amount multiplicity_ = 0;
   std::vector<Arc> arcs_;
