@@ -1,0 +1,170 @@
+"""The benchmark scripts run at tiny sizes, and their arithmetic is right; nothing is timed here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+@pytest.fixture(name="module")
+def fixture_module(monkeypatch: pytest.MonkeyPatch):
+    """Import a benchmark script under a name of its own; what it imports itself is found beside it."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+    def load(name: str) -> ModuleType:
+        unique = f"benchmark_{name}"
+        spec = importlib.util.spec_from_file_location(unique, BENCHMARKS / f"{name}.py")
+        script = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, unique, script)
+        spec.loader.exec_module(script)
+        return script
+
+    return load
+
+
+def test_forest_prints_table_and_writes_json(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(BENCHMARKS / "forest.py"),
+            "--only",
+            "dgx-a100 x [24]*",
+            "--json",
+            str(out),
+            "--limit",
+            "60",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "processor:" in done.stdout
+    assert "Growth with the number N" in done.stdout
+    lines = [line for line in done.stdout.splitlines() if line.startswith("dgx-a100 x 2 ")]
+    assert len(lines) == 1
+    assert "optimal" in lines[0]
+    figures = json.loads(out.read_text())
+    case = figures["cases"]["dgx-a100 x 4"]
+    assert case["inv_rate"] == case["planned_inv_rate"] == "3/25"
+    assert case["verified"]
+    assert case["peak_gib"] > 0
+    assert set(figures["machine"]) >= {"processor", "python", "compiler", "packages"}
+
+
+def test_unknown_case_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "forest.py"), "--only", "nothing"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no case matches" in done.stderr
+
+
+def test_every_small_case_has_a_topology(module) -> None:
+    cases = module("cases")
+    names = [case.name for case in cases.CASES]
+    assert len(names) == len(set(names))
+    for case in cases.CASES:
+        if case.quick:
+            assert cases.topology_of(case).num_ranks > 1
+
+
+@pytest.mark.parametrize(("preset", "links"), [("dgx-a100", 4), ("mi250", 2)])
+def test_slow_nic_halves_one_network_link(module, preset: str, links: int) -> None:
+    cases = module("cases")
+    [slow] = [case for case in cases.CASES if case.name == f"{preset} x 4, one NIC at half rate"]
+    [whole] = [case for case in cases.CASES if case.name == f"{preset} x 4"]
+    before, after = cases.topology_of(whole), cases.topology_of(slow)
+    rates = [(before.gb_per_s(e), after.gb_per_s(e)) for e in range(before.num_links)]
+    changed = [pair for pair in rates if pair[0] != pair[1]]
+    assert len(changed) == links
+    assert all(new == old / 2 for old, new in changed)
+
+
+def test_goals_and_misses(module) -> None:
+    forest, cases = module("forest"), module("cases")
+    goal = cases.Goal(figure="plan_s", limit=3.0)
+    case = cases.Case(name="x", family="x", preset="ring", goals=(goal,))
+    assert forest.misses(case, {"plan_s": 3.0, "verified": True, "optimal": True}) == []
+    assert forest.misses(case, {"plan_s": 4.5}) == ["MISS plan <= 3 s: 4.5 s"]
+    assert forest.misses(case, {"failed": "no result in 5 s"}) == ["MISS plan <= 3 s: no result in 5 s"]
+    assert forest.misses(case, {"plan_s": 1.0, "verified": False}) == ["MISS verified"]
+    assert forest.misses(case, {"plan_s": 1.0, "optimal": False}) == ["MISS optimal"]
+
+
+def test_growth_exponent(module) -> None:
+    forest = module("forest")
+    assert forest.exponent([(n, 3e-6 * n**2.5) for n in (8, 16, 64)]) == pytest.approx(2.5)
+    assert forest.exponent([(8, 1.0), (8, 2.0)]) is None
+
+
+def test_numbers_are_short(module) -> None:
+    number = module("tables").number
+    assert [number(x, unit="s") for x in (2.0, 0.00123, 4.5e-6)] == ["2 s", "1.23 ms", "4.5 us"]
+    assert [number(x) for x in (None, 7, 1234567, 2.4667)] == ["-", "7", "1,234,567", "2.47"]
+    assert math.isclose(float(number(0.333)), 0.333)
+
+
+def test_tables_as_text_and_markdown(module) -> None:
+    table = module("tables").Table(title="T", header=("case", "GPUs"), rows=[("a", "8"), ("bb", "16")])
+    assert table.text() == "T\n-\ncase  GPUs\na        8\nbb      16\n"
+    assert "| bb | 16 |" in table.markdown()
+
+
+def test_heights_of_reference_trees(module) -> None:
+    height = module("reference").tree_height
+    routes = [[("a", "s"), ("s", "b")], [("b", "c")], [("a", "d")]]
+    assert height("a", routes) == 2
+
+
+def test_reference_checkout_is_asked_for(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "forest.py"), "--reference", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "checkout of ForestColl" in done.stderr
+
+
+def test_measured_against_a_reference_with_the_same_interface(tmp_path: Path) -> None:
+    """A stand-in with the names that the runner calls: one star tree per GPU, two trees per root."""
+    (tmp_path / "topologies.py").write_text(
+        "import networkx as nx\n"
+        "def a100_topology(boxes):\n"
+        "    graph = nx.DiGraph()\n"
+        "    graph.add_edge('a', 'b', capacity=1)\n"
+        "    graph.add_edge('b', 'a', capacity=1)\n"
+        "    return graph, ['a', 'b']\n"
+    )
+    (tmp_path / "pipeline_allgather.py").write_text(
+        "class OptimalBranchingsAlgo:\n"
+        "    def __init__(self, graph, capacitated, compute_nodes): pass\n"
+        "    def binary_search(self): return 3.0, 2\n"
+        "def optimal_pipeline_spanning_trees(graph, compute_nodes, fixed_K):\n"
+        "    trees = {('a', 0): [[('a', 'b')]], ('a', 1): [[('a', 'b')]], ('b', 0): [[('b', 'a')]]}\n"
+        "    return (3.0, 2), (trees, {('a', 0): 1, ('a', 1): 1, ('b', 0): 2})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "reference.py"), str(tmp_path), "dgx-a100", "1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    figures = json.loads(done.stdout)
+    assert figures["inv_rate"] == "3/2"
+    assert figures["distinct_trees"] == 2
+    assert figures["mean_height"] == 1
