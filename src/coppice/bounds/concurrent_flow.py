@@ -31,6 +31,7 @@ __all__ = ["AllToAllBound", "concurrent_flow", "demand_matrix", "trivial_symmetr
 
 _COLUMNS = 100_000
 _RANKS_WITH_ROUTES = 256
+_LARGEST_DEMAND = 2**40
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -96,6 +97,9 @@ def concurrent_flow(
         msg = f"concurrent flow belongs to all_to_all, found {problem.collective}: ask for the plain bound."
         raise InputError(msg)
     demand = demand_matrix(problem)
+    if int(demand.sum()) >= _LARGEST_DEMAND:
+        msg = f"expected demands with a sum below 2^40, found {int(demand.sum())}: scale them down."
+        raise InputError(msg)
     if not demand.any():
         return _nothing_to_do(problem)
     _check_reachable(topology, demand)

@@ -2,8 +2,8 @@
 
 Sources are taken in blocks. A block's routing is moved part of the way to shortest paths under lengths that
 grow steeply with the load (Frank-Wolfe steps in turn over the blocks, on the soft maximum of the loads); the
-lengths of a sweep also prove a bound. The mix of shortest-path trees that each block ends with gets integer
-weights and its loads are counted exactly.
+lengths of a sweep also prove a bound. At the end a linear program mixes the trees that each block has kept;
+the mix gets integer weights and its loads are counted exactly.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.distances import distances, integer_lengths, length_bound
+from coppice.bounds.lp.program import LinearProgram, Row
 from coppice.topology.model import Topology
 
 __all__ = ["Spread", "TreeMix", "spread"]
@@ -25,6 +26,8 @@ _SWEEPS = 60
 _TREES = 12
 _GRID = 2**20
 _GOOD_ENOUGH = 1e-4
+_DENSE = 2**20
+_BUSY = 0.8
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -138,6 +141,9 @@ def spread(topology: Topology, demand: NDArray[np.int64], *, time_limit: float) 
             break
         if 2 * time.monotonic() - started > deadline:
             break
+    lengths = _rebalance(topology, blocks, time_limit=max(deadline - time.monotonic(), 1.0))
+    if lengths is not None:
+        best = max(best, (length_bound(topology, demand, lengths), lengths), key=lambda pair: pair[0])
     rounded = [block.rounded() for block in blocks]
     total = np.sum([load for _, load in rounded], axis=0)
     worst = max(Fraction(load, b) for load, b in zip(total.tolist(), topology.capacity.tolist(), strict=True))
@@ -147,6 +153,41 @@ def spread(topology: Topology, demand: NDArray[np.int64], *, time_limit: float) 
         mixes=[mix for mix, _ in rounded],
         sweeps=sweep + 1,
     )
+
+
+def _rebalance(topology: Topology, blocks: list[_Block], *, time_limit: float) -> list[int] | None:
+    """Give all blocks the parts that together are best for their trees; returns the lengths of that dual."""
+    count = sum(len(block.trees) for block in blocks)
+    loads = np.array([load for block in blocks for load in block.loads])  # tree, link
+    owner = np.repeat(np.arange(len(blocks)), [len(block.trees) for block in blocks])
+    usage = np.sum([block.load for block in blocks], axis=0) / topology.capacity
+    busy = np.flatnonzero(usage >= (0 if loads.size <= _DENSE else _BUSY) * usage.max())
+    program = LinearProgram([1] + [0] * count, [None] * (1 + count))
+    rows = []
+    for e in busy.tolist():
+        used = np.flatnonzero(loads[:, e])
+        rows.append(
+            Row(column=(1 + used).astype(np.int32), value=loads[used, e], bound=int(topology.capacity[e]))
+        )
+    for b in range(len(blocks)):
+        own = 1 + np.flatnonzero(owner == b)
+        column = np.concatenate([[0], own]).astype(np.int32)
+        rows.append(Row(column=column, value=np.array([1] + [-1] * len(own), dtype=np.int64)))
+    program.add_rows(rows)
+    vertex = program.solve(time_limit=time_limit)
+    if vertex is None or vertex.objective <= 0:
+        return None
+    parts = np.maximum(vertex.values[1:], 0)
+    mixes = [parts[owner == b] / max(float(parts[owner == b].sum()), 1e-300) for b in range(len(blocks))]
+    total = np.zeros(topology.num_links)
+    for b, mix in enumerate(mixes):
+        total += mix @ loads[owner == b]
+    if (total / topology.capacity).max() < usage.max():
+        for block, mix in zip(blocks, mixes, strict=True):
+            block.parts = mix.tolist()
+    length = np.zeros(topology.num_links)
+    length[busy] = np.maximum(program.float_multipliers()[: len(busy)], 0)
+    return integer_lengths(length)
 
 
 def _best_cut(topology: Topology, demand: NDArray[np.int64]) -> tuple[Fraction, list[int]]:

@@ -77,7 +77,8 @@ def routed_schedule(bound: AllToAllBound) -> Schedule:
     chunk_of[order] = np.arange(len(order))
 
     nodes = symmetry.image(np.maximum(template.nodes, 0)[:, :, None], elements)  # transfer, place, element
-    nodes = np.where(template.nodes[:, :, None] >= 0, nodes, -1).transpose(0, 2, 1).reshape(transfers, -1)
+    nodes = np.where(template.nodes[:, :, None] >= 0, nodes, -1).transpose(0, 2, 1)
+    nodes = nodes.reshape(transfers, template.nodes.shape[1])
     chunk = chunk_of.reshape(-1, symmetry.order)[template.chunk].ravel()
     hop = np.repeat(template.hop, symmetry.order)
     rows = np.lexsort((chunk, hop))

@@ -1,0 +1,216 @@
+"""All-to-all: concurrent flow, its two proofs, and the routed schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coppice.bounds import concurrent_flow as module
+from coppice.bounds.concurrent_flow import AllToAllBound, concurrent_flow, demand_matrix, trivial_symmetry
+from coppice.bounds.distances import distances, integer_lengths, length_bound
+from coppice.bounds.result import Problem
+from coppice.bounds.routes import link_loads, routes_of_flow
+from coppice.collectives import Collective
+from coppice.errors import InputError, UnreachableError
+from coppice.planners.all_to_all import plan_all_to_all, routed_schedule
+from coppice.schedule.verify_schedule import verify_schedule
+from coppice.topology import preset
+from coppice.topology.model import Link, Node, NodeKind, Topology
+from reference.oracle import ENTRIES, NAMES, oracle_topology
+from reference.strategies import topologies
+from shared_data import needs_shared
+
+
+def all_to_all(topology: Topology, demands: tuple[tuple[int, ...], ...] | None = None) -> Problem:
+    return Problem(topology=topology, collective=Collective.ALL_TO_ALL, demands=demands)
+
+
+def line(ranks: int, rate: int = 1) -> Topology:
+    links = [Link(src=f"g{i}", dst=f"g{i + 1}", gb_per_s=Fraction(rate)) for i in range(ranks - 1)]
+    return Topology.of("line", [Node(id=f"g{i}") for i in range(ranks)], links)
+
+
+def grid(rows: int, columns: int) -> Topology:
+    links = []
+    for i in range(rows):
+        for j in range(columns):
+            links.append(Link(src=f"{i},{j}", dst=f"{(i + 1) % rows},{j}", gb_per_s=Fraction(1)))
+            links.append(Link(src=f"{i},{j}", dst=f"{i},{(j + 1) % columns}", gb_per_s=Fraction(1)))
+    return Topology.of("grid", [Node(id=f"{i},{j}") for i in range(rows) for j in range(columns)], links)
+
+
+def check(found: AllToAllBound) -> None:
+    """The lengths prove the bound, and the schedule does what it must in the time that was said."""
+    problem = found.problem
+    assert length_bound(problem.topology, demand_matrix(problem), found.length) == found.inv_rate
+    assert found.reached >= found.inv_rate
+    schedule = routed_schedule(found)
+    report = verify_schedule(schedule, demands=problem.demands, claimed=found.reached)
+    assert report.ok, report.failures
+    assert report.inv_rate == found.reached
+
+
+@needs_shared
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_oracle(name, symmetric):
+    topology = oracle_topology(name)
+    found = concurrent_flow(all_to_all(topology), symmetry=None if symmetric else trivial_symmetry(topology))
+    assert found.exact
+    expected = ENTRIES[name]["expected"]["alltoall_max_concurrent_flow"]
+    if expected is not None:
+        assert float(1 / found.inv_rate) == pytest.approx(expected, abs=1e-6)
+    check(found)
+
+
+@pytest.mark.parametrize(("rows", "columns", "expected"), [(4, 4, 8), (4, 6, 18), (8, 8, 64)])
+def test_torus(rows, columns, expected):
+    # the middle cut: rows x columns^2 / 4 pairs each way over 2 rows links
+    found = concurrent_flow(all_to_all(grid(rows, columns)))
+    assert found.exact
+    assert found.inv_rate == expected
+    assert len(found.routes) < rows * columns
+    check(found)
+
+
+@pytest.mark.parametrize("boxes", [2, 4, 8])
+def test_boxes(boxes):
+    # every box sends 8 x 8 (boxes - 1) blocks over 8 NICs of 25 GB/s
+    found = concurrent_flow(all_to_all(preset("dgx-a100", boxes=boxes)))
+    assert found.exact
+    assert found.inv_rate == Fraction(8 * 8 * (boxes - 1), 200)
+    check(found)
+
+
+@pytest.mark.slow
+def test_a_thousand_ranks():
+    for topology, expected in (
+        (preset("dgx-a100", boxes=128), Fraction(8 * 8 * 127, 200)),
+        (grid(32, 32), Fraction(32**3, 8)),
+    ):
+        found = concurrent_flow(all_to_all(topology))
+        assert found.exact
+        assert found.inv_rate == expected
+
+
+@given(topologies(), st.data())
+@settings(max_examples=60, deadline=None)
+def test_random_demands(topology, data):
+    ranks = topology.num_ranks
+    row = st.lists(st.integers(0, 9), min_size=ranks, max_size=ranks).map(tuple)
+    demands = data.draw(st.lists(row, min_size=ranks, max_size=ranks).map(tuple))
+    if not any(map(any, demands)):
+        return
+    try:
+        found = concurrent_flow(all_to_all(topology, demands))
+    except UnreachableError:
+        return
+    assert found.exact
+    if found.inv_rate:
+        check(found)
+
+
+@given(topologies())
+@settings(max_examples=40, deadline=None)
+def test_routing_without_linear_programs_has_an_honest_gap(topology):
+    problem = all_to_all(topology)
+    try:
+        best = concurrent_flow(problem)
+    except UnreachableError:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_COLUMNS", 0)
+        found = concurrent_flow(problem, time_limit=0.2)
+    assert found.inv_rate <= best.inv_rate <= found.reached
+    check(found)
+
+
+def test_the_gap_is_small_on_a_torus(monkeypatch):
+    monkeypatch.setattr(module, "_COLUMNS", 0)
+    found = concurrent_flow(all_to_all(grid(4, 4)), time_limit=5.0)
+    assert found.inv_rate <= 8 <= found.reached
+    assert found.reached < Fraction(84, 10)
+    assert found.gap < Fraction(1, 2)
+
+
+def test_lengths_of_a_cut_prove_the_cut_bound():
+    topology = line(4, rate=2)
+    demand = np.ones((4, 4), dtype=np.int64)
+    middle = [int({int(a), int(b)} == {1, 2}) for a, b in zip(topology.src, topology.dst, strict=True)]
+    assert length_bound(topology, demand, middle) == Fraction(2 * 4, 2 * 2)
+    with pytest.raises(InputError, match="lengths"):
+        length_bound(topology, demand, [0] * topology.num_links)
+    with pytest.raises(InputError, match="lengths"):
+        length_bound(topology, demand, [-1] * topology.num_links)
+
+
+def test_distances_and_float_lengths():
+    topology = line(5)
+    reach = distances(topology, topology.rank_nodes, np.full(topology.num_links, 3, dtype=np.int64))
+    assert reach.tolist() == [[3 * abs(i - j) for j in range(5)] for i in range(5)]
+    assert integer_lengths(np.array([0.0, 0.5, 1.0])) == [0, 2**29, 2**30]
+    assert integer_lengths(np.zeros(2)) == [1, 1]
+
+
+def test_a_flow_with_a_cycle_gives_simple_paths():
+    topology = grid(3, 3)
+    demand = np.zeros(9, dtype=np.int64)
+    demand[1] = 2
+    flow = [Fraction(0)] * topology.num_links
+    cycle = [(0, 1), (0, 2), (2, 1), (3, 4), (4, 5), (5, 3)]
+    for a, b in cycle:
+        flow[topology.link_index[a, b]] += 1
+    routes = routes_of_flow(topology, 0, flow, demand)
+    assert sorted(route.nodes for route in routes) == [(0, 1), (0, 2, 1)]
+    assert [route.share for route in routes] == [1, 1]
+    loads = link_loads(topology, routes, demand)
+    assert loads[topology.link_index[0, 1]] == 1
+    assert sum(loads) == 3
+
+
+def test_relays_forward_without_owning_data():
+    nodes = [Node(id="a", rank=0), Node(id="r"), Node(id="b", rank=1)]
+    links = [Link(src="a", dst="r", gb_per_s=Fraction(2)), Link(src="r", dst="b", gb_per_s=Fraction(2))]
+    schedule = plan_all_to_all(all_to_all(Topology.of("relay", nodes, links)))
+    assert schedule.num_transfers == 2
+    assert verify_schedule(schedule).inv_rate == Fraction(1, 2)
+
+
+def test_chunks_and_transfers_of_a_line():
+    schedule = plan_all_to_all(all_to_all(line(3)))
+    assert schedule.chunk_slot.tolist() == [1, 2, 3, 5, 6, 7]
+    assert schedule.num_transfers == 8
+    assert (np.diff(schedule.chunk_slot) >= 0).all()
+
+
+def test_one_rank_and_empty_demands():
+    found = concurrent_flow(all_to_all(Topology.of("one", [Node(id="a")], [])))
+    assert (found.inv_rate, found.reached, found.gap, found.exact) == (0, 0, 0, True)
+    assert routed_schedule(found).num_transfers == 0
+    local = concurrent_flow(all_to_all(line(2), ((5, 0), (0, 5))))
+    assert local.inv_rate == 0
+
+
+def test_refusals():
+    split = Topology.of("split", [Node(id="a"), Node(id="b")], [])
+    with pytest.raises(UnreachableError, match="from a to b"):
+        concurrent_flow(all_to_all(split))
+    with pytest.raises(InputError, match="scale them down"):
+        concurrent_flow(all_to_all(line(2), ((0, 2**40), (1, 0))))
+    with pytest.raises(InputError, match="all_gather"):
+        concurrent_flow(Problem(topology=line(2), collective=Collective.ALL_GATHER))
+    nodes = [*(Node(id=f"g{i}") for i in range(1100)), Node(id="sw", kind=NodeKind.SWITCH)]
+    big = Topology.of("big", nodes, [Link(src=f"g{i}", dst="sw", gb_per_s=Fraction(1)) for i in range(1100)])
+    with pytest.raises(InputError, match="1,048,576 transfers"):
+        plan_all_to_all(all_to_all(big))
+
+
+def test_a_bound_without_routes_has_no_schedule():
+    found = concurrent_flow(all_to_all(line(3)))
+    with pytest.raises(InputError, match="far more"):
+        routed_schedule(replace(found, routes={}))

@@ -1,0 +1,233 @@
+"""The combined all-reduce: oracle values, conditions for packing, symmetry, disjoint sets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from coppice import _core
+from coppice.bounds.all_reduce import (
+    CombinedAllReduce,
+    combined_all_reduce,
+    is_two_phase_optimal,
+    two_phase_bound,
+)
+from coppice.bounds.cut_bound import cut_bound
+from coppice.bounds.in_network import in_network_bound
+from coppice.bounds.network import Network
+from coppice.bounds.partition import partition_bound
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError, UnreachableError
+from coppice.topology.model import Link, Node, NodeKind, Topology
+from coppice.topology.symmetry import find_symmetry
+from reference.oracle import ENTRIES, NAMES, oracle_topology
+from reference.strategies import topologies
+from shared_data import needs_shared
+
+WITH_COPIES = [n for n in NAMES if ENTRIES[n]["expected"]["allreduce_lp_in_network_algbw"] is not None]
+
+SWITCH_FREE = [n for n in NAMES if ENTRIES[n]["expected"]["allreduce_nash_williams"] is not None]
+
+
+def all_reduce(topology: Topology) -> Problem:
+    return Problem(topology=topology, collective=Collective.ALL_REDUCE)
+
+
+def star(rates: list[int], *, able: bool = False) -> Topology:
+    nodes = [Node(id=f"g{i}") for i in range(len(rates))]
+    nodes.append(Node(id="sw", kind=NodeKind.SWITCH, multicast=able, aggregate=able))
+    links = [Link(src=f"g{i}", dst="sw", gb_per_s=Fraction(rate)) for i, rate in enumerate(rates)]
+    return Topology.of("star", nodes, links)
+
+
+def check_packable(topology: Topology, found: CombinedAllReduce, spanning: set[int] = frozenset()) -> None:
+    """Links are shared within their capacity, and in both phases the conditions of packing hold exactly."""
+    rates = [*found.broadcast_capacity, *found.reduce_capacity, *found.root_rates.values()]
+    scale = int(np.lcm.reduce([rate.denominator for rate in rates], dtype=object))
+    for e in range(topology.num_links):
+        assert found.broadcast_capacity[e] >= 0
+        assert found.reduce_capacity[e] >= 0
+        assert found.broadcast_capacity[e] + found.reduce_capacity[e] <= topology.gb_per_s(e)
+    assert sum(found.root_rates.values()) == found.rate
+    supply = np.zeros(topology.num_nodes, dtype=np.int64)
+    for rank, rate in found.root_rates.items():
+        supply[topology.rank_nodes[rank]] = int(rate * scale)
+    for reduce in (False, True):
+        tail, head = (topology.dst, topology.src) if reduce else (topology.src, topology.dst)
+        able = topology.aggregate if reduce else topology.multicast
+        spanned = (topology.rank >= 0) | np.isin(np.arange(topology.num_nodes), list(spanning)) & able
+        chosen = found.reduce_capacity if reduce else found.broadcast_capacity
+        capacity = np.array([int(rate * scale) for rate in chosen], dtype=np.int64)
+        demand = int(supply.sum())
+        cuts = _core.violated_cuts(topology.num_nodes, tail, head, capacity, supply, spanned, demand, 1)
+        assert not cuts
+        balance = np.zeros(topology.num_nodes, dtype=np.int64)
+        np.add.at(balance, head, capacity)
+        np.subtract.at(balance, tail, capacity)
+        assert (balance[~spanned] >= 0).all()
+
+
+@needs_shared
+@pytest.mark.parametrize("shortcut", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_oracle(name, shortcut):
+    topology = oracle_topology(name)
+    found = combined_all_reduce(all_reduce(topology), shortcut=shortcut)
+    assert found.exact
+    assert found.rate is not None
+    assert float(found.rate) == pytest.approx(ENTRIES[name]["expected"]["allreduce_lp_algbw"], abs=1e-6)
+    check_packable(topology, found)
+
+
+@needs_shared
+@pytest.mark.parametrize("name", WITH_COPIES)
+def test_in_network_oracle(name):
+    topology = oracle_topology(name)
+    switches = topology.rank < 0
+    topology = replace(topology, multicast=switches, aggregate=switches.copy())
+    found = in_network_bound(all_reduce(topology))
+    expected = ENTRIES[name]["expected"]["allreduce_lp_in_network_algbw"]
+    assert float(1 / found.inv_rate) == pytest.approx(expected, abs=1e-6)
+    assert found.copying == found.adding == tuple(np.flatnonzero(switches))
+
+
+@needs_shared
+@pytest.mark.parametrize("name", SWITCH_FREE)
+def test_nash_williams(name):
+    expected = ENTRIES[name]["expected"]["allreduce_nash_williams"]
+    assert combined_all_reduce(all_reduce(oracle_topology(name))).rate == Fraction(expected)
+
+
+@needs_shared
+@pytest.mark.parametrize(
+    "name", ["a100x2", "mi250x2", "torus4x4", "dragonfly_3g_2r_2h", "fattree_4x4_2spine_full"]
+)
+def test_disjoint_sets_prove_two_phase(name):
+    assert is_two_phase_optimal(all_reduce(oracle_topology(name)))
+
+
+@needs_shared
+@pytest.mark.parametrize("name", ["path5_hetero", "mixed_nic_speeds", "mesh3x3"])
+def test_two_phase_is_not_optimal_where_the_oracle_has_more(name):
+    problem = all_reduce(oracle_topology(name))
+    assert not is_two_phase_optimal(problem)
+    assert combined_all_reduce(problem).rate > Fraction(
+        ENTRIES[name]["expected"]["rs_plus_ag_allreduce_algbw"]
+    )
+
+
+@given(topologies())
+@settings(max_examples=80, deadline=None)
+def test_disjoint_sets_never_promise_too_little(topology):
+    problem = all_reduce(topology)
+    try:
+        found = combined_all_reduce(problem, shortcut=False)
+    except UnreachableError:
+        return
+    assert found.exact
+    check_packable(topology, found)
+    partition = two_phase_bound(problem)
+    assert partition is None or partition.rate >= found.rate
+    times = [cut_bound(Network.of(problem, reduce=reduce)).inv_rate for reduce in (False, True)]
+    if all(out <= into for out, into in through_switches(topology)):
+        assert found.rate >= topology.num_ranks / sum(times)
+
+
+def through_switches(topology: Topology) -> list[tuple[int, int]]:
+    """Both orders of (out, in) at every switch: equal where both hold."""
+    into, out = (np.zeros(topology.num_nodes, dtype=np.int64) for _ in range(2))
+    np.add.at(into, topology.dst, topology.capacity)
+    np.add.at(out, topology.src, topology.capacity)
+    pairs = [(int(out[v]), int(into[v])) for v in np.flatnonzero(topology.rank < 0)]
+    return pairs + [(b, a) for a, b in pairs]
+
+
+@given(topologies())
+@settings(max_examples=60, deadline=None)
+def test_any_disjoint_sets_bound_the_rate(topology):
+    try:
+        found = combined_all_reduce(all_reduce(topology), shortcut=False)
+    except UnreachableError:
+        return
+    parts = [[int(v)] for v in topology.rank_nodes]
+    assert partition_bound(topology, parts).rate >= found.rate
+    able = topology.rank < 0
+    free = partition_bound(topology, parts, copying=able, adding=able).rate
+    assert free >= partition_bound(topology, parts, copying=able).rate >= found.rate
+
+
+def test_orbits_give_the_same_rate():
+    topology = star([5] * 6)
+    symmetry = find_symmetry(topology)
+    assert symmetry.order == 6
+    orbits = (symmetry.node_orbit, symmetry.link_orbit)
+    found = combined_all_reduce(all_reduce(topology), orbits=orbits, shortcut=False)
+    assert found.exact
+    assert found.rate == combined_all_reduce(all_reduce(topology)).rate == 3
+    assert set(found.root_rates.values()) == {Fraction(1, 2)}
+    check_packable(topology, found)
+
+
+def test_orbits_of_unequal_links_are_refused():
+    topology = star([5, 5, 4])
+    orbits = (np.zeros(4, dtype=np.int32), np.zeros(6, dtype=np.int32))
+    with pytest.raises(InputError, match="same rate"):
+        combined_all_reduce(all_reduce(topology), orbits=orbits)
+
+
+def test_a_spanned_switch_serves_as_a_terminal():
+    topology = star([300] * 8, able=True)
+    plain = combined_all_reduce(all_reduce(topology))
+    spanned = combined_all_reduce(all_reduce(topology), spanning={8})
+    assert plain.rate == Fraction(1200, 7)
+    assert spanned.rate == 300
+    assert spanned.exact
+    check_packable(topology, spanned, {8})
+    assert in_network_bound(all_reduce(topology)).inv_rate == Fraction(1, 300)
+
+
+def test_a_switch_that_only_copies_does_not_help_where_receiving_is_scarce():
+    nodes = [*(Node(id=f"g{i}") for i in range(8)), Node(id="sw", kind=NodeKind.SWITCH, multicast=True)]
+    topology = Topology.of(
+        "star", nodes, [Link(src=f"g{i}", dst="sw", gb_per_s=Fraction(300)) for i in range(8)]
+    )
+    # each phase still delivers 7 units per unit of data over 8 x 300 GB/s downwards
+    assert 1 / in_network_bound(all_reduce(topology)).inv_rate == Fraction(8 * 300, 2 * 7)
+
+
+def test_nodes_that_cannot_be_spanned_are_refused():
+    for v in (0, 8, 99):
+        with pytest.raises(InputError, match=f"node {v}"):
+            combined_all_reduce(all_reduce(star([3] * 8)), spanning={v})
+
+
+def test_other_collectives_are_refused():
+    with pytest.raises(InputError, match="all_gather"):
+        combined_all_reduce(Problem(topology=star([1, 1]), collective=Collective.ALL_GATHER))
+
+
+def test_one_rank_has_nothing_to_do():
+    found = combined_all_reduce(all_reduce(star([3])))
+    assert found.rate is None
+    assert in_network_bound(all_reduce(star([3]))).inv_rate == 0
+
+
+def test_without_time_the_bounds_are_still_proved():
+    topology = star([3, 3, 3, 1])
+    found = combined_all_reduce(all_reduce(topology), time_limit=0.0)
+    assert not found.exact
+    assert found.rate == Fraction(2, 3)
+    assert found.upper is None or found.upper >= 1
+    assert "not computed" in found.method
+
+
+def test_dual_of_the_cuts_is_reported():
+    found = combined_all_reduce(all_reduce(star([3, 3, 3, 1])))
+    assert found.cuts
+    assert all(proof.weight > 0 for proof in found.cuts)
+    assert {proof.reduce for proof in found.cuts} <= {False, True}
