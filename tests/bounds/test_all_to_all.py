@@ -87,6 +87,22 @@ def test_boxes(boxes):
     check(found)
 
 
+def test_links_shared_by_many_images_count_each_of_them():
+    # six GPUs in a ring, even and odd ones on a hub each; the link between the hubs serves all nine pairs
+    nodes = [*(Node(id=f"g{i}") for i in range(6)), *(Node(id=f"h{i}", kind=NodeKind.SWITCH) for i in (0, 1))]
+    links = [Link(src=f"g{i}", dst=f"g{(i + 1) % 6}", gb_per_s=Fraction(1)) for i in range(6)]
+    links += [Link(src=f"g{i}", dst=f"h{i % 2}", gb_per_s=Fraction(3)) for i in range(6)]
+    links.append(Link(src="h0", dst="h1", gb_per_s=Fraction(2)))
+    topology = Topology.of("hubs", nodes, links)
+    found = concurrent_flow(all_to_all(topology))
+    assert found.symmetry.order == 6
+    assert found.exact
+    assert (
+        found.inv_rate == concurrent_flow(all_to_all(topology), symmetry=trivial_symmetry(topology)).inv_rate
+    )
+    check(found)
+
+
 @pytest.mark.slow
 def test_a_thousand_ranks():
     for topology, expected in (
