@@ -17,7 +17,7 @@ from coppice.planners.ring import RingPlan, best_ring
 from coppice.planners.ring_factors import cable_multigraph, hamiltonian_factors
 from coppice.planners.ring_patch import patched_tour
 from coppice.planners.ring_schedule import ring_forest, ring_schedule
-from coppice.planners.ring_tour import all_paths, exact_tour, local_tour, tour_cost
+from coppice.planners.ring_tour import all_paths, cut_tours, exact_tour, local_tour, tour_cost
 from coppice.schedule.plan import Plan
 from coppice.schedule.verify import verify
 from coppice.topology import resolve
@@ -261,7 +261,7 @@ def test_exact_tours_and_paths_against_all_orders(size: int) -> None:
         assert (tour is None) == (least == np.inf)
         if tour is not None:
             assert tour_cost(cost, tour) == pytest.approx(least)
-        through, paths = all_paths(cost)
+        through, path_of = all_paths(cost)
         for first in range(size):
             for last in range(size):
                 if first == last:
@@ -272,8 +272,9 @@ def test_exact_tours_and_paths_against_all_orders(size: int) -> None:
                     for middle in permutations(inner)
                 ]
                 assert through[first, last] == pytest.approx(min(lengths))
-                if (first, last) in paths:
-                    path = paths[first, last]
+                if min(lengths) < np.inf:
+                    path = path_of(first, last)
+                    assert sorted(path) == list(range(size))
                     assert sum(cost[u, v] for u, v in pairwise(path)) == pytest.approx(min(lengths))
 
 
@@ -313,3 +314,26 @@ def test_patched_tour_follows_allowed_steps() -> None:
     assert tour is not None
     assert sorted(tour) == list(range(topology.num_ranks))
     assert all(v in out[u] for u, v in pairwise([*tour, tour[0]]))
+
+
+def test_tours_cut_open_are_paths_of_the_right_cost() -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(30):
+        cost = rng.random((7, 7))
+        cost[rng.random((7, 7)) < 0.15] = np.inf
+        tours = [rng.permutation(7).tolist() for _ in range(4)]
+        through, path_of = cut_tours(cost, tours)
+        paths = {}
+        for tour in tours:
+            for cut in range(7):
+                path = tour[cut:] + tour[:cut]
+                length = sum(cost[u, v] for u, v in pairwise(path))
+                ends = path[0], path[-1]
+                paths[ends] = min(paths.get(ends, np.inf), length)
+        for first in range(7):
+            for last in range(7):
+                assert through[first, last] == pytest.approx(paths.get((first, last), np.inf))
+                if np.isfinite(through[first, last]):
+                    path = path_of(first, last)
+                    assert (path[0], path[-1]) == (first, last)
+                    assert sum(cost[u, v] for u, v in pairwise(path)) == pytest.approx(through[first, last])

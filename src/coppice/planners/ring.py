@@ -163,6 +163,11 @@ def _rotated(ring: Ring, problem: Problem) -> Ring:
     return Ring(ring.nodes[at:] + ring.nodes[:at], ring.hops[at:] + ring.hops[:at])
 
 
+def _steep(load: NDArray[np.float64], steepness: float) -> NDArray[np.float64]:
+    """Price of a unit of capacity: exponential in the load of the link, relative to the largest."""
+    return np.exp(steepness * (load / max(float(load.max()), 1e-300) - 1))
+
+
 def _add_factors(pool: _Pool, cables: dict[tuple[int, int], int], rng: np.random.Generator) -> None:
     """Rings from the Hamiltonian cycles of a regular graph of direct cables, where they are found."""
     topology = pool.topology
@@ -186,7 +191,7 @@ def _search(
     rng: np.random.Generator,
     rounds: int | None,
 ) -> None:
-    """Add rings, priced in turn by the load so far and by the dual of the best sharing, until none helps."""
+    """Add rings, priced in turn by all loads so far, by the dual and by the loads of the best shares."""
     topology = pool.topology
     width = topology.capacity.max() / topology.capacity.astype(np.float64)
     searches = search_for(topology, traffic, boxes, rng)
@@ -197,16 +202,18 @@ def _search(
     search = searches[0]
     if rounds is None:
         rounds = 240 if search.exact else max(24, min(96, 16384 // topology.num_ranks))
-    load = np.zeros(topology.num_links)
+    load, dual = np.zeros(topology.num_links), np.zeros(topology.num_links)
     stale = 0
     for turn in range(rounds):
-        by_dual = pool.mix is not None and turn % 2 == 1
-        if pool.mix is not None and by_dual:
-            dual = pool.mix.prices * topology.capacity
-            prices = (dual / max(float(dual.max()), 1e-300) + 1e-7) * width
-        else:
-            prices = width * np.exp(_STEEPNESS * load / max(float(load.max()), 1e-300))
-        ring = search.ring(prices)
+        by_dual = False
+        prices = _steep(load, _STEEPNESS)
+        if pool.mix is not None and turn % 3:
+            by_dual = turn % 3 == 1
+            latest = pool.mix.prices * topology.capacity
+            dual = latest / latest.max() + (0.0 if search.exact else dual / 2)
+            shared = pool.mix.shares @ pool.mix.counts * width
+            prices = dual / dual.max() + 1e-7 if by_dual else _steep(shared, 2 * _STEEPNESS)
+        ring = search.ring(prices * width)
         if ring is None:
             continue
         load += link_counts(ring, traffic, topology.num_links) * width

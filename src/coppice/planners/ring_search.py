@@ -14,14 +14,24 @@ from numpy.typing import NDArray
 from coppice.planners.ring_model import Ring, Traffic
 from coppice.planners.ring_patch import patched_tour
 from coppice.planners.ring_routes import RouteTable
-from coppice.planners.ring_tour import EXACT_POINTS, all_paths, exact_tour, local_tour
+from coppice.planners.ring_tour import (
+    EXACT_POINTS,
+    PathOf,
+    all_paths,
+    cut_tours,
+    exact_tour,
+    local_tour,
+    tour_cost,
+)
 from coppice.topology.model import Topology
 
 __all__ = ["BoxSearch", "CableSearch", "FlatSearch", "Search", "boxes_of", "search_for"]
 
 LOCAL_POINTS = 400  # local search up to this many ranks; beyond, boxes or cycle patching
 _CHUNK = 8  # ranks of a box where nothing divides many ranks
-_ALL_PATHS_POINTS = 10
+_ALL_PATHS_POINTS = 10  # ranks of a box up to which all paths through it are known
+_EXACT_BOXES = 3  # boxes for which an exact tour is computed, for each ring
+_KEPT_TOURS = 24
 
 
 class Search(Protocol):
@@ -157,6 +167,7 @@ class BoxSearch:
         self, topology: Topology, traffic: Traffic, boxes: list[NDArray[np.int32]], rng: np.random.Generator
     ) -> None:
         self._topology, self._rng = topology, rng
+        self._tours: dict[int, list[list[int]]] = {}  # good tours of a box, by its number of ranks
         self._relays = np.flatnonzero(topology.rank < 0).astype(np.int32)
         order = self._box_order(boxes)
         self._boxes = [boxes[b] for b in order]
@@ -208,8 +219,8 @@ class BoxSearch:
 
     def ring(self, prices: NDArray[np.float64]) -> Ring | None:
         """A ring of small total price that keeps boxes together, or None where none was found."""
-        known: dict[bytes, tuple[NDArray[np.float64], dict[tuple[int, int], list[int]]]] = {}
-        paths: list[dict[tuple[int, int], list[int]]] = []
+        known: dict[bytes, tuple[NDArray[np.float64], PathOf]] = {}
+        paths: list[PathOf] = []
         leave: list[NDArray[np.intp]] = []  # leave[b][e, y]: exit of box b, entered at e, towards y
         before: list[NDArray[np.intp]] = []  # before[b][f, y]: entry of box b, box 0 entered at f
         total = np.full((len(self._boxes[0]),) * 2, np.inf)
@@ -221,7 +232,7 @@ class BoxSearch:
             np.fill_diagonal(cost, np.inf)
             key = cost.tobytes()
             if key not in known:
-                known[key] = self._box_paths(cost)
+                known[key] = self._box_paths(cost, exact=len(known) < _EXACT_BOXES)
             through, path = known[key]
             onward = _scaled(outer.costs(prices), outside)
             step = through[:, :, None] + onward[None, :, :]
@@ -241,14 +252,14 @@ class BoxSearch:
         first: int,
         leave: list[NDArray[np.intp]],
         before: list[NDArray[np.intp]],
-        paths: list[dict[tuple[int, int], list[int]]],
+        paths: list[PathOf],
     ) -> Ring:
         """Trace the dynamic programme back from its closing at entry ``first`` of the first box."""
         target = first
         parts: list[tuple[list[int], list[tuple[int, ...]]]] = []
         for b in range(len(self._boxes) - 1, -1, -1):
             entry = int(before[b][first, target])
-            path = paths[b][entry, int(leave[b][entry, target])]
+            path = paths[b](entry, int(leave[b][entry, target]))
             hops = [tuple(self._inner[b].route(u, v)) for u, v in pairwise(path)]
             hops.append(tuple(self._outer[b].route(path[-1], target)))
             parts.append((self._boxes[b][path].tolist(), hops))
@@ -259,22 +270,23 @@ class BoxSearch:
             tuple(hop for _, hops in parts for hop in hops),
         )
 
-    def _box_paths(
-        self, cost: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], dict[tuple[int, int], list[int]]]:
-        """Paths through a whole box by (entry, exit): all for small boxes, else good tours cut open."""
+    def _box_paths(self, cost: NDArray[np.float64], *, exact: bool) -> tuple[NDArray[np.float64], PathOf]:
+        """Paths through a whole box by (entry, exit): all for small boxes, else good tours cut open.
+
+        Tours are kept, since boxes are mostly alike and prices change little from ring to ring.
+        """
         n = len(cost)
         if n <= _ALL_PATHS_POINTS:
             return all_paths(cost)
-        through = np.full((n, n), np.inf)
-        paths: dict[tuple[int, int], list[int]] = {}
-        tour = exact_tour(cost) if n <= EXACT_POINTS else local_tour(cost, self._rng, kicks=4)
-        tours = [] if tour is None else [tour, tour[::-1]]
-        for candidate in tours:
-            for cut in range(n):
-                path = candidate[cut:] + candidate[:cut]
-                length = float(cost[path[:-1], path[1:]].sum())
-                if length < through[path[0], path[-1]]:
-                    through[path[0], path[-1]] = length
-                    paths[path[0], path[-1]] = path
-        return through, paths
+        known = self._tours.setdefault(n, [])
+        if exact and n <= EXACT_POINTS:
+            tour = exact_tour(cost)
+        else:
+            start = min(known, key=lambda tour: tour_cost(cost, tour), default=None)
+            tour = local_tour(cost, self._rng, start=start, kicks=0 if known else 20)
+        if tour is not None and tour not in known:
+            known += [tour, tour[::-1]]
+            del known[:-_KEPT_TOURS]
+        if not known:
+            return np.full((n, n), np.inf), lambda first, _: [first]
+        return cut_tours(cost, known)

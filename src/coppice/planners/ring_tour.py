@@ -5,12 +5,16 @@ Costs may be asymmetric; an infinite cost forbids a step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EXACT_POINTS", "all_paths", "exact_tour", "local_tour", "tour_cost"]
+__all__ = ["EXACT_POINTS", "PathOf", "all_paths", "cut_tours", "exact_tour", "local_tour", "tour_cost"]
+
+PathOf = Callable[[int, int], list[int]]
+"""The path through all points from one point to another."""
 
 EXACT_POINTS = 16
 _PENALTY = 1e6  # of a forbidden step, in units of the largest finite cost
@@ -65,15 +69,18 @@ def exact_tour(cost: NDArray[np.float64]) -> list[int] | None:
     return _from_zero([last, *tour[::-1]])
 
 
-def all_paths(cost: NDArray[np.float64]) -> tuple[NDArray[np.float64], dict[tuple[int, int], list[int]]]:
+def all_paths(cost: NDArray[np.float64]) -> tuple[NDArray[np.float64], PathOf]:
     """For every pair (first, last) the cheapest path through all points, by dynamic programming over subsets.
 
     Returns:
-        The matrix of costs (infinite where there is no such path), and the paths of the finite pairs.
+        The matrix of costs (infinite where there is no such path), and a function that traces a finite one.
+
+    Examples:
+        >>> through, path = all_paths(np.array([[9.0, 5, 1], [1, 9, 5], [5, 1, 9]]))
+        >>> float(through[0, 1]), path(0, 1)
+        (2.0, [0, 2, 1])
     """
     n = len(cost)
-    if n == 1:
-        return np.zeros((1, 1)), {(0, 0): [0]}
     best = np.full((n, 1 << n, n), np.inf)  # best[first, mask, j]: from first through mask, ending at j
     for first in range(n):
         best[first, 1 << first, first] = 0.0
@@ -81,15 +88,40 @@ def all_paths(cost: NDArray[np.float64]) -> tuple[NDArray[np.float64], dict[tupl
         for j, masks in enumerate(layer):
             best[:, masks, j] = (best[:, masks ^ (1 << j)] + cost[:, j]).min(axis=2)
     full = (1 << n) - 1
-    paths: dict[tuple[int, int], list[int]] = {}
-    for first, end in zip(*np.nonzero(np.isfinite(best[:, full])), strict=True):
-        mask, j, path = full, int(end), [int(end)]
+
+    def path(first: int, last: int) -> list[int]:
+        mask, j, found = full, last, [last]
         while mask != 1 << j:
             mask ^= 1 << j
             j = int(np.argmin(best[first, mask] + cost[:, j]))
-            path.append(j)
-        paths[int(first), int(end)] = path[::-1]
-    return best[:, full].copy(), paths
+            found.append(j)
+        return found[::-1]
+
+    return best[:, full].copy(), path
+
+
+def cut_tours(cost: NDArray[np.float64], tours: list[list[int]]) -> tuple[NDArray[np.float64], PathOf]:
+    """As :func:`all_paths`, over the paths that arise when one of some closed tours is cut open."""
+    n = len(cost)
+    entry = np.array(tours)  # [tour, place]: the path that begins there ends one place before
+    last = np.roll(entry, 1, axis=1)
+    step = cost[last, entry]
+    finite = np.isfinite(step)
+    missing = (~finite).sum(axis=1)[:, None] - ~finite  # forbidden steps left when this one is cut
+    length = np.where(finite, step, 0.0).sum(axis=1)[:, None] - np.where(finite, step, 0.0)
+    length = np.where(missing > 0, np.inf, length)
+    order = np.argsort(-length, axis=None, kind="stable")  # the shortest are written last
+    through = np.full((n, n), np.inf)
+    source = np.zeros((n, n), dtype=np.int64)
+    ends = (entry.reshape(-1)[order], last.reshape(-1)[order])
+    through[ends] = length.reshape(-1)[order]
+    source[ends] = order
+
+    def path(first: int, final: int) -> list[int]:
+        tour, place = divmod(int(source[first, final]), n)
+        return tours[tour][place:] + tours[tour][:place]
+
+    return through, path
 
 
 def local_tour(

@@ -50,7 +50,7 @@ class Mix:
             :func:`~coppice.planners.ring_model.worst_time`.
         """
         chosen = np.flatnonzero(self.shares > 1e-9)
-        distinct = np.unique(np.vstack([self.counts[chosen], topology.capacity]).T, axis=0)
+        distinct = _alike(self.counts[chosen], topology.capacity)[0]
         loads = (distinct[:, :-1] / distinct[:, -1:]).T
         grids = [np.rint(self.shares[chosen] * denominator).astype(np.int64) for denominator in _DENOMINATORS]
         tried = [
@@ -84,9 +84,7 @@ def best_mix(counts: NDArray[np.int64], capacity: NDArray[np.int64]) -> Mix:
     Raises:
         CoppiceError: If HiGHS finds no optimum.
     """
-    kinds, kind, size = np.unique(
-        np.vstack([counts, capacity]).T, axis=0, return_inverse=True, return_counts=True
-    )
+    kinds, kind, size = _alike(counts, capacity)
     used = np.flatnonzero(kinds[:, :-1].any(axis=1))
     program = LinearProgram([1] * len(counts), [None] * len(counts))
     rows: list[Row] = []
@@ -106,5 +104,16 @@ def best_mix(counts: NDArray[np.int64], capacity: NDArray[np.int64]) -> Mix:
         program=program,
         shares=np.maximum(vertex.values, 0.0) / vertex.objective,
         level=1 / vertex.objective,
-        prices=(price / size)[kind.reshape(-1)],
+        prices=(price / size)[kind],
     )
+
+
+def _alike(
+    counts: NDArray[np.int64], capacity: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Links that all rings use alike as one row (counts, capacity): rows, row of each link, links of each."""
+    table = np.ascontiguousarray(np.vstack([counts, capacity]).T)
+    number: dict[bytes, int] = {}
+    kind = np.array([number.setdefault(row.tobytes(), len(number)) for row in table], dtype=np.int64)
+    first = np.unique(kind, return_index=True)[1]
+    return table[first], kind, np.bincount(kind)
