@@ -16,7 +16,7 @@ from coppice.bounds.result import Bound, Problem
 from coppice.bounds.tree_units import exact_units
 from coppice.collectives import Collective
 
-__all__ = ["BoundFigures", "asked_bound", "bound_figures", "bound_record"]
+__all__ = ["BoundFigures", "bound_figures", "bound_record", "in_network_optimum"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,9 @@ def bound_figures(
         >>> figures.inv_rate, figures.trees_per_root, figures.algbw_gb_per_s
         (Fraction(1, 25), 1, Fraction(75, 1))
     """
-    found = asked_bound(problem, in_network=in_network)
+    found = bound(problem)
+    if in_network:
+        found = in_network_optimum(found)
     if problem.collective is Collective.ALL_TO_ALL or not found.inv_rate:
         return BoundFigures(bound=found, inv_rate=found.inv_rate, trees_per_root=None)
     phases = [_phase(network, trees, tolerance) for network in _phases(problem)]
@@ -97,23 +99,24 @@ def bound_figures(
     )
 
 
-def asked_bound(problem: Problem, *, in_network: bool) -> Bound:
-    """The bound without or with the work of switches; with it the plain rate is kept as an alternative.
+def in_network_optimum(plain: Bound) -> Bound:
+    """The bound with the work of switches that can copy or add; the rate without them becomes an alternative.
+
+    Args:
+        plain: The bound of the same problem without them.
 
     Raises:
-        InputError: If the problem has no meaning on its topology.
-        UnreachableError: If some rank cannot be reached.
+        InputError: For all_to_all, where switches cannot help.
+        CheckError: If no bound was proved within the limits.
     """
-    plain = bound(problem)
-    if not in_network:
-        return plain
-    better = in_network_bound(problem).inv_rate
     return replace(
         plain,
-        inv_rate=better,
+        inv_rate=in_network_bound(plain.problem).inv_rate,
         attainable=None,
         alternatives={**plain.alternatives, "without in-network": plain.attainable or plain.inv_rate},
         method="upper bound with switches that copy or add",
+        capacity=None,
+        combined=None,
     )
 
 

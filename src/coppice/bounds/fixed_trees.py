@@ -65,7 +65,9 @@ def fixed_trees(network: Network, trees: int, *, optimum: Fraction | None = None
         units = floor_units(network, trees=trees, scale=scale)
         cuts = violations(network, units)
         if not cuts:
-            return FixedTrees(trees=trees, inv_rate=scale / trees, balanced=not unbalanced(network, units.capacity).size)
+            return FixedTrees(
+                trees=trees, inv_rate=scale / trees, balanced=not unbalanced(network, units.capacity).size
+            )
         scale = max(least_scale(network, cut, trees, scale) for cut in cuts)
 
 
@@ -111,8 +113,8 @@ def least_scale(network: Network, sink_side: NDArray[np.int32], trees: int, scal
 
 
 def breakpoints(groups: Counter[int], start: Fraction) -> Iterator[tuple[Fraction, int]]:
-    """Values m / rate above ``start`` in ascending order, with how many links gain a tree at each."""
-    heap = [(Fraction(int(start * rate) + 1, rate), rate, count) for rate, count in groups.items()]
+    """Values m / rate above ``start`` in ascending order, with how many links gain a tree at each (rate > 0)."""
+    heap = [(Fraction(int(start * rate) + 1, rate), rate, count) for rate, count in groups.items() if rate]
     heapq.heapify(heap)
     while heap:
         value, rate, count = heapq.heappop(heap)

@@ -7,7 +7,8 @@ broadcasting direction.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.topology.model import Topology
+from coppice.topology.model import Topology, common_denominator, scaled
 
 __all__ = ["Network", "check_problem"]
 
@@ -29,11 +30,13 @@ class Network:
         topology: The topology as a broadcast sees it (transposed for collectives that reduce).
         weight: ``weight[v]`` is the share of the data that starts at node v (int64, 0 for nodes without a rank).
         terminal: ``terminal[v]``: every tree must reach node v.
+        link: ``link[e]`` is the link of the problem's topology that link e is, perhaps turned round (int64).
     """
 
     topology: Topology
     weight: NDArray[np.int64]
     terminal: NDArray[np.bool_]
+    link: NDArray[np.int64]
 
     @classmethod
     def of(cls, problem: Problem, *, reduce: bool | None = None) -> Network:
@@ -43,6 +46,9 @@ class Network:
         if reduce is None:
             reduce = collective in (Collective.REDUCE, Collective.REDUCE_SCATTER)
         topology = problem.topology.transposed() if reduce else problem.topology
+        link = np.arange(topology.num_links)
+        if reduce:
+            link = np.lexsort((problem.topology.src, problem.topology.dst))
         weight = np.zeros(topology.num_nodes, dtype=np.int64)
         if problem.root is not None:
             weight[topology.rank_nodes[problem.root]] = 1
@@ -50,7 +56,22 @@ class Network:
             weight[topology.rank_nodes] = problem.weights
         else:
             weight[topology.rank_nodes] = 1
-        return cls(topology=topology, weight=weight, terminal=topology.rank >= 0)
+        return cls(topology=topology, weight=weight, terminal=topology.rank >= 0, link=link)
+
+    def limited(self, rates: list[Fraction]) -> Network:
+        """The same network with the links of the problem's topology limited to ``rates`` (GB/s, 0 allowed).
+
+        Raises:
+            InputError: If the rates have too large a common denominator.
+        """
+        ordered = [rates[e] for e in self.link.tolist()]
+        denominator = common_denominator(ordered)
+        return replace(
+            self,
+            topology=replace(
+                self.topology, capacity=scaled(ordered, denominator), denominator=denominator
+            ),
+        )
 
     @cached_property
     def total_weight(self) -> int:
@@ -73,7 +94,9 @@ def check_problem(problem: Problem) -> None:
             msg = f"{collective} needs a root rank in 0 .. {ranks - 1}, found {problem.root}: give it (`--root 0`)."
             raise InputError(msg)
     elif problem.root is not None:
-        msg = f"{collective} has no root, found root {problem.root}: leave it out, or plan broadcast or reduce."
+        msg = (
+            f"{collective} has no root, found root {problem.root}: leave it out, or plan broadcast or reduce."
+        )
         raise InputError(msg)
     if problem.weights is not None:
         if collective not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):

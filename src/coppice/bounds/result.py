@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from coppice.collectives import Collective
 from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.bounds.all_reduce import CombinedAllReduce
 
 __all__ = ["Bound", "Problem"]
 
@@ -41,13 +45,17 @@ class Bound:
 
     Attributes:
         problem: What was asked.
-        inv_rate: Cut bound: time per unit of shard (1 / (GB/s)); no schedule is faster.
+        inv_rate: Time per unit of shard (1 / (GB/s)) that no schedule of trees or routes goes below.
         cut: Node ids of the bottleneck's sending side S: everything that the other side needs leaves through its
             outgoing links. For collectives that reduce, S is the side from which the contributions leave.
-        attainable: The least time per shard that forests without copying switches reach (equals ``inv_rate`` except
-            where a switch has more capacity out than in), or None where it was not computed.
+        attainable: The least time per shard that is known to be reached without copying or adding in switches
+            (differs from ``inv_rate`` where a switch has more capacity out than in, and where the optimum was
+            only bracketed), or None where nothing is known.
         method: How the optimum was found and proved, in words.
         alternatives: Further rates by name (time per shard), such as two-phase and combined all-reduce.
+        capacity: GB/s of each link that a forest may use, where some switch has more capacity out than in;
+            None stands for all of it.
+        combined: The split of links and roots of an all-reduce that beats two phases, otherwise None.
     """
 
     problem: Problem
@@ -56,13 +64,15 @@ class Bound:
     attainable: Fraction | None = None
     method: str = ""
     alternatives: dict[str, Fraction] = field(default_factory=dict)
+    capacity: list[Fraction] | None = None
+    combined: CombinedAllReduce | None = None
 
     @property
     def algbw_gb_per_s(self) -> Fraction:
-        """algbw = M / time at the bound, in GB/s, exact."""
+        """Algorithm bandwidth M / time at the bound, in GB/s, exact."""
         return self.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)
 
     @property
     def busbw_gb_per_s(self) -> Fraction:
-        """busbw at the bound, in GB/s, exact."""
+        """Bus bandwidth at the bound, in GB/s, exact."""
         return self.algbw_gb_per_s * self.problem.collective.busbw_factor(self.problem.topology.num_ranks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import gcd, lcm
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coppice.bounds.network import Network
 from coppice.errors import InputError
 
-__all__ = ["TreeUnits", "exact_units", "exact_units_of", "floor_units"]
+__all__ = ["TreeUnits", "exact_units", "floor_units"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -47,20 +47,6 @@ def exact_units(network: Network, inv_rate: Fraction) -> TreeUnits:
     needed = (inv_rate / topology.denominator).denominator
     trees = needed // gcd(needed, *topology.capacity.tolist())
     return floor_units(network, trees=trees, scale=trees * inv_rate)
-
-
-def exact_units_of(network: Network, inv_rate: Fraction, capacity: list[Fraction]) -> TreeUnits:
-    """As :func:`exact_units`, for other capacities than the topology's: GB/s per link, 0 allowed.
-
-    Raises:
-        InputError: If the integers do not fit 62 bits.
-    """
-    trees = lcm(*((inv_rate * rate).denominator for rate in capacity))
-    units = [int(trees * inv_rate * rate) for rate in capacity]
-    check_size(sum(units), trees * network.total_weight)
-    return TreeUnits(
-        trees=trees, inv_rate=inv_rate, capacity=np.array(units, dtype=np.int64), roots=network.weight * trees
-    )
 
 
 def floor_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnits:

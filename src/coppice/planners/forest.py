@@ -7,24 +7,29 @@ cpp/packing.h). Collectives that reduce are planned on the transposed graph and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
-from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.fixed_trees import fixed_trees, smallest_trees
 from coppice.bounds.network import Network
-from coppice.bounds.result import Problem
+from coppice.bounds.optimum import bound
+from coppice.bounds.result import Bound, Problem
 from coppice.bounds.tree_units import TreeUnits, exact_units
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
 from coppice.planners.rounding import balanced_units
 from coppice.schedule.forest import Forest, Phase
+from coppice.topology.model import common_denominator, scaled
+
+if TYPE_CHECKING:
+    from coppice.bounds.all_reduce import CombinedAllReduce
 
 __all__ = ["plan_forest"]
 
@@ -66,13 +71,23 @@ def reversed_rows(start: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.repeat(start[:-1] + start[1:] - 1, lengths) - rows
 
 
-def plan_forest(problem: Problem, *, trees: int | None = None, tolerance: Fraction | None = None) -> Forest:
+def plan_forest(
+    problem: Problem,
+    *,
+    trees: int | None = None,
+    tolerance: Fraction | None = None,
+    optimum: Bound | None = None,
+) -> Forest:
     """Plan ``problem`` with spanning trees.
+
+    An all-reduce is planned in two phases (reduce-scatter, all-gather) or with its own root rates, whichever is
+    faster; with a given number of trees always in two phases.
 
     Args:
         problem: Any collective but all_to_all.
         trees: Trees per root (per unit of weight); None takes the number that reaches the optimum exactly.
         tolerance: Instead of ``trees``: the least number whose time is within this fraction of the optimum.
+        optimum: The bound of the same problem, where the caller has it already.
 
     Raises:
         InputError: If the problem has no meaning, or is an all_to_all.
@@ -80,8 +95,6 @@ def plan_forest(problem: Problem, *, trees: int | None = None, tolerance: Fracti
         KeyboardInterrupt: Within a fraction of a second after Ctrl-C.
 
     Examples:
-        >>> from fractions import Fraction
-        >>> from coppice.collectives import Collective
         >>> from coppice.topology.model import Link, Node, Topology
         >>> nodes = [Node(id=name) for name in "abc"]
         >>> ring = [Link(src=a, dst=b, gb_per_s=Fraction(25)) for a, b in ("ab", "bc", "ca")]
@@ -95,27 +108,73 @@ def plan_forest(problem: Problem, *, trees: int | None = None, tolerance: Fracti
         msg = "all_to_all is not made of spanning trees: plan it with the all_to_all planner."
         raise InputError(msg)
     if collective is Collective.ALL_REDUCE:
-        reduce = phase_trees(Network.of(problem, reduce=True), trees, tolerance).reversed()
-        broadcast = phase_trees(Network.of(problem, reduce=False), trees, tolerance)
-        return forest_of(problem, same_weight(reduce, broadcast))
-    planned = phase_trees(Network.of(problem), trees, tolerance)
-    reduces = collective in (Collective.REDUCE, Collective.REDUCE_SCATTER)
-    return forest_of(problem, [planned.reversed() if reduces else planned])
+        if trees is None and tolerance is None:
+            optimum = bound(problem) if optimum is None else optimum
+            if optimum.combined is not None:
+                return forest_of(problem, combined_trees(problem, optimum.combined))
+        phases = [
+            phase_trees(replace(problem, collective=phase), trees, tolerance, None)
+            for phase in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+        ]
+        return forest_of(problem, same_weight(*phases))
+    return forest_of(problem, [phase_trees(problem, trees, tolerance, optimum)])
 
 
-def phase_trees(network: Network, trees: int | None, tolerance: Fraction | None) -> Trees:
-    """Optimal broadcast trees on ``network``."""
-    optimum = cut_bound(network).inv_rate
+def phase_trees(
+    problem: Problem, trees: int | None, tolerance: Fraction | None, optimum: Bound | None
+) -> Trees:
+    """Optimal trees of a collective of one phase, in the direction of the data."""
+    network = Network.of(problem)
+    if optimum is None:
+        optimum = bound(problem)
+    if optimum.capacity is not None:
+        network = network.limited(optimum.capacity)
+    best = optimum.inv_rate if optimum.attainable is None else optimum.attainable
     if trees is None and tolerance is None:
-        units = exact_units(network, optimum)
+        units = exact_units(network, best)
     else:
         fixed = (
-            fixed_trees(network, trees, optimum=optimum)
+            fixed_trees(network, trees, optimum=best)
             if trees is not None
-            else smallest_trees(network, tolerance or Fraction(0), optimum=optimum)
+            else smallest_trees(network, tolerance or Fraction(0), optimum=best)
         )
         units = balanced_units(network, trees=fixed.trees, scale=fixed.inv_rate * fixed.trees)
-    return pack(network, units)
+    packed = pack(network, units)
+    return packed.reversed() if problem.collective.reduces else packed
+
+
+def combined_trees(
+    problem: Problem, combined: CombinedAllReduce, *, spanning: Collection[int] = ()
+) -> list[Trees]:
+    """Reduce trees and broadcast trees at the roots and within the split of links that ``combined`` chose.
+
+    Args:
+        problem: The all-reduce.
+        combined: Root rates and the split.
+        spanning: Switches that trees span where they can copy (or add, in reduce trees).
+
+    Raises:
+        InputError: If the rates need integers beyond 62 bits.
+    """
+    topology = problem.topology
+    rates = combined.reduce_capacity + combined.broadcast_capacity + list(combined.root_rates.values())
+    scale = common_denominator(rates)
+    roots = np.zeros(topology.num_nodes, dtype=np.int64)
+    for rank, rate in combined.root_rates.items():
+        roots[topology.rank_nodes[rank]] = int(rate * scale)
+    phases = []
+    for reduce, capacity in ((True, combined.reduce_capacity), (False, combined.broadcast_capacity)):
+        network = Network.of(problem, reduce=reduce)
+        terminal = network.terminal.copy()
+        terminal[list(spanning)] |= network.topology.multicast[list(spanning)]
+        network = replace(network, terminal=terminal)
+        ordered = [capacity[e] for e in network.link.tolist()]
+        units = TreeUnits(
+            trees=scale, inv_rate=1 / Fraction(scale), capacity=scaled(ordered, scale), roots=roots
+        )
+        packed = pack(network, units)
+        phases.append(packed.reversed() if reduce else packed)
+    return phases
 
 
 def pack(network: Network, units: TreeUnits) -> Trees:

@@ -16,11 +16,13 @@ from fractions import Fraction
 from typing import Any
 
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.figures import asked_bound
+from coppice.bounds.figures import in_network_optimum
+from coppice.bounds.optimum import bound
 from coppice.bounds.result import Bound, Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest import plan_forest
+from coppice.planners.in_network import plan_in_network
 from coppice.planners.ring import RingPlan, best_ring
 from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline
 from coppice.schedule.forest import Forest
@@ -199,12 +201,13 @@ def plan(
         >>> result.algbw_gb_per_s, result.loss, result.report.ok
         (Fraction(75, 1), Fraction(0, 1), True)
     """
-    _check_options(problem, trees, tolerance)
+    _check_options(problem, trees, tolerance, in_network)
     watch = Stopwatch(on_stage)
     with watch.stage("bound", "computing the bound"):
-        found = asked_bound(problem, in_network=in_network)
+        plain = bound(problem)
+        found = in_network_optimum(plain) if in_network else plain
     with watch.stage("plan", "planning"):
-        body = _body(problem, trees=trees, tolerance=tolerance)
+        body = _body(problem, plain, trees=trees, tolerance=tolerance, in_network=in_network)
     peak = peak_rss_bytes()
     with watch.stage("verify", "verifying the plan"):
         made = _plan(problem, body, found, trees=trees, tolerance=tolerance, in_network=in_network)
@@ -236,23 +239,32 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _check_options(problem: Problem, trees: int | None, tolerance: Fraction | None) -> None:
+def _check_options(
+    problem: Problem, trees: int | None, tolerance: Fraction | None, in_network: bool  # noqa: FBT001
+) -> None:
     """Refuse options that contradict the problem or each other."""
     if trees is not None and tolerance is not None:
         msg = f"expected a number of trees or a tolerance, found both ({trees} and {tolerance}): give one."
+        raise InputError(msg)
+    if in_network and (trees is not None or tolerance is not None):
+        msg = "a plan with in-network help has its own number of trees: leave out `--trees` or `--in-network`."
         raise InputError(msg)
     if problem.collective is Collective.ALL_TO_ALL and (trees is not None or tolerance is not None):
         msg = "all_to_all is routed and not made of trees: leave out `--trees`."
         raise InputError(msg)
 
 
-def _body(problem: Problem, *, trees: int | None, tolerance: Fraction | None) -> Forest | Schedule:
+def _body(
+    problem: Problem, plain: Bound, *, trees: int | None, tolerance: Fraction | None, in_network: bool
+) -> Forest | Schedule:
     """The forest or schedule of the planner that fits the collective."""
     if problem.collective is Collective.ALL_TO_ALL:
         from coppice.planners.all_to_all import plan_all_to_all  # brings the linear programs
 
         return plan_all_to_all(problem)
-    return plan_forest(problem, trees=trees, tolerance=tolerance)
+    if in_network:
+        return plan_in_network(problem, optimum=plain)
+    return plan_forest(problem, trees=trees, tolerance=tolerance, optimum=plain)
 
 
 def _plan(

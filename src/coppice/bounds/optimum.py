@@ -1,0 +1,144 @@
+"""The bound of any problem: one front door to the cut bound and the linear programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from coppice.bounds.cut_bound import cut_bound
+from coppice.bounds.network import Network
+from coppice.bounds.result import Bound, Problem
+from coppice.collectives import Collective
+from coppice.topology.model import Topology
+
+__all__ = ["bound"]
+
+LARGE = 1_000
+"""Links from which a linear program is worth looking for symmetry first."""
+
+TIME_LIMIT = 60.0
+"""Seconds for the linear programs of one bound."""
+
+
+def bound(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Bound:
+    """The least time per shard of ``problem``, exactly, with the bottleneck cut.
+
+    For all-reduce it is the optimum over reduce trees and broadcast trees together; the two-phase time
+    (reduce-scatter, then all-gather) is among the alternatives. For all-to-all it is the maximum concurrent flow.
+
+    Args:
+        problem: What to bound.
+        time_limit: Seconds for linear programs; past it the result is a bracket (``inv_rate`` below ``attainable``).
+
+    Raises:
+        InputError: If the problem has no meaning on this topology.
+        UnreachableError: If some rank cannot be reached.
+
+    Examples:
+        >>> from coppice.topology.model import Link, Node
+        >>> ring = Topology.of("ring", [Node(id=name) for name in "abc"],
+        ...     [Link(src=a, dst=b, gb_per_s=Fraction(25)) for a, b in ("ab", "bc", "ca")])
+        >>> found = bound(Problem(topology=ring, collective=Collective.ALL_GATHER))
+        >>> found.inv_rate, found.algbw_gb_per_s
+        (Fraction(1, 25), Fraction(75, 1))
+    """
+    if problem.collective is Collective.ALL_REDUCE:
+        return all_reduce_bound(problem, time_limit)
+    if problem.collective is Collective.ALL_TO_ALL:
+        return all_to_all_bound(problem, time_limit)
+    network = Network.of(problem)
+    result = cut_bound(network)
+    cut = sending_side(problem, result.sink_side)
+    if not np.any(surplus_out(network.topology)[~network.terminal] > 0):
+        return Bound(problem=problem, inv_rate=result.inv_rate, cut=cut, attainable=result.inv_rate, method="cuts")
+    from coppice.bounds.attainable import attainable_rate  # brings the linear programs
+
+    reached = attainable_rate(problem, time_limit=time_limit)
+    return Bound(
+        problem=problem,
+        inv_rate=result.inv_rate,
+        cut=cut,
+        attainable=reached.inv_rate,
+        method="cuts; a linear program for switches with more capacity out than in",
+        capacity=reached.capacity,
+    )
+
+
+def sending_side(problem: Problem, sink_side: tuple[int, ...]) -> tuple[int, ...]:
+    """The side from which data leaves, given the sink side in the broadcasting direction."""
+    if problem.collective in (Collective.REDUCE, Collective.REDUCE_SCATTER):
+        return tuple(sorted(sink_side))
+    inside = set(sink_side)
+    return tuple(v for v in range(problem.topology.num_nodes) if v not in inside)
+
+
+def surplus_out(topology: Topology) -> np.ndarray:
+    """Capacity out minus capacity in of each node, in units of the topology."""
+    surplus = np.zeros(topology.num_nodes, dtype=np.int64)
+    np.add.at(surplus, topology.src, topology.capacity)
+    np.subtract.at(surplus, topology.dst, topology.capacity)
+    return surplus
+
+
+def all_reduce_bound(problem: Problem, time_limit: float) -> Bound:
+    """The better of two phases and the combined optimum, and a proof that nothing else is better."""
+    topology = problem.topology
+    gather = bound(replace(problem, collective=Collective.ALL_GATHER), time_limit=time_limit)
+    scatter = bound(replace(problem, collective=Collective.REDUCE_SCATTER), time_limit=time_limit)
+    reached = [phase.inv_rate if phase.attainable is None else phase.attainable for phase in (gather, scatter)]
+    two_phase = sum(reached, Fraction(0)) / topology.num_ranks
+    if topology.num_ranks == 1:
+        return Bound(problem=problem, inv_rate=two_phase, cut=gather.cut, attainable=two_phase)
+    from coppice.bounds.all_reduce import combined_all_reduce  # brings the linear programs
+
+    combined = combined_all_reduce(problem, orbits=orbits(topology), time_limit=time_limit)
+    best = min([two_phase] + ([1 / combined.rate] if combined.rate else []))
+    upper = combined.upper if combined.upper is not None else narrowest_rank(topology)
+    alternatives = {"two-phase": two_phase}
+    if combined.rate:
+        alternatives["combined"] = 1 / combined.rate
+    return Bound(
+        problem=problem,
+        inv_rate=min(best, 1 / upper),
+        cut=gather.cut,
+        attainable=best,
+        method=combined.method,
+        alternatives=alternatives,
+        combined=combined if best < two_phase else None,
+    )
+
+
+def narrowest_rank(topology: Topology) -> Fraction:
+    """Least capacity into or out of a rank in GB/s: everything that is reduced passes both ways at every rank."""
+    into = np.zeros(topology.num_nodes, dtype=np.int64)
+    out = np.zeros(topology.num_nodes, dtype=np.int64)
+    np.add.at(into, topology.dst, topology.capacity)
+    np.add.at(out, topology.src, topology.capacity)
+    ranks = topology.rank >= 0
+    return Fraction(int(min(into[ranks].min(), out[ranks].min())), topology.denominator)
+
+
+def orbits(topology: Topology) -> tuple[np.ndarray, np.ndarray] | None:
+    """Orbits of nodes and links under a group of automorphisms, where that is worth the search."""
+    if topology.num_links < LARGE:
+        return None
+    from coppice.topology.symmetry import find_symmetry
+
+    symmetry = find_symmetry(topology)
+    return (symmetry.node_orbit, symmetry.link_orbit) if symmetry.order > 1 else None
+
+
+def all_to_all_bound(problem: Problem, time_limit: float) -> Bound:
+    """Maximum concurrent flow; a bracket where the linear program is too large."""
+    from coppice.bounds.concurrent_flow import concurrent_flow  # brings the linear programs
+
+    flow = concurrent_flow(problem, time_limit=time_limit)
+    return Bound(
+        problem=problem,
+        inv_rate=flow.inv_rate,
+        cut=(),
+        attainable=flow.reached,
+        method=flow.method,
+    )
