@@ -8,7 +8,6 @@
 #include "abelian.h"
 #include "hubs.h"
 #include "translations.h"
-#include "twins.h"
 
 namespace coppice {
 
@@ -109,8 +108,7 @@ Symmetry find_symmetry(const Digraph& graph, std::span<const std::int32_t> colou
   // Compute vertices are told from others even where the caller's colours do not.
   ColouredGraph coloured{graph, {}, {label.begin(), label.end()}, {compute.begin(), compute.end()}};
   for (std::size_t v = 0; v < n; ++v) coloured.colour.push_back(colour[v] * 2 + (compute[v] ? 1 : 0));
-  FreeAbelianGroup group = solve(coloured, stop);
-  rotate_twins(coloured, group);
+  FreeAbelianGroup group = solve(std::move(coloured), stop);
   Symmetry result;
   result.orders = group.orders();
   result.generators = group.generators();

@@ -3,8 +3,8 @@
 // "Freely" (semiregularly): no element but the identity fixes a compute vertex, so all orbits of compute vertices have
 // as many members as the group, and a tree at one root has exactly one image at every root of its orbit. Two means,
 // used in turn: parts that hang alike on hubs are moved in cycles and folded into one (hubs.h), and translations are
-// searched in what remains (translations.h). At last twin switches are made to rotate (twins.h). The group need not be
-// the largest there is; work limits end the search on graphs where there is little to find.
+// searched in what remains (translations.h). The group need not be the largest there is; work limits end the search on
+// graphs where there is little to find.
 #pragma once
 
 #include <cstdint>

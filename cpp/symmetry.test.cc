@@ -133,7 +133,7 @@ TEST(boxes_around_hubs_are_transitive) {
   }
 }
 
-TEST(spines_rotate_with_a_generator) {
+TEST(spines_rotate_with_the_hosts) {
   Network network;  // 4 leaves with 4 hosts each, 4 spines
   for (int spine = 0; spine < 4; ++spine) network.add(false);
   for (int leaf = 0; leaf < 4; ++leaf) {
@@ -144,6 +144,22 @@ TEST(spines_rotate_with_a_generator) {
   Symmetry s = certified(network);
   CHECK_EQ(order_of(s), 16);
   CHECK_EQ(1 + *std::max_element(s.link_orbit.begin(), s.link_orbit.end()), 4);
+}
+
+TEST(circulants_and_full_dimensions_are_transitive) {
+  for (const std::vector<int>& jumps : std::vector<std::vector<int>>{{1, 2}, {2, 3}, {1, 5}, {1, 4, 6}}) {
+    Network network;
+    for (int v = 0; v < 13; ++v) network.add(true);
+    for (int v = 0; v < 13; ++v)
+      for (int jump : jumps) network.link(v * 5 % 13, (v + jump) * 5 % 13, 1);
+    CHECK_EQ(order_of(certified(network)), 13);
+  }
+  Network network;  // 6 x 10, linked where one coordinate differs; ids scrambled
+  for (int v = 0; v < 60; ++v) network.add(true);
+  for (int a = 0; a < 60; ++a)
+    for (int b = 0; b < a; ++b)
+      if ((a % 6 == b % 6) != (a / 6 == b / 6)) network.link(a * 7 % 60, b * 7 % 60, 1);
+  CHECK_EQ(order_of(certified(network)), 60);
 }
 
 TEST(one_slow_link_leaves_nothing) {
