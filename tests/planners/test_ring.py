@@ -133,6 +133,13 @@ def test_a_star_of_switch_ports_has_a_ring() -> None:
     assert plan.inv_rate == Fraction(2, 3)
 
 
+def test_fractional_rates_are_exact() -> None:
+    plan = best_ring(problem(resolve("ring", options={"gpus": "4", "gb_per_s": "25/3"})))
+    assert plan is not None
+    check(plan)
+    assert plan.inv_rate == Fraction(3, 2) * Fraction(3, 25)
+
+
 def test_relays_carry_rings() -> None:
     nodes = [Node(id="a", rank=0), Node(id="b"), Node(id="c", rank=1)]
     links = [Link(src=x, dst=y, gb_per_s=Fraction(4)) for x, y in ("ab", "bc")]
