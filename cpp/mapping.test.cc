@@ -1,5 +1,6 @@
 #include "mapping.h"
 
+#include <cstdlib>
 #include <limits>
 #include <numeric>
 
@@ -75,7 +76,8 @@ TEST(dense_parts_map_only_onto_their_like) {
     for (Vertex b = a / 24 * 24; b < a / 24 * 24 + 24; ++b) {
       bool linked = a == b;
       for (Arc e : sparse.graph.out(a)) linked = linked || sparse.graph.head(e) == b;
-      if (!linked) tail.push_back(a), head.push_back(b);
+      auto scrambled = [](Vertex v) { return v < 48 ? v : 48 + (v - 48) * 11 % 24; };
+      if (!linked) tail.push_back(scrambled(a)), head.push_back(scrambled(b));
     }
   ColouredGraph dense{Digraph(72, tail, head), sparse.colour, {}, sparse.compute};
   dense.label.assign(tail.size(), 0);
@@ -85,6 +87,10 @@ TEST(dense_parts_map_only_onto_their_like) {
   CHECK(!trial.run({-1, -1}));
   trial.targets = range(48, 72);
   CHECK(trial.run({-1, -1}));
+  for (Vertex v = 0; v < 24; ++v) {  // a ring again, and no link
+    Vertex step = std::abs(trial.search.map()[v] - trial.search.map()[(v + 1) % 24]);
+    CHECK(step == 11 || step == 13);
+  }
 }
 
 TEST(maps_commute_with_given_symmetries) {
