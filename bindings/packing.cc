@@ -82,6 +82,29 @@ Columns split_into_edges(const Digraph& graph, std::span<const std::uint8_t> ter
 
 }  // namespace
 
+static nb::dict to_dict(Packing packing, Columns columns) {
+  nb::dict stats;
+  stats["checks"] = packing.stats.checks;
+  stats["cuts"] = packing.stats.cuts;
+  stats["trees_given_back"] = packing.stats.trees_given_back;
+  stats["restarts"] = packing.stats.restarts;
+  stats["halvings"] = packing.stats.halvings;
+  stats["exact_steps"] = packing.stats.exact_steps;
+  nb::dict result;
+  result["complete"] = packing.complete;
+  result["violated"] = to_numpy(std::move(packing.violated));
+  result["tree_root"] = to_numpy(std::move(packing.root));
+  result["tree_weight"] = to_numpy(std::move(packing.multiplicity));
+  result["tree_start"] = to_numpy(std::move(columns.start));
+  result["edge_src"] = to_numpy(std::move(columns.src));
+  result["edge_dst"] = to_numpy(std::move(columns.dst));
+  result["edge_path"] = to_numpy(std::move(columns.path));
+  result["path_start"] = to_numpy(std::move(columns.path_start));
+  result["path_nodes"] = to_numpy(std::move(columns.path_nodes));
+  result["stats"] = stats;
+  return result;
+}
+
 void init_packing(nb::module_& m) {
   m.def(
       "pack_trees",
@@ -97,26 +120,26 @@ void init_packing(nb::module_& m) {
           columns = split_into_edges(graph, terminals, found);
           return found;
         });
-        nb::dict result;
-        result["violated"] = to_numpy(std::move(packing.violated));
-        result["tree_root"] = to_numpy(std::move(packing.root));
-        result["tree_weight"] = to_numpy(std::move(packing.multiplicity));
-        result["tree_start"] = to_numpy(std::move(columns.start));
-        result["edge_src"] = to_numpy(std::move(columns.src));
-        result["edge_dst"] = to_numpy(std::move(columns.dst));
-        result["edge_path"] = to_numpy(std::move(columns.path));
-        result["path_start"] = to_numpy(std::move(columns.path_start));
-        result["path_nodes"] = to_numpy(std::move(columns.path_nodes));
-        nb::dict stats;
-        stats["checks"] = packing.stats.checks;
-        stats["cuts"] = packing.stats.cuts;
-        stats["trees_given_back"] = packing.stats.trees_given_back;
-        stats["restarts"] = packing.stats.restarts;
-        stats["halvings"] = packing.stats.halvings;
-        stats["exact_steps"] = packing.stats.exact_steps;
-        result["stats"] = stats;
-        return result;
+        return to_dict(std::move(packing), std::move(columns));
       },
       nb::arg("num_nodes"), nb::arg("src"), nb::arg("dst"), nb::arg("cap"), nb::arg("roots"), nb::arg("terminal"),
       nb::arg("always_exhaustive") = false, "Spanning trees within integral capacities: see packing.h.");
+  m.def(
+      "pack_templates",
+      [](Vertex num_nodes, Column<Vertex> src, Column<Vertex> dst, Column<Amount> cap, Column<Amount> roots, Column<bool> terminal,
+         Column<Amount> orders, Column<std::int32_t> node_orbit, Column<Amount> node_element, Column<std::int32_t> link_orbit) {
+        std::vector<std::uint8_t> terminals(terminal.data(), terminal.data() + terminal.size());
+        Columns columns;
+        Packing packing = stoppable([&](const StopFlag& stop) {
+          Digraph graph(num_nodes, view(src), view(dst));
+          GroupAction action = GroupAction::of(view(orders), view(node_orbit), view(node_element), view(link_orbit));
+          Packing found = pack_best(graph, terminals, view(roots), view(cap), action, {}, stop);
+          columns = split_into_edges(graph, terminals, found);
+          return found;
+        });
+        return to_dict(std::move(packing), std::move(columns));
+      },
+      nb::arg("num_nodes"), nb::arg("src"), nb::arg("dst"), nb::arg("cap"), nb::arg("roots"), nb::arg("terminal"), nb::arg("orders"),
+      nb::arg("node_orbit"), nb::arg("node_element"), nb::arg("link_orbit"),
+      "Trees for one root of each orbit that stand for all their images: see packing.h and group_action.h.");
 }

@@ -102,6 +102,11 @@ void CutFamily::take(std::span<const Arc> path, Vertex landing) {
   land(landing);
 }
 
+void CutFamily::exchange(std::int32_t freed, std::int32_t spent) {
+  for (auto [cut, times] : by_class_[freed]) used_[cut] -= times;
+  for (auto [cut, times] : by_class_[spent]) used_[cut] += times;
+}
+
 Amount CutFamily::largest_multiplicity(Amount limit) const {
   for (std::int32_t cut = 0; cut < size(); ++cut)
     if (Amount growth = potential(cut); growth > 0) limit = std::min(limit, slack_[cut] / growth);

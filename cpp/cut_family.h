@@ -53,6 +53,8 @@ class CutFamily {
   /// while the path is still on the way (then a landing in every cut entered is taken for granted).
   bool allows(std::span<const Arc> path, Vertex landing);
   void take(std::span<const Arc> path, Vertex landing);
+  /// The tree gives one use of arc class `freed` for one of `spent`.
+  void exchange(std::int32_t freed, std::int32_t spent);
   /// Largest multiplicity that the finished tree may have, at most `limit`.
   Amount largest_multiplicity(Amount limit) const;
   /// Charges the finished tree, taken `multiplicity` times.

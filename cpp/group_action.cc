@@ -1,5 +1,6 @@
 #include "group_action.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace coppice {
@@ -13,6 +14,24 @@ GroupAction GroupAction::trivial(const Digraph& graph) {
   action.cls.resize(graph.num_arcs());
   std::iota(action.cls.begin(), action.cls.end(), 0);
   action.step.assign(graph.num_arcs(), 1);
+  return action;
+}
+
+GroupAction GroupAction::of(std::span<const Amount> orders, std::span<const std::int32_t> vertex_orbit,
+                            std::span<const Amount> vertex_element, std::span<const std::int32_t> arc_orbit) {
+  GroupAction action;
+  action.radix.assign(orders.begin(), orders.end());
+  for (Amount n : orders) action.order *= n;
+  action.orbit.assign(vertex_orbit.begin(), vertex_orbit.end());
+  action.element.assign(vertex_element.begin(), vertex_element.end());
+  action.cls.assign(arc_orbit.begin(), arc_orbit.end());
+  for (std::int32_t o : vertex_orbit) action.num_orbits = std::max(action.num_orbits, o + 1);
+  std::vector<Amount> members;
+  for (std::int32_t c : arc_orbit) {
+    if (c >= static_cast<std::int32_t>(members.size())) members.resize(c + 1, 0);
+    ++members[c];
+  }
+  for (Amount count : members) action.step.push_back(count > 0 ? action.order / count : action.order);
   return action;
 }
 

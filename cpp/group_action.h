@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "digraph.h"
@@ -23,6 +24,9 @@ struct GroupAction {
   std::int32_t num_orbits = 0;
 
   static GroupAction trivial(const Digraph& graph);
+  /// Args: orders of the cyclic factors; orbit and element of each vertex; orbit of each arc.
+  static GroupAction of(std::span<const Amount> orders, std::span<const std::int32_t> vertex_orbit,
+                        std::span<const Amount> vertex_element, std::span<const std::int32_t> arc_orbit);
 
   std::int32_t num_classes() const { return static_cast<std::int32_t>(step.size()); }
 

@@ -16,6 +16,7 @@ namespace coppice {
 namespace {
 
 constexpr std::size_t kSetsToSplit = 32;
+constexpr std::size_t kSetsOfTemplates = 64;  // images of a cut say the same, so a few sets are enough
 
 class Packer {
  public:
@@ -52,6 +53,11 @@ class Packer {
       result_.violated = std::move(sets.front());
       result_.complete = false;
       return result();
+    }
+    if (action_.order > 1) {  // a stuck template cannot be checked, so start from the cuts that are tight
+      auto tight = violated_sets(kSetsOfTemplates, remaining_ + 1);
+      prepare(tight);
+      learn(std::move(tight));
     }
     while (remaining_ > 0) {
       if (stop_ && stop_()) throw Cancelled{};
@@ -99,6 +105,7 @@ class Packer {
     for (;;) {
       if (!options_.always_exhaustive && grower_.grow()) break;
       if (grower_.spans()) break;
+      if (action_.order > 1 && grower_.exchange()) continue;
       if (!batch_.empty()) {  // the state is not known to be right: settle it before blaming the tree
         grower_.abandon();
         settle();
@@ -127,11 +134,13 @@ class Packer {
     return true;
   }
 
-  std::vector<std::vector<Vertex>> violated_sets(std::size_t limit) {
+  std::vector<std::vector<Vertex>> violated_sets(std::size_t limit) { return violated_sets(limit, remaining_); }
+
+  std::vector<std::vector<Vertex>> violated_sets(std::size_t limit, Amount demand) {
     ++result_.stats.checks;
     for (Arc e = 0; e < graph_.num_arcs(); ++e) check_capacity_[e] = residual_[action_.cls[e]];
     for (Vertex v = 0; v < graph_.num_vertices(); ++v) check_supply_[v] = supply_of(v);
-    return check_.violated(check_capacity_, check_supply_, remaining_, limit, stop_);
+    return check_.violated(check_capacity_, check_supply_, demand, limit, stop_);
   }
 
   Amount supply_of(Vertex v) const { return roots_left_[representative_[action_.orbit[v]]]; }
@@ -249,7 +258,7 @@ class Packer {
     if (proposed == 0) return;
     bool clean = true;
     for (;;) {
-      auto sets = violated_sets(graph_.num_vertices());
+      auto sets = violated_sets(action_.order > 1 ? kSetsOfTemplates : graph_.num_vertices());
       if (sets.empty()) break;
       clean = false;
       std::int32_t first = cuts_.size();

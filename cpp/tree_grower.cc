@@ -15,10 +15,13 @@ TreeGrower::TreeGrower(const Digraph& graph, const GroupAction& action, std::spa
       reached_(graph.num_vertices(), 0),
       closed_(graph.num_vertices(), 0),
       visited_(graph.num_vertices(), 0),
-      parent_(graph.num_vertices(), -1) {}
+      parent_(graph.num_vertices(), -1) {
+  edge_start_.assign(graph.num_vertices(), 0);
+}
 
 void TreeGrower::start(Vertex root, Amount multiplicity) {
   growing_ = true;
+  exchanged_ = false;
   root_ = root;
   multiplicity_ = multiplicity;
   arcs_.clear();
@@ -49,6 +52,7 @@ void TreeGrower::extend(std::span<const Arc> path) {
   Vertex landing = graph_.head(path.back());
   for (Arc e : path) residual_[action_.cls[e]] -= multiplicity_ * action_.step[action_.cls[e]];
   cuts_.take(path, landing);
+  edge_start_[landing] = arcs_.size();
   arcs_.insert(arcs_.end(), path.begin(), path.end());
   reached_[landing] = stamp_;
   reached_list_.push_back(landing);
@@ -61,6 +65,7 @@ void TreeGrower::abandon() {
 }
 
 Tree TreeGrower::finish(Amount limit) {
+  if (exchanged_) restore_order();
   Tree tree{root_, 0, arcs_, {}};
   std::vector<std::int32_t> classes(arcs_.size());
   for (std::size_t i = 0; i < arcs_.size(); ++i) classes[i] = action_.cls[arcs_[i]];
@@ -100,6 +105,93 @@ bool TreeGrower::has_room(std::span<const Arc> path) const {
     if (residual_[cls] < multiplicity_ * units) return false;
   }
   return true;
+}
+
+bool TreeGrower::is_ancestor(Vertex a, Vertex v) const {
+  while (v != a && v != root_) v = graph_.tail(arcs_[edge_start_[v]]);
+  return v == a;
+}
+
+bool TreeGrower::exchange() {
+  for (Vertex y = 0; y < graph_.num_vertices(); ++y) {
+    if (!terminal_[y] || reached(y)) continue;
+    for (Arc e : graph_.in(y))
+      if (terminal_[graph_.tail(e)] && reached(graph_.tail(e)) && exchange_for(y, e)) return true;
+  }
+  return false;
+}
+
+// Breadth-first over classes: the class of `last` is used up; hanging a vertex over from it to another class frees it
+// and needs that class in turn, until one has units left.
+bool TreeGrower::exchange_for(Vertex y, Arc last) {
+  std::vector<Move> moves;
+  std::vector<std::uint8_t> seen(action_.num_classes(), 0);
+  std::vector<std::pair<std::int32_t, std::int32_t>> queue{{action_.cls[last], -1}};  // (class, move that needs it)
+  seen[action_.cls[last]] = 1;
+  for (std::size_t done = 0; done < queue.size(); ++done) {
+    auto [needed, by] = queue[done];
+    for (Vertex z : reached_list_) {
+      if (z == root_) continue;
+      Arc now = arcs_[edge_start_[z]];
+      if (action_.cls[now] != needed || graph_.head(now) != z) continue;
+      for (Arc e : graph_.in(z)) {
+        Vertex w = graph_.tail(e);
+        std::int32_t cls = action_.cls[e];
+        if (seen[cls] || !terminal_[w] || !reached(w) || is_ancestor(z, w)) continue;
+        seen[cls] = 1;
+        moves.push_back({z, e, by});
+        auto index = static_cast<std::int32_t>(moves.size()) - 1;
+        if (!has_units(cls)) {
+          queue.emplace_back(cls, index);
+        } else if (cuts_.allows({&e, 1}, y) && apply(moves, index, last)) {
+          return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
+// Carries out the chain of moves that ends with moves[end], then lands on the head of `last`.
+bool TreeGrower::apply(const std::vector<Move>& moves, std::int32_t end, Arc last) {
+  std::vector<std::pair<Vertex, Arc>> undo;
+  for (std::int32_t i = end; i >= 0; i = moves[i].from) {
+    Vertex z = moves[i].vertex;
+    if (is_ancestor(z, graph_.tail(moves[i].to))) {  // an earlier move of the chain has brought z above it
+      for (std::size_t j = undo.size(); j-- > 0;) arcs_[edge_start_[undo[j].first]] = undo[j].second;
+      return false;
+    }
+    undo.emplace_back(z, arcs_[edge_start_[z]]);
+    arcs_[edge_start_[z]] = moves[i].to;
+  }
+  exchanged_ = true;
+  std::int32_t freed = action_.cls[last], spent = action_.cls[moves[end].to];
+  residual_[freed] += multiplicity_ * action_.step[freed];
+  residual_[spent] -= multiplicity_ * action_.step[spent];
+  cuts_.exchange(freed, spent);
+  extend({&last, 1});
+  searched_ = 0;
+  return true;
+}
+
+// Edges in breadth-first order from the root.
+void TreeGrower::restore_order() {
+  std::vector<std::vector<Vertex>> children(graph_.num_vertices());
+  for (Vertex v : reached_list_)
+    if (v != root_) children[graph_.tail(arcs_[edge_start_[v]])].push_back(v);
+  std::vector<Arc> ordered;
+  ordered.reserve(arcs_.size());
+  std::vector<Vertex> order{root_};
+  for (std::size_t done = 0; done < order.size(); ++done) {
+    for (Vertex v : children[order[done]]) {
+      for (std::size_t i = edge_start_[v];; ++i) {
+        ordered.push_back(arcs_[i]);
+        if (graph_.head(arcs_[i]) == v) break;
+      }
+      order.push_back(v);
+    }
+  }
+  arcs_.swap(ordered);
 }
 
 // One breadth-first search from the tree vertex x through switches; lands on every terminal that it can. Returns

@@ -31,6 +31,10 @@ class TreeGrower {
   void lower_multiplicity(Amount multiplicity);
   /// Adds one path, checked by the caller.
   void extend(std::span<const Arc> path);
+  /// For templates that are stuck because a class of arcs is used up: hangs a vertex of the tree over to an arc of
+  /// another class, or several in a chain, so that one more terminal can be reached. Only edges of one arc are moved.
+  /// What a template uses of each class is all that counts, so this is as good as one more arc of the last class.
+  bool exchange();
   /// Gives back what the unfinished tree uses.
   void abandon();
   /// The finished tree, with the largest multiplicity up to `limit` that residuals and cuts allow (all charged).
@@ -48,6 +52,18 @@ class TreeGrower {
   bool has_room(std::span<const Arc> path) const;
 
  private:
+  struct Move {
+    Vertex vertex = -1;     // to hang over
+    Arc to = -1;            // its new arc
+    std::int32_t from = -1; // index of the move that this one makes room for, -1 for the first
+  };
+
+  bool exchange_for(Vertex y, Arc last);
+  bool apply(const std::vector<Move>& moves, std::int32_t end, Arc last);
+  bool is_ancestor(Vertex a, Vertex v) const;
+  bool has_units(std::int32_t cls) const { return residual_[cls] >= multiplicity_ * action_.step[cls]; }
+  void restore_order();
+
   bool search_from(Vertex x);
   bool arc_is_open(Vertex from, Arc e) const;
   void path_to(Vertex v, std::vector<Arc>& path) const;
@@ -63,6 +79,8 @@ class TreeGrower {
   Vertex root_ = -1;
   Amount multiplicity_ = 0;
   std::vector<Arc> arcs_;
+  std::vector<std::size_t> edge_start_;   // edge_start_[v]: where the edge that lands on terminal v starts in arcs_
+  bool exchanged_ = false;                // edges may no longer come in the order of the data
   std::vector<Vertex> reached_list_;      // terminals of the tree in the order of landing
   std::size_t searched_ = 0;              // reached_list_[0 .. searched_) have been searched from
   std::int32_t stamp_ = 0;
