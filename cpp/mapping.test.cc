@@ -78,15 +78,19 @@ TEST(dense_parts_map_link_by_link) {
   for (int trial_number = 0; trial_number < 20; ++trial_number) {
     std::vector<Vertex> place = range(24, 48), tail, head;
     std::shuffle(place.begin(), place.end(), random);
-    std::set<std::pair<Vertex, Vertex>> links;
+    std::set<std::pair<Vertex, Vertex>> links;  // in the order of ids, which tells nothing of the ring
     for (Vertex a = 0; a < 24; ++a)
       for (Vertex jump = 2; jump < 23; ++jump) {
-        Vertex b = (a + jump) % 24;
-        tail.insert(tail.end(), {a, place[a]});
-        head.insert(head.end(), {b, place[b]});
-        links.emplace(place[a], place[b]);
+        links.emplace(a, (a + jump) % 24);
+        links.emplace(place[a], place[(a + jump) % 24]);
       }
-    ColouredGraph graph{Digraph(48, tail, head), std::vector<std::int32_t>(48, 0), {}, std::vector<std::uint8_t>(48, 1)};
+    for (auto [a, b] : links) {
+      tail.push_back(a);
+      head.push_back(b);
+    }
+    ColouredGraph graph{Digraph(48, tail, head), {}, {}, {}};
+    graph.colour.assign(48, 0);
+    graph.compute.assign(48, 1);
     graph.label.assign(tail.size(), 0);
     Trial trial(graph);
     trial.sources = range(0, 24);
