@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from coppice.bounds.describe import describe_cut, plural
 from coppice.bounds.figures import BoundFigures, bound_figures, bound_record
 from coppice.bounds.result import Bound
@@ -90,14 +92,23 @@ def bound_fields(found: Bound) -> list[tuple[str, str]]:
         ("bottleneck", describe_cut(found)),
     ]
     if found.attainable is not None and found.attainable != found.inv_rate:
-        reached = found.problem.shards / found.attainable
-        fields.append(("attainable", f"algbw {rate_line(reached)}: switches that only forward allow no more"))
+        fields.append(("known to be reached", _compared(found, found.attainable)))
     fields += [
-        (name, f"algbw {rate_line(found.problem.shards / rate)}")
+        (name, _compared(found, rate))
         for name, rate in found.alternatives.items()
-        if rate and rate != found.inv_rate
+        if (name, rate) != ("combined", found.inv_rate)  # that is the optimum itself
     ]
     return fields
+
+
+def _compared(found: Bound, inv_rate: Fraction) -> str:
+    """Another rate beside the optimum, and by how much it is worse."""
+    if not inv_rate or inv_rate == found.inv_rate:
+        return "as fast"
+    rate = f"algbw {rate_line(found.problem.shards / inv_rate)}"
+    if inv_rate < found.inv_rate:
+        return f"{rate}: {float(found.inv_rate / inv_rate):.4g}x as fast"
+    return f"{rate}: {percent_text(1 - found.inv_rate / inv_rate)} below the optimum"
 
 
 def _tree_fields(figures: BoundFigures, *, asked: bool) -> list[tuple[str, str]]:
