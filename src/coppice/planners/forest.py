@@ -26,12 +26,22 @@ from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
 from coppice.planners.rounding import balanced_units
 from coppice.schedule.forest import Forest, Phase
+from coppice.schedule.images import expanded
 from coppice.topology.model import common_denominator, scaled
+from coppice.topology.symmetry import Symmetry, find_symmetry
 
 if TYPE_CHECKING:
     from coppice.bounds.all_reduce import CombinedAllReduce
 
 __all__ = ["plan_forest"]
+
+MANY_RANKS = 256
+"""From this many ranks on, templates are worth several attempts."""
+
+TEMPLATE_MULTIPLES = (1, 2, 3, 4)
+
+WRITTEN_OUT = 10_000_000
+"""Up to this many tree edges templates are written out as plain trees."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -47,6 +57,12 @@ class Trees:
     edge_path: NDArray[np.int32]
     path_start: NDArray[np.int64]
     path_nodes: NDArray[np.int32]
+    symmetry: Symmetry | None = None
+
+    @property
+    def num_images(self) -> int:
+        """Trees that each listed tree stands for."""
+        return 1 if self.symmetry is None else self.symmetry.order
 
     def reversed(self) -> Trees:
         """Every edge turned round: a broadcast tree becomes a reduce tree."""
@@ -61,6 +77,7 @@ class Trees:
             edge_path=self.edge_path[rows],
             path_start=self.path_start,
             path_nodes=self.path_nodes[reversed_rows(self.path_start)],
+            symmetry=self.symmetry,
         )
 
 
@@ -139,8 +156,30 @@ def phase_trees(
             else smallest_trees(network, tolerance or Fraction(0), optimum=best)
         )
         units = balanced_units(network, trees=fixed.trees, scale=fixed.inv_rate * fixed.trees)
-    packed = pack(network, units)
+    packed = pack_with_symmetry(problem, network, units)
+    if packed is None:
+        packed = pack(network, units)
     return packed.reversed() if problem.collective.reduces else packed
+
+
+def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> Trees | None:
+    """Templates where ranks are alike; None where packing tree by tree is the way.
+
+    Templates are quicker to find, and shallower: every tree gets the same room. With few trees the links of one orbit
+    may not come out even, so large problems, where this matters most, try some multiples of the number of trees.
+    """
+    topology = problem.topology
+    if problem.root is not None or problem.weights is not None:
+        return None
+    symmetry = find_symmetry(topology)
+    if symmetry.order == 1 or not np.array_equal(network.topology.capacity, topology.capacity[network.link]):
+        return None
+    for multiple in TEMPLATE_MULTIPLES if topology.num_ranks >= MANY_RANKS else (1,):
+        several = replace(units, capacity=units.capacity * multiple, roots=units.roots * multiple)
+        templates = pack_templates(network, several, symmetry)
+        if templates is not None:
+            return templates
+    return None
 
 
 def combined_trees(
@@ -187,6 +226,34 @@ def pack(network: Network, units: TreeUnits) -> Trees:
     packed: dict[str, Any] = _core.pack_trees(
         topology.num_nodes, topology.src, topology.dst, units.capacity, units.roots, network.terminal
     )
+    return packed_trees(network, packed, symmetry=None)
+
+
+def pack_templates(network: Network, units: TreeUnits, symmetry: Symmetry) -> Trees | None:
+    """Lay the trees of one root of each orbit, which stand for all their images; None where that was not found."""
+    topology = network.topology
+    packed: dict[str, Any] = _core.pack_templates(
+        topology.num_nodes,
+        topology.src,
+        topology.dst,
+        units.capacity,
+        units.roots,
+        network.terminal,
+        np.array(symmetry.orders, dtype=np.int64),
+        symmetry.node_orbit,
+        symmetry.node_element,
+        symmetry.link_orbit[network.link],
+    )
+    return packed_trees(network, packed, symmetry=symmetry) if packed["complete"] else None
+
+
+def packed_trees(network: Network, packed: dict[str, Any], *, symmetry: Symmetry | None) -> Trees:
+    """The columns that the native packer returned.
+
+    Raises:
+        CoppiceError: If it found that the units violate a cut.
+    """
+    topology = network.topology
     if len(packed["violated"]):
         names = ", ".join(topology.node_ids[v] for v in packed["violated"][:4].tolist())
         msg = f"the links into {{{names}, ...}} carry fewer trees than must enter: this is an error in the bound."
@@ -201,12 +268,13 @@ def pack(network: Network, units: TreeUnits) -> Trees:
         edge_path=packed["edge_path"],
         path_start=packed["path_start"],
         path_nodes=packed["path_nodes"],
+        symmetry=symmetry,
     )
 
 
 def same_weight(*phases: Trees) -> list[Trees]:
     """The phases with weights scaled so that each sums to the same total."""
-    totals = [int(trees.weight.sum()) for trees in phases]
+    totals = [int(trees.weight.sum()) * trees.num_images for trees in phases]
     common = lcm(*totals)
     if common >= 2**62:
         msg = "the two phases need trees in units below 2^62: round the rates (`--round 3`)."
@@ -218,7 +286,31 @@ def same_weight(*phases: Trees) -> list[Trees]:
 
 
 def forest_of(problem: Problem, phases: list[Trees]) -> Forest:
-    """One forest of all ``phases``, in their order."""
+    """One forest of all ``phases``, in their order; templates stay templates only where they are too many."""
+    edges = sum(len(trees.edge_src) * trees.num_images for trees in phases)
+    mixed = len({trees.num_images for trees in phases}) > 1
+    forest = joined(problem, [written_out(problem, trees) for trees in phases] if mixed else phases)
+    return expanded(forest) if edges <= WRITTEN_OUT else forest
+
+
+def written_out(problem: Problem, trees: Trees) -> Trees:
+    """One phase with its templates written out."""
+    forest = expanded(joined(problem, [trees]))
+    return Trees(
+        root=forest.tree_root,
+        weight=forest.tree_weight,
+        phase=trees.phase,
+        start=forest.tree_start,
+        edge_src=forest.edge_src,
+        edge_dst=forest.edge_dst,
+        edge_path=forest.edge_path,
+        path_start=forest.path_start,
+        path_nodes=forest.path_nodes,
+    )
+
+
+def joined(problem: Problem, phases: list[Trees]) -> Forest:
+    """The columns of all ``phases``, one after the other."""
     paths = np.cumsum([0] + [len(trees.path_start) - 1 for trees in phases])
     return Forest(
         topology=problem.topology,
@@ -234,6 +326,7 @@ def forest_of(problem: Problem, phases: list[Trees]) -> Forest:
         ),
         path_start=joined_starts([trees.path_start for trees in phases]),
         path_nodes=np.concatenate([trees.path_nodes for trees in phases]),
+        symmetry=phases[0].symmetry,
     )
 
 

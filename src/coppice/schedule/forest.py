@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.topology.model import Topology
+from coppice.topology.symmetry import Symmetry
 
 __all__ = ["Forest", "Phase"]
 
@@ -49,6 +50,8 @@ class Forest:
         edge_path: Row of the path that the edge takes (int32).
         path_start: Nodes of path p are ``path_nodes[path_start[p] : path_start[p + 1]]``, both ends included (int64).
         path_nodes: Node sequences of all paths (int32).
+        symmetry: Where given, the trees are *templates*: each stands for its images under this group of
+            automorphisms, at every root of its orbit and with its own weight. None: the trees are all there are.
 
     Edges of a tree come in an order in which data can flow: in a broadcast tree every sender but the root has
     received in an earlier row; in a reduce tree every sender has received everything before.
@@ -65,15 +68,21 @@ class Forest:
     edge_path: NDArray[np.int32]
     path_start: NDArray[np.int64]
     path_nodes: NDArray[np.int32]
+    symmetry: Symmetry | None = None
+
+    @property
+    def num_images(self) -> int:
+        """Trees that each listed tree stands for: 1, or the order of the group."""
+        return 1 if self.symmetry is None else self.symmetry.order
 
     @property
     def num_trees(self) -> int:
-        """Number of distinct trees."""
+        """Number of trees listed; images are not counted."""
         return len(self.tree_root)
 
     @property
     def num_edges(self) -> int:
-        """Number of tree edges, all trees together."""
+        """Number of tree edges listed; images are not counted."""
         return len(self.edge_src)
 
     @cached_property
@@ -82,8 +91,8 @@ class Forest:
         return np.repeat(np.arange(self.num_trees, dtype=np.int32), np.diff(self.tree_start))
 
     def phase_weight(self, phase: Phase) -> int:
-        """Sum of the weights of the trees of one phase (0 where the phase has no trees)."""
-        return int(self.tree_weight[self.tree_phase == phase].sum())
+        """Sum of the weights of the trees of one phase, images included (0 where the phase has no trees)."""
+        return sum(self.tree_weight[self.tree_phase == phase].tolist()) * self.num_images
 
     @property
     def total_weight(self) -> int:

@@ -23,6 +23,7 @@ from coppice.schedule.hops import hops_of
 from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
+from coppice.topology.symmetry import Symmetry
 
 __all__ = ["LinkLoads", "chunk_sizes", "forest_loads", "schedule_loads"]
 
@@ -83,9 +84,24 @@ def forest_loads(forest: Forest, weights: tuple[int, ...] | None = None) -> Link
     edge_weight = np.repeat(forest.tree_weight, np.diff(forest.tree_start))
     path_weight = grouped_sums(forest.edge_path, edge_weight, hops.num_paths)
     load = _spread(forest.topology, path_weight, hops.path, hops.link)
-    units = max(exact_total(forest.tree_weight[forest.tree_phase == phase]) for phase in Phase)
+    if forest.symmetry is not None:
+        load = _with_images(load, forest.symmetry)
+    units = max(forest.phase_weight(phase) for phase in Phase)
     shard = Fraction(units, forest.collective.shards(forest.topology.num_ranks, weights))
     return LinkLoads(topology=forest.topology, load=load, shard=shard)
+
+
+def _with_images(load: tuple[int, ...], symmetry: Symmetry) -> tuple[int, ...]:
+    """Load of every link when all images of the trees are there, too.
+
+    A link gets what the trees put on any link of its orbit, once for each element that maps that link to it.
+    """
+    orbit = symmetry.link_orbit.tolist()
+    total = [0] * symmetry.num_link_orbits
+    for link, units in enumerate(load):
+        total[orbit[link]] += units
+    repeats = (symmetry.order // symmetry.link_orbit_size).tolist()
+    return tuple(total[orbit[link]] * repeats[link] for link in range(len(load)))
 
 
 def schedule_loads(

@@ -17,6 +17,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.columns import forest_defects, num_slots
 from coppice.schedule.exact_sums import grouped_sums
+from coppice.schedule.images import expanded
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.schedule import Op, Schedule
 
@@ -54,6 +55,7 @@ def lower(forest: Forest) -> Schedule:
     if defects:
         msg = f"expected well-formed columns: {defects[0]}"
         raise InputError(msg)
+    forest = expanded(forest)
     topology = forest.topology
     rank = topology.rank
     ends = np.concatenate([forest.tree_root, forest.edge_src, forest.edge_dst])

@@ -15,15 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.result import Problem
-from coppice.errors import InputError
+from coppice.errors import CheckError, InputError
 from coppice.schedule.columns import forest_defects, schedule_defects
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.schedule import Schedule
+from coppice.topology.model import Topology
+from coppice.topology.symmetry import Symmetry, symmetry_of
 
 __all__ = [
     "ABSENT",
     "ChunkColumns",
     "EdgeColumns",
+    "SymmetryColumns",
     "TransferColumns",
     "TreeColumns",
     "decode_json",
@@ -53,6 +56,13 @@ class TreeColumns(msgspec.Struct, forbid_unknown_fields=True):
     root: msgspec.Raw
     weight: msgspec.Raw
     phase: msgspec.Raw
+
+
+class SymmetryColumns(msgspec.Struct, forbid_unknown_fields=True):
+    """``$.symmetry``: the group under which every tree stands for its images."""
+
+    orders: list[int]
+    generators: list[list[int]]
 
 
 class EdgeColumns(msgspec.Struct, forbid_unknown_fields=True):
@@ -109,8 +119,9 @@ def decode_json(data: bytes | msgspec.Raw, kind: Callable[..., _T] | Any, where:
 
 
 def forest_columns(forest: Forest) -> dict[str, Any]:
-    """The members ``paths``, ``trees`` and ``edges`` of a plan file."""
-    return {
+    """The members ``paths``, ``trees`` and ``edges`` of a plan file, and ``symmetry`` where trees are templates."""
+    symmetry = {} if forest.symmetry is None else {"symmetry": symmetry_columns(forest.symmetry)}
+    return symmetry | {
         "paths": _path_lists(forest.path_start, forest.path_nodes),
         "trees": {
             "root": forest.tree_root.tolist(),
@@ -124,6 +135,24 @@ def forest_columns(forest: Forest) -> dict[str, Any]:
             "path": forest.edge_path.tolist(),
         },
     }
+
+
+def symmetry_columns(symmetry: Symmetry) -> dict[str, Any]:
+    """The member ``symmetry``: orders of the cyclic factors and the node that each generator maps each node to."""
+    return {"orders": list(symmetry.orders), "generators": symmetry.generators.tolist()}
+
+
+def read_symmetry(topology: Topology, columns: SymmetryColumns, where: str) -> Symmetry:
+    """The group that a file holds; that it maps the topology to itself is checked here.
+
+    Raises:
+        InputError: If it is no group of automorphisms that acts freely on the ranks.
+    """
+    try:
+        return symmetry_of(topology, columns.orders, columns.generators)
+    except CheckError as error:
+        msg = f"expected a symmetry of the topology at {where}.symmetry: {error}"
+        raise InputError(msg) from None
 
 
 def schedule_columns(schedule: Schedule) -> dict[str, Any]:
@@ -147,7 +176,12 @@ def schedule_columns(schedule: Schedule) -> dict[str, Any]:
 
 
 def read_forest(
-    problem: Problem, paths: msgspec.Raw, trees: TreeColumns, edges: EdgeColumns, where: str
+    problem: Problem,
+    paths: msgspec.Raw,
+    trees: TreeColumns,
+    edges: EdgeColumns,
+    where: str,
+    symmetry: SymmetryColumns | None = None,
 ) -> Forest:
     """The forest that a file holds.
 
@@ -186,6 +220,7 @@ def read_forest(
         edge_path=_column(edges.path, Id, np.int32, f"{at}.path"),
         path_start=path_start,
         path_nodes=path_nodes,
+        symmetry=None if symmetry is None else read_symmetry(problem.topology, symmetry, where),
     )
     if len(forest.edge_src) != len(edge_tree):
         msg = f"expected {len(edge_tree)} rows in {at}.src, found {len(forest.edge_src)}: mend it."

@@ -26,6 +26,7 @@ from coppice.schedule.plan_columns import (
     ABSENT,
     ChunkColumns,
     EdgeColumns,
+    SymmetryColumns,
     TransferColumns,
     TreeColumns,
     decode_json,
@@ -81,6 +82,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     topology: msgspec.Raw
     paths: msgspec.Raw
     sha256: str
+    symmetry: SymmetryColumns | None = None
     trees: TreeColumns | None = None
     edges: EdgeColumns | None = None
     slot_weight: msgspec.Raw = ABSENT
@@ -219,7 +221,7 @@ def _plan(document: _Document, topology: Topology, name: str) -> Plan:
     where = f"{name} $"
     forest = schedule = None
     if document.trees is not None and document.edges is not None and document.transfers is None:
-        forest = read_forest(problem, document.paths, document.trees, document.edges, where)
+        forest = read_forest(problem, document.paths, document.trees, document.edges, where, document.symmetry)
     elif (
         document.slot_weight != ABSENT
         and document.chunks is not None

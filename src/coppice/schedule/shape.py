@@ -79,14 +79,14 @@ def shape(forest: Forest) -> Shape:
         weight = forest.tree_weight[rows].tolist()
         total = sum(height * share for height, share in zip(heights[rows].tolist(), weight, strict=True))
         phases[phase] = PhaseShape(
-            distinct_trees=distinct[phase],
+            distinct_trees=distinct[phase] * forest.num_images,
             max_height=int(heights[rows].max()),
             mean_height=Fraction(total, sum(weight)),
         )
         np.maximum.at(highest_at_root[phase], forest.tree_root[rows], heights[rows])
     return Shape(
         trees_per_root=_trees_per_root(forest),
-        distinct_trees=sum(distinct.values()),
+        distinct_trees=sum(distinct.values()) * forest.num_images,
         max_height=int(highest_at_root.sum(axis=0).max()),
         mean_height=sum((part.mean_height for part in phases.values()), start=Fraction(0)),
         phases=phases,
@@ -161,13 +161,15 @@ def _trees_per_root(forest: Forest) -> int | None:
         return None
     unit = gcd(*forest.tree_weight.tolist())
     nodes = forest.topology.num_nodes
+    root_of = np.arange(nodes) if forest.symmetry is None else forest.symmetry.node_orbit
+    root = root_of[forest.tree_root]
     weights = set()
     for phase in Phase:
         rows = forest.tree_phase == phase
         if rows.any():
-            sums = grouped_sums(forest.tree_root[rows], forest.tree_weight[rows], nodes)
-            at_ranks = [sums[node] for node in forest.topology.rank_nodes.tolist()]
-            if sum(at_ranks) != exact_total(forest.tree_weight[rows]):
+            sums = grouped_sums(root[rows], forest.tree_weight[rows], nodes)
+            at_ranks = [sums[root_of[node]] for node in forest.topology.rank_nodes.tolist()]
+            if sum(at_ranks) != exact_total(forest.tree_weight[rows]) * forest.num_images:
                 return None
             weights.update(at_ranks)
     return weights.pop() // unit if len(weights) == 1 else None

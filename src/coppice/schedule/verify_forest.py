@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.errors import CheckError
 from coppice.schedule.columns import forest_defects
 from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.forest import Forest, Phase
@@ -23,6 +24,7 @@ from coppice.schedule.loads import forest_loads
 from coppice.schedule.report import Findings, Report
 from coppice.schedule.tree_rows import children, parents, tree_blocks
 from coppice.schedule.verify_paths import check_ends, check_paths
+from coppice.topology.symmetry import check_symmetry
 
 __all__ = ["verify_forest"]
 
@@ -77,6 +79,12 @@ def verify_forest(
     if findings.failures:
         return Report(ok=False, failures=tuple(findings.failures), claimed=claimed)
 
+    if forest.symmetry is not None:
+        try:
+            check_symmetry(forest.topology, forest.symmetry)
+        except CheckError as error:
+            findings.add(f"the trees stand for images under no symmetry: {error}")
+            return Report(ok=False, failures=tuple(findings.failures), claimed=claimed)
     _check_roots(forest, root, weights, findings)
     _check_vertices(forest, findings)
     _check_spanning(forest, findings)
@@ -94,7 +102,7 @@ def verify_forest(
         row_name="edge",
     )
     checked = {
-        "trees": forest.num_trees,
+        "trees": forest.num_trees * forest.num_images,
         "edges": forest.num_edges,
         "paths": hops.num_paths,
         "hops": len(hops.link),
@@ -120,6 +128,17 @@ def verify_forest(
     )
 
 
+def root_weights(forest: Forest, chosen: NDArray[np.bool_]) -> list[int]:
+    """Weight at each node of the trees marked in ``chosen``, images included (exact)."""
+    roots, weight = forest.tree_root[chosen], forest.tree_weight[chosen]
+    if forest.symmetry is None:
+        return grouped_sums(roots, weight, forest.topology.num_nodes)
+    # The group is free on the ranks, so a tree has one image at each member of its root's orbit.
+    orbit = forest.symmetry.node_orbit
+    by_orbit = grouped_sums(orbit[roots], weight, forest.symmetry.num_node_orbits)
+    return [by_orbit[o] for o in orbit.tolist()]
+
+
 def _overload(forest: Forest, link: int, reached: Fraction, claimed: Fraction) -> str:
     topology = forest.topology
     return (
@@ -141,7 +160,7 @@ def _check_roots(
     by_root: dict[Phase, dict[int, int]] = {}
     for phase in allowed:
         chosen = forest.tree_phase == phase
-        sums = grouped_sums(forest.tree_root[chosen], forest.tree_weight[chosen], topology.num_nodes)
+        sums = root_weights(forest, chosen)
         by_root[phase] = defaultdict(int, {node: weight for node, weight in enumerate(sums) if weight})
     if topology.num_ranks <= 1:
         return

@@ -15,9 +15,9 @@ nothing with the search.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, NoReturn
 
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from coppice.errors import CheckError
 from coppice.topology.model import Topology
 
-__all__ = ["Symmetry", "check_symmetry", "find_symmetry"]
+__all__ = ["Symmetry", "check_symmetry", "find_symmetry", "symmetry_of"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -130,6 +130,7 @@ class Symmetry:
         return images
 
 
+@lru_cache(maxsize=16)
 def find_symmetry(topology: Topology) -> Symmetry:
     """A large abelian group of automorphisms of ``topology`` that acts freely on its ranks.
 
@@ -164,6 +165,46 @@ def find_symmetry(topology: Topology) -> Symmetry:
         link_orbit=link_orbit,
         link_orbit_size=link_orbit_size,
     )
+
+
+def symmetry_of(
+    topology: Topology, orders: Sequence[int], generators: Sequence[Sequence[int]]
+) -> Symmetry:
+    """The symmetry that given generators make, checked.
+
+    Args:
+        topology: What they permute.
+        orders: Order of each generator.
+        generators: ``generators[i][v]`` is the image of node v under generator i.
+
+    Raises:
+        CheckError: If they are no commuting automorphisms of these orders that act freely on the ranks.
+    """
+    n = topology.num_nodes
+    if len(orders) != len(generators) or any(len(g) != n for g in generators):
+        _fail(f"a symmetry needs one order and {n} images for each generator")
+    if any(not 2 <= order <= n for order in orders) or prod(orders) > n:
+        _fail(f"orders must be 2 or more with a product of at most {n}, found {list(orders)[:8]}")
+    if any(not 0 <= image < n for generator in generators for image in generator):
+        _fail(f"images must be nodes 0 .. {n - 1}")
+    permutations = np.array(generators, dtype=np.int32).reshape(len(orders), n)
+    link_images = [_link_images(topology, i, generator) for i, generator in enumerate(permutations)]
+    node_orbit = _orbits(n, permutations, orders)
+    link_orbit = _orbits(topology.num_links, link_images, orders)
+    sizes = np.bincount(link_orbit)[link_orbit] if link_orbit.size else link_orbit
+    unplaced = Symmetry(
+        orders=tuple(orders),
+        generators=permutations,
+        node_orbit=node_orbit.astype(np.int32),
+        node_element=np.zeros(n, dtype=np.int64),
+        link_orbit=link_orbit.astype(np.int32),
+        link_orbit_size=sizes.astype(np.int64),
+    )
+    element = np.zeros(n, dtype=np.int64)
+    element[unplaced.table[:, ::-1]] = np.arange(unplaced.order)[::-1]  # the least element comes last and stays
+    symmetry = replace(unplaced, node_element=element)
+    check_symmetry(topology, symmetry)
+    return symmetry
 
 
 def check_symmetry(topology: Topology, symmetry: Symmetry) -> None:
