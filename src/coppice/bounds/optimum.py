@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.bounds.cut_bound import cut_bound
+from coppice.bounds.flow_cut import proving_cut
 from coppice.bounds.network import Network
 from coppice.bounds.result import Bound, Problem
 from coppice.collectives import Collective
@@ -138,7 +139,7 @@ def all_to_all_bound(problem: Problem, time_limit: float) -> Bound:
     return Bound(
         problem=problem,
         inv_rate=flow.inv_rate,
-        cut=(),
+        cut=proving_cut(problem, flow.length, flow.inv_rate),
         attainable=flow.reached,
         method=flow.method,
     )

@@ -96,7 +96,7 @@ def bound_fields(found: Bound) -> list[tuple[str, str]]:
     fields += [
         (name, _compared(found, rate))
         for name, rate in found.alternatives.items()
-        if (name, rate) != ("combined", found.inv_rate)  # that is the optimum itself
+        if name != "combined" or rate not in (found.inv_rate, found.alternatives.get("two-phase"))
     ]
     return fields
 
