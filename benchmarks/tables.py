@@ -13,7 +13,7 @@ __all__ = ["Table", "number"]
 
 @dataclass(kw_only=True)
 class Table:
-    """A titled table of strings; columns but the first align right.
+    """A titled table of strings; columns between the first and the last align right.
 
     Attributes:
         title: Heading.
@@ -34,13 +34,14 @@ class Table:
         out = [self.title, "-" * len(self.title)]
         for line in lines:
             cells = [line[0].ljust(width[0])]
-            cells += [cell.rjust(room) for cell, room in zip(line[1:], width[1:], strict=True)]
+            cells += [cell.rjust(room) for cell, room in zip(line[1:-1], width[1:-1], strict=True)]
+            cells.append(line[-1])
             out.append("  ".join(cells).rstrip())
         return "\n".join([*out, *self.notes]) + "\n"
 
     def markdown(self) -> str:
         """A Markdown section."""
-        lines = [self.header, tuple("---" if i == 0 else "---:" for i in range(len(self.header))), *self.rows]
+        lines = [self.header, ("---", *["---:"] * (len(self.header) - 2), "---"), *self.rows]
         body = ["| " + " | ".join(line) + " |" for line in lines]
         notes = [f"\n{note}" for note in self.notes]
         return "\n".join([f"### {self.title}", "", *body, *notes]) + "\n"
@@ -53,7 +54,9 @@ class Table:
             return
         table = RichTable(title=self.title, title_justify="left")
         for column, name in enumerate(self.header):
-            table.add_column(name, justify="left" if column == 0 else "right", overflow="fold")
+            table.add_column(
+                name, justify="right" if 0 < column < len(self.header) - 1 else "left", overflow="fold"
+            )
         for row in self.rows:
             table.add_row(*(Text(cell, style="bold red" if "MISS" in cell else "") for cell in row))
         console.print(table)

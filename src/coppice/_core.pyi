@@ -32,6 +32,18 @@ def pack_trees(
     terminal: NDArray[np.bool_],
     always_exhaustive: bool = False,
 ) -> dict[str, Any]: ...
+def pack_templates(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    cap: NDArray[np.int64],
+    roots: NDArray[np.int64],
+    terminal: NDArray[np.bool_],
+    orders: NDArray[np.int64],
+    node_orbit: NDArray[np.int32],
+    node_element: NDArray[np.int64],
+    link_orbit: NDArray[np.int32],
+) -> dict[str, Any]: ...
 def find_symmetry(
     num_nodes: int,
     src: NDArray[np.int32],

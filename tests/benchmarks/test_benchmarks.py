@@ -118,9 +118,11 @@ def test_numbers_are_short(module) -> None:
 
 
 def test_tables_as_text_and_markdown(module) -> None:
-    table = module("tables").Table(title="T", header=("case", "GPUs"), rows=[("a", "8"), ("bb", "16")])
-    assert table.text() == "T\n-\ncase  GPUs\na        8\nbb      16\n"
-    assert "| bb | 16 |" in table.markdown()
+    table = module("tables").Table(
+        title="T", header=("case", "GPUs", "goals"), rows=[("a", "8", "ok"), ("bb", "16", "")]
+    )
+    assert table.text() == "T\n-\ncase  GPUs  goals\na        8  ok\nbb      16\n"
+    assert "| bb | 16 |  |" in table.markdown()
 
 
 def test_heights_of_reference_trees(module) -> None:

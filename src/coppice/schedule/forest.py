@@ -92,7 +92,8 @@ class Forest:
 
     def phase_weight(self, phase: Phase) -> int:
         """Sum of the weights of the trees of one phase, images included (0 where the phase has no trees)."""
-        return sum(self.tree_weight[self.tree_phase == phase].tolist()) * self.num_images
+        weights: list[int] = self.tree_weight[self.tree_phase == phase].tolist()
+        return sum(weights) * self.num_images
 
     @property
     def total_weight(self) -> int:
