@@ -26,8 +26,14 @@ from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.topology.model import Topology
+from coppice.topology.symmetry import find_symmetry
 
 __all__ = ["PartitionBound", "bottleneck_parts", "partition_bound"]
+
+_MANY_RANKS = 2_000
+"""From this many ranks on a few sets are found and the others are taken as their images."""
+
+_FEW_SETS = 16
 
 _LARGEST = 2**61
 
@@ -97,6 +103,7 @@ def bottleneck_parts(topology: Topology, inv_rate: Fraction) -> list[tuple[int, 
         return []
     capacity = topology.capacity * (units.numerator * scale)
     supply = np.where(topology.rank >= 0, units.denominator * (scale + 1), 0).astype(np.int64)
+    many = topology.num_ranks >= _MANY_RANKS
     sets = _core.violated_cuts(
         topology.num_nodes,
         topology.src,
@@ -105,8 +112,10 @@ def bottleneck_parts(topology: Topology, inv_rate: Fraction) -> list[tuple[int, 
         supply,
         topology.rank >= 0,
         int(supply.sum()),
-        topology.num_nodes,
+        _FEW_SETS if many else topology.num_nodes,
     )
+    if many:
+        sets = _with_images(topology, sets)
     taken = np.zeros(topology.num_nodes, dtype=np.bool_)
     parts = []
     for nodes in sorted(sets, key=len):
@@ -114,6 +123,18 @@ def bottleneck_parts(topology: Topology, inv_rate: Fraction) -> list[tuple[int, 
             taken[nodes] = True
             parts.append(tuple(nodes.tolist()))
     return parts
+
+
+def _with_images(topology: Topology, sets: list[NDArray[np.int32]]) -> list[NDArray[np.int32]]:
+    """The sets and all their images under the automorphisms of the topology."""
+    symmetry = find_symmetry(topology)
+    elements = np.arange(symmetry.order)
+    images: dict[bytes, NDArray[np.int32]] = {}
+    for nodes in sets:
+        if np.sort(nodes).tobytes() not in images:
+            for image in np.sort(symmetry.image(nodes[None, :], elements[:, None]), axis=1):
+                images.setdefault(image.tobytes(), image)
+    return list(images.values())
 
 
 def _components(topology: Topology, inside: NDArray[np.bool_]) -> NDArray[np.int64]:
