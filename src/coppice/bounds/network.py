@@ -68,9 +68,7 @@ class Network:
         denominator = common_denominator(ordered)
         return replace(
             self,
-            topology=replace(
-                self.topology, capacity=scaled(ordered, denominator), denominator=denominator
-            ),
+            topology=replace(self.topology, capacity=scaled(ordered, denominator), denominator=denominator),
         )
 
     @cached_property
@@ -100,7 +98,7 @@ def check_problem(problem: Problem) -> None:
         raise InputError(msg)
     if problem.weights is not None:
         if collective not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-            msg = f"weights are shard sizes of all_gather or reduce_scatter, found them for {collective}: leave them out."
+            msg = f"weights belong to all_gather and reduce_scatter, found them for {collective}: leave them out."
             raise InputError(msg)
         if len(problem.weights) != ranks:
             msg = f"expected one weight for each of the {ranks} ranks, found {len(problem.weights)}."

@@ -53,7 +53,9 @@ def bound(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Bound:
     result = cut_bound(network)
     cut = sending_side(problem, result.sink_side)
     if not np.any(surplus_out(network.topology)[~network.terminal] > 0):
-        return Bound(problem=problem, inv_rate=result.inv_rate, cut=cut, attainable=result.inv_rate, method="cuts")
+        return Bound(
+            problem=problem, inv_rate=result.inv_rate, cut=cut, attainable=result.inv_rate, method="cuts"
+        )
     from coppice.bounds.attainable import attainable_rate  # brings the linear programs
 
     reached = attainable_rate(problem, time_limit=time_limit)
@@ -88,7 +90,9 @@ def all_reduce_bound(problem: Problem, time_limit: float) -> Bound:
     topology = problem.topology
     gather = bound(replace(problem, collective=Collective.ALL_GATHER), time_limit=time_limit)
     scatter = bound(replace(problem, collective=Collective.REDUCE_SCATTER), time_limit=time_limit)
-    reached = [phase.inv_rate if phase.attainable is None else phase.attainable for phase in (gather, scatter)]
+    reached = [
+        phase.inv_rate if phase.attainable is None else phase.attainable for phase in (gather, scatter)
+    ]
     two_phase = sum(reached, Fraction(0)) / topology.num_ranks
     if topology.num_ranks == 1:
         return Bound(problem=problem, inv_rate=two_phase, cut=gather.cut, attainable=two_phase)

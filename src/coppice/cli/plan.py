@@ -152,7 +152,7 @@ def _ring_text(result: PlannedResult) -> str:
     if gain is None or ring is None:
         return "none: no ring passes through all ranks"
     rate = f"best ring {bandwidth_text(ring.algbw_gb_per_s, ring.busbw_gb_per_s)}"
-    return f"none ({rate})" if gain <= 1 else f"{float(gain):.3g}x ({rate})"
+    return f"{float(gain):.3g}x ({rate})"
 
 
 def _verified_text(result: PlannedResult) -> str:

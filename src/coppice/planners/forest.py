@@ -223,9 +223,15 @@ def pack(network: Network, units: TreeUnits) -> Trees:
         CoppiceError: If the units leave no room for them, which the callers rule out.
     """
     topology = network.topology
-    packed: dict[str, Any] = _core.pack_trees(
-        topology.num_nodes, topology.src, topology.dst, units.capacity, units.roots, network.terminal
-    )
+    try:
+        packed: dict[str, Any] = _core.pack_trees(
+            topology.num_nodes, topology.src, topology.dst, units.capacity, units.roots, network.terminal
+        )
+    except ValueError as error:
+        msg = (
+            f"the forest of {topology.name!r} could not be packed: {error}; this is an error in the planner."
+        )
+        raise CoppiceError(msg) from None
     return packed_trees(network, packed, symmetry=None)
 
 

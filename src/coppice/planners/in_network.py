@@ -86,7 +86,9 @@ def groups(problem: Problem) -> Iterator[list[int]]:
             yield nodes[kind.reshape(-1) == chosen].tolist()
 
 
-def attempt_with(problem: Problem, spanning: list[int], best: Fraction) -> tuple[Fraction, list[Trees]] | None:
+def attempt_with(
+    problem: Problem, spanning: list[int], best: Fraction
+) -> tuple[Fraction, list[Trees]] | None:
     """Trees that span ``spanning`` as well, if they take less time per shard than ``best``."""
     if problem.collective is Collective.ALL_REDUCE:
         from coppice.bounds.all_reduce import combined_all_reduce

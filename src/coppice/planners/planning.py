@@ -240,14 +240,19 @@ def peak_rss_bytes() -> int:
 
 
 def _check_options(
-    problem: Problem, trees: int | None, tolerance: Fraction | None, in_network: bool  # noqa: FBT001
+    problem: Problem,
+    trees: int | None,
+    tolerance: Fraction | None,
+    in_network: bool,  # noqa: FBT001
 ) -> None:
     """Refuse options that contradict the problem or each other."""
     if trees is not None and tolerance is not None:
         msg = f"expected a number of trees or a tolerance, found both ({trees} and {tolerance}): give one."
         raise InputError(msg)
     if in_network and (trees is not None or tolerance is not None):
-        msg = "a plan with in-network help has its own number of trees: leave out `--trees` or `--in-network`."
+        msg = (
+            "a plan with in-network help has its own number of trees: leave out `--trees` or `--in-network`."
+        )
         raise InputError(msg)
     if problem.collective is Collective.ALL_TO_ALL and (trees is not None or tolerance is not None):
         msg = "all_to_all is routed and not made of trees: leave out `--trees`."

@@ -17,8 +17,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.columns import forest_defects, num_slots
 from coppice.schedule.exact_sums import grouped_sums
-from coppice.schedule.images import expanded
 from coppice.schedule.forest import Forest, Phase
+from coppice.schedule.images import expanded
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["lower"]

@@ -221,7 +221,9 @@ def _plan(document: _Document, topology: Topology, name: str) -> Plan:
     where = f"{name} $"
     forest = schedule = None
     if document.trees is not None and document.edges is not None and document.transfers is None:
-        forest = read_forest(problem, document.paths, document.trees, document.edges, where, document.symmetry)
+        forest = read_forest(
+            problem, document.paths, document.trees, document.edges, where, document.symmetry
+        )
     elif (
         document.slot_weight != ABSENT
         and document.chunks is not None

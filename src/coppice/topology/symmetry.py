@@ -167,9 +167,7 @@ def find_symmetry(topology: Topology) -> Symmetry:
     )
 
 
-def symmetry_of(
-    topology: Topology, orders: Sequence[int], generators: Sequence[Sequence[int]]
-) -> Symmetry:
+def symmetry_of(topology: Topology, orders: Sequence[int], generators: Sequence[Sequence[int]]) -> Symmetry:
     """The symmetry that given generators make, checked.
 
     Args:
@@ -201,7 +199,9 @@ def symmetry_of(
         link_orbit_size=sizes.astype(np.int64),
     )
     element = np.zeros(n, dtype=np.int64)
-    element[unplaced.table[:, ::-1]] = np.arange(unplaced.order)[::-1]  # the least element comes last and stays
+    element[unplaced.table[:, ::-1]] = np.arange(unplaced.order)[
+        ::-1
+    ]  # the least element comes last and stays
     symmetry = replace(unplaced, node_element=element)
     check_symmetry(topology, symmetry)
     return symmetry
