@@ -65,7 +65,7 @@ def plan(
         bool | None,
         typer.Option(
             "--ring/--no-ring",
-            help="Look for the best ring to compare with [default: up to 256 ranks].",
+            help="Look for the best ring to compare with [default: up to 2,048 ranks].",
             show_default=False,
         ),
     ] = None,

@@ -23,7 +23,7 @@ from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["MAX_TRANSFERS", "plan_all_to_all", "routed_schedule"]
 
-MAX_TRANSFERS = 2**20
+MAX_TRANSFERS = 2**22
 
 
 def plan_all_to_all(
@@ -37,7 +37,7 @@ def plan_all_to_all(
         time_limit: Seconds for the search of the flow, roughly.
 
     Raises:
-        InputError: For another collective, a problem without meaning, or more than 2**20 transfers.
+        InputError: For another collective, a problem without meaning, or more than 2**22 transfers.
         UnreachableError: If some demand has no path.
 
     Examples:
@@ -59,7 +59,7 @@ def routed_schedule(bound: AllToAllBound) -> Schedule:
     """The schedule of the routes of ``bound``.
 
     Raises:
-        InputError: If it has more than 2**20 transfers, or ``bound`` has no routes.
+        InputError: If it has more than 2**22 transfers, or ``bound`` has no routes.
     """
     problem, symmetry = bound.problem, bound.symmetry
     topology, ranks = problem.topology, problem.topology.num_ranks

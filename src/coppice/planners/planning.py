@@ -35,7 +35,7 @@ from coppice.schedule.verify import verify
 
 __all__ = ["PlannedResult", "Stopwatch", "peak_rss_bytes", "plan"]
 
-RING_RANKS = 256
+RING_RANKS = 2_048
 """Up to this many ranks the best ring is searched by default; it takes longer than the plan beyond."""
 
 
@@ -184,7 +184,7 @@ def plan(
         trees: Trees per root, or None for as many as the exact optimum takes.
         tolerance: Instead of ``trees``: the fewest whose time is within this share of the optimum.
         in_network: Switches that can copy or add may do so.
-        ring: Look for the best ring to compare with; None does so up to 256 ranks.
+        ring: Look for the best ring to compare with; None does so up to 2,048 ranks.
         on_stage: Called with a few words as each stage begins, for progress.
 
     Raises:
