@@ -220,9 +220,9 @@ def test_refusals():
         concurrent_flow(all_to_all(line(2), ((0, 2**40), (1, 0))))
     with pytest.raises(InputError, match="all_gather"):
         concurrent_flow(Problem(topology=line(2), collective=Collective.ALL_GATHER))
-    nodes = [*(Node(id=f"g{i}") for i in range(1100)), Node(id="sw", kind=NodeKind.SWITCH)]
-    big = Topology.of("big", nodes, [Link(src=f"g{i}", dst="sw", gb_per_s=Fraction(1)) for i in range(1100)])
-    with pytest.raises(InputError, match="1,048,576 transfers"):
+    nodes = [*(Node(id=f"g{i}") for i in range(2100)), Node(id="sw", kind=NodeKind.SWITCH)]
+    big = Topology.of("big", nodes, [Link(src=f"g{i}", dst="sw", gb_per_s=Fraction(1)) for i in range(2100)])
+    with pytest.raises(InputError, match="4,194,304 transfers"):
         plan_all_to_all(all_to_all(big))
 
 

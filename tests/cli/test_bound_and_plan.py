@@ -72,7 +72,7 @@ def test_plan_text_says_what_an_engineer_asks(run: Run, star: Path) -> None:
         r"optimum +algbw 33.3333 GB/s \(100/3\), busbw 25 GB/s",
         r"bottleneck +GPU 3 receives through",
         r"plan +algbw 33.3333 GB/s .* optimal",
-        r"gain over best ring +none",
+        r"gain over best ring +1x \(best ring algbw 33.3333",
         r"message size +\S+ \S+ for 50% of the rate, \S+ \S+ for 90%",
         r"trees +\d+ per root, \d+ distinct",
         r"height +\d at most, \S+ on average",

@@ -7,7 +7,7 @@ cpp/packing.h). Collectives that reduce are planned on the transposed graph and 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
@@ -27,8 +27,9 @@ from coppice.errors import CoppiceError, InputError
 from coppice.planners.rounding import balanced_units
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.images import expanded
-from coppice.topology.model import common_denominator, scaled
-from coppice.topology.symmetry import Symmetry, find_symmetry
+from coppice.schedule.shape import shape
+from coppice.topology.model import Topology, common_denominator, scaled
+from coppice.topology.symmetry import Symmetry, find_symmetry, symmetry_of
 
 if TYPE_CHECKING:
     from coppice.bounds.all_reduce import CombinedAllReduce
@@ -165,8 +166,9 @@ def phase_trees(
 def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> Trees | None:
     """Templates where ranks are alike; None where packing tree by tree is the way.
 
-    Templates are quicker to find, and shallower: every tree gets the same room. With few trees the links of one orbit
-    may not come out even, so large problems, where this matters most, try some multiples of the number of trees.
+    Templates are quicker to find, and shallower: every tree gets the same room. They need not exist for the whole
+    group: with few trees the links of one orbit may not come out even. Then large problems, where templates matter
+    most, try some multiples of the number of trees, and small ones the subgroups that leave out one generator.
     """
     topology = problem.topology
     if problem.root is not None or problem.weights is not None:
@@ -174,12 +176,35 @@ def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> 
     symmetry = find_symmetry(topology)
     if symmetry.order == 1 or not np.array_equal(network.topology.capacity, topology.capacity[network.link]):
         return None
-    for multiple in TEMPLATE_MULTIPLES if topology.num_ranks >= MANY_RANKS else (1,):
+    many = topology.num_ranks >= MANY_RANKS
+    for multiple in TEMPLATE_MULTIPLES if many else (1,):
         several = replace(units, capacity=units.capacity * multiple, roots=units.roots * multiple)
         templates = pack_templates(network, several, symmetry)
         if templates is not None:
             return templates
-    return None
+    if many or len(symmetry.orders) == 1:
+        return None
+    found = [pack_templates(network, units, subgroup) for subgroup in subgroups(topology, symmetry)]
+    return min(
+        (trees for trees in found if trees is not None),
+        key=lambda trees: preference(problem, trees),
+        default=None,
+    )
+
+
+def subgroups(topology: Topology, symmetry: Symmetry) -> Iterator[Symmetry]:
+    """The subgroups that leave out one generator."""
+    for left_out in range(len(symmetry.orders)):
+        kept = [i for i in range(len(symmetry.orders)) if i != left_out]
+        yield symmetry_of(
+            topology, [symmetry.orders[i] for i in kept], [symmetry.generators[i].tolist() for i in kept]
+        )
+
+
+def preference(problem: Problem, trees: Trees) -> tuple[int, Fraction, int]:
+    """What makes one forest better than another of the same rate: least height, mean height, number of trees."""
+    found = shape(joined(problem, [trees]))
+    return found.max_height, found.mean_height, found.distinct_trees
 
 
 def combined_trees(
@@ -294,7 +319,7 @@ def same_weight(*phases: Trees) -> list[Trees]:
 def forest_of(problem: Problem, phases: list[Trees]) -> Forest:
     """One forest of all ``phases``, in their order; templates stay templates only where they are too many."""
     edges = sum(len(trees.edge_src) * trees.num_images for trees in phases)
-    mixed = len({trees.num_images for trees in phases}) > 1
+    mixed = len({trees.symmetry for trees in phases}) > 1  # symmetries compare by identity
     forest = joined(problem, [written_out(problem, trees) for trees in phases] if mixed else phases)
     return expanded(forest) if edges <= WRITTEN_OUT else forest
 
