@@ -53,6 +53,8 @@ class CutFamily {
   /// while the path is still on the way (then a landing in every cut entered is taken for granted).
   bool allows(std::span<const Arc> path, Vertex landing);
   void take(std::span<const Arc> path, Vertex landing);
+  /// How often the tree may still enter X, besides the entry that lands there first.
+  Amount entries_left(std::int32_t cut) const { return slack_[cut] / multiplicity_ - potential(cut); }
   /// The tree gives one use of arc class `freed` for one of `spent`.
   void exchange(std::int32_t freed, std::int32_t spent);
   /// Largest multiplicity that the finished tree may have, at most `limit`.

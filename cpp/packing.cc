@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "cut_family.h"
+#include "path_search.h"
 #include "shortening.h"
 #include "tree_grower.h"
 
@@ -341,36 +342,17 @@ class Packer {
     std::vector<Amount> capacity, supply;
   };
 
-  // Takes one path to a new terminal, trying every simple path through switches. The theorem promises one that keeps
-  // (I); one that only keeps the known cuts teaches a new cut when the tree is checked next.
+  // Takes one path to a new terminal, whichever the known cuts allow. The theorem promises one that keeps (I); one that
+  // only keeps the known cuts teaches a new cut.
   void exhaustive_step() {
-    std::vector<Vertex> from = grower_.reached_list();
-    on_path_.assign(graph_.num_vertices(), 0);
-    for (Vertex x : from) {
-      std::vector<Arc> path;
-      if (!complete_path(x, path)) continue;
-      grower_.extend(path);
-      if (learn_from_partial_tree()) {
-        ++result_.stats.restarts;
-        grower_.start(from.front(), share(from.front()));
-      }
-      return;
-    }
-    throw std::invalid_argument("no packing exists: some switch has more capacity out than in");
-  }
-
-  bool complete_path(Vertex v, std::vector<Arc>& path) {
-    if (stop_ && stop_()) throw Cancelled{};
-    on_path_[v] = 1;
-    for (Arc e : graph_.out(v)) {
-      Vertex to = graph_.head(e);
-      if (on_path_[to] || grower_.reached(to)) continue;
-      path.push_back(e);
-      if (grower_.has_room(path) && cuts_.allows(path, terminal_[to] ? to : -1) && (terminal_[to] || complete_path(to, path))) return true;
-      path.pop_back();
-    }
-    on_path_[v] = 0;
-    return false;
+    if (!path_search_) path_search_.emplace(graph_, terminal_, cuts_);
+    std::vector<Arc> path = path_search_->find(grower_, stop_);
+    if (path.empty()) throw std::invalid_argument("no packing exists: some switch has more capacity out than in");
+    Vertex root = grower_.reached_list().front();
+    grower_.extend(path);
+    if (!learn_from_partial_tree()) return;
+    ++result_.stats.restarts;
+    grower_.start(root, share(root));
   }
 
   const Digraph& graph_;
@@ -395,8 +377,9 @@ class Packer {
   FeasibilityCheck<Amount> check_;
   std::vector<Amount> check_capacity_, check_supply_;
   std::optional<PartialCheck> partial_;
+  std::optional<PathSearch> path_search_;
   std::vector<Amount> first_residual_;   // as it was given
-  std::vector<std::uint8_t> inside_, on_path_;
+  std::vector<std::uint8_t> inside_;
   Packing result_;
 };
 

@@ -99,8 +99,8 @@ def height_counts(forest: Forest) -> list[HeightCount]:
     weight: Counter[tuple[int, int]] = Counter()
     columns = (forest.tree_phase.tolist(), tree_heights(forest).tolist(), forest.tree_weight.tolist())
     for phase, height, share in zip(*columns, strict=True):
-        trees[phase, height] += 1
-        weight[phase, height] += share
+        trees[phase, height] += forest.num_images
+        weight[phase, height] += share * forest.num_images
     totals = {phase: forest.phase_weight(phase) for phase in Phase}
     return [
         HeightCount(

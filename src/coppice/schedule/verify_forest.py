@@ -103,7 +103,7 @@ def verify_forest(
     )
     checked = {
         "trees": forest.num_trees * forest.num_images,
-        "edges": forest.num_edges,
+        "edges": forest.num_edges * forest.num_images,
         "paths": hops.num_paths,
         "hops": len(hops.link),
         "links": topology.num_links,
