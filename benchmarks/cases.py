@@ -19,7 +19,6 @@ class Work(StrEnum):
 
     PLAN = "plan"  # bound, forest, verification
     BOUND = "bound"  # bound only
-    TEMPLATE = "template"  # symmetric forest with its certificate
     RANDOM = "random"  # bound, forest and verification of many random networks
 
 
@@ -104,9 +103,9 @@ def _planned() -> list[Case]:
     seconds = {("dgx-a100", 128): 3.0, ("mi250", 64): 10.0}
     cases: list[Case] = []
     for preset, boxes_list in (
-        ("dgx-a100", (1, 2, 4, 8, 16, 32, 64, 128)),
-        ("mi250", (1, 2, 4, 8, 16, 32, 64)),
-        ("dgx-h100", (2, 4, 8, 16, 32, 64, 128)),
+        ("dgx-a100", (1, 2, 4, 8, 16, 32, 64, 128, 2048)),
+        ("mi250", (1, 2, 4, 8, 16, 32, 64, 1024)),
+        ("dgx-h100", (2, 4, 8, 16, 32, 64, 128, 2048)),
     ):
         for boxes in boxes_list:
             goals: list[Goal] = []
@@ -124,6 +123,8 @@ def _planned() -> list[Case]:
                 goals.append(Goal(figure="max_height", limit=22, strict=True))
             if preset != "dgx-h100" and boxes * (8 if preset == "dgx-a100" else 16) == 1024:
                 goals.append(Goal(figure="bound_s", limit=0.020))
+            if boxes * (16 if preset == "mi250" else 8) == 16384:
+                goals.append(Goal(figure="plan_s", limit=60.0, strict=True))
             exact = (preset, boxes) in (("dgx-a100", 2), ("dgx-a100", 4), ("mi250", 2))
             cases.append(
                 Case(
@@ -177,6 +178,7 @@ def _networks() -> list[Case]:
             family=f"torus {dims.count('x') + 1}D",
             preset="torus",
             options={"dims": dims},
+            goals=(Goal(figure="plan_s", limit=60.0, strict=True),) if dims == "128x128" else (),
             quick=quick,
         )
         for dims, quick in (
@@ -185,6 +187,7 @@ def _networks() -> list[Case]:
             ("16x16", False),
             ("32x32", False),
             ("64x64", False),
+            ("128x128", False),
             ("4x4x4", True),
             ("8x8x8", False),
             ("10x10x10", False),
@@ -228,28 +231,6 @@ def _others() -> list[Case]:
         for preset, per_box in (("dgx-a100", 8), ("mi250", 16))
         for ranks in (1024, 4096, 16384)
         for boxes in (ranks // per_box,)
-    ]
-    cases += [
-        Case(
-            name=f"template: {name}",
-            family=family,
-            preset=preset,
-            boxes=boxes,
-            options=options,
-            work=Work.TEMPLATE,
-            goals=(Goal(figure="plan_s", limit=60.0),) if ranks == 16384 else (),
-            quick=ranks <= 64,
-        )
-        for family, name, preset, boxes, options, ranks in (
-            ("template dgx-a100", "dgx-a100 x 8", "dgx-a100", 8, {}, 64),
-            ("template dgx-a100", "dgx-a100 x 128", "dgx-a100", 128, {}, 1024),
-            ("template dgx-a100", "dgx-a100 x 2048", "dgx-a100", 2048, {}, 16384),
-            ("template mi250", "mi250 x 64", "mi250", 64, {}, 1024),
-            ("template mi250", "mi250 x 1024", "mi250", 1024, {}, 16384),
-            ("template torus 2D", "torus 64x64", "torus", None, {"dims": "64x64"}, 4096),
-            ("template torus 2D", "torus 128x128", "torus", None, {"dims": "128x128"}, 16384),
-            ("template torus 3D", "torus 16x16x16", "torus", None, {"dims": "16x16x16"}, 4096),
-        )
     ]
     cases.append(
         Case(

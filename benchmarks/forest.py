@@ -45,17 +45,30 @@ Figures = dict[str, Any]
 
 
 def run(script: str, arguments: list[str], limit_s: float) -> Figures:
-    """What ``script`` prints as JSON, or why it printed nothing."""
-    command = [sys.executable, str(HERE / script), *arguments]
+    """The last line that ``script`` prints as JSON; where it fails or takes too long, also why (``failed``)."""
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / script), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+        out, err = process.communicate(timeout=limit_s)
+        why = (
+            ""
+            if process.returncode == 0
+            else (err.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
+        )
     except subprocess.TimeoutExpired:
-        return {"failed": f"no result in {limit_s:.0f} s"}
-    if done.returncode:
-        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {"failed": words[-1]}
-    figures: Figures = json.loads(done.stdout)
-    return figures
+        process.kill()
+        out, _ = process.communicate()
+        why = f"no result in {limit_s:.0f} s"
+    except KeyboardInterrupt:
+        process.kill()
+        process.wait()
+        raise
+    figures: Figures = json.loads(out.splitlines()[-1]) if out else {}
+    return figures | ({"failed": why} if why else {})
 
 
 def machine() -> dict[str, str]:
@@ -83,14 +96,12 @@ def machine() -> dict[str, str]:
 
 def misses(case: Case, figures: Figures) -> list[str]:
     """The goals that a case misses, with the measured figures."""
-    if "failed" in figures or "skipped" in figures:
-        why = figures.get("failed") or figures.get("skipped")
-        return [f"MISS {words(goal)}: {why}" for goal in case.goals]
-    found = [
-        f"MISS {words(goal)}: {shown(goal.figure, figures[goal.figure])}"
-        for goal in case.goals
-        if not goal.reached(figures[goal.figure])
-    ]
+    found: list[str] = []
+    for goal in case.goals:
+        if goal.figure not in figures:
+            found.append(f"MISS {words(goal)}: {figures['failed']}")
+        elif not goal.reached(figures[goal.figure]):
+            found.append(f"MISS {words(goal)}: {shown(goal.figure, figures[goal.figure])}")
     if not figures.get("verified", True):
         found.append("MISS verified")
     if case.trees is None and not figures.get("optimal", True):
@@ -103,8 +114,10 @@ def words(goal: Goal) -> str:
     return f"{FIGURES[goal.figure]} {'<' if goal.strict else '<='} {shown(goal.figure, goal.limit)}"
 
 
-def shown(figure: str, value: float) -> str:
+def shown(figure: str, value: float | None) -> str:
     """A figure with its unit."""
+    if value is None:
+        return "-"
     if figure.endswith("_s"):
         return number(value, unit="s")
     if figure.endswith("gib"):
@@ -115,23 +128,23 @@ def shown(figure: str, value: float) -> str:
 def row(case: Case, figures: Figures) -> tuple[str, ...]:
     """The row of a case in the main table."""
     missed = misses(case, figures)
-    if "failed" in figures or "skipped" in figures:
-        why = str(figures.get("failed") or figures.get("skipped"))
-        return (case.name, *["-"] * 10, "; ".join(missed) or why)
-    verdict = "; ".join(missed) or ("; ".join(f"ok {words(goal)}" for goal in case.goals))
-    optimal = {True: "optimal", False: "verified", None: "-"}[figures.get("optimal")]
+    if "failed" in figures and not any(figures["failed"] in miss for miss in missed):
+        missed.append(figures["failed"])
+    verdict = "; ".join(missed) or "; ".join(f"ok {words(goal)}" for goal in case.goals)
+    result = {True: "optimal", False: "verified", None: "-"}[figures.get("optimal")]
     return (
         case.name,
-        number(figures["ranks"]),
-        number(figures["bound_s"], unit="s"),
+        number(figures.get("ranks")),
+        number(figures.get("bound_s"), unit="s"),
         number(figures.get("plan_s"), unit="s"),
         number(figures.get("verify_s"), unit="s"),
-        shown("peak_gib", figures["peak_gib"]),
+        shown("peak_gib", figures.get("peak_gib")),
         number(figures.get("trees_per_root")),
         number(figures.get("distinct_trees")),
+        number(figures.get("templates") or None),
         number(figures.get("max_height")),
         number(figures.get("mean_height")),
-        optimal if figures.get("verified", True) else "WRONG",
+        result if figures.get("verified", True) else "WRONG",
         verdict,
     )
 
@@ -141,12 +154,13 @@ def main_table(results: dict[str, Figures]) -> Table:
     table = Table(
         title="All-gather forests",
         header=(
-            *("case", "GPUs", "bound", "plan", "verify", "peak", "trees/root", "distinct", "height", "mean"),
-            *("result", "goals"),
+            *("case", "GPUs", "bound", "plan", "verify", "peak", "trees/root", "distinct", "templates"),
+            *("height", "mean", "result", "goals"),
         ),
         notes=[
             "bound, plan, verify: wall time in the process. peak: most memory of the process in all.",
             "distinct: distinct trees over all roots. height: most GPU-to-GPU hops; mean: weighted.",
+            "templates: trees that stand for all their images under symmetries, where the forest is kept so.",
             "optimal: verified, and the worst link load equals the bound exactly.",
             "The row of random networks adds up 500 of them (3 to 16 GPUs, up to 8 switches).",
         ],

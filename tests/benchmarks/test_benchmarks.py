@@ -72,6 +72,15 @@ def test_unknown_case_is_refused() -> None:
     assert "no case matches" in done.stderr
 
 
+def test_a_process_that_takes_too_long_leaves_its_last_line(module, tmp_path: Path) -> None:
+    forest = module("forest")
+    script = tmp_path / "slow.py"
+    script.write_text("import time\nprint('{\"ranks\": 3}', flush=True)\ntime.sleep(60)\n")
+    assert forest.run(str(script), [], 2.0) == {"ranks": 3, "failed": "no result in 2 s"}
+    script.write_text("raise SystemExit('out of luck')\n")
+    assert forest.run(str(script), [], 60.0) == {"failed": "out of luck"}
+
+
 def test_every_small_case_has_a_topology(module) -> None:
     cases = module("cases")
     names = [case.name for case in cases.CASES]
@@ -100,6 +109,11 @@ def test_goals_and_misses(module) -> None:
     assert forest.misses(case, {"plan_s": 3.0, "verified": True, "optimal": True}) == []
     assert forest.misses(case, {"plan_s": 4.5}) == ["MISS plan <= 3 s: 4.5 s"]
     assert forest.misses(case, {"failed": "no result in 5 s"}) == ["MISS plan <= 3 s: no result in 5 s"]
+    assert forest.row(case, {"ranks": 4, "bound_s": 1.0, "failed": "no result in 5 s"})[:3] == (
+        "x",
+        "4",
+        "1 s",
+    )
     assert forest.misses(case, {"plan_s": 1.0, "verified": False}) == ["MISS verified"]
     assert forest.misses(case, {"plan_s": 1.0, "optimal": False}) == ["MISS optimal"]
 
