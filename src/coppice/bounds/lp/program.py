@@ -312,15 +312,25 @@ class LinearProgram:
 
 def _run(solver: Any) -> None:
     """Run HiGHS in a thread, so that Ctrl-C stops it at once."""
-    worker = threading.Thread(target=solver.run, daemon=True)
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            solver.run()
+        finally:
+            done.set()
+
+    worker = threading.Thread(target=work, daemon=True)
     worker.start()
     try:
-        while worker.is_alive():
-            worker.join(0.1)
+        # An interrupted `join` would take the thread for finished, and leaving with HiGHS at work aborts.
+        while not done.wait(0.1):
+            pass
     except KeyboardInterrupt:
         solver.cancelSolve()
         worker.join(1.0)
         raise
+    worker.join()
 
 
 def _dot(row: Row, values: Sequence[Fraction]) -> Fraction:
