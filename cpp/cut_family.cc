@@ -68,30 +68,29 @@ void CutFamily::land(Vertex v) {
 
 Amount CutFamily::newly_reached(std::int32_t cut, Vertex v) const {
   if (missing_[cut] == 0) return 0;
-  for (const Members& members : by_orbit_[action_.orbit[v]]) {
-    if (members.cut != cut) continue;
-    Amount fresh = 0;
-    for (Amount h : members.elements) fresh += !reached_[cut][action_.difference(action_.element[v], h)];
-    return fresh;
-  }
-  return 0;
+  const auto& cuts = by_orbit_[action_.orbit[v]];  // ascending
+  auto members = std::lower_bound(cuts.begin(), cuts.end(), cut, [](const Members& m, std::int32_t c) { return m.cut < c; });
+  if (members == cuts.end() || members->cut != cut) return 0;
+  Amount fresh = 0;
+  for (Amount h : members->elements) fresh += !reached_[cut][action_.difference(action_.element[v], h)];
+  return fresh;
 }
 
 bool CutFamily::allows(std::span<const Arc> path, Vertex landing) {
-  path_use_.clear();
+  for (std::int32_t cut : path_cuts_) path_times_[cut] = 0;
+  path_cuts_.clear();
+  path_times_.resize(size(), 0);
   for (Arc e : path) {
     for (auto [cut, times] : by_class_[action_.cls[e]]) {
-      auto known = std::find_if(path_use_.begin(), path_use_.end(), [c = cut](const auto& use) { return use.first == c; });
-      if (known == path_use_.end()) {
-        path_use_.emplace_back(cut, times);
-      } else {
-        known->second += times;
-      }
+      if (path_times_[cut] == 0) path_cuts_.push_back(cut);
+      path_times_[cut] += times;
     }
   }
-  for (auto [cut, times] : path_use_) {
-    Amount landed = landing < 0 ? missing_[cut] : newly_reached(cut, landing);
-    if (multiplicity_ * (potential(cut) + times - std::min(landed, times)) > slack_[cut]) return false;
+  for (std::int32_t cut : path_cuts_) {
+    Amount entered = potential(cut) + path_times_[cut], left = slack_[cut] / multiplicity_;
+    if (entered <= left) continue;  // whether it lands in X or not
+    if (entered - std::min(missing_[cut], path_times_[cut]) > left) return false;
+    if (landing >= 0 && entered - newly_reached(cut, landing) > left) return false;
   }
   return true;
 }

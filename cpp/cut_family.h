@@ -84,7 +84,8 @@ class CutFamily {
   Amount multiplicity_ = 0;
   std::vector<Amount> used_, missing_, rooted_;                           // per cut, of the current tree
   std::vector<std::vector<std::uint8_t>> reached_;                        // reached_[cut][g]: image g has landed
-  std::vector<std::pair<std::int32_t, Amount>> path_use_;                 // scratch of allows()
+  std::vector<Amount> path_times_;                                        // scratch of allows(): per cut, times entered
+  std::vector<std::int32_t> path_cuts_;                                   // and the cuts for which it is not 0
 };
 
 }  // namespace coppice

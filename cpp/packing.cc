@@ -5,7 +5,6 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <stdexcept>
 
 #include "cut_family.h"
 #include "path_search.h"
@@ -61,7 +60,6 @@ class Packer {
       learn(std::move(tight));
     }
     while (remaining_ > 0) {
-      if (stop_ && stop_()) throw Cancelled{};
       while (static_cast<std::int32_t>(batch_.size()) < batch_size_ && remaining_ > 0) {
         if (!add_tree(next_root())) {
           settle();
@@ -104,6 +102,7 @@ class Packer {
   bool add_tree(Vertex root) {
     grower_.start(root, share(root));
     for (;;) {
+      if (stop_ && stop_()) throw Cancelled{};
       if (!options_.always_exhaustive && grower_.grow()) break;
       if (grower_.spans()) break;
       if (action_.order > 1 && grower_.exchange()) continue;
@@ -347,7 +346,7 @@ class Packer {
   void exhaustive_step() {
     if (!path_search_) path_search_.emplace(graph_, terminal_, cuts_);
     std::vector<Arc> path = path_search_->find(grower_, stop_);
-    if (path.empty()) throw std::invalid_argument("no packing exists: some switch has more capacity out than in");
+    if (path.empty()) throw NoPacking{};
     Vertex root = grower_.reached_list().front();
     grower_.extend(path);
     if (!learn_from_partial_tree()) return;

@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "feasibility.h"
@@ -55,13 +56,18 @@ struct PackingOptions {
   bool always_exhaustive = false;    // for tests: find every path by the exact step
 };
 
+/// Trees could not be finished: some switch has more capacity out than in, which (II) rules out.
+struct NoPacking : std::invalid_argument {
+  NoPacking() : std::invalid_argument("no packing was found: some switch has more capacity out than in") {}
+};
+
 /// Args:
 ///   terminal: Per vertex, whether trees must span it.
 ///   roots: Per vertex, trees to root there, per unit of multiplicity. With a group: equal along orbits.
 ///   capacity: Per arc, in trees. With a group: equal along orbits.
 /// Returns: The trees; multiplicities of the trees of root v add up to roots[v]. With a group only the first vertex of
 ///   each orbit has trees.
-/// Throws Cancelled when `stop` says so.
+/// Throws Cancelled when `stop` says so, NoPacking where (II) does not hold and the search ends.
 Packing pack_trees(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
                    std::span<const Amount> capacity, const GroupAction& action, const PackingOptions& options = {},
                    const StopFlag& stop = {});

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <compare>
 #include <cstddef>
+#include <optional>
+#include <utility>
 
 #include "shortening.h"
 
@@ -39,15 +41,25 @@ Shape shape_of(const Digraph& graph, std::span<const std::uint8_t> terminal, con
 
 Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
                   std::span<const Amount> capacity, const GroupAction& action, const PackingOptions& options, const StopFlag& stop) {
-  PackingOptions variant = options;
-  variant.pieces = 1;
-  Packing best = pack_trees(graph, terminal, roots, capacity, action, variant, stop);
+  // Where switches have more out than in, one way may find no packing and another one still.
+  auto packed_in = [&](Amount pieces) -> std::optional<Packing> {
+    PackingOptions variant = options;
+    variant.pieces = pieces;
+    try {
+      return pack_trees(graph, terminal, roots, capacity, action, variant, stop);
+    } catch (const NoPacking&) {
+      return std::nullopt;
+    }
+  };
   bool divisible = std::any_of(roots.begin(), roots.end(), [](Amount r) { return r > 1; });
-  if (!divisible || (best.complete && static_cast<std::int64_t>(best.arcs.size()) > kSmall)) return best;
-  variant.pieces = 2;
-  Packing second = pack_trees(graph, terminal, roots, capacity, action, variant, stop);
-  bool better = second.complete && (!best.complete || shape_of(graph, terminal, second) < shape_of(graph, terminal, best));
-  return better ? second : best;
+  std::optional<Packing> whole = packed_in(1), halves;
+  bool large = whole && whole->complete && static_cast<std::int64_t>(whole->arcs.size()) > kSmall;
+  if (divisible && !large) halves = packed_in(2);
+  if (!whole && !halves) throw NoPacking{};
+  if (!whole) return *std::move(halves);
+  bool better = halves && halves->complete &&
+                (!whole->complete || shape_of(graph, terminal, *halves) < shape_of(graph, terminal, *whole));
+  return better ? *std::move(halves) : *std::move(whole);
 }
 
 }  // namespace coppice
