@@ -135,11 +135,13 @@ def forest_pipeline(
         InputError: If the edges of the forest do not form trees.
     """
     latency, hops = tree_latencies_us(forest, hop_overhead_us=hop_overhead_us)
+    nodes = forest.topology.num_nodes
+    root_of = np.arange(nodes) if forest.symmetry is None else forest.symmetry.node_orbit
     chains: dict[int, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
     for phase in Phase:
         slowest: dict[int, tuple[float, int]] = {}
         for tree in np.flatnonzero(forest.tree_phase == phase).tolist():
-            root = int(forest.tree_root[tree])
+            root = int(root_of[forest.tree_root[tree]])
             slowest[root] = max(slowest.get(root, (0.0, 0)), (float(latency[tree]), int(hops[tree])))
         for root, (us, count) in slowest.items():
             before_us, before_count = chains[root]

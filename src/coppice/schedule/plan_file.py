@@ -229,6 +229,7 @@ def _plan(document: _Document, topology: Topology, name: str) -> Plan:
         and document.chunks is not None
         and document.transfers is not None
         and document.trees is None
+        and document.symmetry is None
     ):
         schedule = read_schedule(
             problem, document.paths, document.slot_weight, document.chunks, document.transfers, where

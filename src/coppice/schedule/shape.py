@@ -71,7 +71,9 @@ def shape(forest: Forest) -> Shape:
     heights = tree_heights(forest)
     distinct = distinct_trees(forest)
     phases: dict[Phase, PhaseShape] = {}
-    highest_at_root = np.zeros((len(Phase), forest.topology.num_nodes), dtype=np.int64)
+    nodes = forest.topology.num_nodes
+    root_of = np.arange(nodes) if forest.symmetry is None else forest.symmetry.node_orbit
+    highest_at_root = np.zeros((len(Phase), nodes), dtype=np.int64)
     for phase in Phase:
         rows = np.flatnonzero(forest.tree_phase == phase)
         if not len(rows):
@@ -83,7 +85,7 @@ def shape(forest: Forest) -> Shape:
             max_height=int(heights[rows].max()),
             mean_height=Fraction(total, sum(weight)),
         )
-        np.maximum.at(highest_at_root[phase], forest.tree_root[rows], heights[rows])
+        np.maximum.at(highest_at_root[phase], root_of[forest.tree_root[rows]], heights[rows])
     return Shape(
         trees_per_root=_trees_per_root(forest),
         distinct_trees=sum(distinct.values()) * forest.num_images,

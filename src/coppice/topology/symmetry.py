@@ -198,10 +198,8 @@ def symmetry_of(topology: Topology, orders: Sequence[int], generators: Sequence[
         link_orbit=link_orbit.astype(np.int32),
         link_orbit_size=sizes.astype(np.int64),
     )
-    element = np.zeros(n, dtype=np.int64)
-    element[unplaced.table[:, ::-1]] = np.arange(unplaced.order)[
-        ::-1
-    ]  # the least element comes last and stays
+    element = np.full(n, unplaced.order, dtype=np.int64)
+    np.minimum.at(element, unplaced.table.ravel(), np.tile(np.arange(unplaced.order), len(unplaced.table)))
     symmetry = replace(unplaced, node_element=element)
     check_symmetry(topology, symmetry)
     return symmetry
