@@ -1,6 +1,7 @@
 #include "feasibility.h"
 
 #include <algorithm>
+#include <unordered_map>
 
 namespace coppice {
 
@@ -30,7 +31,7 @@ std::vector<Vertex> breadth_first_order(const Digraph& graph, Vertex start) {
 }
 
 template <class Int>
-FeasibilityCheck<Int>::FeasibilityCheck(const Digraph& graph, std::span<const std::uint8_t> terminal)
+FeasibilityCheck<Int>::FeasibilityCheck(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const std::int32_t> orbit)
     : graph_(graph),
       merged_(graph.num_vertices(), 0),
       flow_(graph.num_arcs(), 0),
@@ -39,8 +40,13 @@ FeasibilityCheck<Int>::FeasibilityCheck(const Digraph& graph, std::span<const st
       cursor_(graph.num_vertices(), 0) {
   Vertex first = 0;
   while (first < graph.num_vertices() && !terminal[first]) ++first;
-  for (Vertex v : breadth_first_order(graph, first))
-    if (terminal[v]) order_.push_back(v);
+  std::unordered_map<std::int32_t, std::size_t> place;  // of the orbit in order_
+  for (Vertex v : breadth_first_order(graph, first)) {
+    if (!terminal[v]) continue;
+    auto [at, fresh] = place.emplace(orbit.empty() ? v : orbit[v], order_.size());
+    if (fresh) order_.push_back(v), alike_.emplace_back();
+    alike_[at->second].push_back(v);
+  }
 }
 
 template <class Int>
@@ -51,11 +57,11 @@ std::vector<std::vector<Vertex>> FeasibilityCheck<Int>::violated(std::span<const
   std::fill(merged_.begin(), merged_.end(), 0);
   std::vector<std::vector<Vertex>> sets;
   std::size_t polled = 0;
-  for (Vertex sink : order_) {
-    if (sets.size() >= limit) break;
+  for (std::size_t i = 0; i < order_.size() && sets.size() < limit; ++i) {
+    Vertex sink = order_[i];
     if (stop && ++polled % 64 == 0 && stop()) throw Cancelled{};
     if (reaches_demand(sink, demand)) {
-      merged_[sink] = 1;
+      for (Vertex v : alike_[i]) merged_[v] = 1;
     } else {
       sets.push_back(seen_);
     }

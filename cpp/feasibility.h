@@ -34,7 +34,10 @@ struct Cancelled {};
 template <class Int>
 class FeasibilityCheck {
  public:
-  FeasibilityCheck(const Digraph& graph, std::span<const std::uint8_t> terminal);
+  /// Args:
+  ///   orbit: Per vertex, its orbit under automorphisms that keep all capacities and supplies to come, or empty. Then
+  ///     what is found for one terminal holds for its orbit, and only one of each is looked at.
+  FeasibilityCheck(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const std::int32_t> orbit = {});
 
   /// Finds sets that violate (I).
   /// Args:
@@ -56,7 +59,8 @@ class FeasibilityCheck {
   Int take_supply(Vertex v, Int limit);
 
   const Digraph& graph_;
-  std::vector<Vertex> order_;          // terminals in breadth-first order
+  std::vector<Vertex> order_;          // terminals in breadth-first order, with orbits the first of each
+  std::vector<std::vector<Vertex>> alike_;  // alike_[i]: the terminals that order_[i] stands for
   std::span<const Int> capacity_;
   std::span<const Int> supply_;
   std::vector<std::uint8_t> merged_;   // merged_[v]: terminal v is certified and supplies without limit

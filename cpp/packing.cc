@@ -16,7 +16,6 @@ namespace coppice {
 namespace {
 
 constexpr std::size_t kSetsToSplit = 32;
-constexpr std::size_t kSetsOfTemplates = 64;  // images of a cut say the same, so a few sets are enough
 
 class Packer {
  public:
@@ -32,7 +31,7 @@ class Packer {
         roots_left_(graph.num_vertices(), 0),
         representative_(action.num_orbits, -1),
         grower_(graph, action, terminal, cuts_, residual_),
-        check_(graph, terminal),
+        check_(graph, terminal, action.order > 1 ? std::span<const std::int32_t>(action.orbit) : std::span<const std::int32_t>()),
         check_capacity_(graph.num_arcs()),
         check_supply_(graph.num_vertices()) {
     for (Arc e = 0; e < graph.num_arcs(); ++e) residual_[action.cls[e]] = capacity[e];
@@ -55,7 +54,7 @@ class Packer {
       return result();
     }
     if (action_.order > 1) {  // a stuck template cannot be checked, so start from the cuts that are tight
-      auto tight = violated_sets(kSetsOfTemplates, remaining_ + 1);
+      auto tight = violated_sets(graph_.num_vertices(), remaining_ + 1);
       prepare(tight);
       learn(std::move(tight));
     }
@@ -258,7 +257,7 @@ class Packer {
     if (proposed == 0) return;
     bool clean = true;
     for (;;) {
-      auto sets = violated_sets(action_.order > 1 ? kSetsOfTemplates : graph_.num_vertices());
+      auto sets = violated_sets(graph_.num_vertices());
       if (sets.empty()) break;
       clean = false;
       std::int32_t first = cuts_.size();

@@ -169,8 +169,7 @@ bool TreeGrower::apply(const std::vector<Move>& moves, std::int32_t end, Arc las
   residual_[freed] += multiplicity_ * action_.step[freed];
   residual_[spent] -= multiplicity_ * action_.step[spent];
   cuts_.exchange(freed, spent);
-  extend({&last, 1});
-  searched_ = 0;
+  extend({&last, 1});  // no class has more units than before, so vertices already searched from stay barren
   return true;
 }
 
