@@ -109,9 +109,13 @@ def in_network_optimum(plain: Bound) -> Bound:
         InputError: For all_to_all, where switches cannot help.
         CheckError: If no bound was proved within the limits.
     """
+    inv_rate = in_network_bound(plain.problem).inv_rate
     return replace(
         plain,
-        inv_rate=in_network_bound(plain.problem).inv_rate,
+        inv_rate=inv_rate,
+        cut=plain.cut
+        if inv_rate <= plain.inv_rate
+        else (),  # a cut alone says nothing of what cannot be copied
         attainable=None,
         alternatives={**plain.alternatives, "without in-network": plain.attainable or plain.inv_rate},
         method="upper bound with switches that copy or add",
