@@ -11,7 +11,7 @@ import pytest
 
 from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
-from coppice.planners import forest as forest_planner
+from coppice.planners import packed as forest_planner
 from coppice.planners.forest import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan

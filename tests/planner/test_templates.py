@@ -19,7 +19,7 @@ import pytest
 from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners import forest as forest_planner
+from coppice.planners import packed as forest_planner
 from coppice.planners.forest import plan_forest
 from coppice.planners.planning import plan
 from coppice.schedule import images

@@ -7,86 +7,30 @@ cpp/packing.h). Collectives that reduce are planned on the transposed graph and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from fractions import Fraction
-from math import lcm
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coppice import _core
 from coppice.bounds.fixed_trees import fixed_trees, smallest_trees
 from coppice.bounds.network import Network
 from coppice.bounds.optimum import bound
 from coppice.bounds.result import Bound, Problem
 from coppice.bounds.tree_units import TreeUnits, exact_units
 from coppice.collectives import Collective
-from coppice.errors import CoppiceError, InputError
+from coppice.errors import InputError
+from coppice.planners.packed import Trees, forest_of, pack, same_weight
 from coppice.planners.rounding import balanced_units
-from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.images import expanded
-from coppice.schedule.shape import shape
-from coppice.topology.model import Topology, common_denominator, scaled
-from coppice.topology.symmetry import Symmetry, find_symmetry, symmetry_of
+from coppice.planners.templates import pack_with_symmetry
+from coppice.schedule.forest import Forest
+from coppice.topology.model import common_denominator, scaled
 
 if TYPE_CHECKING:
     from coppice.bounds.all_reduce import CombinedAllReduce
 
-__all__ = ["plan_forest"]
-
-MANY_RANKS = 256
-"""From this many ranks on, templates are worth several attempts."""
-
-TEMPLATE_MULTIPLES = (1, 2, 3, 4)
-
-WRITTEN_OUT = 10_000_000
-"""Up to this many tree edges templates are written out as plain trees."""
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Trees:
-    """Packed trees of one phase, in the direction of the data; columns as of Forest."""
-
-    root: NDArray[np.int32]
-    weight: NDArray[np.int64]
-    phase: Phase
-    start: NDArray[np.int64]
-    edge_src: NDArray[np.int32]
-    edge_dst: NDArray[np.int32]
-    edge_path: NDArray[np.int32]
-    path_start: NDArray[np.int64]
-    path_nodes: NDArray[np.int32]
-    symmetry: Symmetry | None = None
-
-    @property
-    def num_images(self) -> int:
-        """Trees that each listed tree stands for."""
-        return 1 if self.symmetry is None else self.symmetry.order
-
-    def reversed(self) -> Trees:
-        """Every edge turned round: a broadcast tree becomes a reduce tree."""
-        rows = reversed_rows(self.start)
-        return Trees(
-            root=self.root,
-            weight=self.weight,
-            phase=Phase.REDUCE if self.phase is Phase.BROADCAST else Phase.BROADCAST,
-            start=self.start,
-            edge_src=self.edge_dst[rows],
-            edge_dst=self.edge_src[rows],
-            edge_path=self.edge_path[rows],
-            path_start=self.path_start,
-            path_nodes=self.path_nodes[reversed_rows(self.path_start)],
-            symmetry=self.symmetry,
-        )
-
-
-def reversed_rows(start: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Row numbers that turn round each segment ``start[i] .. start[i + 1] - 1``."""
-    rows = np.arange(start[-1], dtype=np.int64)
-    lengths = np.diff(start)
-    return np.repeat(start[:-1] + start[1:] - 1, lengths) - rows
+__all__ = ["combined_trees", "plan_forest"]
 
 
 def plan_forest(
@@ -163,50 +107,6 @@ def phase_trees(
     return packed.reversed() if problem.collective.reduces else packed
 
 
-def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> Trees | None:
-    """Templates where ranks are alike; None where packing tree by tree is the way.
-
-    Templates are quicker to find, and shallower: every tree gets the same room. They need not exist for the whole
-    group: with few trees the links of one orbit may not come out even. Then large problems, where templates matter
-    most, try some multiples of the number of trees, and small ones the subgroups that leave out one generator.
-    """
-    topology = problem.topology
-    if problem.root is not None or problem.weights is not None:
-        return None
-    symmetry = find_symmetry(topology)
-    if symmetry.order == 1 or not np.array_equal(network.topology.capacity, topology.capacity[network.link]):
-        return None
-    many = topology.num_ranks >= MANY_RANKS
-    for multiple in TEMPLATE_MULTIPLES if many else (1,):
-        several = replace(units, capacity=units.capacity * multiple, roots=units.roots * multiple)
-        templates = pack_templates(network, several, symmetry)
-        if templates is not None:
-            return templates
-    if many or len(symmetry.orders) == 1:
-        return None
-    found = [pack_templates(network, units, subgroup) for subgroup in subgroups(topology, symmetry)]
-    return min(
-        (trees for trees in found if trees is not None),
-        key=lambda trees: preference(problem, trees),
-        default=None,
-    )
-
-
-def subgroups(topology: Topology, symmetry: Symmetry) -> Iterator[Symmetry]:
-    """The subgroups that leave out one generator."""
-    for left_out in range(len(symmetry.orders)):
-        kept = [i for i in range(len(symmetry.orders)) if i != left_out]
-        yield symmetry_of(
-            topology, [symmetry.orders[i] for i in kept], [symmetry.generators[i].tolist() for i in kept]
-        )
-
-
-def preference(problem: Problem, trees: Trees) -> tuple[int, Fraction, int]:
-    """What makes one forest better than another of the same rate: least height, mean height, number of trees."""
-    found = shape(joined(problem, [trees]))
-    return found.max_height, found.mean_height, found.distinct_trees
-
-
 def combined_trees(
     problem: Problem, combined: CombinedAllReduce, *, spanning: Collection[int] = ()
 ) -> list[Trees]:
@@ -239,129 +139,3 @@ def combined_trees(
         packed = pack(network, units)
         phases.append(packed.reversed() if reduce else packed)
     return phases
-
-
-def pack(network: Network, units: TreeUnits) -> Trees:
-    """Lay the trees of ``units`` on physical paths.
-
-    Raises:
-        CoppiceError: If the units leave no room for them, which the callers rule out.
-    """
-    topology = network.topology
-    try:
-        packed: dict[str, Any] = _core.pack_trees(
-            topology.num_nodes, topology.src, topology.dst, units.capacity, units.roots, network.terminal
-        )
-    except ValueError as error:
-        msg = (
-            f"the forest of {topology.name!r} could not be packed: {error}; this is an error in the planner."
-        )
-        raise CoppiceError(msg) from None
-    return packed_trees(network, packed, symmetry=None)
-
-
-def pack_templates(network: Network, units: TreeUnits, symmetry: Symmetry) -> Trees | None:
-    """Lay the trees of one root of each orbit, which stand for all their images; None where that was not found."""
-    topology = network.topology
-    packed: dict[str, Any] = _core.pack_templates(
-        topology.num_nodes,
-        topology.src,
-        topology.dst,
-        units.capacity,
-        units.roots,
-        network.terminal,
-        np.array(symmetry.orders, dtype=np.int64),
-        symmetry.node_orbit,
-        symmetry.node_element,
-        symmetry.link_orbit[network.link],
-    )
-    return packed_trees(network, packed, symmetry=symmetry) if packed["complete"] else None
-
-
-def packed_trees(network: Network, packed: dict[str, Any], *, symmetry: Symmetry | None) -> Trees:
-    """The columns that the native packer returned.
-
-    Raises:
-        CoppiceError: If it found that the units violate a cut.
-    """
-    topology = network.topology
-    if len(packed["violated"]):
-        names = ", ".join(topology.node_ids[v] for v in packed["violated"][:4].tolist())
-        msg = f"the links into {{{names}, ...}} carry fewer trees than must enter: this is an error in the bound."
-        raise CoppiceError(msg)
-    return Trees(
-        root=packed["tree_root"],
-        weight=packed["tree_weight"],
-        phase=Phase.BROADCAST,
-        start=packed["tree_start"],
-        edge_src=packed["edge_src"],
-        edge_dst=packed["edge_dst"],
-        edge_path=packed["edge_path"],
-        path_start=packed["path_start"],
-        path_nodes=packed["path_nodes"],
-        symmetry=symmetry,
-    )
-
-
-def same_weight(*phases: Trees) -> list[Trees]:
-    """The phases with weights scaled so that each sums to the same total."""
-    totals = [int(trees.weight.sum()) * trees.num_images for trees in phases]
-    common = lcm(*totals)
-    if common >= 2**62:
-        msg = "the two phases need trees in units below 2^62: round the rates (`--round 3`)."
-        raise InputError(msg)
-    return [
-        Trees(**{**vars(trees), "weight": trees.weight * (common // total)})
-        for trees, total in zip(phases, totals, strict=True)
-    ]
-
-
-def forest_of(problem: Problem, phases: list[Trees]) -> Forest:
-    """One forest of all ``phases``, in their order; templates stay templates only where they are too many."""
-    edges = sum(len(trees.edge_src) * trees.num_images for trees in phases)
-    mixed = len({trees.symmetry for trees in phases}) > 1  # symmetries compare by identity
-    forest = joined(problem, [written_out(problem, trees) for trees in phases] if mixed else phases)
-    return expanded(forest) if edges <= WRITTEN_OUT else forest
-
-
-def written_out(problem: Problem, trees: Trees) -> Trees:
-    """One phase with its templates written out."""
-    forest = expanded(joined(problem, [trees]))
-    return Trees(
-        root=forest.tree_root,
-        weight=forest.tree_weight,
-        phase=trees.phase,
-        start=forest.tree_start,
-        edge_src=forest.edge_src,
-        edge_dst=forest.edge_dst,
-        edge_path=forest.edge_path,
-        path_start=forest.path_start,
-        path_nodes=forest.path_nodes,
-    )
-
-
-def joined(problem: Problem, phases: list[Trees]) -> Forest:
-    """The columns of all ``phases``, one after the other."""
-    paths = np.cumsum([0] + [len(trees.path_start) - 1 for trees in phases])
-    return Forest(
-        topology=problem.topology,
-        collective=problem.collective,
-        tree_root=np.concatenate([trees.root for trees in phases]),
-        tree_weight=np.concatenate([trees.weight for trees in phases]),
-        tree_phase=np.concatenate([np.full(len(trees.root), trees.phase, dtype=np.int8) for trees in phases]),
-        tree_start=joined_starts([trees.start for trees in phases]),
-        edge_src=np.concatenate([trees.edge_src for trees in phases]),
-        edge_dst=np.concatenate([trees.edge_dst for trees in phases]),
-        edge_path=np.concatenate(
-            [trees.edge_path + np.int32(first) for trees, first in zip(phases, paths[:-1], strict=True)]
-        ),
-        path_start=joined_starts([trees.path_start for trees in phases]),
-        path_nodes=np.concatenate([trees.path_nodes for trees in phases]),
-        symmetry=phases[0].symmetry,
-    )
-
-
-def joined_starts(starts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Segment starts of concatenated columns."""
-    lengths = np.concatenate([np.diff(start) for start in starts])
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
