@@ -153,7 +153,8 @@ TEST(cuts_count_all_images_of_a_template) {
   Dice dice(12);
   std::pair<int, int> counts;
   std::vector<SymmetricNetwork> networks{torus({5}, {1}), torus({3, 4}, {1, 2}), torus({2, 2, 3}, {1, 1, 1}),
-                                         turning_boxes(2, 3, 10, 1), turning_boxes(3, 2, 1, 4)};
+                                         turning_boxes(2, 3, 10, 1), turning_boxes(3, 2, 1, 4),
+                                         turning_leaves(3, 2, 1, 1), ring_of_switches(5, 1, 1)};
   for (const SymmetricNetwork& network : networks) {
     for (int trial = 0; trial < 20; ++trial) {
       auto [allowed, barred] = compare_with_definitions(network, dice);

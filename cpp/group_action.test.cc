@@ -44,17 +44,16 @@ TEST(differences_in_large_groups_do_not_overflow) {
 TEST(steps_are_the_images_that_share_an_arc) {
   SymmetricNetwork boxes = turning_boxes(2, 3, 10, 1);
   CHECK_EQ(boxes.action.order, 6);
-  CHECK_EQ(boxes.action.num_orbits, 4);    // plane, switches, GPUs, NICs
+  CHECK_EQ(boxes.action.num_orbits, 4);  // plane, switches, GPUs, NICs
   CHECK_EQ(boxes.action.num_classes(), 6);
   for (Amount step : boxes.action.step) CHECK_EQ(step, 1);
-  // One GPU per box: the boxes turn by Z4 as two pairs, so that two images meet on every arc of the switches.
-  std::vector<std::int32_t> orbit{0, 0, 0, 0, 1, 1}, arcs{0, 0, 0, 0, 1, 1};
-  std::vector<Amount> element{0, 1, 2, 3, 0, 1};
-  GroupAction action = GroupAction::of(std::vector<Amount>{4}, orbit, element, arcs);
-  CHECK_EQ(action.num_orbits, 2);
-  CHECK_EQ(action.num_classes(), 2);
-  CHECK_EQ(action.step[0], 1);
-  CHECK_EQ(action.step[1], 2);
+  SymmetricNetwork leaves = turning_leaves(2, 3, 10, 1);
+  CHECK_EQ(leaves.action.num_orbits, 3);
+  CHECK_EQ(leaves.action.num_classes(), 4);
+  for (Arc e = 0; e < leaves.network.num_arcs(); ++e) {
+    bool at_top = leaves.network.tail[e] == 0 || leaves.network.head[e] == 0;
+    CHECK_EQ(leaves.action.step[leaves.action.cls[e]], at_top ? 3 : 1);
+  }
 }
 
 TEST(elements_of_tori_send_the_first_vertex_there) {

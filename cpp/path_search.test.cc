@@ -89,6 +89,20 @@ TEST(paths_are_found_exactly_where_there_are_any) {
   CHECK(found > 1000 && none > 500);
 }
 
+TEST(a_longer_way_that_spares_a_cut_is_kept) {
+  // u is met first by way of v, which enters the set {v, far}; from u the set is entered again, and once is all it bears.
+  Network network;
+  Vertex root = network.add(true), far = network.add(true);
+  Vertex s = network.add(false), t = network.add(false), u = network.add(false), v = network.add(false);
+  network.arc(root, v, 1), network.arc(v, u, 1);                          // enters the set and leaves it
+  network.arc(root, s, 1), network.arc(s, t, 1), network.arc(t, u, 1);  // does not
+  network.arc(u, far, 1);
+  Searching search(network);
+  search.cuts.add({v, far}, 0);
+  search.tree.start(root, 1);
+  CHECK((search.search.find(search.tree, {}) == std::vector<Arc>{2, 3, 4, 5}));
+}
+
 TEST(a_mesh_of_switches_without_a_way_out_is_left_soon) {
   Network network;
   Vertex root = network.add(true), far = network.add(true), first = network.num_vertices();

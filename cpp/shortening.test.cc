@@ -150,3 +150,20 @@ TEST(a_chain_becomes_a_star_where_there_is_room) {
   shorten_trees(network.graph(), plain.action, network.terminal, residual, trees);
   CHECK_EQ(depth_by_definition(network, 0, trees[0].arcs).height, 1);
 }
+
+TEST(a_tree_that_would_grow_deeper_stays) {
+  // Growing again takes the wide way w -> b, from which c is three hops away instead of two.
+  Network network;
+  Vertex r = network.add(true), a = network.add(true), b = network.add(true), c = network.add(true), w = network.add(false);
+  network.arc(r, w, 1), network.arc(w, a, 1), network.arc(a, b, 1), network.arc(a, c, 1);
+  network.arc(w, b, 2), network.arc(b, a, 1), network.arc(r, c, 0);
+  Tree tree{r, 1, {0, 1, 2, 3}, {{0, 1}, {1, 1}, {2, 1}, {3, 1}}};
+  SymmetricNetwork plain = without_symmetry(network);
+  std::vector<Amount> residual = network.capacity;
+  charge(tree, residual, -1);
+  std::vector<Amount> before = residual;
+  std::vector<Tree> trees{tree};
+  shorten_trees(network.graph(), plain.action, network.terminal, residual, trees);
+  CHECK(trees[0].arcs == tree.arcs);
+  CHECK(residual == before);
+}

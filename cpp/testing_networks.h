@@ -215,6 +215,38 @@ inline SymmetricNetwork turning_boxes(int num_boxes, int gpus, Amount inside, Am
   return symmetric(boxes(num_boxes, gpus, 1, inside, outside, true), {num_boxes, gpus}, map);
 }
 
+/// A tree of switches: a top, leaves below it and GPUs below these. Exchanging leaves and turning the GPUs of all, as
+/// many images meet on a link of the top as a leaf has GPUs.
+inline SymmetricNetwork turning_leaves(int num_leaves, int gpus, Amount up, Amount down) {
+  Network network;
+  Vertex top = network.add(false);
+  for (int leaf = 0; leaf < num_leaves; ++leaf) {
+    Vertex at = network.add(false);
+    network.link(at, top, up);
+    for (int i = 0; i < gpus; ++i) network.link(network.add(true), at, down);
+  }
+  return symmetric(std::move(network), {num_leaves, gpus}, [num_leaves, gpus](Amount g, Vertex v) {
+    if (v == 0) return v;
+    int leaf = (v - 1) / (1 + gpus), at = (v - 1) % (1 + gpus);
+    int image_leaf = static_cast<int>((leaf + g % num_leaves) % num_leaves);
+    int image_at = at == 0 ? 0 : 1 + static_cast<int>((at - 1 + g / num_leaves) % gpus);
+    return static_cast<Vertex>(1 + image_leaf * (1 + gpus) + image_at);
+  });
+}
+
+/// A ring of switches with a GPU each, turning: a path along the ring takes arcs of one class many times.
+inline SymmetricNetwork ring_of_switches(int length, Amount along, Amount down) {
+  Network network;
+  for (int v = 0; v < 2 * length; ++v) network.add(v < length);
+  for (Vertex v = 0; v < length; ++v) {
+    network.link(v, length + v, down);
+    network.link(length + v, length + (v + 1) % length, along);
+  }
+  return symmetric(std::move(network), {length}, [length](Amount g, Vertex v) {
+    return static_cast<Vertex>(v / length * length + (v + g) % length);
+  });
+}
+
 /// DGX A100: 8 GPUs on NVSwitch at 300 GB/s each, a NIC of 25 GB/s per GPU on one of two switches.
 inline Network dgx_a100(int num_boxes) { return boxes(num_boxes, 8, 2, 300, 25, true); }
 
