@@ -11,7 +11,7 @@ import pytest
 
 from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
-from coppice.planners import packed as forest_planner
+from coppice.planners import packed
 from coppice.planners.forest import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
@@ -76,7 +76,7 @@ ORDER = dict(zip(NAMES, (order for *_, order in PRESETS), strict=True))
 def plan_templates(problem: Problem) -> Forest:
     """Plan without writing templates out, however small they are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forest_planner, "WRITTEN_OUT", 0)
+        patch.setattr(packed, "WRITTEN_OUT", 0)
         return plan_forest(problem)
 
 

@@ -19,7 +19,7 @@ import pytest
 from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners import packed as forest_planner
+from coppice.planners import forest, packed
 from coppice.planners.forest import plan_forest
 from coppice.planners.planning import plan
 from coppice.schedule import images
@@ -90,7 +90,7 @@ class TestPresets:
         self, name: str, collective: Collective, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = planned(name, collective)
-        monkeypatch.setattr(forest_planner, "pack_with_symmetry", lambda *_: None)
+        monkeypatch.setattr(forest, "pack_with_symmetry", lambda *_: None)
         plain = plan_forest(made.problem)
         assert plain.symmetry is None
         assert forest_loads(plain).inv_rate == forest_loads(forest_in(made)).inv_rate
@@ -279,7 +279,7 @@ def test_plan_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Users see the same figures whether trees are listed or not."""
     problem = Problem(topology=preset("dgx-a100 2"), collective=Collective.ALL_REDUCE)
     plain = plan(problem)
-    monkeypatch.setattr(forest_planner, "WRITTEN_OUT", 0)
+    monkeypatch.setattr(packed, "WRITTEN_OUT", 0)
     result = plan(problem)
     assert forest_in(plain.plan).symmetry is None
     assert forest_in(result.plan).num_images == 16
