@@ -15,10 +15,12 @@
 // lowered or given back until it holds: slack only falls as trees are added, so this restores (I). The batch doubles
 // while checks pass. A tree that gets stuck half-way is checked together with the state (an extra source feeds what
 // it has reached): a violated cut is learned and the tree restarts; otherwise the tree is right so far and only the
-// search for a path failed: its multiplicity is halved, and at 1 every path is tried (exhaustive_step).
+// search for a path failed: its multiplicity is halved, and at 1 the search becomes exact (path_search.h).
 //
 // With a group of automorphisms (group_action.h) the same code packs templates: one tree for one root per orbit stands
-// for all its images. Then a packing need not exist for given multiplicities, and the result says so.
+// for all its images. Then a packing need not exist for given multiplicities, and the result says so. A template that is
+// stuck cannot be checked half-way (each image would need a source of its own), so the packer starts from the tight cuts
+// and moves vertices between classes of arcs (TreeGrower::exchange).
 #pragma once
 
 #include <cstdint>
