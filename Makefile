@@ -13,7 +13,7 @@ TEST_SOURCES := $(wildcard cpp/*.test.cc)
 TEST_OBJECTS := $(patsubst cpp/%.cc,build/sanitized/%.o,$(CORE_SOURCES) $(TEST_SOURCES))
 SANITIZE := -std=c++20 -O1 -g -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
-.PHONY: help demo setup test test-cpp test-python test-slow lint docs bench wheel clean
+.PHONY: help demo setup test test-cpp test-python test-slow lint docs bench bench-cpp wheel clean
 
 help:
 	@echo "make demo       plan an all-reduce for two DGX A100 boxes (sets up .venv, no torch)"
@@ -21,6 +21,7 @@ help:
 	@echo "make test       setup, then lint, types, C++ tests (ASan + UBSan) and Python tests"
 	@echo "make test-slow  the tests marked slow"
 	@echo "make bench      the tables of benchmarks/ (minutes)"
+	@echo "make bench-cpp  the core's own times against their goals"
 	@echo "make docs       regenerate the generated pages of docs/"
 	@echo "make wheel      a wheel in dist/"
 
@@ -73,6 +74,13 @@ test: setup lint test-cpp test-python
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+
+build/%.perf: cpp/%.perf.cc $(CORE_SOURCES) $(wildcard cpp/*.h)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++20 -O3 -DNDEBUG -Icpp $< $(CORE_SOURCES) -pthread -o $@
+
+bench-cpp: $(patsubst cpp/%.cc,build/%,$(wildcard cpp/*.perf.cc))
+	@for perf in $^; do ./$$perf || exit 1; done
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/forest.py
