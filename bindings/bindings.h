@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,24 @@ using Column = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <class T>
 std::span<const T> view(const Column<T>& column) {
   return {column.data(), column.size()};
+}
+
+/// Throws std::invalid_argument unless a column has the length that another one sets.
+inline void check_length(const char* name, std::size_t found, std::size_t expected) {
+  if (found == expected) return;
+  throw std::invalid_argument(std::string(name) + " must have " + std::to_string(expected) + " entries, found " +
+                              std::to_string(found));
+}
+
+/// The terminals of a graph as bytes, after the lengths of its columns are checked.
+inline std::vector<std::uint8_t> checked_terminals(coppice::Vertex num_nodes, const Column<coppice::Vertex>& src,
+                                                   const Column<coppice::Vertex>& dst, const Column<coppice::Amount>& cap,
+                                                   const Column<coppice::Amount>& per_node, const Column<bool>& terminal) {
+  check_length("dst", dst.size(), src.size());
+  check_length("cap", cap.size(), src.size());
+  check_length("the column per node", per_node.size(), static_cast<std::size_t>(num_nodes));
+  check_length("terminal", terminal.size(), static_cast<std::size_t>(num_nodes));
+  return {terminal.data(), terminal.data() + terminal.size()};
 }
 
 /// A new numpy array that owns `values`.

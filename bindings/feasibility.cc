@@ -21,7 +21,7 @@ void init_feasibility(nb::module_& m) {
       "violated_cuts",
       [](Vertex num_nodes, Column<Vertex> src, Column<Vertex> dst, Column<Amount> cap, Column<Amount> supply,
          Column<bool> terminal, Amount demand, std::size_t limit) {
-        std::vector<std::uint8_t> terminals(terminal.data(), terminal.data() + terminal.size());
+        auto terminals = checked_terminals(num_nodes, src, dst, cap, supply, terminal);
         auto sets = stoppable([&](const StopFlag& stop) {
           Digraph graph(num_nodes, view(src), view(dst));
           return FeasibilityCheck<Amount>(graph, terminals).violated(view(cap), view(supply), demand, limit, stop);
@@ -37,7 +37,7 @@ void init_feasibility(nb::module_& m) {
       "cut_bound",
       [](Vertex num_nodes, Column<Vertex> src, Column<Vertex> dst, Column<Amount> cap, Column<Amount> weight,
          Column<bool> terminal) {
-        std::vector<std::uint8_t> terminals(terminal.data(), terminal.data() + terminal.size());
+        auto terminals = checked_terminals(num_nodes, src, dst, cap, weight, terminal);
         CutBound bound = stoppable([&](const StopFlag& stop) {
           Digraph graph(num_nodes, view(src), view(dst));
           return cut_bound(graph, terminals, view(weight), view(cap), stop);

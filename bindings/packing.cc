@@ -110,7 +110,7 @@ void init_packing(nb::module_& m) {
       "pack_trees",
       [](Vertex num_nodes, Column<Vertex> src, Column<Vertex> dst, Column<Amount> cap, Column<Amount> roots, Column<bool> terminal,
          bool always_exhaustive) {
-        std::vector<std::uint8_t> terminals(terminal.data(), terminal.data() + terminal.size());
+        auto terminals = checked_terminals(num_nodes, src, dst, cap, roots, terminal);
         Columns columns;
         Packing packing = stoppable([&](const StopFlag& stop) {
           Digraph graph(num_nodes, view(src), view(dst));
@@ -128,7 +128,10 @@ void init_packing(nb::module_& m) {
       "pack_templates",
       [](Vertex num_nodes, Column<Vertex> src, Column<Vertex> dst, Column<Amount> cap, Column<Amount> roots, Column<bool> terminal,
          Column<Amount> orders, Column<std::int32_t> node_orbit, Column<Amount> node_element, Column<std::int32_t> link_orbit) {
-        std::vector<std::uint8_t> terminals(terminal.data(), terminal.data() + terminal.size());
+        auto terminals = checked_terminals(num_nodes, src, dst, cap, roots, terminal);
+        check_length("node_orbit", node_orbit.size(), static_cast<std::size_t>(num_nodes));
+        check_length("node_element", node_element.size(), static_cast<std::size_t>(num_nodes));
+        check_length("link_orbit", link_orbit.size(), src.size());
         Columns columns;
         Packing packing = stoppable([&](const StopFlag& stop) {
           Digraph graph(num_nodes, view(src), view(dst));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 
 namespace coppice {
 
@@ -19,6 +20,9 @@ GroupAction GroupAction::trivial(const Digraph& graph) {
 
 GroupAction GroupAction::of(std::span<const Amount> orders, std::span<const std::int32_t> vertex_orbit,
                             std::span<const Amount> vertex_element, std::span<const std::int32_t> arc_orbit) {
+  auto negative = [](std::int32_t orbit) { return orbit < 0; };
+  if (std::any_of(vertex_orbit.begin(), vertex_orbit.end(), negative) || std::any_of(arc_orbit.begin(), arc_orbit.end(), negative))
+    throw std::invalid_argument("orbit numbers must be 0 or more");
   GroupAction action;
   action.radix.assign(orders.begin(), orders.end());
   for (Amount n : orders) action.order *= n;
