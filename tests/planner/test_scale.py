@@ -104,6 +104,33 @@ class TestThousandGpus:
         assert report.inv_rate == 1016 / (15 * Fraction(25, 2))  # into the box with the slow card
 
     @pytest.mark.slow
+    @pytest.mark.parametrize(("spec", "count"), [("mi250", 64), ("dgx-h100", 128)])
+    def test_one_link_at_half_rate(self, spec: str, count: int) -> None:
+        topology = resolve(spec, boxes=count)
+        e = topology.num_links // 3
+        ends = [topology.node_ids[v] for v in (topology.src[e], topology.dst[e])]
+        problem = Problem(
+            topology=set_link_rate(topology, *ends, "50%", one_way=True), collective=Collective.ALL_GATHER
+        )
+        assert verified(problem, plan_forest(problem)).optimal
+
+    @pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE], ids=str)
+    def test_single_root(self, collective: Collective) -> None:
+        """A box takes in as much as its 8 cards can, a GPU more than that."""
+        problem = posed(resolve("dgx-a100", boxes=128), collective, 5)
+        assert verified(problem, plan_forest(problem)).inv_rate == Fraction(1, 200)
+
+    @pytest.mark.slow
+    def test_random_shares(self) -> None:
+        choose = random.Random(1024)
+        weights = tuple(choose.randint(0, 9) for _ in range(1024))
+        problem = Problem(
+            topology=resolve("dgx-a100", boxes=128), collective=Collective.ALL_GATHER, weights=weights
+        )
+        least = min(sum(weights[box * 8 : box * 8 + 8]) for box in range(128))
+        assert verified(problem, plan_forest(problem)).inv_rate == Fraction(sum(weights) - least, 200)
+
+    @pytest.mark.slow
     def test_one_box_with_fewer_gpus(self) -> None:
         whole = resolve("dgx-a100", boxes=128)
         topology = subset(whole, list(range(1021)))
