@@ -57,6 +57,16 @@ def vertices(forest: Forest, phase: Phase) -> set[int]:
     return {*trees.tolist(), *forest.edge_src[rows].tolist(), *forest.edge_dst[rows].tolist()}
 
 
+def check_no_idle_switch(forest: Forest) -> None:
+    """A switch that a broadcast tree enters passes the data on; one that a reduce tree leaves was given some."""
+    rank = forest.topology.rank
+    for tree in range(forest.num_trees):
+        ends = [(src, dst) for src, dst, _ in forest.edges(tree)]
+        senders, receivers = {src for src, _ in ends}, {dst for _, dst in ends}
+        idle = [v for v in senders ^ receivers if rank[v] < 0]
+        assert not idle, f"tree {tree} ends or begins at {[forest.topology.node_ids[v] for v in idle]}"
+
+
 def plain_time(problem: Problem) -> Fraction:
     found = bound(problem)
     return found.inv_rate if found.attainable is None else found.attainable
@@ -78,6 +88,7 @@ def checked_time(problem: Problem, forest: Forest) -> Fraction:
         used = vertices(forest, phase)
         barred = {v for v in used if topology.rank[v] < 0 and not flag[v]}
         assert not barred, f"{phase.name} trees branch at {[topology.node_ids[v] for v in barred]}"
+    check_no_idle_switch(forest)
     again = decode_plan(encode_plan(made), name="plan.json")
     assert verify(again).ok
     return inv_rate

@@ -113,9 +113,8 @@ def in_network_optimum(plain: Bound) -> Bound:
     return replace(
         plain,
         inv_rate=inv_rate,
-        cut=plain.cut
-        if inv_rate <= plain.inv_rate
-        else (),  # a cut alone says nothing of what cannot be copied
+        # a cut proves nothing beyond the bound by cuts: it does not know what a switch cannot copy
+        cut=plain.cut if inv_rate <= plain.inv_rate else (),
         attainable=None,
         alternatives={**plain.alternatives, "without in-network": plain.attainable or plain.inv_rate},
         method="upper bound with switches that copy or add",
