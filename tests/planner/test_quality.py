@@ -34,7 +34,7 @@ from reference.heights import heights, mean_height
 from reference.network import supply_of
 from reference.oracle import ENTRIES, NAMES, oracle_topology
 from reference.plans import judged_inv_rate
-from reference.strategies import BALANCED_FAMILIES, seeded_problem
+from reference.strategies import BALANCED_FAMILIES, UNBALANCED_FAMILIES, seeded_problem
 from shared_data import needs_shared
 
 
@@ -245,6 +245,31 @@ class TestToleranceInTrees:
                     assert wanted % per_root(problem, forest) == 0, f"seed {seed}, tolerance {tolerance}"
         assert compared >= 25
 
+    @pytest.mark.parametrize("block", range(6))
+    def test_no_smaller_number_will_do_where_switches_are_short_of_input(self, block: int) -> None:
+        for seed in range(block * 10, block * 10 + 10):
+            problem = seeded_problem(seed, UNBALANCED_FAMILIES, 8)
+            best = bound(problem).attainable
+            assert best is not None
+            for tolerance in (Fraction(1, 100), Fraction(1, 10), Fraction(1, 3)):
+                forest = plan_forest(problem, tolerance=tolerance)
+                assert judged_inv_rate(problem, forest) <= best * (1 + tolerance)
+                for trees in range(1, min(per_root(problem, forest), 20)):
+                    fewer = forest_loads(plan_forest(problem, trees=trees), problem.weights).inv_rate
+                    assert fewer > best * (1 + tolerance), f"seed {seed}, {tolerance}, {trees} trees"
+
+    @pytest.mark.parametrize("rates", [(1, 1, 2), (1, 2, 3), (Fraction(1, 10), 1, 1), (1, 1, 3, 3)])
+    def test_all_reduce_that_two_phases_do_not_reach(self, rates: tuple[Fraction | int, ...]) -> None:
+        links = [
+            Link(src=f"g{i}", dst=f"g{(i + 1) % len(rates)}", gb_per_s=Fraction(rate))
+            for i, rate in enumerate(rates)
+        ]
+        topology = Topology.of("uneven ring", [Node(id=f"g{i}") for i in range(len(rates))], links)
+        problem = Problem(topology=topology, collective=Collective.ALL_REDUCE)
+        for tolerance in TOLERANCES:
+            reached = judged_inv_rate(problem, plan_forest(problem, tolerance=tolerance))
+            assert reached <= bound(problem).inv_rate * (1 + tolerance)
+
     @pytest.mark.parametrize("collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER], ids=str)
     @pytest.mark.parametrize("name", ["mi250", "dgx-a100"])
     def test_two_boxes_within_one_percent(self, name: str, collective: Collective) -> None:
@@ -286,4 +311,17 @@ def test_few_trees_on_a_ring_with_odd_rates() -> None:
     problem = all_gather(Topology.of("odd ring", [Node(id=f"g{i}") for i in range(4)], links))
     forest = plan_forest(problem, tolerance=Fraction(1, 100))
     assert per_root(problem, forest) <= 100
+    assert judged_inv_rate(problem, forest) <= bound(problem).inv_rate * Fraction(101, 100)
+
+
+def test_few_trees_where_the_exact_number_is_beyond_all_integers() -> None:
+    """The refusal of the exact plan names a way out, and it is one."""
+    rates = [2**57 - i for i in (1, 3, 7, 13, 25, 31, 57, 63)]
+    links = [
+        Link(src=f"g{i}", dst=f"g{(i + 1) % 8}", gb_per_s=Fraction(rate)) for i, rate in enumerate(rates)
+    ]
+    problem = all_gather(Topology.of("wide ring", [Node(id=f"g{i}") for i in range(8)], links))
+    with pytest.raises(InputError, match="auto:1%"):
+        plan_forest(problem)
+    forest = plan_forest(problem, tolerance=Fraction(1, 100))
     assert judged_inv_rate(problem, forest) <= bound(problem).inv_rate * Fraction(101, 100)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from coppice import _core
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.network import Network
-from coppice.bounds.tree_units import TreeUnits, exact_units, floor_units
+from coppice.bounds.tree_units import TreeUnits, exact_trees, floor_units
 from coppice.errors import InputError
 
 __all__ = ["FixedTrees", "fixed_trees", "next_breakpoint", "smallest_trees", "violations"]
@@ -138,7 +138,7 @@ def smallest_trees(network: Network, tolerance: Fraction, *, optimum: Fraction) 
     if tolerance < 0:
         msg = f"expected a tolerance >= 0, found {tolerance}: write for instance `--trees auto:1%`."
         raise InputError(msg)
-    exact = exact_units(network, optimum).trees
+    exact = exact_trees(network, optimum)
     for trees in range(1, exact):
         found = fixed_trees(network, trees, optimum=optimum)
         if found.balanced and found.inv_rate <= optimum * (1 + tolerance):

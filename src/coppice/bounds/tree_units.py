@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coppice.bounds.network import Network
 from coppice.errors import InputError
 
-__all__ = ["TreeUnits", "exact_units", "floor_units"]
+__all__ = ["TreeUnits", "exact_trees", "exact_units", "floor_units"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,10 +43,15 @@ def exact_units(network: Network, inv_rate: Fraction) -> TreeUnits:
     Raises:
         InputError: If the integers do not fit 62 bits.
     """
+    trees = exact_trees(network, inv_rate)
+    return floor_units(network, trees=trees, scale=trees * inv_rate)
+
+
+def exact_trees(network: Network, inv_rate: Fraction) -> int:
+    """The least k that reaches ``inv_rate`` with an integral number of trees on every link, however large."""
     topology = network.topology
     needed = (inv_rate / topology.denominator).denominator
-    trees = needed // gcd(needed, *topology.capacity.tolist())
-    return floor_units(network, trees=trees, scale=trees * inv_rate)
+    return needed // gcd(needed, *topology.capacity.tolist())
 
 
 def floor_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnits:

@@ -14,17 +14,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coppice.bounds.fixed_trees import fixed_trees, smallest_trees
+from coppice.bounds.fixed_trees import fixed_trees
 from coppice.bounds.network import Network
 from coppice.bounds.optimum import bound
 from coppice.bounds.result import Bound, Problem
-from coppice.bounds.tree_units import TreeUnits, exact_units
+from coppice.bounds.tree_units import TreeUnits, exact_trees, exact_units
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.packed import Trees, forest_of, pack, same_weight
+from coppice.planners.packed import Trees, forest_of, joined, pack, same_weight
 from coppice.planners.rounding import balanced_units
 from coppice.planners.templates import pack_with_symmetry
 from coppice.schedule.forest import Forest
+from coppice.schedule.loads import forest_loads
 from coppice.topology.model import common_denominator, scaled
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def plan_forest(
     """Plan ``problem`` with spanning trees.
 
     An all-reduce is planned in two phases (reduce-scatter, all-gather) or with its own root rates, whichever is
-    faster; with a given number of trees always in two phases.
+    faster; with a given number of trees always in two phases, and within a tolerance in two phases if they are.
 
     Args:
         problem: Any collective but all_to_all.
@@ -70,16 +71,33 @@ def plan_forest(
         msg = "all_to_all is not made of spanning trees: plan it with the all_to_all planner."
         raise InputError(msg)
     if collective is Collective.ALL_REDUCE:
-        if trees is None and tolerance is None:
-            optimum = bound(problem) if optimum is None else optimum
-            if optimum.combined is not None:
-                return forest_of(problem, combined_trees(problem, optimum.combined))
-        phases = [
-            phase_trees(replace(problem, collective=phase), trees, tolerance, None)
-            for phase in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
-        ]
-        return forest_of(problem, same_weight(*phases))
+        return plan_all_reduce(problem, trees, tolerance, optimum)
     return forest_of(problem, [phase_trees(problem, trees, tolerance, optimum)])
+
+
+def plan_all_reduce(
+    problem: Problem, trees: int | None, tolerance: Fraction | None, optimum: Bound | None
+) -> Forest:
+    """Trees of an all-reduce, in two phases or with its own root rates."""
+    combined = None
+    if trees is None:
+        optimum = bound(problem) if optimum is None else optimum
+        combined = optimum.combined
+        if combined is not None and tolerance is None:
+            return forest_of(problem, combined_trees(problem, combined))
+    phases = [
+        phase_trees(replace(problem, collective=phase), trees, tolerance, None)
+        for phase in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    ]
+    forest = forest_of(problem, same_weight(*phases))
+    if (
+        combined is None
+        or combined.rate is None
+        or tolerance is None
+        or forest_loads(forest).inv_rate * combined.rate <= 1 + tolerance
+    ):
+        return forest
+    return forest_of(problem, combined_trees(problem, combined))
 
 
 def phase_trees(
@@ -92,15 +110,37 @@ def phase_trees(
     if optimum.capacity is not None:
         network = network.limited(optimum.capacity)
     best = optimum.inv_rate if optimum.attainable is None else optimum.attainable
-    if trees is None and tolerance is None:
-        units = exact_units(network, best)
-    else:
-        fixed = (
-            fixed_trees(network, trees, optimum=best)
-            if trees is not None
-            else smallest_trees(network, tolerance or Fraction(0), optimum=best)
-        )
-        units = balanced_units(network, trees=fixed.trees, scale=fixed.inv_rate * fixed.trees)
+    if trees is not None:
+        least = fixed_trees(network, trees, optimum=best).inv_rate
+        return laid(problem, network, balanced_units(network, trees=trees, scale=least * trees))
+    if tolerance is not None:
+        return fewest_trees(problem, network, best, tolerance)
+    return laid(problem, network, exact_units(network, best))
+
+
+def fewest_trees(problem: Problem, network: Network, best: Fraction, tolerance: Fraction) -> Trees:
+    """The least number of trees whose counted time is within ``tolerance`` of ``best``.
+
+    Raises:
+        InputError: If the tolerance is negative.
+    """
+    if tolerance < 0:
+        msg = f"expected a tolerance >= 0, found {tolerance}: write for instance `--trees auto:1%`."
+        raise InputError(msg)
+    most = best * (1 + tolerance)
+    whole = Network.of(problem)  # without the limits that a switch short of input sets: a quick test
+    for trees in range(1, exact_trees(network, best)):
+        if fixed_trees(whole, trees, optimum=best).inv_rate > most:
+            continue
+        least = fixed_trees(network, trees, optimum=best).inv_rate
+        found = laid(problem, network, balanced_units(network, trees=trees, scale=least * trees))
+        if forest_loads(joined(problem, [found]), problem.weights).inv_rate <= most:
+            return found
+    return laid(problem, network, exact_units(network, best))
+
+
+def laid(problem: Problem, network: Network, units: TreeUnits) -> Trees:
+    """The trees of ``units`` on physical paths, in the direction of the data."""
     packed = pack_with_symmetry(problem, network, units)
     if packed is None:
         packed = pack(network, units)
