@@ -1,8 +1,9 @@
 """What each collective means, its names in other dialects, and its bus-bandwidth factor.
 
 M is the size of the collective's large buffer in bytes: the all-gather output, the reduce-scatter input, the buffer
-of all-reduce, broadcast and reduce, the send buffer of one rank in all-to-all. ``time = inv_rate * shard`` with the
-shard of :meth:`Collective.shards`, and ``algbw = M / time``, as nccl-tests reports it.
+of all-reduce, broadcast and reduce, the send buffer of one rank in all-to-all, what the root of a gather receives and
+the root of a scatter sends (its own block counted), nothing in a barrier. ``time = inv_rate * shard`` with the shard
+of :meth:`Collective.shards`, and ``algbw = M / time``, as nccl-tests reports it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ __all__ = ["Collective", "Dialects"]
 
 @dataclass(frozen=True, slots=True)
 class Dialects:
-    """One collective's name in the ecosystems that Coppice talks to."""
+    """One collective's name in the ecosystems that Coppice talks to; None where one does not know it."""
 
-    nccl: str
+    nccl: str | None
     torch: str
     mpi: str
-    msccl_xml: str
-    rccl_xml: str
+    msccl_xml: str | None
+    rccl_xml: str | None
     mscclpp_json: str | None
     chakra: str
-    nccl_tests: str
+    nccl_tests: str | None
 
 
 class Collective(enum.StrEnum):
@@ -41,6 +42,9 @@ class Collective(enum.StrEnum):
     BROADCAST = "broadcast"
     REDUCE = "reduce"
     ALL_TO_ALL = "all_to_all"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    BARRIER = "barrier"
 
     @property
     def dialects(self) -> Dialects:
@@ -49,8 +53,8 @@ class Collective(enum.StrEnum):
 
     @property
     def rooted(self) -> bool:
-        """One rank is special: broadcast and reduce."""
-        return self in (Collective.BROADCAST, Collective.REDUCE)
+        """One rank is special: broadcast, reduce, gather and scatter."""
+        return self in (Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER)
 
     @property
     def reduces(self) -> bool:
@@ -60,7 +64,12 @@ class Collective(enum.StrEnum):
     @property
     def sharded(self) -> bool:
         """A shard is M / N (or M / sum of the weights); otherwise it is M."""
-        return self in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
+        return self not in (
+            Collective.ALL_REDUCE,
+            Collective.BROADCAST,
+            Collective.REDUCE,
+            Collective.BARRIER,
+        )
 
     def shards(self, ranks: int, weights: tuple[int, ...] | None = None) -> int:
         """Number of shards in M: N, the sum of the weights, or 1."""
@@ -70,7 +79,7 @@ class Collective(enum.StrEnum):
 
     def busbw_factor(self, ranks: int) -> Fraction:
         """Factor from algbw to busbw, as in the document PERFORMANCE of nccl-tests."""
-        if self.rooted or ranks < 1:
+        if self in (Collective.BROADCAST, Collective.REDUCE, Collective.BARRIER) or ranks < 1:
             return Fraction(1)
         if self is Collective.ALL_REDUCE:
             return Fraction(2 * (ranks - 1), ranks)
@@ -137,5 +146,35 @@ _DIALECTS = {
         mscclpp_json="alltoall",
         chakra="ALL_TO_ALL",
         nccl_tests="alltoall_perf",
+    ),
+    Collective.GATHER: Dialects(
+        nccl="ncclGather",
+        torch="gather",
+        mpi="MPI_Gather",
+        msccl_xml=None,
+        rccl_xml="gather",
+        mscclpp_json=None,
+        chakra="GATHER",
+        nccl_tests="gather_perf",
+    ),
+    Collective.SCATTER: Dialects(
+        nccl="ncclScatter",
+        torch="scatter",
+        mpi="MPI_Scatter",
+        msccl_xml=None,
+        rccl_xml="scatter",
+        mscclpp_json=None,
+        chakra="SCATTER",
+        nccl_tests="scatter_perf",
+    ),
+    Collective.BARRIER: Dialects(
+        nccl=None,
+        torch="barrier",
+        mpi="MPI_Barrier",
+        msccl_xml=None,
+        rccl_xml=None,
+        mscclpp_json=None,
+        chakra="BARRIER",
+        nccl_tests=None,
     ),
 }

@@ -1,9 +1,13 @@
 """The schedule: what every planner returns and every consumer takes.
 
-A schedule moves *chunks* of *slots* between ranks. Slots are the R blocks of all-gather, reduce-scatter and
-all-reduce, R x R blocks (source * R + destination) of all-to-all, and one block otherwise. Chunks of a slot lie in
-id order and their shares add up to one. Transfers are topologically ordered rows: a transfer sends the value that
-(chunk, src) holds after all earlier rows into it, not counting rows of its own step.
+A schedule moves *chunks* of *slots* between ranks. Slots are the R blocks of all-gather, reduce-scatter, all-reduce,
+gather and scatter, R x R blocks (source * R + destination) of all-to-all, and one block of broadcast, reduce and
+barrier. Chunks of a slot lie in id order and their shares add up to one. Transfers are topologically ordered rows: a
+transfer sends the value that (chunk, src) holds after all earlier rows into it, not counting rows of its own step.
+
+Rows of one step (0 or more) with the same sender, receiver and path travel as one message. A rank posts all its
+messages of a step at once, in row order, and goes on to its next step when all of them are complete; rows without a
+step (-1) are messages of their own that wait for nothing but what they depend on.
 """
 
 from __future__ import annotations
@@ -48,6 +52,8 @@ class Schedule:
         after: Row numbers, each smaller than the row that waits (int32).
         path_start: Nodes of path p are ``path_nodes[path_start[p] : path_start[p + 1]]``, both ends included (int64).
         path_nodes: Node sequences of all paths (int32).
+        ordered: Claim that every reduction joins neighbouring intervals of ranks, so that the operands of an operator
+            that does not commute can be kept in rank order.
     """
 
     topology: Topology
@@ -66,6 +72,7 @@ class Schedule:
     after: NDArray[np.int32]
     path_start: NDArray[np.int64]
     path_nodes: NDArray[np.int32]
+    ordered: bool = False
 
     @property
     def num_transfers(self) -> int:

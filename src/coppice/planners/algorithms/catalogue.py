@@ -1,0 +1,140 @@
+"""The catalogue: every algorithm by name and collective, and the way to have one make a schedule."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from functools import cache
+
+from coppice.bounds.network import check_problem
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError, UnreachableError
+from coppice.planners.algorithms import ring
+from coppice.planners.algorithms.algorithm import Algorithm, Parameter
+from coppice.planners.algorithms.case import Case, Value
+from coppice.schedule.forest import Forest
+from coppice.schedule.routed import routed
+from coppice.schedule.schedule import Schedule
+
+__all__ = ["algorithms", "case_of", "find", "make", "refusal"]
+
+_MODULES = (ring,)
+
+
+@cache
+def algorithms() -> dict[tuple[str, Collective], Algorithm]:
+    """All algorithms by name and collective, in the order of the catalogue."""
+    entries = [entry for module in _MODULES for entry in module.ALGORITHMS]
+    return {(entry.name, entry.collective): entry for entry in entries}
+
+
+def find(name: str, collective: Collective) -> Algorithm:
+    """The algorithm ``name`` for ``collective``.
+
+    Raises:
+        InputError: If there is no such algorithm, or it does not perform this collective.
+    """
+    known = algorithms()
+    if (name, collective) in known:
+        return known[name, collective]
+    names = [each for each, served in known if served is collective]
+    serves = [served.value for each, served in known if each == name]
+    if serves:
+        msg = (
+            f"algorithm {name} performs {', '.join(serves)}, not {collective}: "
+            f"`coppice algorithms --collective {collective}` lists those that do."
+        )
+    else:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        msg = (
+            f"expected an algorithm for {collective}, found {name!r}: {hint}"
+            f"`coppice algorithms --collective {collective}` lists them."
+        )
+    raise InputError(msg)
+
+
+def case_of(
+    entry: Algorithm,
+    problem: Problem,
+    parameters: Mapping[str, Value | str] | None = None,
+    *,
+    order: tuple[int, ...] | None = None,
+) -> Case:
+    """The case of ``entry`` for a problem, with a value for every parameter.
+
+    Args:
+        entry: The algorithm.
+        problem: What to plan; weights and demands must be equal ones.
+        parameters: Values of parameters, as numbers or text.
+        order: Rank at each position; None is rank order.
+
+    Raises:
+        InputError: If the problem has no meaning, or a parameter is unknown or has a value that it cannot have.
+    """
+    check_problem(problem)
+    if problem.weights is not None or problem.demands is not None:
+        msg = f"algorithm {entry.name} moves equal blocks: leave out `--weights`, or plan with `--algorithm forest`."
+        raise InputError(msg)
+    given = dict(parameters or {})
+    values = {
+        name: _value(entry, name, parameter, given.pop(name, parameter.default))
+        for name, parameter in entry.parameters.items()
+    }
+    if given:
+        known = ", ".join(entry.parameters) or "none"
+        msg = f"algorithm {entry.name} has no parameter {next(iter(given))!r}, only: {known}."
+        raise InputError(msg)
+    root = -1 if problem.root is None else problem.root
+    if order is not None and root >= 0:
+        root = order.index(root)
+    return Case(
+        topology=problem.topology, collective=problem.collective, root=root, parameters=values, order=order
+    )
+
+
+def refusal(entry: Algorithm, case: Case) -> str | None:
+    """Why ``entry`` cannot serve ``case``, or None: its own conditions only, not those of routes."""
+    return entry.refusal(case)
+
+
+def make(entry: Algorithm, case: Case, *, relay_gpus: bool = False) -> Schedule | Forest:
+    """The schedule of ``entry`` for ``case``, with a route for every transfer.
+
+    Args:
+        entry: The algorithm.
+        case: What it serves.
+        relay_gpus: Where no path of switches and NICs exists, other GPUs may forward.
+
+    Raises:
+        InputError: If the case fails a condition of the algorithm.
+        UnreachableError: If two ranks that exchange data have no route.
+    """
+    failed = entry.refusal(case)
+    if failed is not None:
+        raise InputError(failed)
+    body = entry.build(case)
+    if isinstance(body, Forest):
+        return body
+    try:
+        found = routed(body, relay_gpus=relay_gpus)
+    except UnreachableError as error:
+        msg = f"algorithm {entry.name} does not fit {case.topology.name}: {error}"
+        raise UnreachableError(msg) from None
+    # Default routes stay unnamed, so that a plan says which transfers follow them.
+    return found if relay_gpus else body
+
+
+def _value(entry: Algorithm, name: str, parameter: Parameter, given: Value) -> Value:
+    if isinstance(parameter.default, str):
+        if parameter.choices and str(given) not in parameter.choices:
+            found = f"expected {' or '.join(parameter.choices)}, found {given!r}"
+            msg = f"parameter {name} of algorithm {entry.name}: {found}."
+            raise InputError(msg)
+        return str(given)
+    text = str(given)
+    if not text.isdecimal() or len(text) > 9 or int(text) < parameter.least:
+        msg = f"parameter {name} of algorithm {entry.name}: expected a number >= {parameter.least}, found {given!r}."
+        raise InputError(msg)
+    return int(text)

@@ -1,0 +1,149 @@
+"""The rows of an algorithm as they are made, step by step, and the schedule they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.planners.algorithms.case import Case
+from coppice.schedule.columns import num_slots
+from coppice.schedule.schedule import Op, Schedule
+
+__all__ = ["Layout", "Moves", "blocks", "pairs", "whole"]
+
+Positions = int | Sequence[int] | NDArray[np.integer]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the buffer of a collective is cut: chunk ``slot * parts + part`` for every slot that is cut.
+
+    Attributes:
+        slot_weight: Relative size of each slot.
+        slots: Slots that have chunks, ascending.
+        parts: Chunks of each of these.
+    """
+
+    slot_weight: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    parts: int
+
+
+def blocks(case: Case, parts: int = 1) -> Layout:
+    """P equal blocks, one for each position, each in ``parts`` chunks: block b has chunks b * parts + part.
+
+    For all-gather, reduce-scatter, all-reduce, gather and scatter.
+    """
+    return Layout(np.ones(case.size, dtype=np.int64), case.positions, parts)
+
+
+def whole(case: Case, parts: int = 1) -> Layout:
+    """One buffer that is not divided among the ranks, in ``parts`` equal chunks 0 .. parts - 1.
+
+    For all-reduce, broadcast, reduce and barrier (which moves no bytes).
+    """
+    slot_weight = np.zeros(num_slots(case.collective, case.size), dtype=np.int64)
+    slot_weight[0] = case.collective is not Collective.BARRIER
+    return Layout(slot_weight, np.zeros(1, dtype=np.int64), parts)
+
+
+def pairs(case: Case) -> Layout:
+    """A block from every position to every position: chunk ``source * P + destination``, for all-to-all."""
+    count = case.size * case.size
+    return Layout(np.ones(count, dtype=np.int64), np.arange(count), 1)
+
+
+class Moves:
+    """Collects transfers between positions.
+
+    Args:
+        case: What the algorithm serves.
+        layout: How the buffer is cut.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> case = Case(topology=preset("ring", gpus=4), collective=Collective.BROADCAST, root=0)
+        >>> moves = Moves(case, whole(case))
+        >>> moves.add(0, 0, 2, 0)
+        >>> moves.add(1, [0, 2], [1, 3], 0)
+        >>> moves.schedule().num_transfers
+        3
+    """
+
+    def __init__(self, case: Case, layout: Layout) -> None:
+        self.case = case
+        self.layout = layout
+        self._rows: list[tuple[NDArray[np.int64], ...]] = []
+
+    def add(
+        self, step: Positions, src: Positions, dst: Positions, chunk: Positions, op: Op = Op.COPY
+    ) -> None:
+        """Add transfers; the arguments are broadcast against each other and read row by row.
+
+        Args:
+            step: Step, 0 or more. Rows of a step may be added at any time; they keep the order of addition.
+            src: Sending positions.
+            dst: Receiving positions.
+            chunk: Chunks, as the layout numbers them.
+            op: What the receiver does.
+        """
+        columns = np.broadcast_arrays(
+            *(np.asarray(c, dtype=np.int64) for c in (step, src, dst, chunk, int(op)))
+        )
+        self._rows.append(tuple(column.reshape(-1) for column in columns))
+
+    def schedule(self, *, ordered: bool = False) -> Schedule:
+        """The schedule, with ranks in the place of positions and default routes.
+
+        Args:
+            ordered: Claim that reductions join neighbouring intervals of ranks; it is kept in rank order only.
+        """
+        case, layout = self.case, self.layout
+        columns = [np.concatenate(part) if part else np.zeros(0, np.int64) for part in self._columns()]
+        by_step = np.argsort(columns[0], kind="stable")
+        step, src, dst, chunk, op = (column[by_step] for column in columns)
+        slots, place = layout.slots, np.arange(len(layout.slots) * layout.parts)
+        if case.order is not None:
+            order = np.array(case.order, dtype=np.int64)
+            src, dst = order[src], order[dst]
+            slots = _renamed(slots, order, layout)
+            by_slot = np.argsort(np.repeat(slots, layout.parts), kind="stable")
+            place[by_slot] = np.arange(len(by_slot))
+            slots = np.sort(slots)
+        root = case.root if case.order is None or case.root < 0 else case.order[case.root]
+        return Schedule(
+            topology=case.topology,
+            collective=case.collective,
+            root=root,
+            slot_weight=layout.slot_weight,
+            chunk_slot=np.repeat(slots, layout.parts).astype(np.int32),
+            chunk_share=np.ones(len(place), dtype=np.int64),
+            src=src.astype(np.int32),
+            dst=dst.astype(np.int32),
+            chunk=place[chunk].astype(np.int32),
+            op=op.astype(np.int8),
+            path=np.full(len(src), -1, dtype=np.int32),
+            step=step.astype(np.int32),
+            after_start=np.zeros(len(src) + 1, dtype=np.int64),
+            after=np.zeros(0, dtype=np.int32),
+            path_start=np.zeros(1, dtype=np.int64),
+            path_nodes=np.zeros(0, dtype=np.int32),
+            ordered=ordered and (case.order is None or case.order == tuple(range(case.size))),
+        )
+
+    def _columns(self) -> list[list[NDArray[np.int64]]]:
+        return [[row[column] for row in self._rows] for column in range(5)]
+
+
+def _renamed(slots: NDArray[np.int64], order: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
+    """Slots of the ranks that sit at the positions to which ``slots`` belong."""
+    count, ranks = len(layout.slot_weight), len(order)
+    if len(slots) < count:  # one buffer: it belongs to nobody
+        return slots
+    if count == ranks:
+        return order[slots]
+    return order[slots // ranks] * ranks + order[slots % ranks]
