@@ -31,7 +31,7 @@ PLAN_KEYS = BOUND_KEYS | {
     "seconds",
     "peak_rss_bytes",
 }
-FOREST_COLLECTIVES = [c for c in Collective if c is not Collective.ALL_TO_ALL]
+FOREST_COLLECTIVES = [c for c in Collective if c.made_of_trees]
 
 
 def test_bound_json_has_every_promised_key(run: Run, star: Path) -> None:
@@ -71,7 +71,7 @@ def test_plan_text_says_what_an_engineer_asks(run: Run, star: Path) -> None:
         r"^all_gather on star \(4 ranks\)$",
         r"optimum +algbw 33.3333 GB/s \(100/3\), busbw 25 GB/s",
         r"bottleneck +GPU 3 receives through",
-        r"plan +algbw 33.3333 GB/s .* optimal",
+        r"forest +algbw 33.3333 GB/s .* optimal",
         r"gain over best ring +1x \(best ring algbw 33.3333",
         r"message size +\S+ \S+ for 50% of the rate, \S+ \S+ for 90%",
         r"trees +\d+ per root, \d+ distinct",

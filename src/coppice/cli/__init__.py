@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 import coppice
+from coppice.cli.algorithms import algorithms
 from coppice.cli.bound import bound
 from coppice.cli.explain import explain
 from coppice.cli.plan import plan
@@ -107,6 +108,7 @@ def coppice_command(
 app.add_typer(topology, name="topology")
 app.command("bound")(bound)
 app.command("plan")(plan)
+app.command("algorithms")(algorithms)
 app.command("verify")(verify)
 app.command("explain")(explain)
 

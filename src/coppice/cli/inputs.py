@@ -127,8 +127,12 @@ def load_topology(
     return topology
 
 
-def parse_settings(settings: Sequence[str]) -> dict[str, str]:
+def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[str, str]:
     """``KEY=VALUE`` texts as a dictionary.
+
+    Args:
+        settings: The texts.
+        option: The option that they were given to, for messages.
 
     >>> parse_settings(["dims=4x4", "fabric=rail"])
     {'dims': '4x4', 'fabric': 'rail'}
@@ -141,10 +145,10 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
         key, equals, value = setting.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            msg = f"expected --set KEY=VALUE, found {setting!r}: write for example `--set dims=4x4`."
+            msg = f"expected {option} KEY=VALUE, found {setting!r}: write both, with an equals sign between them."
             raise InputError(msg)
         if key in options:
-            msg = f"--set gives {key} twice ({options[key]!r} and {value!r}): keep one."
+            msg = f"{option} gives {key} twice ({options[key]!r} and {value!r}): keep one."
             raise InputError(msg)
         options[key] = value.strip()
     return options

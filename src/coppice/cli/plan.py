@@ -21,10 +21,15 @@ from coppice.cli.inputs import (
     SetOption,
     TopologyArgument,
     load_topology,
+    parse_settings,
 )
 from coppice.cli.problem import (
+    AlgorithmOption,
     CollectiveOption,
     InNetworkOption,
+    OrderOption,
+    ParameterOption,
+    RelayGpusOption,
     RootOption,
     TreesOption,
     WeightsOption,
@@ -53,6 +58,10 @@ def plan(
     topology: TopologyArgument,
     *,
     collective: CollectiveOption = Collective.ALL_REDUCE,
+    algorithm: AlgorithmOption = None,
+    parameters: ParameterOption = None,
+    order: OrderOption = "auto",
+    relay_gpus: RelayGpusOption = False,
     trees: TreesOption = None,
     output: OutputOption = None,
     boxes: BoxesOption = None,
@@ -65,7 +74,7 @@ def plan(
         bool | None,
         typer.Option(
             "--ring/--no-ring",
-            help="Look for the best ring to compare with [default: up to 2,048 ranks].",
+            help="Look for the best ring to compare with [default: for optimal plans up to 2,048 ranks].",
             show_default=False,
         ),
     ] = None,
@@ -76,14 +85,17 @@ def plan(
 ) -> None:
     """Plan a collective on a topology, verify the plan, and print what it reaches.
 
-    The plan is optimal unless --trees asks for fewer trees than the optimum takes; the loss is then stated.
-    Every plan is verified before it is written, by counting and without any knowledge of how it was made.
+    The plan is optimal unless --algorithm names another algorithm (`coppice algorithms` lists them), or --trees
+    asks for fewer trees than the optimum takes; the loss is then stated. Every plan is verified before it is
+    written, by counting and without any knowledge of how it was made.
 
     \b
     Examples:
       coppice plan dgx-a100 --boxes 2 --collective all_reduce -o plan.json
       coppice plan cluster.json --collective all_gather --trees auto:1%
       coppice plan mi250 --boxes 2 --collective all_gather --trees 4 --json
+      coppice plan dgx-h100 --boxes 4 --collective all_reduce --algorithm rabenseifner --order topology
+      coppice plan dgx-h100 --boxes 4 --collective broadcast --algorithm binary --parameter segments=16
       coppice plan nccl.xml --ranks 0,1,2 --relays --collective broadcast --root 1 -o -
     """  # noqa: D301 (\b is for the help formatter)
     to_stdout = output is not None and str(output) == "-"
@@ -105,7 +117,16 @@ def plan(
         )
         problem = make_problem(loaded, collective, root=root, weights=weights)
         result = make_plan(
-            problem, trees=count, tolerance=tolerance, in_network=in_network, ring=ring, on_stage=stages.begin
+            problem,
+            algorithm=algorithm,
+            parameters=parse_settings(parameters or (), option="--parameter"),
+            order=order,
+            relay_gpus=relay_gpus,
+            trees=count,
+            tolerance=tolerance,
+            in_network=in_network,
+            ring=ring,
+            on_stage=stages.begin,
         )
         if output is not None:
             stages.begin("writing the plan")
@@ -124,11 +145,14 @@ def plan_fields(result: PlannedResult) -> list[tuple[str, str]]:
     """The lines about a plan."""
     loss = "optimal" if not result.loss else f"{percent_text(result.loss)} below the optimum"
     fields = bound_fields(result.bound)
-    fields.append(("plan", f"{bandwidth_text(result.algbw_gb_per_s, result.busbw_gb_per_s)}: {loss}"))
+    fields.append(
+        (result.plan.planner, f"{bandwidth_text(result.algbw_gb_per_s, result.busbw_gb_per_s)}: {loss}")
+    )
     if result.ring_searched:
         fields.append(("gain over best ring", _ring_text(result)))
-    half, most = (size_text(result.pipeline.size_bytes_at(share)) for share in (0.5, 0.9))
-    fields.append(("message size", f"{half} for 50% of the rate, {most} for 90% (pipeline model)"))
+    if result.pipeline is not None:
+        half, most = (size_text(result.pipeline.size_bytes_at(share)) for share in (0.5, 0.9))
+        fields.append(("message size", f"{half} for 50% of the rate, {most} for 90% (pipeline model)"))
     trees = result.shape
     if trees is not None:
         per_root = result.trees_per_root
@@ -147,7 +171,7 @@ def plan_fields(result: PlannedResult) -> list[tuple[str, str]]:
 def _ring_text(result: PlannedResult) -> str:
     """Gain over the best ring, or that there is none."""
     gain, ring = result.ring_gain, result.ring
-    if result.plan.problem.collective is Collective.ALL_TO_ALL:
+    if not result.plan.problem.collective.made_of_trees:
         return "none: a ring cannot perform it"
     if gain is None or ring is None:
         return "none: no ring passes through all ranks"

@@ -15,8 +15,12 @@ from coppice.errors import InputError
 from coppice.topology.model import Topology
 
 __all__ = [
+    "AlgorithmOption",
     "CollectiveOption",
     "InNetworkOption",
+    "OrderOption",
+    "ParameterOption",
+    "RelayGpusOption",
     "RootOption",
     "TreesOption",
     "WeightsOption",
@@ -34,7 +38,7 @@ RootOption = Annotated[
         "--root",
         min=0,
         metavar="RANK",
-        help="Root rank of broadcast and reduce [default: 0].",
+        help="Root rank of broadcast, reduce, gather and scatter [default: 0].",
         show_default=False,
     ),
 ]
@@ -45,6 +49,38 @@ WeightsOption = Annotated[
         metavar="FILE",
         help="Relative shard size of each rank (all_gather, reduce_scatter), or a matrix of demands, "
         "one row for each sender (all_to_all): a JSON list, or numbers in lines; - is standard input.",
+    ),
+]
+AlgorithmOption = Annotated[
+    str | None,
+    typer.Option(
+        "--algorithm",
+        "-a",
+        metavar="NAME",
+        help="Algorithm (`coppice algorithms` lists them) [default: the optimal planner, forest or flow].",
+        show_default=False,
+    ),
+]
+ParameterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--parameter", "-p", metavar="KEY=VALUE", help="Parameter of the algorithm; may be repeated."
+    ),
+]
+OrderOption = Annotated[
+    str,
+    typer.Option(
+        "--order",
+        metavar="auto|rank|topology",
+        help="Order in which an algorithm takes the ranks: as numbered, with boxes and rails kept together, or "
+        "(auto) the latter where the former has no routes.",
+    ),
+]
+RelayGpusOption = Annotated[
+    bool,
+    typer.Option(
+        "--relay-gpus",
+        help="Where an algorithm sends between GPUs that no path of switches and NICs joins, other GPUs pass it on.",
     ),
 ]
 InNetworkOption = Annotated[

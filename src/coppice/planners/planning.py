@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -19,10 +19,9 @@ from coppice.bounds.describe import describe_cut
 from coppice.bounds.figures import in_network_optimum
 from coppice.bounds.optimum import bound
 from coppice.bounds.result import Bound, Problem
-from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.forest import plan_forest
-from coppice.planners.in_network import plan_in_network
+from coppice.planners.algorithms.case import Value
+from coppice.planners.choice import Choice, Made, make_body
 from coppice.planners.ring import RingPlan, best_ring
 from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline
 from coppice.schedule.forest import Forest
@@ -47,7 +46,8 @@ class PlannedResult:
         plan: The plan, with the bound that it is measured by.
         report: What the verifier says.
         shape: Trees and heights, None for a plan that is no forest.
-        pipeline: Latency and pipeline fill (a model, see :mod:`coppice.schedule.cost`).
+        pipeline: Latency and pipeline fill (a model, see :mod:`coppice.schedule.cost`); None for an algorithm of the
+            catalogue, whose time at a size is better simulated.
         ring: The best ring on the same topology, or None.
         ring_searched: Whether a ring was looked for: without, ``ring`` says nothing.
         seconds: Seconds of each stage by name: bound, plan, verify, figures, ring.
@@ -57,7 +57,7 @@ class PlannedResult:
     plan: Plan
     report: Report
     shape: Shape | None
-    pipeline: PipelineModel
+    pipeline: PipelineModel | None
     ring: RingPlan | None
     ring_searched: bool
     seconds: dict[str, float]
@@ -125,6 +125,7 @@ class PlannedResult:
             "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
             "alternatives": {name: str(rate) for name, rate in found.alternatives.items()},
             "planner": self.plan.planner,
+            "parameters": dict(self.plan.parameters),
             "planned_inv_rate": str(self.inv_rate),
             "planned_algbw_gb_per_s": float(self.algbw_gb_per_s),
             "planned_algbw_exact": str(self.algbw_gb_per_s),
@@ -139,8 +140,8 @@ class PlannedResult:
             "mean_height": None if trees is None else float(trees.mean_height),
             "max_link_load": None if self.report.max_link_load is None else str(self.report.max_link_load),
             "worst_link": None if worst < 0 else _link_name(self.plan, worst),
-            "size_bytes_at_50_percent": _rounded(self.pipeline.size_bytes_at(0.5)),
-            "size_bytes_at_90_percent": _rounded(self.pipeline.size_bytes_at(0.9)),
+            "size_bytes_at_50_percent": _size_at(self.pipeline, 0.5),
+            "size_bytes_at_90_percent": _size_at(self.pipeline, 0.9),
             "verified": self.report.ok,
             "seconds": self.seconds["bound"] + self.seconds["plan"],
             "verify_seconds": self.seconds["verify"],
@@ -171,6 +172,10 @@ class Stopwatch:
 def plan(
     problem: Problem,
     *,
+    algorithm: str | None = None,
+    parameters: Mapping[str, Value] | None = None,
+    order: str = "auto",
+    relay_gpus: bool = False,
     trees: int | None = None,
     tolerance: Fraction | None = None,
     in_network: bool = False,
@@ -181,48 +186,67 @@ def plan(
 
     Args:
         problem: What to plan.
+        algorithm: Name from the catalogue, or ``forest`` or ``flow``; None takes the optimal planner of the collective.
+        parameters: Parameters of an algorithm of the catalogue, by name.
+        order: Order in which an algorithm of the catalogue takes the ranks: ``rank``, ``topology`` for one that suits
+            the topology, or ``auto`` for the latter where the former has no routes.
+        relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists (the same).
         trees: Trees per root, or None for as many as the exact optimum takes.
         tolerance: Instead of ``trees``: the fewest whose time is within this share of the optimum.
         in_network: Switches that can copy or add may do so.
-        ring: Look for the best ring to compare with; None does so up to 2,048 ranks.
+        ring: Look for the best ring to compare with; None does so for optimal plans of up to 2,048 ranks.
         on_stage: Called with a few words as each stage begins, for progress.
 
     Raises:
-        InputError: If the problem has no meaning on its topology, or an option does not fit it.
+        InputError: If the problem has no meaning on its topology, an option does not fit it, or the algorithm does
+            not serve it.
         UnreachableError: If some rank cannot be reached.
         CheckError: If the plan does not verify, which would be a defect of the planner.
         KeyboardInterrupt: Within a fraction of a second after Ctrl-C.
 
     Examples:
+        >>> from coppice.collectives import Collective
         >>> from coppice.topology.model import Link, Node, Topology
         >>> wires = [Link(src=a, dst=b, gb_per_s=Fraction(25)) for a, b in ("ab", "bc", "ca")]
         >>> topology = Topology.of("ring", [Node(id=name) for name in "abc"], wires)
         >>> result = plan(Problem(topology=topology, collective=Collective.ALL_GATHER))
         >>> result.algbw_gb_per_s, result.loss, result.report.ok
         (Fraction(75, 1), Fraction(0, 1), True)
+        >>> plan(Problem(topology=topology, collective=Collective.ALL_GATHER), algorithm="ring").algbw_gb_per_s
+        Fraction(75, 2)
     """
-    _check_options(problem, trees, tolerance, in_network)
+    choice = Choice.of(
+        problem,
+        algorithm=algorithm,
+        parameters=parameters or {},
+        order=order,
+        relay_gpus=relay_gpus,
+        trees=trees,
+        tolerance=tolerance,
+        in_network=in_network,
+    )
     watch = Stopwatch(on_stage)
     with watch.stage("bound", "computing the bound"):
         plain = bound(problem)
-        found = in_network_optimum(plain) if in_network else plain
+        found = in_network_optimum(plain) if choice.in_network else plain
     with watch.stage("plan", "planning"):
-        body = _body(problem, plain, trees=trees, tolerance=tolerance, in_network=in_network)
+        made = make_body(problem, choice, plain)
+        body = made.body
     peak = peak_rss_bytes()
     with watch.stage("verify", "verifying the plan"):
-        made = _plan(problem, body, found, trees=trees, tolerance=tolerance, in_network=in_network)
-        report = verify(made)
+        planned = _plan(problem, made, found, choice.algorithm)
+        report = verify(planned)
         report.require_ok()
     with watch.stage("figures", "measuring the trees"):
         trees_shape = shape(body) if isinstance(body, Forest) else None
-        pipeline = _pipeline(problem, body, made.inv_rate)
-    searched = ring if ring is not None else problem.topology.num_ranks <= RING_RANKS
+        pipeline = _pipeline(problem, body, planned.inv_rate) if choice.optimal else None
+    searched = ring if ring is not None else choice.optimal and problem.topology.num_ranks <= RING_RANKS
     best: RingPlan | None = None
-    if searched:
+    if searched and problem.collective.made_of_trees:
         with watch.stage("ring", "looking for the best ring"):
             best = best_ring(problem)
     return PlannedResult(
-        plan=made,
+        plan=planned,
         report=report,
         shape=trees_shape,
         pipeline=pipeline,
@@ -239,65 +263,22 @@ def peak_rss_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-def _check_options(
-    problem: Problem,
-    trees: int | None,
-    tolerance: Fraction | None,
-    in_network: bool,  # noqa: FBT001
-) -> None:
-    """Refuse options that contradict the problem or each other."""
-    if trees is not None and tolerance is not None:
-        msg = f"expected a number of trees or a tolerance, found both ({trees} and {tolerance}): give one."
-        raise InputError(msg)
-    if in_network and (trees is not None or tolerance is not None):
-        msg = (
-            "a plan with in-network help has its own number of trees: leave out `--trees` or `--in-network`."
-        )
-        raise InputError(msg)
-    if problem.collective is Collective.ALL_TO_ALL and (trees is not None or tolerance is not None):
-        msg = "all_to_all is routed and not made of trees: leave out `--trees`."
-        raise InputError(msg)
-
-
-def _body(
-    problem: Problem, plain: Bound, *, trees: int | None, tolerance: Fraction | None, in_network: bool
-) -> Forest | Schedule:
-    """The forest or schedule of the planner that fits the collective."""
-    if problem.collective is Collective.ALL_TO_ALL:
-        from coppice.planners.all_to_all import plan_all_to_all  # brings the linear programs
-
-        return plan_all_to_all(problem)
-    if in_network:
-        return plan_in_network(problem, optimum=plain)
-    return plan_forest(problem, trees=trees, tolerance=tolerance, optimum=plain)
-
-
-def _plan(
-    problem: Problem,
-    body: Forest | Schedule,
-    found: Bound,
-    *,
-    trees: int | None,
-    tolerance: Fraction | None,
-    in_network: bool,
-) -> Plan:
+def _plan(problem: Problem, made: Made, found: Bound, planner: str) -> Plan:
     """The plan with its provenance; it claims the time that its busiest link takes."""
+    body = made.body
     if isinstance(body, Forest):
-        loads = forest_loads(body, problem.weights)
-        return Plan(
-            problem=problem,
-            inv_rate=loads.inv_rate,
-            forest=body,
-            bound=found,
-            planner="forest",
-            parameters={
-                "trees": trees,
-                "tolerance": None if tolerance is None else str(tolerance),
-                "in_network": in_network,
-            },
-        )
-    loads = schedule_loads(body, problem.weights, problem.demands)
-    return Plan(problem=problem, inv_rate=loads.inv_rate, schedule=body, bound=found, planner="all_to_all")
+        inv_rate = forest_loads(body, problem.weights).inv_rate
+    else:
+        inv_rate = schedule_loads(body, problem.weights, problem.demands).inv_rate
+    return Plan(
+        problem=problem,
+        inv_rate=inv_rate,
+        forest=body if isinstance(body, Forest) else None,
+        schedule=body if isinstance(body, Schedule) else None,
+        bound=found,
+        planner=planner,
+        parameters=made.parameters,
+    )
 
 
 def _pipeline(problem: Problem, body: Forest | Schedule, inv_rate: Fraction) -> PipelineModel:
@@ -313,6 +294,7 @@ def _link_name(made: Plan, link: int) -> str:
     return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
 
 
-def _rounded(size_bytes: float) -> int | None:
-    """Whole bytes, None where no size is large enough."""
+def _size_at(pipeline: PipelineModel | None, share: float) -> int | None:
+    """Whole bytes at which the plan runs at ``share`` of its rate, None where no size is large enough."""
+    size_bytes = float("inf") if pipeline is None else pipeline.size_bytes_at(share)
     return None if size_bytes == float("inf") else round(size_bytes)

@@ -1,0 +1,115 @@
+"""What there is to choose from: the catalogue and the optimal planners, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.algorithms.algorithm import ANY, Parameter
+from coppice.planners.algorithms.catalogue import algorithms
+from coppice.planners.choice import FLOW, FOREST, optimal_planner
+
+__all__ = ["Listed", "listed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """One way to perform some collectives; a name whose conditions differ by collective has several entries.
+
+    Attributes:
+        name: What ``plan --algorithm`` takes.
+        collectives: What it performs.
+        ranks: Numbers of ranks: ``any``, ``even`` or ``power of two``.
+        roots: ``any``, or ``none`` where the collective has no root.
+        summary: What it does, in one line.
+        source: Where it comes from.
+        topological: It looks at the topology.
+        parameters: Its parameters.
+    """
+
+    name: str
+    collectives: tuple[Collective, ...]
+    ranks: str
+    roots: str
+    summary: str
+    source: str
+    topological: bool
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+
+_OPTIMAL = {
+    FOREST: (
+        "throughput-optimal spanning trees",
+        "ForestColl, NSDI 2026; the pipeline schedule, arXiv 2305.18461",
+    ),
+    FLOW: ("throughput-optimal routes", "maximum concurrent flow; for one root a maximum flow"),
+}
+
+
+def listed(collective: Collective | None = None, name: str | None = None) -> tuple[Listed, ...]:
+    """Entries of the catalogue and the optimal planners, these first.
+
+    Args:
+        collective: Only what performs this one.
+        name: Only this name.
+
+    Raises:
+        InputError: If there is no such name for the collective.
+
+    Examples:
+        >>> [entry.name for entry in listed(Collective.ALL_GATHER)][:1]
+        ['forest']
+    """
+    rows = [_optimal(planner, served) for served in Collective if (planner := optimal_planner(served))]
+    rows += [
+        Listed(
+            name=entry.name,
+            collectives=(served,),
+            ranks=entry.ranks,
+            roots=entry.roots,
+            summary=entry.summary,
+            source=entry.source,
+            topological=entry.topological,
+            parameters=entry.parameters,
+        )
+        for (_, served), entry in algorithms().items()
+    ]
+    groups: dict[tuple[object, ...], list[Listed]] = {}
+    for row in rows:
+        if collective in (None, *row.collectives) and name in (None, row.name):
+            key = (row.name, row.ranks, row.roots, row.summary, tuple(row.parameters))
+            groups.setdefault(key, []).append(row)
+    if not groups:
+        wanted = "an algorithm" if collective is None else f"an algorithm for {collective}"
+        msg = f"expected {wanted}, found {name!r}: `coppice algorithms` lists them."
+        raise InputError(msg)
+    return tuple(_merged(rows) for rows in groups.values())
+
+
+def _optimal(planner: str, served: Collective) -> Listed:
+    summary, source = _OPTIMAL[planner]
+    return Listed(
+        name=planner,
+        collectives=(served,),
+        ranks=ANY,
+        roots="any" if served.rooted else "none",
+        summary=summary,
+        source=source,
+        topological=True,
+    )
+
+
+def _merged(rows: list[Listed]) -> Listed:
+    first = rows[0]
+    return Listed(
+        name=first.name,
+        collectives=tuple(row.collectives[0] for row in rows),
+        ranks=first.ranks,
+        roots=first.roots,
+        summary=first.summary,
+        source=first.source,
+        topological=first.topological,
+        parameters=first.parameters,
+    )

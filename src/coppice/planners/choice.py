@@ -1,0 +1,238 @@
+"""Which planner makes a plan, and with which options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from coppice.bounds.result import Bound, Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError, UnreachableError
+from coppice.planners.algorithms.case import Value
+from coppice.schedule.forest import Forest
+from coppice.schedule.plan import Parameter
+from coppice.schedule.schedule import Schedule
+
+__all__ = ["FLOW", "FOREST", "ORDERS", "Choice", "Made", "from_catalogue", "make_body", "optimal_planner"]
+
+FOREST = "forest"
+FLOW = "flow"
+ORDERS = ("auto", "rank", "topology")
+
+_BARRIER = "bruck"
+
+
+def optimal_planner(collective: Collective) -> str | None:
+    """Name of the planner that attains the bound: ``forest``, ``flow``, or None for a barrier, which moves nothing.
+
+    Examples:
+        >>> optimal_planner(Collective.ALL_REDUCE), optimal_planner(Collective.GATHER)
+        ('forest', 'flow')
+    """
+    if collective is Collective.BARRIER:
+        return None
+    return FOREST if collective.made_of_trees else FLOW
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A planner and its options; make one with :meth:`of`, which refuses options that contradict each other.
+
+    Attributes:
+        algorithm: ``forest``, ``flow``, or a name of the catalogue.
+        optimal: It is the planner that attains the bound.
+        parameters: Parameters of an algorithm of the catalogue.
+        order: One of :data:`ORDERS`: ranks as numbered, in an order that suits the topology, or as numbered where that
+            has routes.
+        relay_gpus: GPUs may pass on what is not theirs.
+        trees: Trees per root of a forest, or None.
+        tolerance: Loss that a forest may have, or None.
+        in_network: Switches may copy and add.
+    """
+
+    algorithm: str
+    optimal: bool
+    parameters: Mapping[str, Value]
+    order: str
+    relay_gpus: bool
+    trees: int | None
+    tolerance: Fraction | None
+    in_network: bool
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        *,
+        algorithm: str | None,
+        parameters: Mapping[str, Value],
+        order: str,
+        relay_gpus: bool,
+        trees: int | None,
+        tolerance: Fraction | None,
+        in_network: bool,
+    ) -> Choice:
+        """The choice that these options describe.
+
+        Raises:
+            InputError: If they contradict the problem or each other.
+        """
+        optimal = optimal_planner(problem.collective)
+        name = algorithm or optimal or _BARRIER
+        if name in (FOREST, FLOW) and name != optimal:
+            msg = (
+                f"{name} does not plan {problem.collective}: use {optimal}."
+                if optimal
+                else f"{name} does not plan a {problem.collective}, which moves no bytes: use {_BARRIER}."
+            )
+            raise InputError(msg)
+        if order not in ORDERS:
+            msg = f"expected an order that is {', '.join(ORDERS[:-1])} or {ORDERS[-1]}, found {order!r}."
+            raise InputError(msg)
+        if trees is not None and tolerance is not None:
+            msg = (
+                f"expected a number of trees or a tolerance, found both ({trees} and {tolerance}): give one."
+            )
+            raise InputError(msg)
+        limited = trees is not None or tolerance is not None
+        if in_network and limited:
+            msg = (
+                "a plan with in-network help has its own number of trees: "
+                "leave out `--trees` or `--in-network`."
+            )
+            raise InputError(msg)
+        if name != FOREST and limited:
+            msg = f"{problem.collective} by {name} has no trees per root: leave out `--trees`."
+            raise InputError(msg)
+        if name != FOREST and in_network:
+            msg = f"switches do not help {name}: leave out `--in-network`."
+            raise InputError(msg)
+        if name == optimal and (parameters or order != "auto" or relay_gpus):
+            msg = (
+                f"{name} decides by itself: leave out the options of algorithms "
+                "(`--parameter`, `--order`, `--relay-gpus`)."
+            )
+            raise InputError(msg)
+        return cls(
+            algorithm=name,
+            optimal=name == optimal,
+            parameters=parameters,
+            order=order,
+            relay_gpus=relay_gpus,
+            trees=trees,
+            tolerance=tolerance,
+            in_network=in_network,
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Made:
+    """What a planner made.
+
+    Attributes:
+        body: The forest or schedule.
+        parameters: What a plan file says about how it was made.
+    """
+
+    body: Forest | Schedule
+    parameters: Mapping[str, Parameter]
+
+
+def make_body(problem: Problem, choice: Choice, plain: Bound) -> Made:
+    """The forest or schedule of the chosen planner.
+
+    Args:
+        problem: What to plan.
+        choice: The planner and its options.
+        plain: The problem's bound without help of switches.
+
+    Raises:
+        InputError: If the algorithm does not serve the problem.
+        UnreachableError: If ranks that exchange data have no route.
+    """
+    if choice.algorithm == FOREST:
+        return _forest(problem, choice, plain)
+    if choice.algorithm == FLOW:
+        return Made(body=_flow(problem), parameters={})
+    return from_catalogue(
+        problem, choice.algorithm, choice.parameters, order=choice.order, relay_gpus=choice.relay_gpus
+    )
+
+
+def from_catalogue(
+    problem: Problem,
+    name: str,
+    parameters: Mapping[str, Value] | None = None,
+    *,
+    order: str = "auto",
+    relay_gpus: bool = False,
+) -> Made:
+    """What an algorithm of the catalogue makes of a problem.
+
+    Args:
+        problem: What to plan.
+        name: The algorithm.
+        parameters: Its parameters.
+        order: One of :data:`ORDERS`.
+        relay_gpus: GPUs may pass on what is not theirs.
+
+    Raises:
+        InputError: If the algorithm does not serve the problem, with the condition that fails.
+        UnreachableError: If ranks that exchange data have no route.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_REDUCE)
+        >>> made = from_catalogue(problem, "ring")
+        >>> made.body.num_transfers, made.parameters
+        (24, {'order': 'rank', 'relay_gpus': False})
+    """
+    from coppice.planners.algorithms.catalogue import case_of, find, make
+
+    entry = find(name, problem.collective)
+
+    def attempt(taken: str) -> Made:
+        ranks = _suited_order(problem) if taken == "topology" else None
+        case = case_of(entry, problem, parameters, order=ranks)
+        body = make(entry, case, relay_gpus=relay_gpus)
+        return Made(body=body, parameters={**case.parameters, "order": taken, "relay_gpus": relay_gpus})
+
+    if order != "auto":
+        return attempt(order)
+    try:
+        return attempt("rank")
+    except UnreachableError as unreachable:
+        try:
+            return attempt("topology")
+        except UnreachableError:
+            raise unreachable from None
+
+
+def _suited_order(problem: Problem) -> tuple[int, ...]:
+    from coppice.planners.algorithms.orders import box_order
+
+    return box_order(problem.topology)
+
+
+def _flow(problem: Problem) -> Schedule:
+    if problem.collective is Collective.ALL_TO_ALL:
+        from coppice.planners.all_to_all import plan_all_to_all  # brings the linear programs
+
+        return plan_all_to_all(problem)
+    from coppice.planners.flow import plan_flow
+
+    return plan_flow(problem)
+
+
+def _forest(problem: Problem, choice: Choice, plain: Bound) -> Made:
+    tolerance = None if choice.tolerance is None else str(choice.tolerance)
+    parameters = {"trees": choice.trees, "tolerance": tolerance, "in_network": choice.in_network}
+    if choice.in_network:
+        from coppice.planners.in_network import plan_in_network
+
+        return Made(body=plan_in_network(problem, optimum=plain), parameters=parameters)
+    from coppice.planners.forest import plan_forest
+
+    body = plan_forest(problem, trees=choice.trees, tolerance=choice.tolerance, optimum=plain)
+    return Made(body=body, parameters=parameters)
