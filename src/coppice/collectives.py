@@ -62,6 +62,20 @@ class Collective(enum.StrEnum):
         return self in (Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
 
     @property
+    def made_of_trees(self) -> bool:
+        """Every block goes to, or comes from, all ranks, so that spanning trees perform it and copying or adding helps.
+
+        Not all-to-all, gather and scatter, whose blocks have one receiver each, and not the barrier.
+        """
+        return self in (
+            Collective.ALL_GATHER,
+            Collective.REDUCE_SCATTER,
+            Collective.ALL_REDUCE,
+            Collective.BROADCAST,
+            Collective.REDUCE,
+        )
+
+    @property
     def sharded(self) -> bool:
         """A shard is M / N (or M / sum of the weights); otherwise it is M."""
         return self not in (

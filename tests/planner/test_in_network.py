@@ -31,7 +31,7 @@ from reference.strategies import problem_on, seeded, slow_uplinks, unbalanced
 from schedule.builders import slow_verdict
 from shared_data import needs_shared
 
-TREE_COLLECTIVES = [collective for collective in Collective if collective is not Collective.ALL_TO_ALL]
+TREE_COLLECTIVES = [collective for collective in Collective if collective.made_of_trees]
 SWITCHED = [name for name in NAMES if ENTRIES[name]["switches"]]
 
 

@@ -32,7 +32,7 @@ from reference.network import describe
 from reference.plans import judged_inv_rate
 from reference.strategies import CONNECTED_FAMILIES, seeded
 
-TREE_COLLECTIVES = [collective for collective in Collective if collective is not Collective.ALL_TO_ALL]
+TREE_COLLECTIVES = [collective for collective in Collective if collective.made_of_trees]
 GIB = 2**30
 
 

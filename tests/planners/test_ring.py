@@ -23,7 +23,7 @@ from coppice.schedule.verify import verify
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
-PLANNED = [c for c in Collective if c is not Collective.ALL_TO_ALL]
+PLANNED = [c for c in Collective if c.made_of_trees]
 
 
 def graph(*links: tuple[str, str, int], duplex: bool = True) -> Topology:

@@ -209,7 +209,10 @@ def make_schedule(
 ) -> Schedule:
     """A schedule from rows (chunk, src, dst, op, path or None for the direct link, step)."""
     slots = topology.num_ranks
-    slots = slots * slots if collective is Collective.ALL_TO_ALL else 1 if collective.rooted else slots
+    if collective is Collective.ALL_TO_ALL:
+        slots *= slots
+    elif collective in (Collective.BROADCAST, Collective.REDUCE, Collective.BARRIER):
+        slots = 1
     nodes = topology.rank_nodes.tolist()
     paths: dict[Path, int] = {}
     path = [paths.setdefault(p or (nodes[s], nodes[d]), len(paths)) for _, s, d, _, p, _ in rows]

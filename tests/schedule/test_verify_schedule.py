@@ -224,6 +224,48 @@ def test_sizes_count_exactly() -> None:
     assert failing(verify_schedule(schedule, weights=(5, 7, 1)), "one weight for each")
 
 
+def test_gather_brings_every_block_but_the_root_s_own() -> None:
+    rows: list[Row] = [(1, 2, 0, COPY, None, 0), (1, 0, 1, COPY, None, 1), (0, 0, 1, COPY, None, 1)]
+    schedule = make_schedule(complete(3), Collective.GATHER, rows, chunk_slot=[0, 2], root=1)
+    report = verify_schedule(schedule)
+    assert report.ok, report.failures
+    assert report.inv_rate == 2
+    lost = make_schedule(complete(3), Collective.GATHER, rows[:2], chunk_slot=[0, 2], root=1)
+    assert failing(verify_schedule(lost), "rank 1 never receives chunk 0 of slot 0")
+    unequal = replace(schedule, slot_weight=np.array([1, 1, 2]))
+    assert failing(verify_schedule(unequal), "slot 2 has weight 2")
+    assert verify_schedule(replace(schedule, slot_weight=np.array([1, 7, 1]))).inv_rate == 2
+
+
+def test_scatter_starts_at_the_root() -> None:
+    rows: list[Row] = [(1, 1, 0, COPY, None, 0), (0, 1, 0, COPY, None, 0), (1, 0, 2, COPY, None, 1)]
+    schedule = make_schedule(complete(3), Collective.SCATTER, rows, chunk_slot=[0, 2], root=1)
+    report = verify_schedule(schedule)
+    assert report.ok, report.failures
+    assert report.inv_rate == 2
+    backwards = replace(schedule, src=schedule.dst, dst=schedule.src)
+    assert failing(verify_schedule(backwards), "which rank 0 does not have by then")
+    bare = make_schedule(complete(3), Collective.SCATTER, rows[1:2], chunk_slot=[0], root=1)
+    assert failing(verify_schedule(bare), "slot 2 has weight 1 but no chunks")
+
+
+def dissemination(n: int, steps: int) -> Schedule:
+    """Barrier in which every rank tells the one 2^s ahead whom it has heard of."""
+    rows: list[Row] = [(0, r, (r + 2**s) % n, ADD, None, s) for s in range(steps) for r in range(n)]
+    return make_schedule(complete(n), Collective.BARRIER, rows, chunk_slot=[0], slot_weight=[0])
+
+
+def test_news_of_a_barrier_may_overlap() -> None:
+    report = verify_schedule(dissemination(5, 3))
+    assert report.ok, report.failures
+    assert report.inv_rate == 0
+    assert failing(verify_schedule(dissemination(5, 2)), "without the contribution of rank 1 (1 missing)")
+    heavy = replace(dissemination(5, 3), slot_weight=np.array([1]))
+    assert failing(verify_schedule(heavy), "expected 0: a barrier moves no data")
+    empty = make_schedule(complete(2), Collective.BARRIER, [], chunk_slot=[], slot_weight=[0])
+    assert failing(verify_schedule(empty), "no chunks")
+
+
 def test_slots_without_chunks_are_found() -> None:
     schedule = ring_all_gather(3)
     empty = make_schedule(schedule.topology, Collective.ALL_GATHER, [], chunk_slot=[])
@@ -236,7 +278,10 @@ def test_one_rank_has_nothing_to_do() -> None:
     alone = Topology.of("one", [Node(id="g0")], [])
     for collective in Collective:
         root = 0 if collective.rooted else -1
-        report = verify_schedule(make_schedule(alone, collective, [], chunk_slot=[], root=root))
+        weight = [0] if collective is Collective.BARRIER else None
+        report = verify_schedule(
+            make_schedule(alone, collective, [], chunk_slot=[], root=root, slot_weight=weight)
+        )
         assert report.ok, report.failures
         assert report.inv_rate == 0
 

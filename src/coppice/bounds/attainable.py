@@ -65,7 +65,7 @@ def attainable_rate(
         >>> cut_bound(Network.of(problem)).inv_rate, attainable_rate(problem).inv_rate
         (Fraction(1, 1), Fraction(2, 1))
     """
-    if problem.collective in (Collective.ALL_REDUCE, Collective.ALL_TO_ALL):
+    if problem.collective is Collective.ALL_REDUCE or not problem.collective.made_of_trees:
         msg = f"expected a collective of one phase of trees, found {problem.collective}: see its own bound."
         raise InputError(msg)
     topology, network = problem.topology, Network.of(problem)

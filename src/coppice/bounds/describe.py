@@ -63,8 +63,8 @@ def crossing(bound: Bound) -> Crossing:
     """Count what crosses the cut of ``bound``.
 
     ``shards`` follows from the collective: every share whose source (all-gather, broadcast), destination
-    (reduce-scatter, reduce) or both (all-to-all) lie on the right sides has to cross at least once. An
-    all-reduce has to carry one full sum across.
+    (reduce-scatter, reduce) or both (all-to-all, gather, scatter) lie on the right sides has to cross at least
+    once. An all-reduce has to carry one full sum across.
     """
     topology = bound.problem.topology
     sending = np.zeros(topology.num_nodes, dtype=np.bool_)
@@ -214,6 +214,12 @@ def _shards_across(bound: Bound, senders: tuple[int, ...], receivers: tuple[int,
             return sum(problem.demands[i][j] for i in senders for j in receivers)
         case Collective.BROADCAST | Collective.REDUCE | Collective.ALL_REDUCE:
             return 1 if senders and receivers else None
+        case Collective.GATHER:
+            return len(senders) if problem.root in receivers else None
+        case Collective.SCATTER:
+            return len(receivers) if problem.root in senders else None
+        case Collective.BARRIER:
+            return None
 
 
 def _groups(topology: Topology, links: NDArray[np.intp]) -> tuple[LinkGroup, ...]:

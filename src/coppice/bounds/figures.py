@@ -80,7 +80,7 @@ def bound_figures(
     found = bound(problem)
     if in_network:
         found = in_network_optimum(found)
-    if problem.collective is Collective.ALL_TO_ALL or not found.inv_rate:
+    if not problem.collective.made_of_trees or not found.inv_rate:
         return BoundFigures(bound=found, inv_rate=found.inv_rate, trees_per_root=None)
     phases = [_phase(network, trees, tolerance) for network in _phases(problem)]
     total = sum((phase.inv_rate for phase in phases), Fraction(0))
@@ -106,7 +106,7 @@ def in_network_optimum(plain: Bound) -> Bound:
         plain: The bound of the same problem without them.
 
     Raises:
-        InputError: For all_to_all, where switches cannot help.
+        InputError: For collectives that are not made of trees, where switches cannot help.
         CheckError: If no bound was proved within the limits.
     """
     inv_rate = in_network_bound(plain.problem).inv_rate

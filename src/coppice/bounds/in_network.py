@@ -45,7 +45,8 @@ def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNet
     """The least time per shard with the copying and adding that the topology declares.
 
     Raises:
-        InputError: For all_to_all (nothing is copied or added there), or a problem without meaning.
+        InputError: For all_to_all, gather, scatter and barrier (nothing is copied or added there), or a problem
+            without meaning.
         UnreachableError: If some rank cannot be reached.
         CheckError: If no bound was proved within the limits.
 
@@ -58,8 +59,8 @@ def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNet
         Fraction(1, 300)
     """
     topology, collective = problem.topology, problem.collective
-    if collective is Collective.ALL_TO_ALL:
-        msg = "all_to_all sends nothing twice and adds nothing up: leave out `--in-network`."
+    if not collective.made_of_trees:
+        msg = f"{collective} sends nothing twice and adds nothing up: leave out `--in-network`."
         raise InputError(msg)
     forwards = topology.rank < 0
     copying = tuple(np.flatnonzero(forwards & topology.multicast).tolist())

@@ -2,7 +2,8 @@
 
 Collectives that reduce are the broadcasting ones on the transposed graph (ForestColl, arXiv 2402.06787, section on
 reduce-scatter): a reduce tree is a broadcast tree with every edge turned round. The network below is always in the
-broadcasting direction.
+broadcasting direction. A gather is a flow from all ranks to the root as the only terminal, a scatter the same on the
+transposed graph.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.topology.model import Topology, common_denominator, scaled
 
-__all__ = ["Network", "check_problem"]
+__all__ = ["TRANSPOSED", "Network", "check_problem"]
+
+TRANSPOSED = (Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.SCATTER)
+"""Collectives whose network is the topology with every link turned round."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -27,7 +31,7 @@ class Network:
     """A capacitated digraph with shares at its terminals, in the broadcasting direction.
 
     Attributes:
-        topology: The topology as a broadcast sees it (transposed for collectives that reduce).
+        topology: The topology as a broadcast sees it (transposed for collectives that reduce, and for scatter).
         weight: ``weight[v]`` is the share of the data that starts at node v (int64, 0 for nodes without a rank).
         terminal: ``terminal[v]``: every tree must reach node v.
         link: ``link[e]`` is the link of the problem's topology that link e is, perhaps turned round (int64).
@@ -44,19 +48,25 @@ class Network:
         check_problem(problem)
         collective = problem.collective
         if reduce is None:
-            reduce = collective in (Collective.REDUCE, Collective.REDUCE_SCATTER)
+            reduce = collective in TRANSPOSED
         topology = problem.topology.transposed() if reduce else problem.topology
         link = np.arange(topology.num_links)
         if reduce:
             link = np.lexsort((problem.topology.src, problem.topology.dst))
         weight = np.zeros(topology.num_nodes, dtype=np.int64)
-        if problem.root is not None:
+        terminal = topology.rank >= 0
+        if problem.root is not None and collective in (Collective.GATHER, Collective.SCATTER):
+            root = topology.rank_nodes[problem.root]
+            weight[topology.rank_nodes] = 1
+            weight[root] = 0
+            terminal = np.arange(topology.num_nodes) == root
+        elif problem.root is not None:
             weight[topology.rank_nodes[problem.root]] = 1
         elif problem.weights is not None:
             weight[topology.rank_nodes] = problem.weights
         else:
             weight[topology.rank_nodes] = 1
-        return cls(topology=topology, weight=weight, terminal=topology.rank >= 0, link=link)
+        return cls(topology=topology, weight=weight, terminal=terminal, link=link)
 
     def limited(self, rates: list[Fraction]) -> Network:
         """The same network with the links of the problem's topology limited to ``rates`` (GB/s, 0 allowed).

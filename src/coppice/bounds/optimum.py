@@ -9,7 +9,7 @@ import numpy as np
 
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.flow_cut import proving_cut
-from coppice.bounds.network import Network
+from coppice.bounds.network import TRANSPOSED, Network
 from coppice.bounds.result import Bound, Problem
 from coppice.collectives import Collective
 from coppice.topology.model import Topology
@@ -28,6 +28,7 @@ def bound(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Bound:
 
     For all-reduce it is the optimum over reduce trees and broadcast trees together; the two-phase time
     (reduce-scatter, then all-gather) is among the alternatives. For all-to-all it is the maximum concurrent flow.
+    Gather and scatter are flows with one sink or source, which reach their narrowest cut. A barrier takes no bandwidth.
 
     Args:
         problem: What to bound.
@@ -51,8 +52,12 @@ def bound(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Bound:
         return all_to_all_bound(problem, time_limit)
     network = Network.of(problem)
     result = cut_bound(network)
+    if problem.collective is Collective.BARRIER:  # every rank reaches every other; no data move
+        return Bound(problem=problem, inv_rate=Fraction(0), cut=(), attainable=Fraction(0), method="no data")
     cut = sending_side(problem, result.sink_side)
-    if not np.any(surplus_out(network.topology)[~network.terminal] > 0):
+    if not problem.collective.made_of_trees or not np.any(
+        surplus_out(network.topology)[~network.terminal] > 0
+    ):
         return Bound(
             problem=problem, inv_rate=result.inv_rate, cut=cut, attainable=result.inv_rate, method="cuts"
         )
@@ -71,7 +76,7 @@ def bound(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Bound:
 
 def sending_side(problem: Problem, sink_side: tuple[int, ...]) -> tuple[int, ...]:
     """The side from which data leaves, given the sink side in the broadcasting direction."""
-    if problem.collective in (Collective.REDUCE, Collective.REDUCE_SCATTER):
+    if problem.collective in TRANSPOSED:
         return tuple(sorted(sink_side))
     inside = set(sink_side)
     return tuple(v for v in range(problem.topology.num_nodes) if v not in inside)

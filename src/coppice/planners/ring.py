@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.result import Problem
-from coppice.collectives import Collective
 from coppice.planners.ring_factors import cable_multigraph, hamiltonian_factors
 from coppice.planners.ring_model import Ring, Traffic, link_counts, reversed_ring, ring_floor
 from coppice.planners.ring_search import boxes_of, search_for
@@ -67,8 +66,8 @@ def best_ring(problem: Problem, *, seed: int = 0, rounds: int | None = None) -> 
         rounds: Number of rings to try; None chooses by size.
 
     Returns:
-        The rings, or None: for one rank, for all_to_all, and where no ring through all ranks was found since
-        ranks reach each other only through other ranks (certain up to 16 ranks).
+        The rings, or None: for one rank, for collectives that are not made of trees, and where no ring through
+        all ranks was found since ranks reach each other only through other ranks (certain up to 16 ranks).
 
     Examples:
         >>> from coppice.topology.model import Link, Node
@@ -80,7 +79,7 @@ def best_ring(problem: Problem, *, seed: int = 0, rounds: int | None = None) -> 
         (Fraction(3, 20), (Fraction(1, 2), Fraction(1, 2)), ((0, 1, 2, 3), (0, 3, 2, 1)))
     """
     topology = problem.topology
-    if topology.num_ranks < 2 or not topology.num_links or problem.collective is Collective.ALL_TO_ALL:
+    if topology.num_ranks < 2 or not topology.num_links or not problem.collective.made_of_trees:
         return None
     traffic = Traffic.of(problem)
     rng = np.random.default_rng(seed)

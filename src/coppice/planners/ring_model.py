@@ -67,8 +67,8 @@ class Traffic:
                 into[ranks[problem.root or 0]] = 0
             case Collective.REDUCE:
                 out[ranks[problem.root or 0]] = 0
-            case Collective.ALL_TO_ALL:
-                msg = "a ring cannot perform all_to_all"
+            case _:
+                msg = f"a ring cannot perform {problem.collective}"
                 raise ValueError(msg)
         return cls(out, into, scale)
 

@@ -9,7 +9,11 @@ shard than
 * reduce-scatter: the weight of the ranks outside S over out(S), if some rank is in S (their sums miss it);
 * reduce: 1 / out(S), if the root is outside S and some rank is in S;
 * all-reduce: 1 / out(S), if there are ranks on both sides;
-* all-to-all: the demands from ranks in S to ranks outside over out(S).
+* all-to-all: the demands from ranks in S to ranks outside over out(S);
+* gather: the ranks in S over out(S), if the root is outside;
+* scatter: the ranks outside S over out(S), if the root is in S.
+
+A barrier moves nothing.
 
 Switches may copy or add as they like: this holds all the same.
 """
@@ -74,6 +78,12 @@ def _needed(problem: Problem, inside: list[bool]) -> int:
             return int(problem.root is not None and not inside[problem.root])
         case Collective.ALL_REDUCE:
             return 1
+        case Collective.GATHER:
+            return 0 if problem.root is None or inside[problem.root] else sum(inside)
+        case Collective.SCATTER:
+            return 0 if problem.root is None or not inside[problem.root] else ranks - sum(inside)
+        case Collective.BARRIER:
+            return 0
         case Collective.ALL_TO_ALL:
             if problem.demands is None:
                 return sum(inside) * (ranks - sum(inside))

@@ -21,7 +21,7 @@ _INT32_MAX = 2**31 - 1
 
 
 def num_slots(collective: Collective, ranks: int) -> int:
-    """Number of slots of a schedule: R x R for all-to-all, one for broadcast and reduce, R otherwise.
+    """Number of slots of a schedule: R x R for all-to-all, one for broadcast, reduce and barrier, R otherwise.
 
     Examples:
         >>> num_slots(Collective.ALL_TO_ALL, 4), num_slots(Collective.REDUCE, 4)
@@ -29,7 +29,7 @@ def num_slots(collective: Collective, ranks: int) -> int:
     """
     if collective is Collective.ALL_TO_ALL:
         return ranks * ranks
-    return 1 if collective.rooted else ranks
+    return 1 if collective in (Collective.BROADCAST, Collective.REDUCE, Collective.BARRIER) else ranks
 
 
 @dataclass

@@ -5,6 +5,9 @@ copy overwrites, a reduction unites two sets that must be disjoint (a common mem
 the end the postcondition of the collective must hold in every buffer it names. Rows of one step read what was
 there before the step, as the schedule's contract says. Sets of ranks are integers, one bit a rank.
 
+A barrier moves no data, only the news of who has arrived: its sets may overlap when they are united, and in the
+end every rank must have news of all.
+
 Chunks do not influence each other, so they are executed one after the other, each on its own rows.
 """
 
@@ -73,6 +76,7 @@ class Execution:
     def _run_chunk(self, chunk: int, slot: int, size: int, rows: np.ndarray) -> None:
         schedule = self.schedule
         value = _precondition(schedule, slot)
+        disjoint = schedule.collective is not Collective.BARRIER
         before: dict[int, int] = {}
         written: dict[int, Op] = {}
         current = -1
@@ -98,7 +102,7 @@ class Execution:
             if op == Op.REDUCE:
                 if held == _EMPTY:
                     self._fail(f"transfer {row} adds chunk {chunk} to nothing at rank {dst}: copy it first.")
-                elif held & sent:
+                elif disjoint and held & sent:
                     self._fail(
                         f"transfer {row} adds the contribution of rank {_lowest(held & sent)} "
                         f"to chunk {chunk} at rank {dst} a second time."
@@ -119,7 +123,7 @@ class Execution:
 
     def _check_end(self, chunk: int, slot: int, value: defaultdict[int, int]) -> None:
         schedule = self.schedule
-        if not schedule.slot_weight[slot]:
+        if not schedule.slot_weight[slot] and schedule.collective is not Collective.BARRIER:
             return
         wanted = _postcondition(schedule, slot)
         for rank, contributors in wanted.items():
@@ -158,7 +162,7 @@ def _lowest(members: int) -> int:
 def _precondition(schedule: Schedule, slot: int) -> defaultdict[int, int]:
     """Contributors that each rank holds of a slot at the start, as sets of bits."""
     ranks = schedule.topology.num_ranks
-    if schedule.collective.reduces:
+    if schedule.collective.reduces or schedule.collective is Collective.BARRIER:
         return defaultdict(int, {rank: 1 << rank for rank in range(ranks)})
     owner = _owner(schedule, slot)
     return defaultdict(int, {owner: 1 << owner})
@@ -169,7 +173,7 @@ def _owner(schedule: Schedule, slot: int) -> int:
     match schedule.collective:
         case Collective.ALL_TO_ALL:
             return slot // schedule.topology.num_ranks
-        case Collective.BROADCAST:
+        case Collective.BROADCAST | Collective.SCATTER:
             return schedule.root
         case _:
             return slot
@@ -184,7 +188,11 @@ def _postcondition(schedule: Schedule, slot: int) -> dict[int, int]:
             return {schedule.root: everyone}
         case Collective.REDUCE_SCATTER:
             return {slot: everyone}
-        case Collective.ALL_REDUCE:
+        case Collective.GATHER:
+            return {schedule.root: 1 << slot}
+        case Collective.SCATTER:
+            return {slot: 1 << schedule.root}
+        case Collective.ALL_REDUCE | Collective.BARRIER:
             return dict.fromkeys(range(ranks), everyone)
         case Collective.ALL_TO_ALL:
             return {slot % ranks: 1 << (slot // ranks)}

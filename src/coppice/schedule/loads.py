@@ -162,6 +162,9 @@ def _shard_weight(
             return Fraction(moved, max(1, ranks * (ranks - 1)))
         asked = sum(size for i, row in enumerate(demands) for j, size in enumerate(row) if i != j)
         return Fraction(moved, max(1, asked))
+    if schedule.collective in (Collective.GATHER, Collective.SCATTER):
+        moved = exact_total(slot_weight) - int(slot_weight[schedule.root])
+        return Fraction(moved, max(1, ranks - 1))
     return Fraction(exact_total(slot_weight), schedule.collective.shards(ranks, weights))
 
 

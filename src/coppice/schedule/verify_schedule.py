@@ -175,10 +175,13 @@ def _check_slots(
     ranks = schedule.topology.num_ranks
     expected = _expected_weights(schedule, weights, demands)
     found = schedule.slot_weight.tolist()
-    if expected is not None:
+    barrier = schedule.collective is Collective.BARRIER
+    if barrier and found[0]:
+        findings.add(f"slot 0 has weight {found[0]}, expected 0: a barrier moves no data.")
+    elif expected is not None:
         counted = [slot for slot in range(len(found)) if not _needless(schedule, slot)]
         want, have = sum(expected[slot] for slot in counted), sum(found[slot] for slot in counted)
-        if counted and not have:
+        if want and not have:
             findings.add("every slot has weight 0, so no rank receives anything.")
         wrong = [slot for slot in counted if found[slot] * want != expected[slot] * have]
         findings.add_examples(
@@ -190,13 +193,13 @@ def _check_slots(
             len(wrong),
             "slots",
         )
-    elif ranks > 1 and not any(found):
+    elif ranks > 1 and not barrier and not any(found):
         findings.add("every slot has weight 0, so no rank receives anything.")
     shares = grouped_sums(schedule.chunk_slot, schedule.chunk_share, len(found))
     bare = [
         slot
         for slot, share in enumerate(shares)
-        if found[slot] and not share and not _needless(schedule, slot)
+        if (found[slot] or barrier) and not share and not _needless(schedule, slot)
     ]
     findings.add_examples(
         [f"slot {slot} has weight {found[slot]} but no chunks." for slot in bare[:5]], len(bare), "slots"
@@ -208,7 +211,13 @@ def _needless(schedule: Schedule, slot: int) -> bool:
     ranks = schedule.topology.num_ranks
     if ranks == 1:
         return True
-    return schedule.collective is Collective.ALL_TO_ALL and slot // ranks == slot % ranks
+    match schedule.collective:
+        case Collective.ALL_TO_ALL:
+            return slot // ranks == slot % ranks
+        case Collective.GATHER | Collective.SCATTER:
+            return slot == schedule.root
+        case _:
+            return False
 
 
 def _expected_weights(
@@ -221,5 +230,7 @@ def _expected_weights(
             return list(weights or (1,) * ranks)
         case Collective.ALL_TO_ALL:
             return [size for row in demands for size in row] if demands else [1] * (ranks * ranks)
+        case Collective.GATHER | Collective.SCATTER:
+            return [1] * ranks
         case _:
             return None
