@@ -5,7 +5,8 @@
     plan(problem)     a plan that attains it, verified, with its figures
     verify(plan)      check a plan against its topology, independent of any planner
 
-Importing this package loads NumPy and msgspec only; everything else comes when it is used.
+Importing this package loads nothing else: every name comes with its module, when it is first used. Topologies and
+plans bring NumPy and msgspec; the rest comes with what needs it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from coppice.bounds.result import Bound, Problem
-from coppice.collectives import Collective
-from coppice.errors import CheckError, CoppiceError, InputError, MissingExtraError, UnreachableError
-from coppice.topology.model import Topology
-
 if TYPE_CHECKING:
     from coppice.bounds import bound
+    from coppice.bounds.result import Bound, Problem
+    from coppice.collectives import Collective
+    from coppice.errors import CheckError, CoppiceError, InputError, MissingExtraError, UnreachableError
     from coppice.planners.planning import plan
     from coppice.schedule.plan_file import read_plan, write_plan
     from coppice.schedule.verify import verify
     from coppice.topology import resolve as load
+    from coppice.topology.model import Topology
 
 __version__ = "0.1.0"
 
@@ -47,6 +47,15 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Bound": ("coppice.bounds.result", "Bound"),
+    "CheckError": ("coppice.errors", "CheckError"),
+    "Collective": ("coppice.collectives", "Collective"),
+    "CoppiceError": ("coppice.errors", "CoppiceError"),
+    "InputError": ("coppice.errors", "InputError"),
+    "MissingExtraError": ("coppice.errors", "MissingExtraError"),
+    "Problem": ("coppice.bounds.result", "Problem"),
+    "Topology": ("coppice.topology.model", "Topology"),
+    "UnreachableError": ("coppice.errors", "UnreachableError"),
     "bound": ("coppice.bounds", "bound"),
     "load": ("coppice.topology", "resolve"),
     "plan": ("coppice.planners.planning", "plan"),

@@ -44,7 +44,7 @@ def test_every_name_plans_or_names_the_condition(run: Run, tmp_path: Path, colle
                 assert done.code == 2, (entry, gpus, done.err)
                 assert done.err.startswith("error: "), done.err
                 assert done.err.count("\n") == 1
-                assert not entry["ranks"] == "any" or entry["topological"] or "needs" in done.err, done.err
+                assert entry["ranks"] != "any" or entry["topological"] or "needs" in done.err, done.err
 
 
 def test_parameters_reach_the_algorithm(run: Run) -> None:

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 COMMAND = [sys.executable, "-m", "coppice"]
 
 
@@ -33,6 +35,18 @@ def test_interrupting_a_long_plan_is_quick_and_quiet(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert (out, err) == (b"", b"")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("delay_s", [0.05, 0.1, 0.15, 0.25])
+def test_interrupting_the_start_is_quiet(delay_s: float) -> None:
+    """Ctrl-C while modules are still being loaded leaves no traceback."""
+    with subprocess.Popen([*COMMAND, "--version"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode in (0, 130, -signal.SIGINT)  # done already, or not even our first line reached
+    if process.returncode >= 0:
+        assert err == b""
 
 
 def test_a_closed_pipe_is_no_error() -> None:
