@@ -12,7 +12,7 @@ from coppice.topology.routing import Router
 __all__ = ["routed"]
 
 
-def routed(schedule: Schedule, *, relay_gpus: bool = False) -> Schedule:
+def routed(schedule: Schedule, *, relay_gpus: bool = False, seed: int = 0) -> Schedule:
     """The schedule with a path for every transfer; the same schedule where all have one.
 
     A transfer that names no path takes the topology's default route. Chunks of one slot count as channels of
@@ -21,6 +21,7 @@ def routed(schedule: Schedule, *, relay_gpus: bool = False) -> Schedule:
     Args:
         schedule: A schedule with well-formed columns.
         relay_gpus: Where no path of switches and NICs exists, other ranks may pass data on.
+        seed: Another choice among equally good routes, as another hash of the flows would make; 0 is the default.
 
     Raises:
         UnreachableError: If no such path leads from a sender to its receiver.
@@ -34,7 +35,7 @@ def routed(schedule: Schedule, *, relay_gpus: bool = False) -> Schedule:
     wanted = np.stack([schedule.src[open_rows], schedule.dst[open_rows], channel[chunk]], axis=1)
     # Sorted by receiver, as the router searches once for each.
     keys, row_of = np.unique(wanted[:, [1, 0, 2]], axis=0, return_inverse=True)
-    router = Router(schedule.topology, relay_gpus=relay_gpus)
+    router = Router(schedule.topology, relay_gpus=relay_gpus, seed=seed)
     routes = [router.path(src, dst, channel=number) for dst, src, number in keys.tolist()]
     path = schedule.path.copy()
     path[open_rows] = len(schedule.path_start) - 1 + row_of.reshape(-1)

@@ -7,7 +7,9 @@ leads there.
 For one destination, a breadth-first search backwards gives ``hops[v]``, and one pass in that order gives
 ``width[v]``, the best bottleneck over the shortest paths from v. A path is then walked forwards: at each
 node the candidates are the next nodes that are one hop nearer and keep the bottleneck, in id order, and the
-hash picks one.
+hash picks one. Another seed of the hash is another day in a network whose switches hash flows: any of the
+equally good paths may be picked, and flows may collide. :meth:`Router.equal_paths` has all of them, for
+networks that spread every flow evenly.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from coppice.errors import UnreachableError
+from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology
 
 __all__ = ["Router"]
@@ -38,6 +40,7 @@ class Router:
     Args:
         topology: Where to route.
         relay_gpus: Other GPUs may forward where no path of switches and NICs exists.
+        seed: Another choice among equally good paths, 0 or more; 0 is the default routing.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -46,9 +49,10 @@ class Router:
         ['gpu0', 'nvswitch', 'gpu3']
     """
 
-    def __init__(self, topology: Topology, *, relay_gpus: bool = False) -> None:
+    def __init__(self, topology: Topology, *, relay_gpus: bool = False, seed: int = 0) -> None:
         self.topology = topology
         self.relay_gpus = relay_gpus
+        self._seed = (seed,) if seed else ()
         # Switches, NICs, and the GPUs without a rank: these are in the topology in order to forward.
         self._forwards: list[bool] = (topology.rank < 0).tolist()
         # (neighbour, capacity) over links out of, and into, each node; in id order as links are sorted.
@@ -81,29 +85,70 @@ class Router:
         Raises:
             UnreachableError: As there.
         """
-        tree = self._tree(dst, through_gpus=False)
-        relayed = tree.hops[src] < 0
-        if relayed:
-            tree = self._tree(dst, through_gpus=True)
-            if tree.hops[src] < 0:
-                raise UnreachableError(self._message(src, dst, "none at all: mend the topology"))
-            if not self.relay_gpus:
-                hint = "one through other GPUs only: allow these with `--relay-gpus`"
-                raise UnreachableError(self._message(src, dst, hint))
+        tree, relayed = self._way(src, dst)
         path = [src]
-        here = src
-        while here != dst:
-            wanted, nearer = tree.width[src], tree.hops[here] - 1
-            choices = [
-                v
-                for v, capacity in self._out[here]
-                if tree.hops[v] == nearer
-                and (v == dst or relayed or self._forwards[v])
-                and min(capacity, tree.width[v]) >= wanted
-            ]
-            here = choices[_mixed(src, dst, channel, len(path)) % len(choices)]
-            path.append(here)
+        while path[-1] != dst:
+            choices = self._nearer(tree, path[-1], dst, tree.width[src], relayed=relayed)
+            path.append(choices[_mixed(*self._seed, src, dst, channel, len(path)) % len(choices)])
         return tuple(path)
+
+    def equal_paths(self, src: int, dst: int, *, most: int) -> list[tuple[int, ...]]:
+        """All equally good paths from rank ``src`` to rank ``dst``, in order of their node ids.
+
+        Args:
+            src: Sending rank.
+            dst: Receiving rank.
+            most: Paths that may be there at most.
+
+        Raises:
+            UnreachableError: As :meth:`path`.
+            InputError: If there are more than ``most`` of them.
+
+        Examples:
+            >>> from coppice.topology.presets import preset
+            >>> len(Router(preset("fat-tree", leaves=2, gpus_per_leaf=2, spines=4)).equal_paths(0, 2, most=8))
+            4
+        """
+        nodes = self.topology.rank_nodes
+        first, last = int(nodes[src]), int(nodes[dst])
+        tree, relayed = self._way(first, last)
+        paths: list[tuple[int, ...]] = [(first,)]
+        while paths[0][-1] != last:
+            paths = [
+                (*path, node)
+                for path in paths
+                for node in self._nearer(tree, path[-1], last, tree.width[first], relayed=relayed)
+            ]
+            if len(paths) > most:
+                ids = self.topology.node_ids
+                ends = f"from {ids[first]} to {ids[last]}"
+                msg = f"expected at most {most} equally good paths {ends}, found more: use seeds instead."
+                raise InputError(msg)
+        return paths
+
+    def _way(self, src: int, dst: int) -> tuple[_Tree, bool]:
+        """The tree towards node ``dst``, and whether it passes through other GPUs."""
+        tree = self._tree(dst, through_gpus=False)
+        if tree.hops[src] >= 0:
+            return tree, False
+        tree = self._tree(dst, through_gpus=True)
+        if tree.hops[src] < 0:
+            raise UnreachableError(self._message(src, dst, "none at all: mend the topology"))
+        if not self.relay_gpus:
+            hint = "one through other GPUs only: allow these with `--relay-gpus`"
+            raise UnreachableError(self._message(src, dst, hint))
+        return tree, True
+
+    def _nearer(self, tree: _Tree, here: int, dst: int, wanted: int, *, relayed: bool) -> list[int]:
+        """Next nodes from ``here`` on paths of fewest hops that keep the bottleneck ``wanted``, in id order."""
+        nearer = tree.hops[here] - 1
+        return [
+            v
+            for v, capacity in self._out[here]
+            if tree.hops[v] == nearer
+            and (v == dst or relayed or self._forwards[v])
+            and min(capacity, tree.width[v]) >= wanted
+        ]
 
     def _tree(self, dst: int, *, through_gpus: bool) -> _Tree:
         key = (dst, through_gpus)
