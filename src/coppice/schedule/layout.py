@@ -1,0 +1,95 @@
+"""Where each chunk of a schedule lies in the buffer of M bytes."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.schedule.exact_sums import grouped_sums
+from coppice.schedule.schedule import Schedule
+
+__all__ = ["chunk_bounds"]
+
+_INT64_MAX = 2**63 - 1
+
+
+def chunk_bounds(schedule: Schedule, size_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First byte and length of every chunk for a buffer of ``size_bytes``.
+
+    Chunks follow each other slot by slot, cut at floor(bytes before x total / weight of all): lengths of equal
+    shares differ by one byte at most, and all of them add up to the whole. In an all-to-all the buffers of all
+    senders follow each other, ``size_bytes`` each. A slot without chunks keeps its place.
+
+    Args:
+        schedule: A schedule with well-formed columns.
+        size_bytes: M in bytes, 0 or more.
+
+    Raises:
+        InputError: If the size is negative, or the bytes of all slots reach 2^63.
+
+    Examples:
+        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.moves import Moves, blocks
+        >>> from coppice.topology.presets import preset
+        >>> case = Case(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)
+        >>> offset, length = chunk_bounds(Moves(case, blocks(case)).schedule(), 10)
+        >>> offset.tolist(), length.tolist()
+        ([0, 2, 5, 7], [2, 3, 2, 3])
+    """
+    if size_bytes < 0:
+        msg = f"expected a size of 0 bytes or more, found {size_bytes}."
+        raise InputError(msg)
+    buffers = schedule.topology.num_ranks if schedule.collective is Collective.ALL_TO_ALL else 1
+    total = size_bytes * buffers
+    if total > _INT64_MAX:
+        msg = f"expected less than 2^63 bytes in all buffers, found {buffers} x {size_bytes}: choose a smaller size."
+        raise InputError(msg)
+    chunks = schedule.num_chunks
+    slot_weight: list[int] = schedule.slot_weight.tolist()
+    weight = sum(slot_weight)
+    if not chunks or not weight:
+        return np.zeros(chunks, dtype=np.int64), np.zeros(chunks, dtype=np.int64)
+    # A chunk begins at total * (before its slot + slot weight * before it / shares of the slot) / weight.
+    common = gcd(*slot_weight)
+    slot_weight, weight = [each // common for each in slot_weight], weight // common
+    shares = grouped_sums(schedule.chunk_slot, schedule.chunk_share, len(slot_weight))
+    widest = max(shares) * weight
+    if widest < 2**31 and total // widest < 2**31:
+        begin, end = _cuts(schedule, np.array(slot_weight), np.array(shares), total, weight)
+    else:
+        begin, end = _cuts(
+            schedule, np.array(slot_weight, dtype=object), np.array(shares, dtype=object), total, weight
+        )
+    return begin.astype(np.int64), (end - begin).astype(np.int64)
+
+
+def _cuts(
+    schedule: Schedule,
+    slot_weight: NDArray[Any],
+    shares: NDArray[Any],
+    total: int,
+    weight: int,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """First byte of each chunk and of what follows it, in integers of the type of ``slot_weight``."""
+    kind = slot_weight.dtype
+    slot = schedule.chunk_slot
+    share = schedule.chunk_share.astype(kind)
+    up_to = np.cumsum(share, dtype=kind)
+    first_of_slot = np.searchsorted(slot, slot)
+    before_slot = np.cumsum(slot_weight, dtype=kind) - slot_weight
+    unit = shares[slot]
+    inside_end = up_to - (up_to - share)[first_of_slot]
+    whole = unit * weight
+    begin_share = before_slot[slot] * unit + slot_weight[slot] * (inside_end - share)
+    end_share = before_slot[slot] * unit + slot_weight[slot] * inside_end
+    # total * x // whole without leaving 64 bits: split total into a multiple of whole and the rest.
+    multiple, rest = total // whole, total % whole
+    return (
+        multiple * begin_share + rest * begin_share // whole,
+        multiple * end_share + rest * end_share // whole,
+    )

@@ -1,0 +1,129 @@
+"""The simulator: messages in, a timeline out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from coppice import _core
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+from coppice.simulation.messages import Messages, messages_of
+from coppice.simulation.model import DEFAULT_MODEL, Model
+from coppice.simulation.timeline import Hops, Timeline
+
+__all__ = ["run", "simulate"]
+
+_NS_PER_US = 1000.0
+
+
+def simulate(
+    body: Schedule | Forest, size_bytes: int, *, model: Model = DEFAULT_MODEL, pieces: int = 1
+) -> Timeline:
+    """When every message of a schedule starts and arrives.
+
+    Args:
+        body: What is carried out; it should have been verified. A forest is simulated as it is: switches at which its
+            trees branch copy and add, without overhead and engines.
+        size_bytes: M in bytes, 0 or more.
+        model: What messages cost beside rates and latencies of links.
+        pieces: Every chunk is cut into so many pieces that follow each other, as
+            :func:`coppice.schedule.pieces.in_pieces` does.
+
+    Raises:
+        InputError: If the body is malformed, or the size or number of pieces out of range.
+        UnreachableError: If a transfer names no path and there is none.
+
+    Examples:
+        A chain of two hops, 18,000 bytes at 3 GB/s and 1 us a message, in one piece and in three:
+
+        >>> from coppice.collectives import Collective
+        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.moves import Moves, whole
+        >>> from coppice.topology.presets import preset
+        >>> case = Case(topology=preset("ring", gpus=3, gb_per_s=3), collective=Collective.BROADCAST, root=0)
+        >>> chain = Moves(case, whole(case))
+        >>> chain.add([0, 1], [0, 1], [1, 2], 0)
+        >>> simulate(chain.schedule(), 18000).time_us
+        14.0
+        >>> simulate(chain.schedule(), 18000, pieces=3).time_us
+        12.0
+    """
+    messages = messages_of(body, size_bytes, pieces=pieces)
+    return run(messages, model=model, collective=body.collective, size_bytes=size_bytes)
+
+
+def run(
+    messages: Messages,
+    *,
+    model: Model,
+    collective: Collective,
+    size_bytes: int,
+    keep_hops: bool = True,
+) -> Timeline:
+    """The timeline of messages that :func:`~coppice.simulation.messages.messages_of` made.
+
+    Args:
+        messages: What travels.
+        model: What messages cost beside rates and latencies of links.
+        collective: What the messages carry out, for the bus bandwidth.
+        size_bytes: M in bytes, for the bandwidths.
+        keep_hops: Record when each message begins on each of its links; without, it takes less memory and there is no
+            critical path.
+
+    Raises:
+        InputError: If messages wait for each other in a circle.
+    """
+    topology, routes = messages.topology, messages.routes
+    ranked = topology.rank
+    found = _core.simulate_fifo(
+        messages.route,
+        messages.num_bytes,
+        messages.added_bytes if model.reduce_gb_per_s is not None else messages.added_bytes[:0],
+        messages.due_us * _NS_PER_US,
+        messages.send_gate,
+        messages.receive_gate,
+        messages.chained,
+        messages.after_start,
+        messages.after,
+        topology.capacity / topology.denominator,
+        topology.latency_us * _NS_PER_US,
+        routes.link_start,
+        routes.links,
+        np.where(ranked[routes.src] >= 0, model.overhead_us * _NS_PER_US, 0.0),
+        ranked[routes.src],
+        ranked[routes.dst],
+        topology.num_ranks,
+        store_and_forward=model.store_and_forward,
+        send_engines=model.send_engines,
+        receive_engines=model.receive_engines,
+        add_rate=model.reduce_gb_per_s or 0.0,
+        keep_hops=keep_hops,
+    )
+    if found["finished"] < messages.count:
+        row = int(messages.first_row[np.flatnonzero(found["start"] < 0)[0]])
+        msg = f"expected dependencies without circles, but transfer {row} waits for itself: verify the schedule."
+        raise InputError(msg)
+    return Timeline(
+        messages=messages,
+        model=model,
+        collective=collective,
+        size_bytes=size_bytes,
+        start_us=found["start"] / _NS_PER_US,
+        arrived_us=found["arrived"] / _NS_PER_US,
+        finish_us=found["done"] / _NS_PER_US,
+        cause=found["cause"],
+        reason=found["reason"],
+        hops=_hops(messages, found) if keep_hops else None,
+        link_busy_us=found["link_busy"] / _NS_PER_US,
+        link_bytes=found["link_bytes"],
+    )
+
+
+def _hops(messages: Messages, found: dict[str, Any]) -> Hops:
+    start = np.zeros(messages.count + 1, dtype=np.int64)
+    np.cumsum(messages.routes.num_links[messages.route], out=start[1:])
+    return Hops(start=start, begin_us=found["hop_begin"] / _NS_PER_US, behind=found["hop_behind"])

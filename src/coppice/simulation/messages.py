@@ -1,0 +1,290 @@
+"""A schedule or forest of a given size as messages: what travels together, over which links, and after what.
+
+Rows of one step between the same two ranks over the same path are one message; a row without a step is a message of
+its own. What waits for what is written as *gates*: a message belongs to one gate of its sender, passed when it has
+arrived, and to one gate of its receiver, passed when it is done; a gate opens when all its members have passed, and
+where gates are chained, the members of one wait for the gate before. With steps a gate is what a rank does in one
+step. Without, it is a run of like things that happen to one chunk at one rank: sends, additions, or a single
+overwriting. So the table is linear in the number of rows however many rows depend on how many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError
+from coppice.schedule.columns import schedule_defects
+from coppice.schedule.forest import Forest
+from coppice.schedule.hops import hops_of
+from coppice.schedule.images import expanded
+from coppice.schedule.layout import chunk_bounds
+from coppice.schedule.lower import lower
+from coppice.schedule.pieces import in_pieces
+from coppice.schedule.routed import routed
+from coppice.schedule.schedule import Op, Schedule
+from coppice.topology.model import Topology
+
+__all__ = ["Messages", "Routes", "messages_of"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Routes:
+    """Distinct node sequences, and the links along them.
+
+    Attributes:
+        node_start: Nodes of route r are ``nodes[node_start[r] : node_start[r + 1]]``, both ends included (int64).
+        nodes: Node sequences of all routes (int32).
+        link_start: Links of route r are ``links[link_start[r] : link_start[r + 1]]`` (int64).
+        links: Links of all routes (int32).
+    """
+
+    node_start: NDArray[np.int64]
+    nodes: NDArray[np.int32]
+    link_start: NDArray[np.int64]
+    links: NDArray[np.int32]
+
+    @property
+    def src(self) -> NDArray[np.int32]:
+        """First node of each route."""
+        return self.nodes[self.node_start[:-1]]
+
+    @property
+    def dst(self) -> NDArray[np.int32]:
+        """Last node of each route."""
+        return self.nodes[self.node_start[1:] - 1]
+
+    @property
+    def num_links(self) -> NDArray[np.int64]:
+        """Number of links of each route."""
+        return np.diff(self.link_start)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Messages:
+    """Messages in the order in which ties are decided, as columns.
+
+    Attributes:
+        topology: Where they travel.
+        routes: Their routes.
+        route: Route of each message (int32).
+        num_bytes: What each carries (int64).
+        added_bytes: Bytes of it that the receiver adds to others (int64).
+        first_row: First row of the schedule that travels in it, after lowering and cutting into pieces (int32).
+        num_rows: Number of rows that travel in it (int32).
+        send_gate: Gate that it passes when it has arrived, -1 for none (int32).
+        receive_gate: Gate that it passes when it is done, -1 for none (int32).
+        chained: Members of gate g wait for gate g - 1 (uint8, per gate).
+        after_start: Message m waits for ``after[after_start[m] : after_start[m + 1]]`` to be done (int64); empty where
+            no message does.
+        after: Message numbers (int32).
+        due_us: Time before which each message does not start (float64); empty: all may start at 0.
+    """
+
+    topology: Topology
+    routes: Routes
+    route: NDArray[np.int32]
+    num_bytes: NDArray[np.int64]
+    added_bytes: NDArray[np.int64]
+    first_row: NDArray[np.int32]
+    num_rows: NDArray[np.int32]
+    send_gate: NDArray[np.int32]
+    receive_gate: NDArray[np.int32]
+    chained: NDArray[np.uint8]
+    after_start: NDArray[np.int64]
+    after: NDArray[np.int32]
+    due_us: NDArray[np.float64]
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+        return len(self.route)
+
+    @property
+    def src(self) -> NDArray[np.int32]:
+        """Node that sends each message."""
+        return self.routes.src[self.route]
+
+    @property
+    def dst(self) -> NDArray[np.int32]:
+        """Node that receives each message."""
+        return self.routes.dst[self.route]
+
+
+def messages_of(body: Schedule | Forest, size_bytes: int, *, pieces: int = 1) -> Messages:
+    """The messages of a schedule, or of a forest as it is (switches may copy and add), for M = ``size_bytes``.
+
+    Args:
+        body: What is carried out; it should have been verified.
+        size_bytes: M in bytes, 0 or more.
+        pieces: Every chunk is cut into so many pieces that follow each other.
+
+    Raises:
+        InputError: If columns are malformed, steps decrease, only some rows have steps, a path uses a link that does
+            not exist, or the size or number of pieces is out of range.
+        UnreachableError: If a transfer names no path and there is none.
+    """
+    schedule, topology = _as_schedule(body)
+    defects = schedule_defects(schedule)
+    if defects:
+        msg = f"expected well-formed columns: {defects[0]}"
+        raise InputError(msg)
+    _check_steps(schedule)
+    schedule = in_pieces(_distinct_paths(routed(schedule)), pieces)
+    _, length = chunk_bounds(schedule, size_bytes)
+    row_bytes = length[schedule.chunk]
+    message, first_row = _grouped(schedule)
+    count = len(first_row)
+    route = schedule.path[first_row]
+    added = np.where(schedule.op == Op.REDUCE, row_bytes, 0)
+    if count == len(message):
+        num_bytes, num_rows = row_bytes, np.ones(count, dtype=np.int32)
+    else:
+        num_bytes, added = _summed(row_bytes, message, count), _summed(added, message, count)
+        num_rows = np.bincount(message, minlength=count).astype(np.int32)
+    send_gate, receive_gate, chained = _gates(schedule, first_row)
+    after_start, after = _after(schedule, message)
+    return Messages(
+        topology=topology,
+        routes=_routes(schedule),
+        route=route.astype(np.int32),
+        num_bytes=num_bytes,
+        added_bytes=added,
+        first_row=first_row.astype(np.int32),
+        num_rows=num_rows,
+        send_gate=send_gate,
+        receive_gate=receive_gate,
+        chained=chained,
+        after_start=after_start,
+        after=after,
+        due_us=np.zeros(0, dtype=np.float64),
+    )
+
+
+def _as_schedule(body: Schedule | Forest) -> tuple[Schedule, Topology]:
+    """The body as rows, and its own topology.
+
+    A forest is lowered with every node counted as a rank, so that branches at switches are transfers as well.
+    """
+    if isinstance(body, Schedule):
+        return body, body.topology
+    topology = body.topology
+    everyone = replace(topology, rank=np.arange(topology.num_nodes, dtype=np.int32))
+    return lower(replace(expanded(body), topology=everyone)), topology
+
+
+def _check_steps(schedule: Schedule) -> None:
+    step = schedule.step
+    back = np.flatnonzero(np.diff(step) < 0)
+    if len(back):
+        row = int(back[0])
+        msg = (
+            f"expected steps that do not decrease, found step {step[row + 1]} at transfer {row + 1} after step "
+            f"{step[row]}: order the rows by step."
+        )
+        raise InputError(msg)
+    if len(step) and step[0] < 0 <= step[-1]:
+        msg = "expected steps at all transfers or at none, found some without: give steps to all of them."
+        raise InputError(msg)
+
+
+def _distinct_paths(schedule: Schedule) -> Schedule:
+    """The same schedule with every node sequence that is used exactly once in the table of paths."""
+    used, path = np.unique(schedule.path, return_inverse=True)
+    length = np.diff(schedule.path_start)[used]
+    number = np.zeros(len(used), dtype=np.int64)
+    starts, nodes = [np.zeros(1, dtype=np.int64)], [np.zeros(0, dtype=np.int32)]
+    count = 0
+    for each in np.unique(length).tolist():
+        rows = np.flatnonzero(length == each)
+        table = schedule.path_nodes[schedule.path_start[used[rows]][:, None] + np.arange(each)]
+        distinct, which = np.unique(table, axis=0, return_inverse=True)
+        number[rows] = count + which.reshape(-1)
+        count += len(distinct)
+        nodes.append(distinct.reshape(-1))
+        starts.append(starts[-1][-1] + each * np.arange(1, len(distinct) + 1))
+    return replace(
+        schedule,
+        path=number[path.reshape(-1)].astype(np.int32),
+        path_start=np.concatenate(starts).astype(np.int64),
+        path_nodes=np.concatenate(nodes).astype(np.int32),
+    )
+
+
+def _routes(schedule: Schedule) -> Routes:
+    topology = schedule.topology
+    hops = hops_of(topology, schedule.path_start, schedule.path_nodes)
+    missing = np.flatnonzero(hops.link < 0)
+    if len(missing):
+        hop = int(missing[0])
+        msg = (
+            f"expected paths over links of the topology, found none from {topology.node_ids[hops.src[hop]]} to "
+            f"{topology.node_ids[hops.dst[hop]]}: verify the plan on this topology."
+        )
+        raise InputError(msg)
+    length = np.diff(schedule.path_start) - 1
+    return Routes(
+        node_start=schedule.path_start.astype(np.int64),
+        nodes=schedule.path_nodes,
+        link_start=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(length)]),
+        links=hops.link.astype(np.int32),
+    )
+
+
+def _grouped(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Message of each row, and the first row of each message; messages are in the order of their first rows."""
+    rows = np.arange(schedule.num_transfers, dtype=np.int64)
+    if not len(rows) or schedule.step[0] < 0:
+        return rows, rows
+    key = schedule.step * np.int64(len(schedule.path_start)) + schedule.path
+    _, first, group = np.unique(key, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return place[group.reshape(-1)], first[order]
+
+
+def _summed(values: NDArray[np.int64], group: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    sums = np.zeros(count, dtype=np.int64)
+    np.add.at(sums, group, values)
+    return sums
+
+
+def _gates(
+    schedule: Schedule, first_row: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
+    """Gates of senders and receivers, and whether each waits for the gate before it."""
+    count, ranks = len(first_row), schedule.topology.num_ranks
+    place = np.stack([schedule.src[first_row], schedule.dst[first_row]], axis=1).astype(np.int64)
+    step = schedule.step[first_row]
+    # What happens at each place: runs of the same kind share a gate, an overwriting has one of its own.
+    if not count or step[0] >= 0:
+        kind = np.repeat(step[:, None], 2, axis=1)
+        alone = np.zeros((count, 2), dtype=np.bool_)
+    else:
+        place += schedule.chunk[first_row, None].astype(np.int64) * ranks
+        adds = schedule.op[first_row] == Op.REDUCE
+        kind = np.stack([np.zeros(count, dtype=np.int32), np.where(adds, 1, 2)], axis=1)
+        alone = kind == 2
+    order = np.argsort(place.reshape(-1), kind="stable")
+    at, what = place.reshape(-1)[order], kind.reshape(-1)[order]
+    same_place = at[1:] == at[:-1]
+    opens = np.ones(len(order), dtype=np.bool_)
+    opens[1:] = ~same_place | (what[1:] != what[:-1]) | alone.reshape(-1)[order[1:]]
+    gate = np.empty(len(order), dtype=np.int32)
+    gate[order] = np.cumsum(opens, dtype=np.int64) - 1
+    chained = np.zeros(len(order), dtype=np.uint8)
+    chained[1:] = same_place
+    return gate[0::2].copy(), gate[1::2].copy(), chained[opens]
+
+
+def _after(schedule: Schedule, message: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The further dependencies of rows as dependencies of messages."""
+    if not len(schedule.after):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
+    waits = np.repeat(message, np.diff(schedule.after_start))
+    pairs = np.unique(np.stack([waits, message[schedule.after]], axis=1), axis=0)
+    start = np.searchsorted(pairs[:, 0], np.arange(int(message.max()) + 2))
+    return start.astype(np.int64), pairs[:, 1].astype(np.int32)

@@ -1,0 +1,194 @@
+"""What a simulation found: when every message ran, why it waited, and what every link carried."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.simulation.messages import Messages
+from coppice.simulation.model import Model
+from coppice.topology.model import Topology
+
+__all__ = ["Hops", "Reason", "Stage", "Timeline"]
+
+
+class Reason(enum.IntEnum):
+    """Why a message, or its passage over a link, did not begin earlier."""
+
+    NONE = 0
+    """It could begin at once, or when it was due."""
+    DEPENDENCY = 1
+    """It waited for another message to arrive or to be added."""
+    ENGINE = 2
+    """It waited for an engine that another message held."""
+    LINK = 3
+    """It waited for a link that another message held."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Hops:
+    """The passage of every message over each of its links.
+
+    Attributes:
+        start: Hops of message m are ``start[m] .. start[m + 1] - 1``, in the order of its route (int64).
+        begin_us: When it begins on the link (float64); it holds the link for its bytes / the link's rate.
+        behind: Message that it queued behind, -1 where the link was free (int32).
+    """
+
+    start: NDArray[np.int64]
+    begin_us: NDArray[np.float64]
+    behind: NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """A part of the critical path: what one message did between two moments.
+
+    Attributes:
+        message: The message.
+        begin_us: When its part begins.
+        end_us: When its part ends, and the next one's begins.
+        reason: Why it did not begin earlier; the stage before is what it waited for.
+        link: The link that it waited for, -1 for other reasons.
+    """
+
+    message: int
+    begin_us: float
+    end_us: float
+    reason: Reason
+    link: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Timeline:
+    """A finished simulation.
+
+    Attributes:
+        messages: What ran: routes, bytes and rows of every message, in the order of the columns here.
+        model: What was assumed.
+        collective: What the messages carried out.
+        size_bytes: M in bytes.
+        start_us: When each message started (float64): dependencies met, engines taken.
+        arrived_us: When its last byte arrived.
+        finish_us: When it was done: arrived and, where it is added, added.
+        cause: Message that it waited for last, or -1 (int32).
+        reason: A :class:`Reason` for its start (int8).
+        hops: Passage over each link, where kept.
+        link_busy_us: Time for which each link was in use (float64).
+        link_bytes: What each link carried (float64).
+    """
+
+    messages: Messages
+    model: Model
+    collective: Collective
+    size_bytes: int
+    start_us: NDArray[np.float64]
+    arrived_us: NDArray[np.float64]
+    finish_us: NDArray[np.float64]
+    cause: NDArray[np.int32]
+    reason: NDArray[np.int8]
+    hops: Hops | None
+    link_busy_us: NDArray[np.float64]
+    link_bytes: NDArray[np.float64]
+
+    @property
+    def topology(self) -> Topology:
+        """Where it ran."""
+        return self.messages.topology
+
+    @property
+    def src(self) -> NDArray[np.int32]:
+        """Node that sends each message."""
+        return self.messages.src
+
+    @property
+    def dst(self) -> NDArray[np.int32]:
+        """Node that receives each message."""
+        return self.messages.dst
+
+    @property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """Bytes of each message."""
+        return self.messages.num_bytes
+
+    @property
+    def time_us(self) -> float:
+        """When the last message is done; 0 where there is none."""
+        return float(self.finish_us.max(initial=0.0))
+
+    @property
+    def algbw_gb_per_s(self) -> float:
+        """M / time; 0 where nothing takes time."""
+        return self.size_bytes / self.time_us / 1000 if self.time_us else 0.0
+
+    @property
+    def busbw_gb_per_s(self) -> float:
+        """Bus bandwidth, as nccl-tests reports it."""
+        return self.algbw_gb_per_s * float(self.collective.busbw_factor(self.topology.num_ranks))
+
+    def utilisation(self, link: int) -> float:
+        """Share of its capacity that ``link`` used over the whole time, 0 .. 1."""
+        topology = self.topology
+        rate = int(topology.capacity[link]) / topology.denominator
+        return float(self.link_bytes[link]) / (rate * self.time_us * 1000) if self.time_us else 0.0
+
+    @property
+    def busiest_link(self) -> int:
+        """The link that was in use for the longest time (the first of equals), -1 where none was used."""
+        if not len(self.link_busy_us) or not self.link_busy_us.max():
+            return -1
+        return int(np.argmax(self.link_busy_us))
+
+    def critical_path(self) -> list[Stage]:
+        """The stages that the whole time consists of, from the first to the last.
+
+        A stage ends when the next one can begin: a message that waited for another to finish, to free an engine or to
+        leave a link. So they follow each other without gaps (except before messages that were not yet due).
+
+        Raises:
+            InputError: If the passages over links were not kept.
+        """
+        if self.hops is None:
+            msg = "expected the passages of messages over links, which were not kept: simulate with `keep_hops`."
+            raise InputError(msg)
+        stages: list[Stage] = []
+        if not len(self.finish_us):
+            return stages
+        message = int(np.argmax(self.finish_us))
+        end = self.time_us
+        links = self._links(message)
+        hop = len(links)
+        while message >= 0:
+            first = int(self.hops.start[message])
+            behind = self.hops.behind[first : first + hop]
+            queued = np.flatnonzero(behind >= 0)
+            if len(queued):
+                hop = int(queued[-1])
+                begin, link, before = (
+                    float(self.hops.begin_us[first + hop]),
+                    int(links[hop]),
+                    int(behind[hop]),
+                )
+                stages.append(
+                    Stage(message=message, begin_us=begin, end_us=end, reason=Reason.LINK, link=link)
+                )
+                links = self._links(before)
+                hop = int(np.flatnonzero(links == link)[0]) + 1
+            else:
+                begin, before = float(self.start_us[message]), int(self.cause[message])
+                reason = Reason(int(self.reason[message]))
+                stages.append(Stage(message=message, begin_us=begin, end_us=end, reason=reason, link=-1))
+                links = self._links(before) if before >= 0 else links
+                hop = len(links)
+            message, end = before, begin
+        return stages[::-1]
+
+    def _links(self, message: int) -> NDArray[np.int32]:
+        """Links of a message, in order."""
+        routes, route = self.messages.routes, int(self.messages.route[message])
+        return routes.links[routes.link_start[route] : routes.link_start[route + 1]]
