@@ -1,0 +1,271 @@
+"""`coppice compare`: all algorithms over all sizes, who wins where and why, and how far that is from the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coppice.bounds.describe import describe_cut, plural
+from coppice.bounds.result import Problem
+from coppice.cli.inputs import (
+    JsonOption,
+    RanksOption,
+    RelaysOption,
+    RoundOption,
+    SetOption,
+    TopologyArgument,
+    load_topology,
+)
+from coppice.cli.problem import CollectiveOption, RelayGpusOption, RootOption, WeightsOption, make_problem
+from coppice.cli.render import print_json, print_lines
+from coppice.cli.sizes import SizesOption, parse_sizes
+from coppice.collectives import Collective
+from coppice.comparison.gain import gain as find_gain
+from coppice.comparison.gain import gain_lines, gain_words
+from coppice.comparison.outcome import Comparison
+from coppice.comparison.plot import check_picture, plot
+from coppice.comparison.sweep import compare as run_comparison
+from coppice.comparison.table import algorithm_lines, best_lines, csv_text, range_lines, refusal_lines
+from coppice.errors import InputError
+from coppice.schedule.cost import HOP_OVERHEAD_US
+from coppice.simulation.model import Model, Sharing
+from coppice.topology.readers.link_rates import RateClass
+from coppice.topology.writer import write_atomically
+
+__all__ = ["compare"]
+
+Progressing = Callable[[int, int, str], None]
+
+
+def compare(
+    topology: TopologyArgument,
+    *,
+    collective: CollectiveOption = Collective.ALL_REDUCE,
+    sizes: SizesOption = "1K:4G",
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithms",
+            "-a",
+            metavar="LIST",
+            help="Only these, such as forest,ring [default: all that perform the collective].",
+            show_default=False,
+        ),
+    ] = None,
+    order: Annotated[
+        str,
+        typer.Option(
+            "--order",
+            metavar="rank|topology|both",
+            help="Order in which algorithms take the ranks: as numbered, boxes and rails kept together, or the better.",
+        ),
+    ] = "both",
+    relay_gpus: RelayGpusOption = False,
+    boxes: Annotated[
+        str | None,
+        typer.Option(
+            "--boxes",
+            metavar="N",
+            help="Number of boxes of a box preset; a list such as 1,2,4,8 with --gain.",
+        ),
+    ] = None,
+    gain: Annotated[
+        bool,
+        typer.Option(
+            "--gain",
+            help="Instead: what the optimal plan gains over ring and hierarchical, by number of boxes.",
+        ),
+    ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Print every algorithm at every size, not only the best.")
+    ] = False,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Write every algorithm at every size as CSV.", show_default=False
+        ),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw it: a .png, .svg or .pdf (needs matplotlib).",
+            show_default=False,
+        ),
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            "--results",
+            metavar="FILE",
+            help="Keep measurements in this file (JSON lines), and go on from those that it holds.",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].", show_default=False
+        ),
+    ] = None,
+    overhead: Annotated[
+        float, typer.Option("--overhead", min=0, metavar="US", help="Cost of a message beyond its links.")
+    ] = HOP_OVERHEAD_US,
+    sharing: Annotated[
+        Sharing, typer.Option("--sharing", metavar="fifo|fair", help="How messages share a link.")
+    ] = Sharing.FIFO,
+    root: RootOption = None,
+    weights: WeightsOption = None,
+    ranks: RanksOption = None,
+    relays: RelaysOption = False,
+    rates: Annotated[
+        str | None,
+        typer.Option(
+            "--rates",
+            metavar="CLASS",
+            help="Rates of a preset: nominal (default), measured (the achievable class), or nominal,measured for both.",
+        ),
+    ] = None,
+    settings: SetOption = None,
+    round_digits: RoundOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate every algorithm at every size, and say which is the best where, why, and how far from the limit.
+
+    The limit is the exact optimum of the network (no schedule has more bandwidth) and a lower bound on latency (no
+    schedule takes less time). Times are simulated: the printed model says what they hold.
+
+    \b
+    Examples:
+      coppice compare dgx-h100 --boxes 4 --collective all_reduce --sizes 1K:4G
+      coppice compare dgx-h100 --boxes 4 --plot all_reduce.png --csv all_reduce.csv
+      coppice compare torus --set dims=8x8 --relay-gpus --algorithms forest,ring,2d-torus
+      coppice compare cluster.json --collective all_to_all --results sweep.jsonl --jobs 8
+      coppice compare dgx-a100 --boxes 4 --rates nominal,measured
+      coppice compare dgx-h100 --boxes 1,2,4,8,16 --gain --sizes 1G
+    """  # noqa: D301 (\b is for the help formatter)
+    wanted, counts, classes = parse_sizes(sizes), _counts(boxes), _classes(rates)
+    if gain and (csv or picture or results or len(classes) > 1):
+        msg = "--gain prints a table of its own: leave out --csv, --plot, --results and all rates but one."
+        raise InputError(msg)
+    if not gain and len(counts) > 1:
+        msg = f"expected one number of boxes, found --boxes {boxes}: give one, or a list with --gain."
+        raise InputError(msg)
+    if results is not None and len(classes) > 1:
+        msg = "a results file holds one problem: give `--results` with one class of rates at a time."
+        raise InputError(msg)
+    if picture is not None:
+        check_picture(picture)
+
+    def problem(count: int | None, rate_class: str | None) -> Problem:
+        loaded = load_topology(
+            topology,
+            boxes=count,
+            rates=rate_class,
+            settings=settings,
+            ranks=ranks,
+            relays=relays,
+            round_digits=round_digits,
+        )
+        return make_problem(loaded, collective, root=root, weights=weights)
+
+    model = Model(overhead_us=overhead, sharing=sharing)
+    options: dict[str, Any] = {"model": model, "order": order, "relay_gpus": relay_gpus, "jobs": jobs}
+    if gain:
+        with _progress() as on_progress:
+            problems = {count or 1: problem(count, classes[0]) for count in counts}
+            found = find_gain(problems, wanted[-1], on_progress=on_progress, **options)
+        if as_json:
+            print_json(found.record())
+        else:
+            print_lines([*gain_lines(found), "", *gain_words(found)])
+        return
+    names = None if algorithms is None else [name.strip() for name in algorithms.split(",")]
+    with _progress() as on_progress:
+        made = [
+            run_comparison(
+                problem(counts[0], rate_class),
+                wanted,
+                algorithms=names,
+                results=results,
+                on_progress=on_progress,
+                **options,
+            )
+            for rate_class in classes
+        ]
+    if csv is not None:
+        write_atomically(csv, csv_text(made).encode())
+    if picture is not None:
+        plot(made[0], picture)
+    if as_json:
+        print_json({"comparisons": [each.record() for each in made]} if len(made) > 1 else made[0].record())
+        return
+    print_lines(_text(made, every=every))
+
+
+def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
+    """The printed comparison."""
+    first = made[0]
+    problem, model = first.problem, first.model
+    count = plural(problem.topology.num_ranks, "rank")
+    optimum = f"{float(first.optimum.algbw_gb_per_s):.6g} GB/s algbw: {describe_cut(first.optimum)}"
+    lines = [
+        f"# {problem.collective} on {problem.topology.name} ({count})",
+        f"# model: {model.overhead_us:g} us per message beyond its links, {model.sharing} links",
+        f"# optimum: {optimum}",
+        f"# latency bound: {first.latency.time_us:g} us: {first.latency.why}",
+        "#",
+        *best_lines(first, made[1] if len(made) > 1 else None),
+    ]
+    if every:
+        lines += ["#", *algorithm_lines(first)]
+    lines += ["", "best per size", *(f"  {line}" for line in range_lines(first))]
+    if first.refusals:
+        lines += ["", "do not apply", *(f"  {line}" for line in refusal_lines(first))]
+    return lines
+
+
+def _counts(boxes: str | None) -> list[int | None]:
+    """The value of ``--boxes``."""
+    if boxes is None:
+        return [None]
+    parts = boxes.split(",")
+    if any(not part.strip().isdecimal() or len(part) > 7 or int(part) < 1 for part in parts):
+        msg = f"expected --boxes to be a number of 1 or more, or a list such as 1,2,4,8, found {boxes!r}."
+        raise InputError(msg)
+    return list(dict.fromkeys(int(part) for part in parts))
+
+
+def _classes(rates: str | None) -> list[str | None]:
+    """The value of ``--rates``."""
+    if rates is None:
+        return [None]
+    parts = [part.strip() for part in rates.split(",")]
+    if any(part not in list(RateClass) for part in parts):
+        msg = f"expected --rates to be nominal, measured or nominal,measured, found {rates!r}."
+        raise InputError(msg)
+    return list(dict.fromkeys(parts))
+
+
+@contextmanager
+def _progress() -> Iterator[Progressing | None]:
+    """A bar on standard error, on a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting")
+
+        def on_progress(done: int, total: int, name: str) -> None:
+            bar.update(task, completed=done, total=total, description=name)
+
+        yield on_progress

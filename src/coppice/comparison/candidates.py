@@ -1,0 +1,125 @@
+"""What a comparison tries: every algorithm, with the values of its parameters that are worth a trial."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coppice.bounds.result import Problem
+from coppice.errors import InputError
+from coppice.planners.algorithms.algorithm import Algorithm, Parameter
+from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.catalogue import algorithms as catalogue
+from coppice.planners.algorithms.catalogue import find
+from coppice.planners.choice import ORDERS, optimal_planner
+
+__all__ = ["BOTH_ORDERS", "Candidate", "candidates"]
+
+BOTH_ORDERS = "both"
+"""Algorithms run in rank order and in one that suits the topology, and the better of the two counts."""
+
+DOUBLED = ("segments",)
+"""Parameters that are doubled, at each size of message by itself, for as long as that makes it faster."""
+
+SWEPT: Mapping[str, tuple[int, ...]] = {"radix": (2, 4, 8, 16)}
+"""Parameters that are tried at a few values, beside their default; none above the number of ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One algorithm with fixed parameters, in one order of ranks.
+
+    Attributes:
+        algorithm: ``forest``, ``flow`` or a name of the catalogue.
+        parameters: Values of the parameters that are not left at their defaults.
+        doubled: Name of a parameter whose best value is looked for at each size, or None.
+        order: One of :data:`~coppice.planners.choice.ORDERS`.
+        relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists.
+    """
+
+    algorithm: str
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+    doubled: str | None = None
+    order: str = "auto"
+    relay_gpus: bool = False
+
+
+def candidates(
+    problem: Problem,
+    names: Iterable[str] | None = None,
+    *,
+    order: str = BOTH_ORDERS,
+    relay_gpus: bool = False,
+) -> list[Candidate]:
+    """Everything to try for ``problem``: the optimal planner first, then the catalogue in its order.
+
+    Args:
+        problem: What is to be done.
+        names: Algorithms to try; None takes all that perform the collective.
+        order: One of :data:`~coppice.planners.choice.ORDERS`, or ``both``.
+        relay_gpus: See :class:`Candidate`.
+
+    Raises:
+        InputError: If a name is unknown for the collective, or the order is.
+
+    Examples:
+        >>> from coppice.collectives import Collective
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_REDUCE)
+        >>> [each.algorithm for each in candidates(problem, ["ring", "forest"])]
+        ['forest', 'ring']
+    """
+    if order not in (*ORDERS, BOTH_ORDERS):
+        msg = f"expected an order that is {', '.join(ORDERS)} or {BOTH_ORDERS}, found {order!r}."
+        raise InputError(msg)
+    optimal = optimal_planner(problem.collective)
+    wanted = None if names is None else list(names)
+    for name in wanted or ():
+        if name != optimal:
+            find(name, problem.collective)
+    found: list[Candidate] = []
+    if optimal is not None and (wanted is None or optimal in wanted):
+        found.append(Candidate(algorithm=optimal))
+    for (name, collective), entry in catalogue().items():
+        if collective is problem.collective and (wanted is None or name in wanted):
+            found += _variants(entry, problem.topology.num_ranks, order=order, relay_gpus=relay_gpus)
+    if not found:
+        msg = f"expected algorithms for {problem.collective}, found none: name some that perform it."
+        raise InputError(msg)
+    return found
+
+
+def _variants(entry: Algorithm, ranks: int, *, order: str, relay_gpus: bool) -> list[Candidate]:
+    """One algorithm with every combination of the values that its parameters are tried at."""
+    doubled = next((name for name in DOUBLED if name in entry.parameters), None)
+    choices = [
+        _values(name, parameter, ranks) for name, parameter in entry.parameters.items() if name != doubled
+    ]
+    names = [name for name in entry.parameters if name != doubled]
+    orders: Sequence[str] = (order,)
+    if order == BOTH_ORDERS:
+        orders = ("auto",) if entry.topological else ("rank", "topology")
+    return [
+        Candidate(
+            algorithm=entry.name,
+            parameters={
+                name: value
+                for name, value in zip(names, values, strict=True)
+                if value != entry.parameters[name].default
+            },
+            doubled=doubled,
+            order=each,
+            relay_gpus=relay_gpus,
+        )
+        for each in orders
+        for values in itertools.product(*choices)
+    ]
+
+
+def _values(name: str, parameter: Parameter, ranks: int) -> list[Value]:
+    """The default, and what else is worth a trial."""
+    others: Iterable[Value] = parameter.choices
+    if isinstance(parameter.default, int):
+        others = (value for value in SWEPT.get(name, ()) if parameter.least <= value <= max(ranks, 2))
+    return list(dict.fromkeys((parameter.default, *others)))

@@ -1,0 +1,181 @@
+"""What optimal trees gain over rings and hierarchies as a cluster grows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coppice.bounds.describe import plural
+from coppice.bounds.result import Problem
+from coppice.comparison.measurement import Measurement
+from coppice.comparison.outcome import Comparison
+from coppice.comparison.ranges import short_size
+from coppice.comparison.sweep import compare
+from coppice.comparison.table import aligned, number
+from coppice.errors import InputError
+from coppice.planners.algorithms.catalogue import algorithms as catalogue
+from coppice.planners.choice import optimal_planner
+
+__all__ = ["FAMILIES", "Gain", "GainRow", "gain", "gain_lines", "gain_words"]
+
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "ring": ("ring", "segmented-ring"),
+    "hierarchical": ("hierarchical", "k-grouped", "2d-torus", "blueconnect", "han", "hybrid", "two-level"),
+}
+"""What the optimal planner is measured by: the fastest algorithm of each family counts."""
+
+CLOSE = 1.1
+"""A gain below this is called small."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GainRow:
+    """One cluster.
+
+    Attributes:
+        boxes: Number of boxes.
+        ranks: Number of ranks.
+        optimal: The optimal planner's measurement.
+        rivals: The fastest of each family, None where none applies.
+        limit_us: No schedule is faster.
+    """
+
+    boxes: int
+    ranks: int
+    optimal: Measurement
+    rivals: Mapping[str, Measurement | None]
+    limit_us: float
+
+    def over(self, family: str) -> float | None:
+        """Time of the family's fastest over the optimal planner's."""
+        rival = self.rivals[family]
+        return None if rival is None else rival.time_us / self.optimal.time_us
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Gains over the number of boxes.
+
+    Attributes:
+        size_bytes: Size M of every comparison.
+        rows: By number of boxes, ascending.
+    """
+
+    size_bytes: int
+    rows: tuple[GainRow, ...]
+
+    def record(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "size_bytes": self.size_bytes,
+            "rows": [
+                {
+                    "boxes": row.boxes,
+                    "ranks": row.ranks,
+                    "algorithm": row.optimal.algorithm,
+                    "algbw_gb_per_s": row.optimal.algbw_gb_per_s,
+                    "limit_algbw_gb_per_s": self.size_bytes / row.limit_us / 1000,
+                    **{
+                        family: None
+                        if rival is None
+                        else {
+                            "algorithm": rival.algorithm,
+                            "algbw_gb_per_s": rival.algbw_gb_per_s,
+                            "gain": row.over(family),
+                        }
+                        for family, rival in row.rivals.items()
+                    },
+                }
+                for row in self.rows
+            ],
+            "words": gain_words(self),
+        }
+
+
+def gain(problems: Mapping[int, Problem], size_bytes: int, **options: Any) -> Gain:
+    """Compare the optimal planner with rings and hierarchical algorithms on clusters of growing size.
+
+    Args:
+        problems: The same collective by number of boxes.
+        size_bytes: Size M.
+        options: Of :func:`~coppice.comparison.compare`: model, order, relay_gpus, executor, jobs, on_progress.
+
+    Raises:
+        InputError: If no optimal planner performs the collective, or see :func:`~coppice.comparison.compare`.
+    """
+    rows = []
+    for boxes, problem in sorted(problems.items()):
+        optimal = optimal_planner(problem.collective)
+        if optimal is None:
+            msg = f"a {problem.collective} moves no bytes: choose a collective that does to see a gain."
+            raise InputError(msg)
+        names = {
+            family: [name for name in members if (name, problem.collective) in catalogue()]
+            for family, members in FAMILIES.items()
+        }
+        tried = [optimal, *(name for members in names.values() for name in members)]
+        found = compare(problem, [size_bytes], algorithms=tried, **options)
+        rows.append(
+            GainRow(
+                boxes=boxes,
+                ranks=problem.topology.num_ranks,
+                optimal=found.times[optimal][size_bytes],
+                rivals={family: _fastest(found, members, size_bytes) for family, members in names.items()},
+                limit_us=found.limit_us(size_bytes),
+            )
+        )
+    return Gain(size_bytes=size_bytes, rows=tuple(rows))
+
+
+def gain_lines(found: Gain) -> list[str]:
+    """The table."""
+    heads = [("boxes", ""), ("ranks", ""), ("limit", "(GB/s)"), ("optimal", "(GB/s)")]
+    for family in FAMILIES:
+        heads += [(family, "(GB/s)"), ("gain", "")]
+    heads.append(("", ""))
+    rows = []
+    for row in found.rows:
+        cells = [str(row.boxes), str(row.ranks), number(found.size_bytes / row.limit_us / 1000)]
+        cells.append(number(row.optimal.algbw_gb_per_s))
+        for family, rival in row.rivals.items():
+            over = row.over(family)
+            cells += (
+                ["-", "-"]
+                if rival is None or over is None
+                else [number(rival.algbw_gb_per_s), f"{over:.2f}x"]
+            )
+        cells.append(", ".join(rival.algorithm for rival in row.rivals.values() if rival is not None))
+        rows.append(cells)
+    return aligned(heads, rows)
+
+
+def gain_words(found: Gain) -> list[str]:
+    """What the table says, a sentence for each family."""
+    sentences = []
+    for family in FAMILIES:
+        known = [(row, over) for row in found.rows if (over := row.over(family)) is not None]
+        if len(known) < 2:
+            continue
+        (few, first), (many, last) = known[0], known[-1]
+        name = many.optimal.algorithm
+        change = f"{first:.2f}x on {plural(few.boxes, 'box')} to {last:.2f}x on {many.boxes}"
+        size = short_size(found.size_bytes)
+        if last < first * 0.99:
+            end = (
+                "it shrinks towards 1, as on large symmetric clusters the network between the boxes limits every "
+                "algorithm that crosses it as rarely as it can"
+                if last < CLOSE or (last - 1) < (first - 1) / 2
+                else "it shrinks as the cluster grows"
+            )
+        elif last > first * 1.01:
+            end = "it grows with the cluster"
+        else:
+            end = "it stays the same"
+        sentences.append(f"gain of {name} over {family} at {size}: from {change}: {end}.")
+    return sentences
+
+
+def _fastest(found: Comparison, names: list[str], size_bytes: int) -> Measurement | None:
+    rows = [found.times[name][size_bytes] for name in names if size_bytes in found.times.get(name, {})]
+    return min(rows, key=lambda row: row.time_us, default=None)

@@ -1,0 +1,201 @@
+"""The unit of work of a comparison: one candidate at some sizes, simulated. It runs in any process."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import msgspec
+import numpy as np
+
+from coppice.bounds.optimum import bound
+from coppice.bounds.result import Bound, Problem
+from coppice.comparison.bodies import Bodies, most_pieces, relays
+from coppice.comparison.candidates import Candidate
+from coppice.errors import InputError
+from coppice.planners.algorithms.case import Value
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+from coppice.simulation.best_pieces import best_pieces
+from coppice.simulation.engine import run
+from coppice.simulation.messages import messages_of
+from coppice.simulation.model import Model
+from coppice.simulation.timeline import Timeline
+
+__all__ = ["Job", "Measurement", "faster", "measure", "packed"]
+
+PATIENCE = 2
+"""Doublings without gain after which no further ones are tried."""
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One candidate at one size: a simulated time with what explains it, or why there is none.
+
+    Attributes:
+        key: Hash of all that decides the figures.
+        algorithm: Its name.
+        size_bytes: M.
+        parameters: Its parameters beside the defaults, with the best value of a doubled one.
+        order: Order of ranks.
+        refusal: Why it does not apply, or None; the figures below are then 0.
+        time_us: Simulated time.
+        pieces: Pieces that every chunk was cut into on top of the algorithm.
+        chain: Messages of the critical path: each waits for the one before.
+        sent_bytes: Most bytes that one rank sends.
+        link: The link that is busy longest.
+        link_us: For how long it is busy.
+        relays: Whether GPUs pass on what is not theirs.
+    """
+
+    key: str
+    algorithm: str
+    size_bytes: int
+    parameters: dict[str, Value] = {}
+    order: str = "auto"
+    refusal: str | None = None
+    time_us: float = 0.0
+    pieces: int = 1
+    chain: int = 0
+    sent_bytes: int = 0
+    link: str = ""
+    link_us: float = 0.0
+    relays: bool = False
+
+    @property
+    def algbw_gb_per_s(self) -> float:
+        """M / time."""
+        return self.size_bytes / self.time_us / 1000 if self.time_us else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A candidate at some sizes, small enough to be sent anywhere.
+
+    Attributes:
+        problem: The problem, :func:`packed`.
+        candidate: What to simulate.
+        keys: Key of the measurement of each size, by size.
+        model: How to simulate.
+    """
+
+    problem: bytes
+    candidate: Candidate
+    keys: dict[int, str]
+    model: Model
+
+
+def faster(time_us: float, than_us: float) -> bool:
+    """Whether a time is shorter by more than the rounding of its sums."""
+    return time_us < than_us * (1 - 1e-9)
+
+
+def packed(problem: Problem) -> bytes:
+    """The problem as bytes, without anything that was derived from its topology."""
+    return pickle.dumps(replace(problem, topology=replace(problem.topology)))
+
+
+def measure(job: Job) -> list[Measurement]:
+    """Simulate a candidate at all sizes of a job.
+
+    An algorithm that does not apply gives a refusal at every size.
+    """
+    problem, plain = _problem(job.problem)
+    candidate = job.candidate
+    bodies = Bodies(problem, candidate, plain)
+    try:
+        bodies.body(1)
+    except InputError as error:
+        refusal = " ".join(str(error).split())
+        return [
+            Measurement(
+                key=key,
+                algorithm=candidate.algorithm,
+                size_bytes=size_bytes,
+                parameters=dict(candidate.parameters),
+                order=candidate.order,
+                refusal=refusal,
+            )
+            for size_bytes, key in job.keys.items()
+        ]
+    return [
+        _best(bodies, size_bytes, job.model).measurement(key, candidate, size_bytes)
+        for size_bytes, key in job.keys.items()
+    ]
+
+
+@lru_cache(maxsize=2)
+def _problem(data: bytes) -> tuple[Problem, Bound]:
+    """The problem with its bound; a process that measures several candidates unpacks it once."""
+    problem: Problem = pickle.loads(data)
+    return problem, bound(problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """A simulation with what led to it."""
+
+    timeline: Timeline
+    parameters: dict[str, Value]
+    pieces: int
+    relays: bool
+
+    def measurement(self, key: str, candidate: Candidate, size_bytes: int) -> Measurement:
+        """Its figures."""
+        timeline = self.timeline
+        messages, link = timeline.messages, timeline.busiest_link
+        topology = messages.topology
+        sent = np.bincount(messages.routes.src[messages.route], weights=messages.num_bytes)
+        return Measurement(
+            key=key,
+            algorithm=candidate.algorithm,
+            size_bytes=size_bytes,
+            parameters=self.parameters,
+            order=candidate.order,
+            time_us=timeline.time_us,
+            pieces=self.pieces,
+            chain=_chain(timeline),
+            sent_bytes=int(sent.max(initial=0)),
+            link=f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
+            if link >= 0
+            else "",
+            link_us=float(timeline.link_busy_us[link]) if link >= 0 else 0.0,
+            relays=self.relays,
+        )
+
+
+def _chain(timeline: Timeline) -> int:
+    """Number of messages of which each waited for the one before, up to the last one that is done."""
+    if not len(timeline.finish_us):
+        return 0
+    message, count = int(np.argmax(timeline.finish_us)), 0
+    while message >= 0:
+        message, count = int(timeline.cause[message]), count + 1
+    return count
+
+
+def _best(bodies: Bodies, size_bytes: int, model: Model) -> _Found:
+    """The fastest of the values of the doubled parameter; the smaller one of equals."""
+    best: _Found | None = None
+    value, idle = 1, 0
+    while True:
+        body = bodies.body(value)
+        pieces, timeline = _simulated(body, size_bytes, model)
+        if best is None or faster(timeline.time_us, best.timeline.time_us):
+            parameters = bodies.parameters(value)
+            best = _Found(timeline=timeline, parameters=parameters, pieces=pieces, relays=relays(body))
+            idle = 0
+        else:
+            idle += 1
+        value *= 2
+        if bodies.candidate.doubled is None or idle == PATIENCE or most_pieces(body, size_bytes) < 2:
+            return best
+
+
+def _simulated(body: Forest | Schedule, size_bytes: int, model: Model) -> tuple[int, Timeline]:
+    """Simulate a schedule; one without steps in the number of pieces that suits the size."""
+    if isinstance(body, Schedule) and (not body.num_transfers or int(body.step.min()) >= 0):
+        messages = messages_of(body, size_bytes)
+        collective = body.collective
+        return 1, run(messages, model=model, collective=collective, size_bytes=size_bytes, keep_hops=False)
+    return best_pieces(body, size_bytes, model=model, most=most_pieces(body, size_bytes))

@@ -1,0 +1,161 @@
+"""What a comparison found: the time of every algorithm at every size, and the limits that they are measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from coppice.bounds.describe import describe_cut
+from coppice.bounds.latency import LatencyBound
+from coppice.bounds.result import Bound, Problem
+from coppice.comparison.measurement import Measurement, faster
+from coppice.comparison.ranges import Range, ranges
+from coppice.planners.choice import optimal_planner
+from coppice.simulation.model import Model
+
+__all__ = ["Comparison"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Simulated times of the algorithms that apply, the best variant of each at each size.
+
+    Attributes:
+        problem: What was compared.
+        model: How it was simulated.
+        sizes: Sizes M in bytes, ascending.
+        optimum: The exact optimal rate and its cut.
+        latency: The least time of any schedule, however small the message.
+        measurements: Everything that was measured, all variants: candidates in order, sizes ascending.
+    """
+
+    problem: Problem
+    model: Model
+    sizes: tuple[int, ...]
+    optimum: Bound
+    latency: LatencyBound
+    measurements: tuple[Measurement, ...]
+
+    @cached_property
+    def times(self) -> Mapping[str, Mapping[int, Measurement]]:
+        """The fastest variant of each algorithm that applies, by algorithm and size; the first one of equals."""
+        found: dict[str, dict[int, Measurement]] = {}
+        for row in self.measurements:
+            if row.refusal is None:
+                best = found.setdefault(row.algorithm, {}).setdefault(row.size_bytes, row)
+                if faster(row.time_us, best.time_us):
+                    found[row.algorithm][row.size_bytes] = row
+        return found
+
+    @cached_property
+    def refusals(self) -> Mapping[str, str]:
+        """Why each algorithm that does not apply at some size does not, by algorithm."""
+        reasons = {
+            row.algorithm: row.refusal for row in reversed(self.measurements) if row.refusal is not None
+        }
+        complete = {name for name, by_size in self.times.items() if len(by_size) == len(self.sizes)}
+        return {name: reason for name, reason in reversed(reasons.items()) if name not in complete}
+
+    @property
+    def optimal_name(self) -> str | None:
+        """``forest`` or ``flow`` where it was compared, otherwise None."""
+        name = optimal_planner(self.problem.collective)
+        return name if name in self.times else None
+
+    def fastest_first(self, size_bytes: int) -> list[Measurement]:
+        """The algorithms at a size by time; of equals the one with the shortest chain of messages first."""
+        rows = [by_size[size_bytes] for by_size in self.times.values() if size_bytes in by_size]
+        return sorted(rows, key=lambda row: (float(f"{row.time_us:.9g}"), row.chain))
+
+    def best(self, size_bytes: int) -> Measurement | None:
+        """The fastest algorithm at a size, None where none applies."""
+        return next(iter(self.fastest_first(size_bytes)), None)
+
+    def limit_us(self, size_bytes: int) -> float:
+        """No schedule is faster: the optimum's bandwidth time or the latency bound, whichever is longer."""
+        bandwidth = float(self.optimum.inv_rate) * size_bytes / self.problem.shards / 1000
+        return max(bandwidth, self.latency.time_us)
+
+    def share_of_limit(self, row: Measurement) -> float:
+        """How close a measurement comes to the limit: 1 where it reaches it."""
+        return self.limit_us(row.size_bytes) / row.time_us if row.time_us else 1.0
+
+    def busbw_gb_per_s(self, row: Measurement) -> float:
+        """Bus bandwidth as nccl-tests reports it."""
+        return row.algbw_gb_per_s * float(
+            self.problem.collective.busbw_factor(self.problem.topology.num_ranks)
+        )
+
+    @cached_property
+    def ranges(self) -> tuple[Range, ...]:
+        """Who wins where, and why."""
+        return ranges(self.sizes, self.times, limit_us=self.limit_us, overhead_us=self.model.overhead_us)
+
+    def rows(self) -> Iterable[dict[str, Any]]:
+        """Every algorithm at every size as a flat record, refusals as well: what a CSV file holds."""
+        topology = self.problem.topology
+        for size_bytes in self.sizes:
+            for row in (*self.fastest_first(size_bytes), *self._refused(size_bytes)):
+                timed = row.refusal is None
+                yield {
+                    "topology": topology.name,
+                    "collective": self.problem.collective.value,
+                    "ranks": topology.num_ranks,
+                    "size_bytes": size_bytes,
+                    "algorithm": row.algorithm,
+                    "parameters": parameters_text(row),
+                    "order": row.order,
+                    "pieces": row.pieces if timed else None,
+                    "relays": row.relays if timed else None,
+                    "time_us": row.time_us if timed else None,
+                    "algbw_gb_per_s": row.algbw_gb_per_s if timed else None,
+                    "busbw_gb_per_s": self.busbw_gb_per_s(row) if timed else None,
+                    "limit_us": self.limit_us(size_bytes),
+                    "share_of_limit": self.share_of_limit(row) if timed else None,
+                    "chain": row.chain if timed else None,
+                    "sent_bytes": row.sent_bytes if timed else None,
+                    "link": row.link if timed else None,
+                    "link_us": row.link_us if timed else None,
+                    "refusal": row.refusal,
+                }
+
+    def record(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        problem, topology = self.problem, self.problem.topology
+        return {
+            "collective": problem.collective.value,
+            "topology": topology.name,
+            "topology_sha256": topology.sha256,
+            "ranks": topology.num_ranks,
+            "root": problem.root,
+            "model": asdict(self.model),
+            "optimum": {
+                "algbw_gb_per_s": float(self.optimum.algbw_gb_per_s),
+                "algbw_exact": str(self.optimum.algbw_gb_per_s),
+                "cut_in_words": describe_cut(self.optimum),
+            },
+            "latency_bound": {"time_us": self.latency.time_us, "why": self.latency.why},
+            "best": [found.record() for found in self.ranges],
+            "refusals": dict(self.refusals),
+            "rows": list(self.rows()),
+        }
+
+    def _refused(self, size_bytes: int) -> Sequence[Measurement]:
+        """The refusals of algorithms of which no variant applies at a size."""
+        first: dict[str, Measurement] = {}
+        for row in self.measurements:
+            if row.size_bytes == size_bytes and size_bytes not in self.times.get(row.algorithm, {}):
+                first.setdefault(row.algorithm, row)
+        return list(first.values())
+
+
+def parameters_text(row: Measurement) -> str:
+    """The variant in a few words: ``segments=8 order=topology``; empty for the plain algorithm."""
+    words = [f"{name}={value}" for name, value in row.parameters.items()]
+    if row.pieces > 1:
+        words.append(f"pieces={row.pieces}")
+    if row.order == "topology":
+        words.append("order=topology")
+    return " ".join(words)

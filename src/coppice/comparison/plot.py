@@ -1,0 +1,203 @@
+"""One picture: time and bandwidth of every algorithm over size, the limits, and who is best where."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import pairwise
+from math import log2
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coppice.comparison.outcome import Comparison
+from coppice.comparison.ranges import short_size
+from coppice.errors import InputError, MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["check_picture", "plot"]
+
+PACKAGE = "matplotlib"
+SUFFIXES = (".png", ".svg", ".pdf")
+WINNERS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#e377c2", "#8c564b", "#bcbd22")
+"""Colours of the algorithms that win somewhere, told apart at a glance; the optimal planner has the first."""
+OTHERS = ("#7f7f7f", "#a6a6a6", "#5f5f5f", "#bfa58a", "#8aa5bf", "#a58abf", "#8abf9b", "#bf8a94")
+FINE = 200
+LIMIT = "limit: nothing is faster"
+DASHES = ((0, (5, 1.5)), (0, (1, 1.2)), (0, (4, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
+
+
+def plot(comparison: Comparison, path: str | os.PathLike[str]) -> None:
+    """Draw a comparison.
+
+    Above: time over size, with the limit that no schedule goes below. In the middle: algorithm bandwidth over size,
+    with the optimum. Below: the best algorithm at each size.
+
+    Args:
+        comparison: What to draw.
+        path: Picture to write; its suffix (.png, .svg or .pdf) decides the kind.
+
+    Raises:
+        InputError: If the suffix is another one, there is nothing to draw, or the file cannot be written.
+        MissingExtraError: If matplotlib is not installed.
+    """
+    target = Path(path)
+    check_picture(target)
+    if not comparison.times or comparison.sizes == (0,):
+        msg = (
+            f"there is nothing to draw over size: no algorithm for {comparison.problem.collective} has times."
+        )
+        raise InputError(msg)
+    figure = _figure(comparison)
+    try:
+        # Neither a date nor random names: the same comparison gives the same file.
+        import matplotlib as mpl
+
+        metadata: dict[str, Any] = {"Date": None} if target.suffix == ".svg" else {}
+        if target.suffix == ".pdf":
+            metadata = {"CreationDate": None}
+        with mpl.rc_context({"svg.hashsalt": "coppice"}):
+            figure.savefig(target, dpi=150, bbox_inches="tight", metadata=metadata)
+    except OSError as error:
+        msg = f"cannot write {target} ({error.strerror or error}): choose another place."
+        raise InputError(msg) from None
+
+
+def check_picture(path: Path) -> None:
+    """Refuse early what :func:`plot` cannot write.
+
+    Raises:
+        InputError: If the suffix is not that of a picture.
+        MissingExtraError: If matplotlib is not installed.
+    """
+    if path.suffix not in SUFFIXES:
+        msg = f"expected a picture called *{', *'.join(SUFFIXES)}, found {path.name}: choose such a name."
+        raise InputError(msg)
+    if find_spec(PACKAGE) is None:
+        raise MissingExtraError.of(PACKAGE, extra="plot")
+
+
+def _figure(comparison: Comparison) -> Figure:
+    """The picture in memory."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 8.5), layout="constrained")
+    time, rate, band = figure.subplots(
+        3, 1, sharex=True, gridspec_kw={"height_ratios": [5, 5, 0.55], "hspace": 0.03}
+    )
+    styles = _styles(comparison)
+    for name, by_size in comparison.times.items():
+        sizes = list(by_size)
+        time.plot(sizes, [row.time_us for row in by_size.values()], label=name, **styles[name])
+        rate.plot(sizes, [row.algbw_gb_per_s for row in by_size.values()], **styles[name])
+    _limits(comparison, time, rate)
+    _band(comparison, band, styles)
+    _label(comparison, figure, time, rate, band)
+    return figure
+
+
+def _styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
+    """Lines of winners are strong and coloured, the others thin, in quiet colours and dashes."""
+    winners = list(dict.fromkeys(found.algorithm for found in comparison.ranges))
+    optimal = comparison.optimal_name
+    if optimal is not None:
+        winners = [optimal, *(name for name in winners if name != optimal)]
+    styles: dict[str, dict[str, Any]] = {}
+    for number, name in enumerate(winners):
+        style = {"color": WINNERS[number % len(WINNERS)], "linewidth": 2.2, "zorder": 3}
+        styles[name] = {**style, "marker": "osD^vPX*h"[number % 9], "markersize": 4}
+    for number, name in enumerate(name for name in comparison.times if name not in styles):
+        style = {"color": OTHERS[number % len(OTHERS)], "linewidth": 1.1, "zorder": 2}
+        styles[name] = {**style, "linestyle": DASHES[number % len(DASHES)]}
+    return styles
+
+
+def _limits(comparison: Comparison, time: Axes, rate: Axes) -> None:
+    """What no schedule goes beyond."""
+    first, last = comparison.sizes[0], comparison.sizes[-1]
+    # Denser than the measurements: the corner of the limit, and its bend over a linear axis, are seen.
+    sizes = [round(first * (last / first) ** (step / FINE)) for step in range(FINE + 1)]
+    limit = [comparison.limit_us(size) for size in sizes]
+    style: dict[str, Any] = {"color": "black", "linewidth": 1.4, "zorder": 4}
+    optimum = float(comparison.optimum.algbw_gb_per_s)
+    time.plot(sizes, limit, label=LIMIT, **style)
+    time.fill_between(sizes, limit, min(limit) * 0.4, color="black", alpha=0.07, linewidth=0)
+    time.axhline(comparison.latency.time_us, color="black", linewidth=1, linestyle=":", zorder=1)
+    time.set_ylim(bottom=min(limit) * 0.6)
+    reached = [size / us / 1000 for size, us in zip(sizes, limit, strict=True)]
+    rate.plot(sizes, reached, **style)
+    rate.axhline(optimum, color="black", linewidth=1, linestyle="--", zorder=1)
+    rate.fill_between(sizes, reached, optimum * 1.12, color="black", alpha=0.07, linewidth=0)
+    rate.set_ylim(0, optimum * 1.12)
+    rate.annotate(
+        f"optimum {optimum:.4g} GB/s", (first, optimum), xytext=(2, 3), textcoords="offset points", fontsize=9
+    )
+    time.annotate(
+        f"latency bound {comparison.latency.time_us:.3g} us",
+        (last, comparison.latency.time_us),
+        xytext=(-2, 3),
+        textcoords="offset points",
+        fontsize=9,
+        ha="right",
+    )
+
+
+def _band(comparison: Comparison, band: Axes, styles: dict[str, dict[str, Any]]) -> None:
+    """A strip whose colour is the best algorithm's, with its name where there is room."""
+    sizes = comparison.sizes
+    edges = _edges(sizes)
+    for found in comparison.ranges:
+        left, right = edges[sizes.index(found.first_bytes)], edges[sizes.index(found.last_bytes) + 1]
+        band.axvspan(left, right, color=styles[found.algorithm]["color"], alpha=0.85, linewidth=0)
+        share = (log2(right) - log2(left)) / (log2(edges[-1]) - log2(edges[0]))
+        if share * 105 > len(found.algorithm):
+            middle = (left * right) ** 0.5
+            band.text(middle, 0.5, found.algorithm, ha="center", va="center", fontsize=9, color="white")
+    band.set_yticks([])
+    band.set_ylim(0, 1)
+    band.set_ylabel("best", rotation=0, ha="right", va="center")
+
+
+def _label(comparison: Comparison, figure: Figure, time: Axes, rate: Axes, band: Axes) -> None:
+    """Axes, title and legend."""
+    problem, model = comparison.problem, comparison.model
+    time.set_xscale("log", base=2)
+    time.set_yscale("log")
+    time.set_ylabel("time (us)")
+    rate.set_ylabel("algbw (GB/s)")
+    for axes in (time, rate):
+        axes.grid(visible=True, which="major", color="0.9", linewidth=0.8)
+        axes.set_axisbelow(True)
+    every = -(-len(comparison.sizes) // 12)
+    ticks = comparison.sizes[::every]
+    band.set_xticks(ticks, [short_size(size) for size in ticks])
+    band.minorticks_off()
+    edges = _edges(comparison.sizes)
+    band.set_xlim(edges[0], edges[-1])
+    band.set_xlabel("size M (bytes)")
+    handles = dict(zip(*reversed(time.get_legend_handles_labels()), strict=True))
+    winners = [found.algorithm for found in comparison.ranges]
+    names = list(dict.fromkeys((LIMIT, *winners, *handles)))
+    figure.legend(
+        [handles[name] for name in names],
+        names,
+        loc="outside right upper",
+        fontsize=9,
+        frameon=False,
+    )
+    figure.suptitle(
+        f"{problem.collective} on {problem.topology.name}: {problem.topology.num_ranks} ranks, "
+        f"{model.overhead_us:g} us per message, {model.sharing} links",
+        fontsize=12,
+    )
+
+
+def _edges(sizes: Sequence[int]) -> list[float]:
+    """Borders between neighbouring sizes, halfway on the logarithmic axis, and the two ends."""
+    if len(sizes) == 1:
+        return [sizes[0] / 2**0.5, sizes[0] * 2**0.5]
+    inner = [(a * b) ** 0.5 for a, b in pairwise(sizes)]
+    return [sizes[0] ** 2 / inner[0], *inner, sizes[-1] ** 2 / inner[-1]]

@@ -1,0 +1,221 @@
+"""Who wins at which sizes, and why, in words that the figures bear out.
+
+Times within one percent of the best count as the best, so that a range does not fall apart where two algorithms are
+equally good; among all ways to cover the sizes so, this is one with the fewest ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coppice.comparison.measurement import Measurement
+
+__all__ = ["TOLERANCE", "Range", "ranges", "short_size", "variants"]
+
+TOLERANCE = 0.01
+"""Share by which a time may exceed the best one and still count as the best."""
+
+Times = Mapping[str, Mapping[int, Measurement]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Neighbouring sizes at which one algorithm is the best.
+
+    Attributes:
+        algorithm: Its name.
+        first_bytes: Smallest of the sizes.
+        last_bytes: Largest.
+        variants: Values of its parameters on the way, such as ``segments 1..16``.
+        rival: What it is compared with: the winner of the next range (of the one before, at the end), or the second
+            best; None where nothing else applies.
+        why: What makes it faster than the rival.
+        share_of_limit: How close it comes to the limit at the largest of the sizes.
+    """
+
+    algorithm: str
+    first_bytes: int
+    last_bytes: int
+    variants: str
+    rival: str | None
+    why: str
+    share_of_limit: float
+
+    @property
+    def sizes_text(self) -> str:
+        """The sizes: ``1K..64K``."""
+        first, last = short_size(self.first_bytes), short_size(self.last_bytes)
+        return first if first == last else f"{first}..{last}"
+
+    @property
+    def text(self) -> str:
+        """The range in a line: ``1K..64K recursive-doubling (5 messages in a row, ring 62; 80% of the limit)``."""
+        variants = f" with {self.variants}" if self.variants else ""
+        notes = [self.why] if self.why else []
+        notes.append(f"{percent(self.share_of_limit)} of the limit at {short_size(self.last_bytes)}")
+        return f"{self.sizes_text} {self.algorithm}{variants} ({'; '.join(notes)})"
+
+    def record(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "algorithm": self.algorithm,
+            "first_bytes": self.first_bytes,
+            "last_bytes": self.last_bytes,
+            "variants": self.variants,
+            "rival": self.rival,
+            "why": self.why,
+            "share_of_limit": self.share_of_limit,
+            "text": self.text,
+        }
+
+
+def ranges(
+    sizes: Sequence[int],
+    times: Times,
+    *,
+    limit_us: Callable[[int], float],
+    overhead_us: float,
+) -> tuple[Range, ...]:
+    """Cover the sizes with as few ranges as the tolerance allows.
+
+    Args:
+        sizes: All sizes, ascending; those at which nothing applies are in no range.
+        times: The best variant of each algorithm at each size.
+        limit_us: Least time at a size.
+        overhead_us: Cost of a message, for the words.
+    """
+    covers = _covers(sizes, times)
+    found = []
+    for number, (name, covered) in enumerate(covers):
+        neighbour = number + 1 if number + 1 < len(covers) else number - 1
+        middle = covered[len(covered) // 2]
+        rival = covers[neighbour][0] if len(covers) > 1 else None
+        if rival in (None, name) or middle not in times[str(rival)]:
+            rival = _second(name, middle, times)
+        row = times[name][covered[-1]]
+        found.append(
+            Range(
+                algorithm=name,
+                first_bytes=covered[0],
+                last_bytes=covered[-1],
+                variants=variants([times[name][size] for size in covered]),
+                rival=rival,
+                why="" if rival is None else _why(times[name][middle], times[rival][middle], overhead_us),
+                share_of_limit=limit_us(covered[-1]) / row.time_us if row.time_us else 1.0,
+            )
+        )
+    return tuple(found)
+
+
+def variants(rows: Sequence[Measurement]) -> str:
+    """Values of the parameters of some measurements of one algorithm: ``segments 1..16, order topology``."""
+    words = []
+    for name in dict.fromkeys(name for row in rows for name in row.parameters):
+        values = list(dict.fromkeys(row.parameters[name] for row in rows if name in row.parameters))
+        numbers = [value for value in values if isinstance(value, int)]
+        if len(numbers) == len(values):
+            low, high = min(numbers), max(numbers)
+            if high > 1 or name != "segments":
+                words.append(f"{name} {low}" if low == high else f"{name} {low}..{high}")
+        else:
+            words.append(f"{name} {' or '.join(map(str, values))}")
+    most = max((row.pieces for row in rows), default=1)
+    if most > 1:
+        least = min(row.pieces for row in rows)
+        words.append(f"{most} pieces" if least == most else f"{least}..{most} pieces")
+    if any(row.order == "topology" for row in rows):
+        words.append("ranks in the order of the topology")
+    if any(row.relays for row in rows):
+        words.append("GPUs that relay")
+    return ", ".join(words)
+
+
+def short_size(size_bytes: int) -> str:
+    """A size as nccl-tests writes it, in the largest unit that divides it.
+
+    >>> short_size(1024), short_size(1536), short_size(3 << 20), short_size(1000)
+    ('1K', '1536', '3M', '1000')
+    """
+    for shift, unit in ((40, "T"), (30, "G"), (20, "M"), (10, "K")):
+        if size_bytes and not size_bytes % (1 << shift):
+            return f"{size_bytes >> shift}{unit}"
+    return str(size_bytes)
+
+
+def percent(share: float) -> str:
+    """A share in percent, not rounded up to a whole.
+
+    >>> percent(0.981), percent(0.9999), percent(0.0123), percent(1.0)
+    ('98%', '99.9%', '1.2%', '100%')
+    """
+    if share >= 1 - 1e-9:
+        return "100%"
+    if share > 0.99:
+        return f"{int(share * 1000) / 10:g}%"
+    return f"{100 * share:.2g}%"
+
+
+def _covers(sizes: Sequence[int], times: Times) -> list[tuple[str, list[int]]]:
+    """Algorithms with the sizes that each covers: always the one that stays the best for longest."""
+    good: dict[int, dict[str, float]] = {}
+    for size in sizes:
+        at = {name: by_size[size].time_us for name, by_size in times.items() if size in by_size}
+        least = min(at.values(), default=0.0)
+        good[size] = {name: time for name, time in at.items() if time <= least * (1 + TOLERANCE)}
+    covers: list[tuple[str, list[int]]] = []
+    position = 0
+    while position < len(sizes):
+        runs = {name: _run(name, sizes[position:], good) for name in good[sizes[position]]}
+        if not runs:
+            position += 1
+            continue
+        name = min(runs, key=lambda each: (-len(runs[each]), sum(good[size][each] for size in runs[each])))
+        covers.append((name, runs[name]))
+        position += len(runs[name])
+    return covers
+
+
+def _run(name: str, sizes: Sequence[int], good: Mapping[int, Mapping[str, float]]) -> list[int]:
+    run: list[int] = []
+    for size in sizes:
+        if name not in good[size]:
+            break
+        run.append(size)
+    return run
+
+
+def _second(name: str, size: int, times: Times) -> str | None:
+    """The fastest other algorithm at a size."""
+    others = {
+        each: by_size[size].time_us for each, by_size in times.items() if each != name and size in by_size
+    }
+    return min(others, key=lambda each: others[each], default=None)
+
+
+def _why(winner: Measurement, rival: Measurement, overhead_us: float) -> str:
+    """The figure that explains most of the difference."""
+    gap = rival.time_us - winner.time_us
+    chain_us = (rival.chain - winner.chain) * overhead_us
+    link_us = rival.link_us - winner.link_us
+    if gap <= TOLERANCE * winner.time_us:
+        return f"as good as {rival.algorithm}"
+    if chain_us >= link_us and rival.chain > winner.chain:
+        return f"{_messages(winner.chain)} in a row, {rival.algorithm} {rival.chain}"
+    if link_us > 0:
+        ratio = rival.link_us / winner.link_us if winner.link_us else float("inf")
+        if ratio >= 1.02:
+            return f"its busiest link is busy {_us(winner.link_us)}, that of {rival.algorithm} {_us(rival.link_us)}"
+    busy, rival_busy = percent(winner.link_us / winner.time_us), percent(rival.link_us / rival.time_us)
+    return f"its busiest link works {busy} of the time, that of {rival.algorithm} {rival_busy}"
+
+
+def _messages(count: int) -> str:
+    return f"{count} message{'' if count == 1 else 's'}"
+
+
+def _us(time_us: float) -> str:
+    if time_us < 1000:
+        return f"{time_us:.3g} us"
+    return f"{time_us / 1000:.3g} ms" if time_us < 1e6 else f"{time_us / 1e6:.3g} s"

@@ -1,0 +1,141 @@
+"""`compare`: every applicable algorithm at every size, on as many processes as there are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack
+
+from coppice.bounds.latency import latency_bound
+from coppice.bounds.network import check_problem
+from coppice.bounds.optimum import bound
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.comparison.candidates import BOTH_ORDERS, Candidate, candidates
+from coppice.comparison.measurement import Job, packed
+from coppice.comparison.outcome import Comparison
+from coppice.comparison.pool import cores, local_processes, run
+from coppice.comparison.results import ResultsFile, key_of, problem_sha256
+from coppice.errors import InputError
+from coppice.simulation.model import Model
+
+__all__ = ["compare"]
+
+SMALL = 20_000
+"""Up to this many ranks x ranks x candidates x sizes the work is done before processes have started."""
+
+
+def compare(
+    problem: Problem,
+    sizes: Sequence[int],
+    *,
+    algorithms: Iterable[str] | None = None,
+    model: Model | None = None,
+    order: str = BOTH_ORDERS,
+    relay_gpus: bool = False,
+    executor: Executor | None = None,
+    jobs: int | None = None,
+    results: str | os.PathLike[str] | None = None,
+    on_progress: Callable[[int, int, str], None] | None = None,
+) -> Comparison:
+    """Simulate every algorithm that performs a collective, and measure it by the limits.
+
+    The outcome depends on nothing but the problem, the sizes, the algorithms and the model: not on the executor, the
+    number of processes, or how often the work was interrupted.
+
+    Args:
+        problem: What is to be done, and where.
+        sizes: Sizes M in bytes.
+        algorithms: Names to try; None takes all that perform the collective.
+        model: How to simulate; None is the default model.
+        order: ``rank``, ``topology`` (boxes and rails kept together), ``auto`` (the first that has routes) or ``both``
+            (the faster one).
+        relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists; otherwise algorithms
+            that need it are refused.
+        executor: Where to run: any :class:`concurrent.futures.Executor` (see docs/executors.md). None starts processes
+            on this machine.
+        jobs: How many; None is one per core, 1 does all the work in this process.
+        results: File that keeps measurements, so that an interrupted comparison goes on where it stopped.
+        on_progress: Called with jobs done, jobs in all, and the algorithm that was just done.
+
+    Raises:
+        InputError: If the problem has no meaning, a name or size cannot be used, or ``results`` belongs to another
+            problem.
+        UnreachableError: If some rank cannot be reached.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_GATHER)
+        >>> found = compare(problem, [1024, 2**20], algorithms=["ring"], jobs=1)
+        >>> found.best(1024).algorithm
+        'ring'
+    """
+    chosen = Model() if model is None else model
+    check_problem(problem)
+    wanted = _sizes(problem, sizes)
+    tried = candidates(problem, algorithms, order=order, relay_gpus=relay_gpus)
+    optimum = bound(problem)
+    latency = latency_bound(
+        problem,
+        overhead_us=chosen.overhead_us,
+        relay_gpus=relay_gpus,
+        send_engines=chosen.send_engines,
+        receive_engines=chosen.receive_engines,
+    )
+    problem_hash = problem_sha256(problem)
+    keys = {
+        (position, size): key_of(problem_hash, candidate, size, chosen)
+        for position, candidate in enumerate(tried)
+        for size in wanted
+    }
+    file = ResultsFile(results, problem)
+    work = _work(problem, tried, wanted, keys, file, chosen)
+    with ExitStack() as stack:
+        where = executor
+        many = len(work) > 1 and problem.topology.num_ranks**2 * sum(len(job.keys) for job in work) > SMALL
+        if executor is None and jobs != 1 and (many or jobs is not None):
+            count = cores() if jobs is None else jobs
+            if count != 1 and work:
+                where = stack.enter_context(local_processes(min(count, len(work))))
+        for done, rows in enumerate(run(work, where), start=1):
+            file.add(rows)
+            if on_progress is not None:
+                on_progress(done, len(work), rows[0].algorithm if rows else "")
+    return Comparison(
+        problem=problem,
+        model=chosen,
+        sizes=wanted,
+        optimum=optimum,
+        latency=latency,
+        measurements=tuple(file.known[key] for key in keys.values()),
+    )
+
+
+def _sizes(problem: Problem, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The sizes in order, each once."""
+    if problem.collective is Collective.BARRIER:
+        return (0,)
+    if not sizes or min(sizes) < 1:
+        found = "none" if not sizes else str(min(sizes))
+        msg = f"expected sizes of 1 byte or more, found {found}: give some, such as 1K:4G."
+        raise InputError(msg)
+    return tuple(sorted(set(sizes)))
+
+
+def _work(
+    problem: Problem,
+    tried: Sequence[Candidate],
+    sizes: Sequence[int],
+    keys: dict[tuple[int, int], str],
+    file: ResultsFile,
+    model: Model,
+) -> list[Job]:
+    """What the results file does not hold yet: a job for each candidate."""
+    data = packed(problem)
+    found = []
+    for position, candidate in enumerate(tried):
+        open_keys = {size: keys[position, size] for size in sizes if keys[position, size] not in file.known}
+        if open_keys:
+            found.append(Job(problem=data, candidate=candidate, keys=open_keys, model=model))
+    return found

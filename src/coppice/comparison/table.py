@@ -1,0 +1,135 @@
+"""Comparisons as text: tables in the style of nccl-tests, ranges in words, and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+
+from coppice.comparison.measurement import Measurement
+from coppice.comparison.outcome import Comparison, parameters_text
+from coppice.comparison.ranges import percent
+
+__all__ = ["algorithm_lines", "aligned", "best_lines", "csv_text", "number", "range_lines", "refusal_lines"]
+
+COLUMNS = (
+    "topology",
+    "collective",
+    "ranks",
+    "size_bytes",
+    "algorithm",
+    "parameters",
+    "order",
+    "pieces",
+    "relays",
+    "time_us",
+    "algbw_gb_per_s",
+    "busbw_gb_per_s",
+    "limit_us",
+    "share_of_limit",
+    "chain",
+    "sent_bytes",
+    "link",
+    "link_us",
+    "refusal",
+)
+"""Columns of the CSV file."""
+
+
+def best_lines(comparison: Comparison, achievable: Comparison | None = None) -> list[str]:
+    """The best algorithm at each size, beside it the optimal planner's.
+
+    Args:
+        comparison: What was found.
+        achievable: The same at measured link rates, for a further pair of columns.
+    """
+    optimal = comparison.optimal_name
+    heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of limit", "")]
+    if achievable is not None:
+        heads += [("measured", "algbw"), ("rates", "busbw")]
+    if optimal is not None:
+        heads += [(optimal, "(us)"), ("algbw", "(GB/s)")]
+    heads.append(("best", ""))
+    rows = []
+    for size in comparison.sizes:
+        best = comparison.best(size)
+        if best is None:
+            continue
+        cells = [str(size), *_figures(comparison, best)]
+        if achievable is not None:
+            second = achievable.best(size)
+            cells += ["-", "-"] if second is None else _figures(achievable, second)[1:3]
+        if optimal is not None:
+            row = comparison.times[optimal].get(size)
+            cells += ["-", "-"] if row is None else [number(row.time_us), number(row.algbw_gb_per_s)]
+        cells.append(" ".join(filter(None, (best.algorithm, parameters_text(best)))))
+        rows.append(cells)
+    return aligned(heads, rows)
+
+
+def algorithm_lines(comparison: Comparison) -> list[str]:
+    """Every algorithm at every size, the fastest first."""
+    heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of limit", "")]
+    heads.append(("algorithm", ""))
+    rows = [
+        [str(size), *_figures(comparison, row), " ".join(filter(None, (row.algorithm, parameters_text(row))))]
+        for size in comparison.sizes
+        for row in comparison.fastest_first(size)
+    ]
+    return aligned(heads, rows)
+
+
+def range_lines(comparison: Comparison) -> list[str]:
+    """Who wins where and why, a line each."""
+    width = max((len(found.sizes_text) for found in comparison.ranges), default=0)
+    return [
+        f"{found.sizes_text:>{width}} {found.text.removeprefix(found.sizes_text).strip()}"
+        for found in comparison.ranges
+    ]
+
+
+def refusal_lines(comparison: Comparison) -> list[str]:
+    """What does not apply, grouped by reason."""
+    return [f"{name}: {reason}" for name, reason in comparison.refusals.items()]
+
+
+def csv_text(comparisons: Sequence[Comparison]) -> str:
+    """Every algorithm at every size, and every refusal, as CSV."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for comparison in comparisons:
+        writer.writerows(comparison.rows())
+    return text.getvalue()
+
+
+def number(value: float) -> str:
+    """A figure with the digits that matter.
+
+    >>> number(0.01234), number(12.345), number(123456.7)
+    ('0.0123', '12.35', '123457')
+    """
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def _figures(comparison: Comparison, row: Measurement) -> list[str]:
+    return [
+        number(row.time_us),
+        number(row.algbw_gb_per_s),
+        number(comparison.busbw_gb_per_s(row)),
+        percent(comparison.share_of_limit(row)),
+    ]
+
+
+def aligned(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns of numbers set right, the last one, of words, left."""
+    lines = [[top for top, _ in heads], [unit for _, unit in heads], *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    text = []
+    for position, line in enumerate(lines):
+        mark = "#" if position < 2 else " "
+        cells = [f"{cell:>{width}}" for cell, width in zip(line[:-1], widths, strict=False)]
+        text.append(f"{mark} {'  '.join(cells)}  {line[-1]}".rstrip())
+    return text
