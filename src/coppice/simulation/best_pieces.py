@@ -49,6 +49,6 @@ def best_pieces(
         pieces *= 2
     middle = best[1]
     for between in (middle * 3 // 4, middle * 3 // 2):
-        if between not in tried and between <= most:
+        if between not in tried and 1 <= between <= most:
             best = min(best, attempt(between), key=lambda found: found[:2])
     return best[1], best[2]
