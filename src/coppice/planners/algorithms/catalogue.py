@@ -10,7 +10,23 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms import ring
+from coppice.planners.algorithms import (
+    all_gather_bruck,
+    all_gather_direct,
+    all_to_all_bruck,
+    all_to_all_direct,
+    barrier,
+    circulant_blocks,
+    gather_scatter,
+    neighbor_exchange,
+    pairwise,
+    recexch,
+    recursive_doubling_blocks,
+    reduce_scatter_halving,
+    reduce_scatter_root,
+    ring,
+    two_proc,
+)
 from coppice.planners.algorithms.algorithm import Algorithm, Parameter
 from coppice.planners.algorithms.case import Case, Value
 from coppice.schedule.forest import Forest
@@ -19,7 +35,23 @@ from coppice.schedule.schedule import Schedule
 
 __all__ = ["algorithms", "case_of", "find", "make", "refusal"]
 
-_MODULES = (ring,)
+_MODULES = (
+    all_gather_bruck,
+    all_gather_direct,
+    all_to_all_bruck,
+    all_to_all_direct,
+    barrier,
+    circulant_blocks,
+    gather_scatter,
+    neighbor_exchange,
+    pairwise,
+    recexch,
+    recursive_doubling_blocks,
+    reduce_scatter_halving,
+    reduce_scatter_root,
+    ring,
+    two_proc,
+)
 
 
 @cache
