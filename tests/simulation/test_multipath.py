@@ -13,24 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.schedule.loads import schedule_loads
 from coppice.schedule.routed import routed
-from coppice.schedule.schedule import Schedule
 from coppice.schedule.verify_schedule import verify_schedule
 from coppice.simulation.multipath import over_all_routes
 from coppice.simulation.parts import in_parts
 from coppice.topology import Link, Node, NodeKind, Router, Topology, fat_tree, random_balanced
-
-
-def ring_on(topology: Topology, collective: Collective = Collective.ALL_REDUCE) -> Schedule:
-    entry = find("ring", collective)
-    made = make(entry, case_of(entry, Problem(topology=topology, collective=collective)))
-    assert isinstance(made, Schedule)
-    return made
+from simulation.cases import ring_on
 
 
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(0, 6), st.integers(1, 6))

@@ -61,7 +61,9 @@ def over_all_routes(schedule: Schedule, *, relay_gpus: bool = False) -> Schedule
     cut = in_parts(schedule, parts)
     pair = pair_of.reshape(-1)
     part = np.arange(parts)[None, :]
-    taken = first[pair][:, None] + part * count[pair][:, None] // parts
+    # Senders begin with different routes, so that simultaneous bursts do not all queue for the first one.
+    turn = part * count[pair][:, None] // parts + schedule.src[open_rows][:, None]
+    taken = first[pair][:, None] + turn % count[pair][:, None]
     path = cut.path.reshape(-1, parts).copy()
     path[open_rows] = taken
     nodes = [np.array(route, dtype=np.int32) for each in routes for route in each]

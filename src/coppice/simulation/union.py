@@ -41,8 +41,10 @@ def union(topologies: Sequence[Topology]) -> Topology:
         members.append(set(topology.node_ids))
         _join_links(topology, own, links)
     _check_links(topologies, members, links)
+    ranked = {topology.node_ids[v] for topology in topologies for v in topology.rank_nodes.tolist()}
     for topology in topologies:
-        if topology.num_nodes == len(nodes) and topology.num_links == len(links):
+        counts = (topology.num_nodes, topology.num_links, topology.num_ranks)
+        if counts == (len(nodes), len(links), len(ranked)):
             return topology
     names = " + ".join(dict.fromkeys(topology.name for topology in topologies))
     return Topology.of(names, list(nodes.values()), links.values(), source=topologies[0].source)

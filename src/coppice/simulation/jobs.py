@@ -1,0 +1,213 @@
+"""Several collectives at once on one cluster: groups of a training job, each from its own moment on.
+
+Tensor, pipeline, data and expert groups are schedules on parts of one cluster. Their messages run together: they share
+links and engines and nothing else. What a group loses by that is its *slowdown*: its time beside the others over its
+time alone. Simultaneous messages are served in the order in which the jobs are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+from coppice.simulation.engine import run
+from coppice.simulation.joining import Joined, joined
+from coppice.simulation.messages import Messages, messages_of
+from coppice.simulation.model import Model
+from coppice.simulation.timeline import Timeline
+from coppice.simulation.utilisation import link_time_us, passages
+from coppice.topology.model import Topology
+
+__all__ = ["Job", "JobResult", "SharedLink", "Together", "simulate_together"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A collective of one group.
+
+    Attributes:
+        name: What it is called in reports.
+        body: What is carried out, on the whole cluster or a part of it that keeps the names of its nodes.
+        size_bytes: M in bytes.
+        start_us: When it starts.
+        pieces: Every chunk is cut into so many pieces.
+    """
+
+    name: str
+    body: Schedule | Forest
+    size_bytes: int
+    start_us: float = 0.0
+    pieces: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedLink:
+    """The link that a job shares with others and that is in use for the longest time while the job runs.
+
+    Attributes:
+        src: Name of the node that it leaves.
+        dst: Name of the node that it enters.
+        own_us: Time that the job itself uses it.
+        others_us: Time that each other job uses it meanwhile, by name, the longest first.
+    """
+
+    src: str
+    dst: str
+    own_us: float
+    others_us: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """What became of one job.
+
+    Attributes:
+        job: The job.
+        time_us: From its start until it was done, beside the others.
+        alone_us: The same, alone on the cluster.
+        shared: The link that slows it, or None where it shares no link with others while it runs.
+    """
+
+    job: Job
+    time_us: float
+    alone_us: float
+    shared: SharedLink | None
+
+    @property
+    def slowdown(self) -> float:
+        """Time beside the others over time alone, 1 where nothing takes time."""
+        return self.time_us / self.alone_us if self.alone_us else 1.0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Together:
+    """Several jobs on one cluster.
+
+    Attributes:
+        topology: The cluster.
+        results: What became of each job, in the given order.
+        timeline: All messages; those of job j are ``first[j] .. first[j + 1] - 1``.
+        first: First message of each job, and the number of all (int64).
+    """
+
+    topology: Topology
+    results: tuple[JobResult, ...]
+    timeline: Timeline
+    first: NDArray[np.int64]
+
+    @property
+    def time_us(self) -> float:
+        """When the last job is done."""
+        return self.timeline.time_us
+
+
+def simulate_together(
+    jobs: Sequence[Job], *, model: Model | None = None, topology: Topology | None = None
+) -> Together:
+    """Run several jobs beside each other, and each alone.
+
+    Args:
+        jobs: One or more, with different names.
+        model: What messages cost; None is the default.
+        topology: The cluster; None is what the jobs' topologies add up to (see :mod:`coppice.simulation.union`).
+
+    Raises:
+        InputError: If there is no job, two have one name, a start is negative, or the topologies are not parts of one
+            cluster.
+
+    Examples:
+        Two all-gathers on the same four GPUs take twice as long as one:
+
+        >>> from coppice.bounds.result import Problem
+        >>> from coppice.planners.algorithms.catalogue import case_of, find, make
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_GATHER)
+        >>> entry = find("ring", Collective.ALL_GATHER)
+        >>> ring = make(entry, case_of(entry, problem))
+        >>> jobs = [Job(name=name, body=ring, size_bytes=4_000_000) for name in ("a", "b")]
+        >>> together = simulate_together(jobs, model=Model(overhead_us=0))
+        >>> [round(result.slowdown, 2) for result in together.results]
+        [1.67, 2.0]
+    """
+    model = model or Model()
+    _check(jobs)
+    parts = [messages_of(job.body, job.size_bytes, pieces=job.pieces) for job in jobs]
+    alone = [
+        _run(part, job.body.collective, job.size_bytes, model, keep_hops=False)
+        for job, part in zip(jobs, parts, strict=True)
+    ]
+    all_of = joined(parts, start_us=[job.start_us for job in jobs], topology=topology)
+    timeline = _run(all_of.messages, jobs[0].body.collective, sum(job.size_bytes for job in jobs), model)
+    ends = [_end(timeline, all_of, number, job) for number, job in enumerate(jobs)]
+    shared = _shared_links(timeline, all_of, jobs, ends)
+    results = [
+        JobResult(job=job, time_us=end - job.start_us, alone_us=own.time_us, shared=link)
+        for job, end, own, link in zip(jobs, ends, alone, shared, strict=True)
+    ]
+    return Together(
+        topology=all_of.messages.topology, results=tuple(results), timeline=timeline, first=all_of.first
+    )
+
+
+def _check(jobs: Sequence[Job]) -> None:
+    if not jobs:
+        msg = "expected one job or more to simulate together, found none."
+        raise InputError(msg)
+    names: set[str] = set()
+    for job in jobs:
+        if job.name in names:
+            msg = f"expected jobs with different names, found {job.name!r} twice: rename one."
+            raise InputError(msg)
+        names.add(job.name)
+        if not (isfinite(job.start_us) and job.start_us >= 0):
+            msg = f"expected job {job.name} to start at 0 us or later, found {job.start_us}."
+            raise InputError(msg)
+
+
+def _run(
+    messages: Messages, collective: Collective, size_bytes: int, model: Model, *, keep_hops: bool = True
+) -> Timeline:
+    return run(messages, model=model, collective=collective, size_bytes=size_bytes, keep_hops=keep_hops)
+
+
+def _end(timeline: Timeline, all_of: Joined, number: int, job: Job) -> float:
+    return float(timeline.finish_us[all_of.of_job(number)].max(initial=job.start_us))
+
+
+def _shared_links(
+    timeline: Timeline, all_of: Joined, jobs: Sequence[Job], ends: Sequence[float]
+) -> list[SharedLink | None]:
+    """For each job, the busiest of the links that others use while it runs."""
+    owner = np.repeat(np.arange(len(jobs)), np.diff(all_of.first))
+    topology = timeline.messages.topology
+    passed = passages(timeline)
+    found: list[SharedLink | None] = []
+    for number, (job, end) in enumerate(zip(jobs, ends, strict=True)):
+        used = link_time_us(passed, owner, len(jobs), topology.num_links, from_us=job.start_us, until_us=end)
+        own = used[number]
+        others = used.sum(axis=0) - own
+        total = np.where((own > 0) & (others > 0), own + others, 0.0)
+        if not total.any():
+            found.append(None)
+            continue
+        link = int(np.argmax(total))
+        by_name = {
+            other.name: float(used[k, link]) for k, other in enumerate(jobs) if k != number and used[k, link]
+        }
+        found.append(
+            SharedLink(
+                src=topology.node_ids[topology.src[link]],
+                dst=topology.node_ids[topology.dst[link]],
+                own_us=float(own[link]),
+                others_us=dict(sorted(by_name.items(), key=lambda item: (-item[1], item[0]))),
+            )
+        )
+    return found

@@ -1,0 +1,136 @@
+"""Several jobs at once: shared links slow each other down by what is exactly shared, and nothing else does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.forest import plan_forest
+from coppice.simulation.engine import simulate
+from coppice.simulation.jobs import Job, Together, simulate_together
+from coppice.simulation.model import Model
+from coppice.simulation.utilisation import check_conservation
+from coppice.topology import Topology, fat_tree, preset, star, subset
+from simulation.cases import ring_on, shift_on
+
+FREE = Model(overhead_us=0)
+
+
+def together(*jobs: Job, model: Model = FREE, topology: Topology | None = None) -> Together:
+    found = simulate_together(jobs, model=model, topology=topology)
+    check_conservation(found.timeline)
+    return found
+
+
+def test_groups_on_their_own_links_do_not_meet() -> None:
+    """A tensor group in each of two boxes: each takes what it takes alone."""
+    cluster = preset("dgx-h100", boxes=2)
+    groups = [subset(cluster, range(8 * box, 8 * box + 8)) for box in range(2)]
+    jobs = [Job(name=f"tp{i}", body=ring_on(group), size_bytes=2**24) for i, group in enumerate(groups)]
+    found = together(*jobs, topology=cluster)
+    for job, result in zip(jobs, found.results, strict=True):
+        assert result.slowdown == 1
+        assert result.shared is None
+        assert result.time_us == simulate(job.body, job.size_bytes, model=FREE).time_us
+    assert found.topology is cluster
+
+
+def test_two_flows_on_one_link_share_it() -> None:
+    """Blocks of 1 MB and 3 MB over the same link of 1 GB/s: first come, first served; the second takes both."""
+    pair = star(2)
+    jobs = [
+        Job(name=name, body=shift_on(pair, 1), size_bytes=2 * size)
+        for name, size in (("small", 10**6), ("large", 3 * 10**6))
+    ]
+    found = together(*jobs)
+    small, large = found.results
+    assert (small.time_us, large.time_us) == (1000.0, 4000.0)
+    assert large.slowdown == pytest.approx(4 / 3)
+    assert large.shared is not None
+    assert (large.shared.src, large.shared.dst) == ("gpu0", "switch")
+    assert large.shared.own_us == 3000.0
+    assert large.shared.others_us == {"small": 1000.0}
+
+
+def test_starts_decide_who_meets() -> None:
+    pair = star(2)
+    first = Job(name="first", body=shift_on(pair, 1), size_bytes=2 * 10**6)
+    for start, expected in ((0.0, 2000.0), (400.0, 1600.0), (1000.0, 1000.0), (5000.0, 1000.0)):
+        later = Job(name="later", body=shift_on(pair, 1), size_bytes=2 * 10**6, start_us=start)
+        found = together(first, later)
+        assert [result.time_us for result in found.results] == [1000.0, expected]
+        shared = found.results[1].shared
+        assert (shared is None) == (start >= 1000)
+        if shared is not None:
+            assert shared.others_us == {"first": 1000.0 - start}
+        assert found.time_us == start + expected
+
+
+def test_a_box_inside_and_a_rail_across() -> None:
+    """Tensor groups in the boxes and data groups across them meet in the GPUs' engines only."""
+    cluster = preset("dgx-h100", boxes=2)
+    across = subset(cluster, [0, 8])
+    jobs = [
+        Job(name="tp", body=ring_on(subset(cluster, range(8))), size_bytes=2**26),
+        Job(name="dp", body=ring_on(across), size_bytes=2**24),
+    ]
+    found = together(*jobs)
+    assert [result.slowdown for result in found.results] == [1, 1]
+    engines = Model(overhead_us=0, send_engines=1, receive_engines=1)
+    limited = together(*jobs, model=engines)
+    assert limited.results[0].slowdown == 1  # first of simultaneous messages
+    assert limited.results[1].slowdown > 1
+    assert limited.results[1].shared is None
+    # What a job takes alone is what it takes by itself on its own part.
+    for job, result in zip(jobs, limited.results, strict=True):
+        assert result.alone_us == simulate(job.body, job.size_bytes, model=engines).time_us
+
+
+def test_messages_keep_their_jobs_and_relays_count_as_gpus() -> None:
+    cluster = fat_tree(leaves=2, gpus_per_leaf=2, spines=2)
+    relays = subset(cluster, [0, 2], relays=True)
+    jobs = [
+        Job(name="some", body=ring_on(relays), size_bytes=4000, pieces=2),
+        Job(name="all", body=ring_on(cluster), size_bytes=8000),
+    ]
+    model = Model(send_engines=1, receive_engines=1)
+    found = together(*jobs, model=model)
+    assert found.topology.num_ranks == 4
+    counts = np.diff(found.first).tolist()
+    alone = [simulate(job.body, job.size_bytes, pieces=job.pieces).messages for job in jobs]
+    assert counts == [each.count for each in alone]
+    messages = found.timeline.messages
+    names = messages.topology.node_ids
+    for number, (job, own) in enumerate(zip(jobs, alone, strict=True)):
+        rows = slice(int(found.first[number]), int(found.first[number + 1]))
+        assert messages.num_bytes[rows].tolist() == own.num_bytes.tolist()
+        theirs = [job.body.topology.node_ids[v] for v in own.dst.tolist()]
+        assert [names[v] for v in messages.dst[rows].tolist()] == theirs
+
+
+def test_a_forest_beside_a_ring() -> None:
+    cluster = preset("dgx-a100", boxes=2)
+    problem = Problem(topology=cluster, collective=Collective.ALL_REDUCE)
+    jobs = [
+        Job(name="forest", body=plan_forest(problem), size_bytes=2**26),
+        Job(name="ring", body=ring_on(cluster), size_bytes=2**26),
+    ]
+    found = together(*jobs)
+    for result in found.results:
+        assert result.slowdown > 1
+        assert result.shared is not None
+    assert found.time_us <= sum(result.alone_us for result in found.results) * (1 + 1e-9)
+
+
+def test_bad_jobs_are_refused() -> None:
+    body = shift_on(star(2), 1)
+    with pytest.raises(InputError, match="found none"):
+        simulate_together([])
+    with pytest.raises(InputError, match="'a' twice"):
+        simulate_together([Job(name="a", body=body, size_bytes=1)] * 2)
+    for start in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="job a to start at 0 us or later"):
+            simulate_together([Job(name="a", body=body, size_bytes=1, start_us=start)])
