@@ -5,6 +5,11 @@ copy overwrites, a reduction unites two sets that must be disjoint (a common mem
 the end the postcondition of the collective must hold in every buffer it names. Rows of one step read what was
 there before the step, as the schedule's contract says. Sets of ranks are integers, one bit a rank.
 
+Where a schedule claims to be ordered, every reduction must join neighbouring intervals of ranks, in row order where a
+buffer gets several in one step: then the operands of an operator that does not commute stay in rank order, whichever
+side of what is held each of them belongs to. Sets begin as single ranks, so it is enough that every union is an
+interval.
+
 A barrier moves no data, only the news of who has arrived: its sets may overlap when they are united, and in the
 end every rank must have news of all.
 
@@ -76,7 +81,7 @@ class Execution:
     def _run_chunk(self, chunk: int, slot: int, size: int, rows: np.ndarray) -> None:
         schedule = self.schedule
         value = _precondition(schedule, slot)
-        disjoint = schedule.collective is not Collective.BARRIER
+        disjoint, ordered = schedule.collective is not Collective.BARRIER, schedule.ordered
         before: dict[int, int] = {}
         written: dict[int, Op] = {}
         current = -1
@@ -110,6 +115,8 @@ class Execution:
                 if written.get(dst) == Op.COPY:
                     self._fail(_race(row, chunk, dst, step))
                 value[dst] = held | sent
+                if ordered and not _is_interval(held | sent):
+                    self._fail(_out_of_order(row, chunk, dst, held, sent))
             else:
                 earlier = written.get(dst)
                 if earlier == Op.REDUCE or (earlier == Op.COPY and held != sent):
@@ -152,6 +159,30 @@ def _race(row: int, chunk: int, dst: int, step: int) -> str:
         f"transfer {row} and another of step {step} write chunk {chunk} at rank {dst} in no certain order: "
         "give them different steps."
     )
+
+
+def _is_interval(members: int) -> bool:
+    """The members follow each other without a gap."""
+    return not (members + (members & -members)) & members
+
+
+def _out_of_order(row: int, chunk: int, dst: int, held: int, sent: int) -> str:
+    return (
+        f"the schedule claims to keep the order of ranks, but transfer {row} joins ranks {_members(sent)} to "
+        f"{_members(held)} in chunk {chunk} at rank {dst}: expected neighbouring intervals."
+    )
+
+
+def _members(members: int) -> str:
+    """A set of ranks in words, as runs: ``0-3, 6``."""
+    runs: list[str] = []
+    while members and len(runs) < 4:
+        low = _lowest(members)
+        rest = members >> low
+        length = _lowest(~rest)
+        runs.append(f"{low}-{low + length - 1}" if length > 1 else f"{low}")
+        members = rest >> length << (low + length)
+    return ", ".join(runs) + (", .." if members else "")
 
 
 def _lowest(members: int) -> int:

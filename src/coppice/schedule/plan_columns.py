@@ -156,7 +156,7 @@ def read_symmetry(topology: Topology, columns: SymmetryColumns, where: str) -> S
 
 
 def schedule_columns(schedule: Schedule) -> dict[str, Any]:
-    """The members ``paths``, ``slot_weight``, ``chunks`` and ``transfers`` of a plan file."""
+    """The members ``paths``, ``slot_weight``, ``chunks`` and ``transfers`` of a plan file (and ``ordered``)."""
     transfers: dict[str, Any] = {
         "chunk": schedule.chunk.tolist(),
         "src": schedule.src.tolist(),
@@ -167,7 +167,8 @@ def schedule_columns(schedule: Schedule) -> dict[str, Any]:
     }
     if len(schedule.after):
         transfers["after"] = _path_lists(schedule.after_start, schedule.after)
-    return {
+    ordered = {"ordered": True} if schedule.ordered else {}
+    return ordered | {
         "paths": _path_lists(schedule.path_start, schedule.path_nodes),
         "slot_weight": schedule.slot_weight.tolist(),
         "chunks": {"slot": schedule.chunk_slot.tolist(), "share": schedule.chunk_share.tolist()},
@@ -236,6 +237,8 @@ def read_schedule(
     chunks: ChunkColumns,
     transfers: TransferColumns,
     where: str,
+    *,
+    ordered: bool = False,
 ) -> Schedule:
     """The schedule that a file holds.
 
@@ -267,6 +270,7 @@ def read_schedule(
         after=after,
         path_start=path_start,
         path_nodes=path_nodes,
+        ordered=ordered,
     )
     _refuse(schedule_defects(schedule), where)
     return schedule

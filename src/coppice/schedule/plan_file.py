@@ -83,6 +83,7 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     paths: msgspec.Raw
     sha256: str
     symmetry: SymmetryColumns | None = None
+    ordered: bool = False
     trees: TreeColumns | None = None
     edges: EdgeColumns | None = None
     slot_weight: msgspec.Raw = ABSENT
@@ -220,7 +221,12 @@ def _plan(document: _Document, topology: Topology, name: str) -> Plan:
         raise InputError(msg) from None
     where = f"{name} $"
     forest = schedule = None
-    if document.trees is not None and document.edges is not None and document.transfers is None:
+    if (
+        document.trees is not None
+        and document.edges is not None
+        and document.transfers is None
+        and not document.ordered
+    ):
         forest = read_forest(
             problem, document.paths, document.trees, document.edges, where, document.symmetry
         )
@@ -232,7 +238,13 @@ def _plan(document: _Document, topology: Topology, name: str) -> Plan:
         and document.symmetry is None
     ):
         schedule = read_schedule(
-            problem, document.paths, document.slot_weight, document.chunks, document.transfers, where
+            problem,
+            document.paths,
+            document.slot_weight,
+            document.chunks,
+            document.transfers,
+            where,
+            ordered=document.ordered,
         )
     else:
         msg = (

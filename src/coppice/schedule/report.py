@@ -31,6 +31,9 @@ class Report:
         bound_proved: The plan's cut proves its bound by counting; None where there is no bound, or where a
             single cut cannot prove it (all-reduce and all-to-all may need more than one cut).
         optimal: The bound is proved and the plan reaches it.
+        ordered: The schedule claims that reductions join neighbouring intervals of ranks, and they do.
+        deadlock_free: With buffers of any finite size no transfers wait for each other in a circle
+            (:mod:`coppice.schedule.deadlock`); None where that was not asked: for forests.
         checked: How many things were checked, by name.
     """
 
@@ -43,6 +46,8 @@ class Report:
     redundant: Fraction = Fraction(0)
     bound_proved: bool | None = None
     optimal: bool = False
+    ordered: bool = False
+    deadlock_free: bool | None = None
     checked: dict[str, int] = field(default_factory=dict)
 
     def require_ok(self) -> None:

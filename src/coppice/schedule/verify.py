@@ -26,7 +26,8 @@ def verify(plan: Plan) -> Report:
     """Check everything that a plan claims: what it does, how long it takes, and its bound.
 
     A bound that its own cut does not prove is a failure for collectives that one cut decides; for all-reduce
-    and all-to-all, whose optimum may need more than one cut, ``bound_proved`` is then None.
+    and all-to-all, whose optimum may need more than one cut, ``bound_proved`` is then None. Paths may lead through
+    other ranks only where the plan's parameters say so: ``"relay_gpus": true``.
 
     Args:
         plan: The plan; it may come from anywhere.
@@ -48,7 +49,11 @@ def verify(plan: Plan) -> Report:
         report = verify_forest(plan.forest, root=problem.root, weights=problem.weights, claimed=plan.inv_rate)
     elif plan.schedule is not None:
         report = verify_schedule(
-            plan.schedule, weights=problem.weights, demands=problem.demands, claimed=plan.inv_rate
+            plan.schedule,
+            weights=problem.weights,
+            demands=problem.demands,
+            claimed=plan.inv_rate,
+            relay_gpus=plan.parameters.get("relay_gpus") is True,
         )
     else:
         return Report(ok=False, failures=("the plan holds neither a forest nor a schedule.",))

@@ -18,8 +18,14 @@ def check_paths(
     path_nodes: NDArray[np.int32],
     hops: Hops,
     findings: Findings,
-) -> None:
-    """Every hop is a link of the topology, and no rank lies inside a path."""
+    *,
+    relay_gpus: bool = False,
+) -> int:
+    """Every hop is a link of the topology, and no rank lies inside a path unless ``relay_gpus`` allows it.
+
+    Returns:
+        Number of paths with ranks inside.
+    """
     missing = np.flatnonzero(hops.link < 0)
     names = topology.node_ids
     findings.add_examples(
@@ -35,16 +41,21 @@ def check_paths(
     inner[path_start[:-1]] = False
     inner[path_start[1:] - 1] = False
     ranked = np.flatnonzero(inner & (topology.rank[path_nodes] >= 0))
+    path_of = np.searchsorted(path_start, ranked, side="right") - 1
+    relayed = len(np.unique(path_of))
+    if relay_gpus:
+        return relayed
     findings.add_examples(
         [
-            f"path {np.searchsorted(path_start, place, side='right') - 1} leads through "
+            f"path {path} leads through "
             f"{names[path_nodes[place]]}, which is rank {topology.rank[path_nodes[place]]}: "
             f"a rank must receive and send on, not be passed through."
-            for place in ranked[:5].tolist()
+            for path, place in zip(path_of[:5].tolist(), ranked[:5].tolist(), strict=True)
         ],
         len(ranked),
         "inner nodes of paths",
     )
+    return relayed
 
 
 def check_ends(

@@ -1,4 +1,9 @@
-"""Verification of a schedule: slots, order, routes, symbolic execution and exact loads."""
+"""Verification of a schedule: slots, order, freedom from deadlock, routes, symbolic execution and exact loads.
+
+What passes is right. A few schedules that would come out right are refused all the same, since nobody means them:
+a transfer that sends what its sender does not have, that sends to itself, that adds to nothing or adds something twice,
+or two that write one buffer in no certain order, even where nobody needs the result; and rows whose steps decrease.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,11 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.schedule.columns import schedule_defects
+from coppice.schedule.deadlock import find_deadlock, num_connections
 from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.execution import Execution
 from coppice.schedule.hops import hops_of
-from coppice.schedule.loads import schedule_loads
+from coppice.schedule.loads import LinkLoads, schedule_loads
 from coppice.schedule.report import Findings, Report
 from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
@@ -27,6 +33,7 @@ def verify_schedule(
     weights: tuple[int, ...] | None = None,
     demands: tuple[tuple[int, ...], ...] | None = None,
     claimed: Fraction | None = None,
+    relay_gpus: bool = False,
 ) -> Report:
     """Check that a schedule implements its collective, and count what it costs.
 
@@ -35,6 +42,7 @@ def verify_schedule(
         weights: Relative shard sizes of the ranks (all-gather and reduce-scatter), where they are not equal.
         demands: Relative block sizes of an all-to-all, where they are not equal.
         claimed: Time per shard that the planner claims; a busier link is then a failure.
+        relay_gpus: Paths may lead through other ranks, which then pass data on without being told by a transfer.
 
     Returns:
         The report; failures are collected, not raised. Its time is that of the busiest link over the whole
@@ -66,17 +74,20 @@ def verify_schedule(
     if findings.failures:
         return Report(ok=False, failures=tuple(findings.failures), claimed=claimed)
     _check_order(schedule, findings)
+    circle = find_deadlock(schedule)
+    if circle is not None:
+        findings.add(circle)
     _check_slots(schedule, weights, demands, findings)
     execution = Execution(schedule)
     execution.run()
     execution.report(findings)
     default_routes = int((schedule.path < 0).sum())
     try:
-        schedule = routed(schedule)
-        counted = _check_routes(schedule, findings)
+        schedule = routed(schedule, relay_gpus=relay_gpus)
+        counted, relayed = _check_routes(schedule, findings, relay_gpus=relay_gpus)
     except UnreachableError as error:
         findings.add(f"the default route of a transfer does not exist: {error}")
-        counted = False
+        counted, relayed = False, 0
     topology = schedule.topology
     checked = {
         "transfers": schedule.num_transfers,
@@ -85,37 +96,39 @@ def verify_schedule(
         "paths": len(schedule.path_start) - 1,
         "default_routes": default_routes,
         "links": topology.num_links,
+        "connections": num_connections(schedule),
     }
-    if not counted:
-        return Report(ok=False, failures=tuple(findings.failures), claimed=claimed, checked=checked)
-    loads = schedule_loads(schedule, weights, demands)
-    if not loads.shard:
-        return Report(
-            ok=not findings.failures,
-            failures=tuple(findings.failures),
-            inv_rate=Fraction(0),
-            claimed=claimed,
-            max_link_load=Fraction(0),
-            checked=checked,
-        )
-    reached, worst = loads.inv_rate, loads.worst_link
-    if claimed is not None and reached > claimed:
+    if relay_gpus:
+        checked["relayed_paths"] = relayed
+    reached, worst, busiest = None, -1, None
+    if counted:
+        reached, worst, busiest = _figures(schedule_loads(schedule, weights, demands), claimed)
+    if reached is not None and claimed is not None and reached > claimed:
         findings.add(
             f"link {topology.node_ids[topology.src[worst]]} -> {topology.node_ids[topology.dst[worst]]} "
             f"({topology.gb_per_s(worst)} GB/s) needs {reached} per shard, more than the claimed {claimed}."
         )
+    ok = not findings.failures
     return Report(
-        ok=not findings.failures,
+        ok=ok,
         failures=tuple(findings.failures),
         inv_rate=reached,
         claimed=claimed,
         worst_link=worst,
-        max_link_load=loads.utilisation(worst, reached if claimed is None else claimed)
-        if worst >= 0
-        else Fraction(0),
-        redundant=execution.redundant_share,
+        max_link_load=busiest,
+        redundant=execution.redundant_share if counted else Fraction(0),
+        ordered=ok and schedule.ordered,
+        deadlock_free=circle is None,
         checked=checked,
     )
+
+
+def _figures(loads: LinkLoads, claimed: Fraction | None) -> tuple[Fraction, int, Fraction]:
+    """Time per shard, busiest link, and the share of its capacity that it uses in the claimed time."""
+    if not loads.shard or loads.worst_link < 0:
+        return Fraction(0), -1, Fraction(0)
+    reached, worst = loads.inv_rate, loads.worst_link
+    return reached, worst, loads.utilisation(worst, reached if claimed is None else claimed)
 
 
 def _check_order(schedule: Schedule, findings: Findings) -> None:
@@ -147,11 +160,13 @@ def _check_order(schedule: Schedule, findings: Findings) -> None:
         )
 
 
-def _check_routes(schedule: Schedule, findings: Findings) -> bool:
-    """Paths run along links, end where their transfers do; False where loads cannot be counted."""
+def _check_routes(schedule: Schedule, findings: Findings, *, relay_gpus: bool) -> tuple[bool, int]:
+    """Paths run along links, end where their transfers do: whether loads can be counted, and paths through ranks."""
     topology = schedule.topology
     hops = hops_of(topology, schedule.path_start, schedule.path_nodes)
-    check_paths(topology, schedule.path_start, schedule.path_nodes, hops, findings)
+    relayed = check_paths(
+        topology, schedule.path_start, schedule.path_nodes, hops, findings, relay_gpus=relay_gpus
+    )
     check_ends(
         topology,
         schedule.path,
@@ -162,7 +177,7 @@ def _check_routes(schedule: Schedule, findings: Findings) -> bool:
         findings,
         row_name="transfer",
     )
-    return not (hops.link < 0).any()
+    return not (hops.link < 0).any(), relayed
 
 
 def _check_slots(
