@@ -11,20 +11,29 @@ from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms import (
+    accl,
     all_gather_bruck,
     all_gather_direct,
     all_to_all_bruck,
     all_to_all_direct,
     barrier,
     circulant_blocks,
+    double_tree,
     gather_scatter,
+    k_grouped,
+    nccl_ring,
+    nccl_tree,
     neighbor_exchange,
     pairwise,
+    pat,
+    patarasuk_yuan,
+    plink,
     recexch,
     recursive_doubling_blocks,
     reduce_scatter_halving,
     reduce_scatter_root,
     ring,
+    torus,
     two_proc,
 )
 from coppice.planners.algorithms.algorithm import Algorithm, Parameter
@@ -36,20 +45,29 @@ from coppice.schedule.schedule import Schedule
 __all__ = ["algorithms", "case_of", "find", "make", "refusal"]
 
 _MODULES = (
+    accl,
     all_gather_bruck,
     all_gather_direct,
     all_to_all_bruck,
     all_to_all_direct,
     barrier,
     circulant_blocks,
+    double_tree,
     gather_scatter,
+    k_grouped,
+    nccl_ring,
+    nccl_tree,
     neighbor_exchange,
     pairwise,
+    pat,
+    patarasuk_yuan,
+    plink,
     recexch,
     recursive_doubling_blocks,
     reduce_scatter_halving,
     reduce_scatter_root,
     ring,
+    torus,
     two_proc,
 )
 
