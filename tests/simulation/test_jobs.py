@@ -112,7 +112,7 @@ def test_messages_keep_their_jobs_and_relays_count_as_gpus() -> None:
 
 
 def test_a_forest_beside_a_ring() -> None:
-    cluster = preset("dgx-a100", boxes=2)
+    cluster = preset("dgx-a100", boxes=2, fabric="switch")
     problem = Problem(topology=cluster, collective=Collective.ALL_REDUCE)
     jobs = [
         Job(name="forest", body=plan_forest(problem), size_bytes=2**26),
