@@ -14,6 +14,10 @@ static nb::dict to_dict(Simulation found) {
   result["reason"] = to_numpy(std::move(found.reason));
   result["hop_begin"] = to_numpy(std::move(found.hop_begin));
   result["hop_behind"] = to_numpy(std::move(found.hop_behind));
+  result["limit"] = to_numpy(std::move(found.limit));
+  result["rate_message"] = to_numpy(std::move(found.rate_message));
+  result["rate_since"] = to_numpy(std::move(found.rate_since));
+  result["rate"] = to_numpy(std::move(found.rate));
   result["link_busy"] = to_numpy(std::move(found.link_busy));
   result["link_bytes"] = to_numpy(std::move(found.link_bytes));
   result["finished"] = found.finished;
@@ -22,13 +26,13 @@ static nb::dict to_dict(Simulation found) {
 
 void init_simulator(nb::module_& m) {
   m.def(
-      "simulate_fifo",
+      "simulate_messages",
       [](Column<std::int32_t> route, Column<std::int64_t> bytes, Column<std::int64_t> added, Column<double> due,
          Column<std::int32_t> send_gate, Column<std::int32_t> receive_gate, Column<std::uint8_t> chained,
          Column<std::int64_t> after_start, Column<std::int32_t> after, Column<double> rate, Column<double> latency,
          Column<std::int64_t> route_start, Column<std::int32_t> route_links, Column<double> overhead,
-         Column<std::int32_t> sender, Column<std::int32_t> receiver, std::int32_t num_gpus, bool store_and_forward,
-         std::int32_t send_engines, std::int32_t receive_engines, double add_rate, bool keep_hops) {
+         Column<std::int32_t> sender, Column<std::int32_t> receiver, std::int32_t num_gpus, bool fair, bool store_and_forward,
+         std::int32_t send_engines, std::int32_t receive_engines, double add_rate, bool keep_hops, bool keep_rates) {
         Traffic traffic{.route = view(route), .bytes = view(bytes), .added = view(added), .due = view(due),
                         .send_gate = view(send_gate), .receive_gate = view(receive_gate), .chained = view(chained),
                         .after_start = view(after_start), .after = view(after)};
@@ -36,12 +40,15 @@ void init_simulator(nb::module_& m) {
                       .route_links = view(route_links), .overhead = view(overhead), .sender = view(sender),
                       .receiver = view(receiver), .num_gpus = num_gpus};
         SimulatorOptions options{.store_and_forward = store_and_forward, .send_engines = send_engines,
-                                 .receive_engines = receive_engines, .add_rate = add_rate, .keep_hops = keep_hops};
-        return to_dict(stoppable([&](const StopFlag& stop) { return simulate_fifo(traffic, fabric, options, stop); }));
+                                 .receive_engines = receive_engines, .add_rate = add_rate, .keep_hops = keep_hops, .keep_rates = keep_rates};
+        return to_dict(stoppable([&](const StopFlag& stop) {
+          return fair ? simulate_fair(traffic, fabric, options, stop) : simulate_fifo(traffic, fabric, options, stop);
+        }));
       },
       nb::arg("route"), nb::arg("bytes"), nb::arg("added"), nb::arg("due"), nb::arg("send_gate"), nb::arg("receive_gate"),
       nb::arg("chained"), nb::arg("after_start"), nb::arg("after"), nb::arg("rate"), nb::arg("latency"),
       nb::arg("route_start"), nb::arg("route_links"), nb::arg("overhead"), nb::arg("sender"), nb::arg("receiver"),
-      nb::arg("num_gpus"), nb::arg("store_and_forward"), nb::arg("send_engines"), nb::arg("receive_engines"),
-      nb::arg("add_rate"), nb::arg("keep_hops"), "Messages over first-in-first-out links, in nanoseconds: see simulator.h.");
+      nb::arg("num_gpus"), nb::arg("fair"), nb::arg("store_and_forward"), nb::arg("send_engines"), nb::arg("receive_engines"),
+      nb::arg("add_rate"), nb::arg("keep_hops"), nb::arg("keep_rates"),
+      "Messages over links that serve them in turn or share fairly, in nanoseconds: see simulator.h.");
 }

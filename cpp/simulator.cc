@@ -5,14 +5,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "simulator_events.h"
-#include "simulator_starts.h"
-
 namespace coppice {
 
 namespace {
-
-constexpr std::int64_t kEventsPerPoll = 1 << 16;
 
 void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
@@ -33,119 +28,6 @@ void require_range(std::span<const Int> column, Int low, Int high, const char* w
 void require_durations(std::span<const double> column, const char* what) {
   for (double value : column) require(value >= 0 && std::isfinite(value), what);
 }
-
-/// Links that serve one message at a time.
-class FifoNetwork {
- public:
-  FifoNetwork(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options, Simulation& out)
-      : traffic_(traffic), fabric_(fabric), options_(options), out_(out), starts_(traffic, fabric, options, out) {
-    latency_.reserve(fabric.num_links());
-    for (double latency : fabric.latency) latency_.push_back(on_grid(latency));
-    overhead_.reserve(fabric.num_routes());
-    for (double overhead : fabric.overhead) overhead_.push_back(on_grid(overhead));
-    free_.assign(fabric.num_links(), 0);
-    last_.assign(fabric.num_links(), -1);
-    at_.assign(traffic.size(), 0);
-    if (!options.keep_hops) return;
-    hop_start_.reserve(traffic.size());
-    std::int64_t hops = 0;
-    for (std::int32_t route : traffic.route) {
-      hop_start_.push_back(hops);
-      hops += static_cast<std::int64_t>(fabric.links(route).size());
-    }
-    out.hop_begin.assign(static_cast<std::size_t>(hops), -1);
-    out.hop_behind.assign(static_cast<std::size_t>(hops), -1);
-  }
-
-  void run(const StopFlag& stop) {
-    dispatch(0);
-    for (std::int64_t count = 0; !events_.empty(); ++count) {
-      if (count % kEventsPerPoll == 0 && stop && stop()) throw Cancelled{};
-      const Event event = events_.top();
-      // What is free now goes to whoever has the least id among all that become ready now.
-      if (starts_.pending() && (event.time > now_ || event.kind() == EventKind::kHead)) {
-        dispatch(now_);
-        continue;
-      }
-      events_.pop();
-      now_ = event.time;
-      handle(event);
-      if (events_.empty() && starts_.pending()) dispatch(now_);
-    }
-  }
-
- private:
-  void dispatch(double now) {
-    starts_.dispatch(
-        now,
-        [&](Message m) {
-          const std::int32_t route = traffic_.route[m];
-          const bool crosses = fabric_.route_start[route] < fabric_.route_start[route + 1];
-          events_.push(Event(now + overhead_[route], crosses ? EventKind::kHead : EventKind::kArrived, m));
-        },
-        [&](Message m, double due) { events_.push(Event(due, EventKind::kDue, m)); });
-  }
-
-  void handle(const Event& event) {
-    const Message m = event.message();
-    switch (event.kind()) {
-      case EventKind::kHead:
-        return serve(m);
-      case EventKind::kDue:
-        return starts_.due(m);
-      case EventKind::kArrived: {
-        out_.arrived[m] = now_;
-        starts_.arrived(m);
-        const double adding = options_.add_rate > 0 && !traffic_.added.empty()
-                                  ? on_grid(static_cast<double>(traffic_.added[m]) / options_.add_rate)
-                                  : 0;
-        if (adding > 0) return events_.push(Event(now_ + adding, EventKind::kDone, m));
-        [[fallthrough]];
-      }
-      case EventKind::kDone:
-        out_.done[m] = now_;
-        ++out_.finished;
-        return starts_.done(m);
-    }
-  }
-
-  void serve(Message m) {
-    const auto links = fabric_.links(traffic_.route[m]);
-    const std::int32_t hop = at_[m]++;
-    const std::int32_t link = links[hop];
-    const double bytes = static_cast<double>(traffic_.bytes[m]);
-    const double begin = std::max(now_, free_[link]), busy = on_grid(bytes / fabric_.rate[link]), end = begin + busy;
-    if (options_.keep_hops) {
-      out_.hop_begin[hop_start_[m] + hop] = begin;
-      if (begin > now_) out_.hop_behind[hop_start_[m] + hop] = last_[link];
-    }
-    free_[link] = end;
-    last_[link] = m;
-    out_.link_busy[link] += busy;
-    out_.link_bytes[link] += bytes;
-    const double there = end + latency_[link];
-    if (static_cast<std::size_t>(hop) + 1 == links.size()) return events_.push(Event(there, EventKind::kArrived, m));
-    const double ready = options_.store_and_forward
-                             ? there
-                             : std::max(begin + latency_[link], there - on_grid(bytes / fabric_.rate[links[hop + 1]]));
-    events_.push(Event(ready, EventKind::kHead, m));
-  }
-
-  const Traffic& traffic_;
-  const Fabric& fabric_;
-  const SimulatorOptions& options_;
-  Simulation& out_;
-  Starts starts_;
-  EventQueue events_;
-  double now_ = 0;
-  std::vector<double> latency_, overhead_;  // on the grid
-  std::vector<double> free_;                // per link: end of the last message on it
-  std::vector<Message> last_;               // per link: that message
-  std::vector<std::int32_t> at_;            // per message: hops that it has begun
-  std::vector<std::int64_t> hop_start_;     // per message: its first hop in the columns of hops
-};
-
-}  // namespace
 
 void check_simulation(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options) {
   const std::size_t size = traffic.size();
@@ -184,8 +66,9 @@ void check_simulation(const Traffic& traffic, const Fabric& fabric, const Simula
   require(options.add_rate >= 0 && std::isfinite(options.add_rate), "add_rate must be finite and not negative");
 }
 
-Simulation simulate_fifo(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options,
-                         const StopFlag& stop) {
+}  // namespace
+
+Simulation empty_simulation(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options) {
   check_simulation(traffic, fabric, options);
   Simulation out;
   const std::size_t size = traffic.size();
@@ -194,7 +77,6 @@ Simulation simulate_fifo(const Traffic& traffic, const Fabric& fabric, const Sim
   out.reason.assign(size, 0);
   out.link_busy.assign(fabric.num_links(), 0);
   out.link_bytes.assign(fabric.num_links(), 0);
-  FifoNetwork(traffic, fabric, options, out).run(stop);
   return out;
 }
 

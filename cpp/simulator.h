@@ -23,6 +23,10 @@
 //
 // Store and forward: ready = f + latency. A message has arrived a latency after its end on the last link.
 //
+// Links, shared fairly. Messages of one route go one after the other, like the bytes of a connection; the first of each
+// route moves over all its links at once, at the max-min fair rate among all that are under way (fair_share.h). A
+// message has arrived its links' latencies after its last byte has left.
+//
 // Numbers. Times are doubles in nanoseconds. Every duration is rounded to a multiple of 2^-20 ns, so that sums are
 // exact in any order while times stay below 2^33 ns (8.6 s): what is simultaneous on paper is simultaneous here, and
 // ties are decided by ids and not by rounding.
@@ -84,6 +88,7 @@ struct SimulatorOptions {
   std::int32_t receive_engines = 0;  // likewise
   double add_rate = 0;               // bytes per ns that a GPU adds; 0: adding takes no time
   bool keep_hops = true;             // record every hop of every message
+  bool keep_rates = false;           // fair sharing: record every rate that a message gets
 };
 
 /// Why a message started when it did, and not before.
@@ -101,6 +106,11 @@ struct Simulation {
   std::vector<std::int8_t> reason;        // a Cause
   std::vector<double> hop_begin;          // per hop, message by message, where kept: begin on the link
   std::vector<std::int32_t> hop_behind;   // message that it queued behind on that link, or -1
+                                          // (fair sharing: one hop per message, its whole route)
+  std::vector<std::int32_t> limit;        // fair sharing, per message: link that decided its last rate, or -1
+  std::vector<Message> rate_message;      // fair sharing, where kept, in order of time: rate_message[i] moves at rate[i]
+  std::vector<double> rate_since;         //   from rate_since[i] on
+  std::vector<double> rate;
   std::vector<double> link_busy;          // ns per link
   std::vector<double> link_bytes;         // per link
   std::int64_t finished = 0;              // messages that are done; fewer than all: the rest wait for each other
@@ -111,7 +121,13 @@ struct Simulation {
 Simulation simulate_fifo(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options,
                          const StopFlag& stop = {});
 
-/// Throws std::invalid_argument unless all columns fit together and every value is in range.
-void check_simulation(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options);
+/// Runs all messages over links that are shared at max-min fair rates; switches cut through.
+/// Throws as simulate_fifo does.
+Simulation simulate_fair(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options,
+                         const StopFlag& stop = {});
+
+/// The result before anything has happened, once the columns are found to fit together.
+/// Throws std::invalid_argument where they do not.
+Simulation empty_simulation(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options);
 
 }  // namespace coppice

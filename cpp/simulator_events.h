@@ -7,7 +7,7 @@
 namespace coppice {
 
 /// What happens to a message; of simultaneous events those that free something come first.
-enum class EventKind : std::uint8_t { kArrived = 0, kDone = 1, kDue = 2, kHead = 3 };
+enum class EventKind : std::uint8_t { kArrived = 0, kDone = 1, kDrained = 2, kDue = 3, kHead = 4 };
 
 struct Event {
   double time;

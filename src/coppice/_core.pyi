@@ -59,7 +59,7 @@ def find_symmetry(
     NDArray[np.int32],
     NDArray[np.int64],
 ]: ...
-def simulate_fifo(
+def simulate_messages(
     route: NDArray[np.int32],
     bytes: NDArray[np.int64],
     added: NDArray[np.int64],
@@ -77,9 +77,11 @@ def simulate_fifo(
     sender: NDArray[np.int32],
     receiver: NDArray[np.int32],
     num_gpus: int,
+    fair: bool,
     store_and_forward: bool,
     send_engines: int,
     receive_engines: int,
     add_rate: float,
     keep_hops: bool,
+    keep_rates: bool,
 ) -> dict[str, Any]: ...

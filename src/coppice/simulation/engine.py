@@ -12,8 +12,8 @@ from coppice.errors import InputError
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.messages import Messages, messages_of
-from coppice.simulation.model import DEFAULT_MODEL, Model
-from coppice.simulation.timeline import Hops, Timeline
+from coppice.simulation.model import DEFAULT_MODEL, Model, Sharing
+from coppice.simulation.timeline import Hops, Rates, Timeline
 
 __all__ = ["run", "simulate"]
 
@@ -63,6 +63,7 @@ def run(
     collective: Collective,
     size_bytes: int,
     keep_hops: bool = True,
+    keep_rates: bool = False,
 ) -> Timeline:
     """The timeline of messages that :func:`~coppice.simulation.messages.messages_of` made.
 
@@ -73,13 +74,14 @@ def run(
         size_bytes: M in bytes, for the bandwidths.
         keep_hops: Record when each message begins on each of its links; without, it takes less memory and there is no
             critical path.
+        keep_rates: Record every rate that a message gets, where links are shared fairly.
 
     Raises:
         InputError: If messages wait for each other in a circle.
     """
     topology, routes = messages.topology, messages.routes
-    ranked = topology.rank
-    found = _core.simulate_fifo(
+    sender, receiver = topology.rank[routes.src], topology.rank[routes.dst]
+    found = _core.simulate_messages(
         messages.route,
         messages.num_bytes,
         messages.added_bytes if model.reduce_gb_per_s is not None else messages.added_bytes[:0],
@@ -93,37 +95,47 @@ def run(
         topology.latency_us * _NS_PER_US,
         routes.link_start,
         routes.links,
-        np.where(ranked[routes.src] >= 0, model.overhead_us * _NS_PER_US, 0.0),
-        ranked[routes.src],
-        ranked[routes.dst],
+        np.where(sender >= 0, model.overhead_us * _NS_PER_US, 0.0),
+        sender,
+        receiver,
         topology.num_ranks,
+        fair=model.sharing is Sharing.FAIR,
         store_and_forward=model.store_and_forward,
         send_engines=model.send_engines,
         receive_engines=model.receive_engines,
         add_rate=model.reduce_gb_per_s or 0.0,
         keep_hops=keep_hops,
+        keep_rates=keep_rates,
     )
     if found["finished"] < messages.count:
         row = int(messages.first_row[np.flatnonzero(found["start"] < 0)[0]])
         msg = f"expected dependencies without circles, but transfer {row} waits for itself: verify the schedule."
         raise InputError(msg)
+    for column in ("start", "arrived", "done", "hop_begin", "link_busy", "rate_since"):
+        found[column] /= _NS_PER_US
+    fair = model.sharing is Sharing.FAIR
     return Timeline(
         messages=messages,
         model=model,
         collective=collective,
         size_bytes=size_bytes,
-        start_us=found["start"] / _NS_PER_US,
-        arrived_us=found["arrived"] / _NS_PER_US,
-        finish_us=found["done"] / _NS_PER_US,
+        start_us=found["start"],
+        arrived_us=found["arrived"],
+        finish_us=found["done"],
         cause=found["cause"],
         reason=found["reason"],
-        hops=_hops(messages, found) if keep_hops else None,
-        link_busy_us=found["link_busy"] / _NS_PER_US,
+        hops=_hops(messages, found, fair=fair) if keep_hops else None,
+        limit=found["limit"] if fair else None,
+        rates=Rates(message=found["rate_message"], since_us=found["rate_since"], gb_per_s=found["rate"])
+        if fair and keep_rates
+        else None,
+        link_busy_us=found["link_busy"],
         link_bytes=found["link_bytes"],
     )
 
 
-def _hops(messages: Messages, found: dict[str, Any]) -> Hops:
-    start = np.zeros(messages.count + 1, dtype=np.int64)
-    np.cumsum(messages.routes.num_links[messages.route], out=start[1:])
-    return Hops(start=start, begin_us=found["hop_begin"] / _NS_PER_US, behind=found["hop_behind"])
+def _hops(messages: Messages, found: dict[str, Any], *, fair: bool) -> Hops:
+    start = np.arange(messages.count + 1, dtype=np.int64)
+    if not fair:
+        np.cumsum(messages.routes.num_links[messages.route], out=start[1:])
+    return Hops(start=start, begin_us=found["hop_begin"], behind=found["hop_behind"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +12,10 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.simulation.messages import Messages
-from coppice.simulation.model import Model
+from coppice.simulation.model import Model, Sharing
 from coppice.topology.model import Topology
 
-__all__ = ["Hops", "Reason", "Stage", "Timeline"]
+__all__ = ["Hops", "Rates", "Reason", "Stage", "Timeline"]
 
 
 class Reason(enum.IntEnum):
@@ -28,21 +29,38 @@ class Reason(enum.IntEnum):
     """It waited for an engine that another message held."""
     LINK = 3
     """It waited for a link that another message held."""
+    ROUTE = 4
+    """It waited for another message on its route to leave (fair sharing)."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Hops:
-    """The passage of every message over each of its links.
+    """The passage of every message over each of its links; with fair sharing over all of them at once, as one hop.
 
     Attributes:
         start: Hops of message m are ``start[m] .. start[m + 1] - 1``, in the order of its route (int64).
-        begin_us: When it begins on the link (float64); it holds the link for its bytes / the link's rate.
-        behind: Message that it queued behind, -1 where the link was free (int32).
+        begin_us: When it begins (float64). First in, first out, it holds the link for its bytes / the link's rate.
+        behind: Message that it queued behind, -1 where nothing was in the way (int32).
     """
 
     start: NDArray[np.int64]
     begin_us: NDArray[np.float64]
     behind: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+class Rates:
+    """Every rate that a message had, with fair sharing, in the order of time.
+
+    Attributes:
+        message: The message (int32).
+        since_us: When it got the rate; it keeps it until its next one or its end (float64).
+        gb_per_s: The rate (float64).
+    """
+
+    message: NDArray[np.int32]
+    since_us: NDArray[np.float64]
+    gb_per_s: NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,6 +97,8 @@ class Timeline:
         cause: Message that it waited for last, or -1 (int32).
         reason: A :class:`Reason` for its start (int8).
         hops: Passage over each link, where kept.
+        limit: With fair sharing the link that decided the last rate of each message, -1 where it had no bytes (int32).
+        rates: With fair sharing every rate of every message, where kept.
         link_busy_us: Time for which each link was in use (float64).
         link_bytes: What each link carried (float64).
     """
@@ -93,6 +113,8 @@ class Timeline:
     cause: NDArray[np.int32]
     reason: NDArray[np.int8]
     hops: Hops | None
+    limit: NDArray[np.int32] | None
+    rates: Rates | None
     link_busy_us: NDArray[np.float64]
     link_bytes: NDArray[np.float64]
 
@@ -153,40 +175,74 @@ class Timeline:
         Raises:
             InputError: If the passages over links were not kept.
         """
+        hops = self._kept_hops()
+        stages: list[Stage] = []
+        message = int(np.argmax(self.finish_us)) if len(self.finish_us) else -1
+        end, hop = self.time_us, self._num_hops(message)
+        while message >= 0:
+            first = int(hops.start[message])
+            queued = np.flatnonzero(hops.behind[first : first + hop] >= 0)
+            if len(queued):
+                place = int(queued[-1])
+                begin, before = float(hops.begin_us[first + place]), int(hops.behind[first + place])
+                if self.model.sharing is Sharing.FIFO:
+                    reason, link = Reason.LINK, int(self._links(message)[place])
+                    hop = int(np.flatnonzero(self._links(before) == link)[0]) + 1
+                else:
+                    reason, link, hop = Reason.ROUTE, -1, 1
+            else:
+                begin, before = float(self.start_us[message]), int(self.cause[message])
+                reason, link, hop = Reason(int(self.reason[message])), -1, self._num_hops(before)
+            stages.append(Stage(message=message, begin_us=begin, end_us=end, reason=reason, link=link))
+            message, end = before, begin
+        return stages[::-1]
+
+    def passages(self, link: int) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
+        """What a link of the FIFO model served: messages in order, when each began and when it ended, in us.
+
+        Raises:
+            InputError: If the passages over links were not kept, or links were shared fairly.
+        """
+        hops = self._kept_hops()
+        if self.model.sharing is not Sharing.FIFO:
+            msg = "expected links that serve one message at a time, found fair sharing: look at the rates instead."
+            raise InputError(msg)
+        routes, route = self.messages.routes, self.messages.route
+        at = np.flatnonzero(routes.links == link)
+        place = np.full(len(routes.num_links), -1, dtype=np.int64)
+        place[np.searchsorted(routes.link_start, at, side="right") - 1] = at
+        message = np.flatnonzero(place[route] >= 0)
+        begin = hops.begin_us[hops.start[message] + place[route[message]] - routes.link_start[route[message]]]
+        rate = int(self.topology.capacity[link]) / self.topology.denominator
+        end = begin + self.num_bytes[message] / rate / 1000
+        order = np.lexsort((message, end, begin))
+        return message[order].astype(np.int32), begin[order], end[order]
+
+    def summary(self) -> dict[str, Any]:
+        """The main figures by name, for reports: time, bandwidths, messages, bytes sent, the busiest link."""
+        busiest = self.busiest_link
+        topology = self.topology
+        name = f"{topology.node_ids[topology.src[busiest]]} -> {topology.node_ids[topology.dst[busiest]]}"
+        return {
+            "time_us": self.time_us,
+            "algbw_gb_per_s": self.algbw_gb_per_s,
+            "busbw_gb_per_s": self.busbw_gb_per_s,
+            "messages": self.messages.count,
+            "busiest_link": name if busiest >= 0 else None,
+            "busiest_link_utilisation": self.utilisation(busiest) if busiest >= 0 else 0.0,
+        }
+
+    def _kept_hops(self) -> Hops:
         if self.hops is None:
             msg = "expected the passages of messages over links, which were not kept: simulate with `keep_hops`."
             raise InputError(msg)
-        stages: list[Stage] = []
-        if not len(self.finish_us):
-            return stages
-        message = int(np.argmax(self.finish_us))
-        end = self.time_us
-        links = self._links(message)
-        hop = len(links)
-        while message >= 0:
-            first = int(self.hops.start[message])
-            behind = self.hops.behind[first : first + hop]
-            queued = np.flatnonzero(behind >= 0)
-            if len(queued):
-                hop = int(queued[-1])
-                begin, link, before = (
-                    float(self.hops.begin_us[first + hop]),
-                    int(links[hop]),
-                    int(behind[hop]),
-                )
-                stages.append(
-                    Stage(message=message, begin_us=begin, end_us=end, reason=Reason.LINK, link=link)
-                )
-                links = self._links(before)
-                hop = int(np.flatnonzero(links == link)[0]) + 1
-            else:
-                begin, before = float(self.start_us[message]), int(self.cause[message])
-                reason = Reason(int(self.reason[message]))
-                stages.append(Stage(message=message, begin_us=begin, end_us=end, reason=reason, link=-1))
-                links = self._links(before) if before >= 0 else links
-                hop = len(links)
-            message, end = before, begin
-        return stages[::-1]
+        return self.hops
+
+    def _num_hops(self, message: int) -> int:
+        """Hops of a message, 0 for none at all."""
+        if message < 0 or self.hops is None:
+            return 0
+        return int(self.hops.start[message + 1] - self.hops.start[message])
 
     def _links(self, message: int) -> NDArray[np.int32]:
         """Links of a message, in order."""
