@@ -227,7 +227,7 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     if every:
         lines += ["#", *algorithm_lines(first)]
     lines += ["", "best per size", *(f"  {line}" for line in range_lines(first))]
-    if first.refusals:
+    if first.refused:
         lines += ["", "do not apply", *(f"  {line}" for line in refusal_lines(first))]
     return lines
 

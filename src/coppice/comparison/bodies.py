@@ -21,8 +21,9 @@ LEAST_PIECE_BYTES = 4096
 of messages at no cost but delay, and real ones do not."""
 
 MOST_PIECES = 256
-MAX_ROWS = 2**21
-"""Most transfers to which cutting may bring a schedule."""
+MAX_ROWS = 2**20
+FEW_PIECES = 16
+"""Cutting makes at most ``MAX_ROWS`` transfers, but up to ``FEW_PIECES`` pieces of every chunk in any case."""
 
 
 class Bodies:
@@ -76,7 +77,7 @@ def most_pieces(body: Forest | Schedule, size_bytes: int) -> int:
     else:
         chunks, rows = body.num_trees * body.num_images, body.num_edges * body.num_images
     by_size = size_bytes // (LEAST_PIECE_BYTES * max(chunks, 1))
-    return max(1, min(MOST_PIECES, by_size, MAX_ROWS // max(rows, 1)))
+    return max(1, min(MOST_PIECES, by_size, max(FEW_PIECES, MAX_ROWS // max(rows, 1))))
 
 
 def relays(body: Forest | Schedule) -> bool:

@@ -12,6 +12,7 @@ from coppice.planners.algorithms.algorithm import Algorithm, Parameter
 from coppice.planners.algorithms.case import Value
 from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.algorithms.catalogue import find
+from coppice.planners.algorithms.orders import box_order
 from coppice.planners.choice import ORDERS, optimal_planner
 
 __all__ = ["BOTH_ORDERS", "Candidate", "candidates"]
@@ -78,41 +79,47 @@ def candidates(
     for name in wanted or ():
         if name != optimal:
             find(name, problem.collective)
+    orders: Sequence[str] = (order,)
+    if order == BOTH_ORDERS:
+        suited = box_order(problem.topology) != tuple(range(problem.topology.num_ranks))
+        orders = ("rank", "topology") if suited else ("rank",)
     found: list[Candidate] = []
     if optimal is not None and (wanted is None or optimal in wanted):
         found.append(Candidate(algorithm=optimal))
     for (name, collective), entry in catalogue().items():
         if collective is problem.collective and (wanted is None or name in wanted):
-            found += _variants(entry, problem.topology.num_ranks, order=order, relay_gpus=relay_gpus)
+            found += [
+                Candidate(
+                    algorithm=name,
+                    parameters=parameters,
+                    doubled=_doubled(entry),
+                    order=each,
+                    relay_gpus=relay_gpus,
+                )
+                for each in (("auto",) if entry.topological and order == BOTH_ORDERS else orders)
+                for parameters in _variants(entry, problem.topology.num_ranks)
+            ]
     if not found:
         msg = f"expected algorithms for {problem.collective}, found none: name some that perform it."
         raise InputError(msg)
     return found
 
 
-def _variants(entry: Algorithm, ranks: int, *, order: str, relay_gpus: bool) -> list[Candidate]:
-    """One algorithm with every combination of the values that its parameters are tried at."""
-    doubled = next((name for name in DOUBLED if name in entry.parameters), None)
-    choices = [
-        _values(name, parameter, ranks) for name, parameter in entry.parameters.items() if name != doubled
-    ]
-    names = [name for name in entry.parameters if name != doubled]
-    orders: Sequence[str] = (order,)
-    if order == BOTH_ORDERS:
-        orders = ("auto",) if entry.topological else ("rank", "topology")
+def _doubled(entry: Algorithm) -> str | None:
+    """The parameter that is doubled."""
+    return next((name for name in DOUBLED if name in entry.parameters), None)
+
+
+def _variants(entry: Algorithm, ranks: int) -> list[dict[str, Value]]:
+    """Every combination of the values at which the other parameters are tried; defaults are left out."""
+    parameters = {name: each for name, each in entry.parameters.items() if name != _doubled(entry)}
+    choices = [_values(name, parameter, ranks) for name, parameter in parameters.items()]
     return [
-        Candidate(
-            algorithm=entry.name,
-            parameters={
-                name: value
-                for name, value in zip(names, values, strict=True)
-                if value != entry.parameters[name].default
-            },
-            doubled=doubled,
-            order=each,
-            relay_gpus=relay_gpus,
-        )
-        for each in orders
+        {
+            name: value
+            for (name, parameter), value in zip(parameters.items(), values, strict=True)
+            if value != parameter.default
+        }
         for values in itertools.product(*choices)
     ]
 

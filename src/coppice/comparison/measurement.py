@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import log2, sqrt
 
 import msgspec
 import numpy as np
@@ -13,11 +14,10 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.result import Bound, Problem
 from coppice.comparison.bodies import Bodies, most_pieces, relays
 from coppice.comparison.candidates import Candidate
-from coppice.errors import InputError
+from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.case import Value
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.engine import run
 from coppice.simulation.messages import messages_of
 from coppice.simulation.model import Model
@@ -38,7 +38,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         size_bytes: M.
         parameters: Its parameters beside the defaults, with the best value of a doubled one.
         order: Order of ranks.
-        refusal: Why it does not apply, or None; the figures below are then 0.
+        refusal: Why it does not apply, or None; otherwise the figures below are 0.
+        unreachable: The reason is that GPUs without a path of switches and NICs would have to exchange data.
         time_us: Simulated time.
         pieces: Pieces that every chunk was cut into on top of the algorithm.
         chain: Messages of the critical path: each waits for the one before.
@@ -54,6 +55,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     parameters: dict[str, Value] = {}
     order: str = "auto"
     refusal: str | None = None
+    unreachable: bool = False
     time_us: float = 0.0
     pieces: int = 1
     chain: int = 0
@@ -115,6 +117,7 @@ def measure(job: Job) -> list[Measurement]:
                 parameters=dict(candidate.parameters),
                 order=candidate.order,
                 refusal=refusal,
+                unreachable=isinstance(error, UnreachableError),
             )
             for size_bytes, key in job.keys.items()
         ]
@@ -154,7 +157,7 @@ class _Found:
             order=candidate.order,
             time_us=timeline.time_us,
             pieces=self.pieces,
-            chain=_chain(timeline),
+            chain=chain_length(timeline),
             sent_bytes=int(sent.max(initial=0)),
             link=f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
             if link >= 0
@@ -164,7 +167,7 @@ class _Found:
         )
 
 
-def _chain(timeline: Timeline) -> int:
+def chain_length(timeline: Timeline) -> int:
     """Number of messages of which each waited for the one before, up to the last one that is done."""
     if not len(timeline.finish_us):
         return 0
@@ -180,11 +183,9 @@ def _best(bodies: Bodies, size_bytes: int, model: Model) -> _Found:
     value, idle = 1, 0
     while True:
         body = bodies.body(value)
-        pieces, timeline = _simulated(body, size_bytes, model)
-        if best is None or faster(timeline.time_us, best.timeline.time_us):
-            parameters = bodies.parameters(value)
-            best = _Found(timeline=timeline, parameters=parameters, pieces=pieces, relays=relays(body))
-            idle = 0
+        found = _found(body, bodies.parameters(value), size_bytes, model)
+        if best is None or faster(found.timeline.time_us, best.timeline.time_us):
+            best, idle = found, 0
         else:
             idle += 1
         value *= 2
@@ -192,10 +193,41 @@ def _best(bodies: Bodies, size_bytes: int, model: Model) -> _Found:
             return best
 
 
-def _simulated(body: Forest | Schedule, size_bytes: int, model: Model) -> tuple[int, Timeline]:
-    """Simulate a schedule; one without steps in the number of pieces that suits the size."""
-    if isinstance(body, Schedule) and (not body.num_transfers or int(body.step.min()) >= 0):
-        messages = messages_of(body, size_bytes)
-        collective = body.collective
-        return 1, run(messages, model=model, collective=collective, size_bytes=size_bytes, keep_hops=False)
-    return best_pieces(body, size_bytes, model=model, most=most_pieces(body, size_bytes))
+def _found(body: Forest | Schedule, parameters: dict[str, Value], size_bytes: int, model: Model) -> _Found:
+    """Simulate a schedule; one without steps in the number of pieces that suits the size.
+
+    Where h messages follow each other and the busiest link takes B, m pieces take about (m + h - 1) (overhead + B / m),
+    least for m = sqrt((h - 1) B / overhead). From there the search goes to half or twice as many pieces while that is
+    faster.
+    """
+    passing = relays(body)
+
+    def attempt(pieces: int) -> _Found:
+        messages = messages_of(body, size_bytes, pieces=pieces)
+        timeline = run(
+            messages, model=model, collective=body.collective, size_bytes=size_bytes, keep_hops=False
+        )
+        return _Found(timeline=timeline, parameters=parameters, pieces=pieces, relays=passing)
+
+    whole = attempt(1)
+    stepped = isinstance(body, Schedule) and (not body.num_transfers or int(body.step.min()) >= 0)
+    most = 1 if stepped else most_pieces(body, size_bytes)
+    if most == 1:
+        return whole
+    waiting = (chain_length(whole.timeline) - 1) * float(whole.timeline.link_busy_us.max(initial=0.0))
+    guess = sqrt(waiting / model.overhead_us) if model.overhead_us else most
+    highest = most.bit_length() - 1
+    middle = min(round(log2(max(guess, 1))), highest)
+    best = min((whole, attempt(2**middle)), key=_time) if middle else whole
+    for direction in (-1, 1):
+        exponent = middle + direction
+        while 0 < exponent <= highest:
+            found = attempt(2**exponent)
+            if not faster(_time(found), _time(best)):
+                break
+            best, exponent = found, exponent + direction
+    return best
+
+
+def _time(found: _Found) -> float:
+    return found.timeline.time_us

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -50,13 +50,13 @@ class Comparison:
         return found
 
     @cached_property
-    def refusals(self) -> Mapping[str, str]:
-        """Why each algorithm that does not apply at some size does not, by algorithm."""
-        reasons = {
-            row.algorithm: row.refusal for row in reversed(self.measurements) if row.refusal is not None
-        }
-        complete = {name for name, by_size in self.times.items() if len(by_size) == len(self.sizes)}
-        return {name: reason for name, reason in reversed(reasons.items()) if name not in complete}
+    def refused(self) -> tuple[Measurement, ...]:
+        """The first refusal of each algorithm of which no variant applies."""
+        first: dict[str, Measurement] = {}
+        for row in self.measurements:
+            if row.algorithm not in self.times:
+                first.setdefault(row.algorithm, row)
+        return tuple(first.values())
 
     @property
     def optimal_name(self) -> str | None:
@@ -97,7 +97,7 @@ class Comparison:
         """Every algorithm at every size as a flat record, refusals as well: what a CSV file holds."""
         topology = self.problem.topology
         for size_bytes in self.sizes:
-            for row in (*self.fastest_first(size_bytes), *self._refused(size_bytes)):
+            for row in (*self.fastest_first(size_bytes), *self.refused):
                 timed = row.refusal is None
                 yield {
                     "topology": topology.name,
@@ -138,17 +138,9 @@ class Comparison:
             },
             "latency_bound": {"time_us": self.latency.time_us, "why": self.latency.why},
             "best": [found.record() for found in self.ranges],
-            "refusals": dict(self.refusals),
+            "refusals": {row.algorithm: row.refusal for row in self.refused},
             "rows": list(self.rows()),
         }
-
-    def _refused(self, size_bytes: int) -> Sequence[Measurement]:
-        """The refusals of algorithms of which no variant applies at a size."""
-        first: dict[str, Measurement] = {}
-        for row in self.measurements:
-            if row.size_bytes == size_bytes and size_bytes not in self.times.get(row.algorithm, {}):
-                first.setdefault(row.algorithm, row)
-        return list(first.values())
 
 
 def parameters_text(row: Measurement) -> str:

@@ -89,8 +89,13 @@ def range_lines(comparison: Comparison) -> list[str]:
 
 
 def refusal_lines(comparison: Comparison) -> list[str]:
-    """What does not apply, grouped by reason."""
-    return [f"{name}: {reason}" for name, reason in comparison.refusals.items()]
+    """What does not apply and why; those that lack routes together, as one remedy helps all of them."""
+    lines = [f"{row.algorithm}: {row.refusal}" for row in comparison.refused if not row.unreachable]
+    apart = [row.algorithm for row in comparison.refused if row.unreachable]
+    if apart:
+        why = "they send between GPUs that no path of switches and NICs joins"
+        lines.append(f"{', '.join(apart)}: {why}; `--relay-gpus` lets other GPUs pass that on")
+    return lines
 
 
 def csv_text(comparisons: Sequence[Comparison]) -> str:
