@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -86,8 +86,12 @@ def write_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
     write_atomically(path, topology_json(topology))
 
 
-def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
+def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) -> None:
     """Write ``data`` under a temporary name and move it to ``path``: no half-written file is ever seen.
+
+    Args:
+        path: The file.
+        data: Its content, whole or in pieces that are made as they are written.
 
     Raises:
         InputError: If the file cannot be written.
@@ -97,7 +101,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     try:
         try:
             with temporary.open("xb") as file:
-                file.write(data)
+                file.writelines((data,) if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(target)
