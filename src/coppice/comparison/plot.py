@@ -24,7 +24,23 @@ PACKAGE = "matplotlib"
 SUFFIXES = (".png", ".svg", ".pdf")
 WINNERS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#e377c2", "#8c564b", "#bcbd22")
 """Colours of the algorithms that win somewhere, told apart at a glance; the optimal planner has the first."""
-OTHERS = ("#7f7f7f", "#a6a6a6", "#5f5f5f", "#bfa58a", "#8aa5bf", "#a58abf", "#8abf9b", "#bf8a94")
+OTHERS = (
+    *(
+        "#9aa7b8",
+        "#c9a27e",
+        "#8fb996",
+        "#b79ac4",
+        "#c98f8f",
+        "#8d8d8d",
+        "#7fb0b8",
+        "#c4b36a",
+        "#a88b7d",
+        "#6f83b3",
+    ),
+    *("#d39fbf", "#93a35f"),
+)
+"""Quieter colours of the others."""
+
 FINE = 200
 LIMIT = "limit: nothing is faster"
 DASHES = ((0, (5, 1.5)), (0, (1, 1.2)), (0, (4, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
@@ -180,7 +196,9 @@ def _label(comparison: Comparison, figure: Figure, time: Axes, rate: Axes, band:
     band.set_xlabel("size M (bytes)")
     handles = dict(zip(*reversed(time.get_legend_handles_labels()), strict=True))
     winners = [found.algorithm for found in comparison.ranges]
-    names = list(dict.fromkeys((LIMIT, *winners, *handles)))
+    # The others stand in the order in which their lines end at the right.
+    last = [row.algorithm for row in reversed(comparison.fastest_first(comparison.sizes[-1]))]
+    names = list(dict.fromkeys((LIMIT, *winners, *last, *handles)))
     figure.legend(
         [handles[name] for name in names],
         names,

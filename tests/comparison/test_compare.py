@@ -1,0 +1,207 @@
+"""Comparisons: right times, the same outcome wherever the work is done, refusals with their reasons."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from comparison.cases import star
+from coppice import Collective, InputError, Problem
+from coppice.comparison import Comparison, compare
+from coppice.comparison.candidates import Candidate, candidates
+from coppice.comparison.measurement import Job, measure, packed
+from coppice.comparison.pool import local_processes
+from coppice.simulation import Model, Sharing
+from coppice.topology.presets import preset
+
+SIZES = (2**10, 2**20)
+FEW = ("forest", "ring", "double-binary-tree")
+
+
+class Backwards(Executor):
+    """Does everything at once when the last job has come, the last one first."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs, self.waiting = jobs, []
+
+    def submit(self, fn: Any, /, *args: Any, **_: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, fn, args))
+        if len(self.waiting) == self.jobs:
+            for each, work, given in reversed(self.waiting):
+                each.set_result(work(*given))
+        return future
+
+
+def as_text(found: Comparison) -> str:
+    return json.dumps(found.record(), sort_keys=True)
+
+
+def test_ring_on_a_star_takes_what_the_formula_says() -> None:
+    """2 (P - 1) (alpha + M / P beta), and the limits are the optimum's time and one message."""
+    found = compare(star(), [2**20, 2**10], algorithms=["ring"], model=Model(overhead_us=2.0), jobs=1)
+    assert found.sizes == SIZES
+    for size in SIZES:
+        row = found.best(size)
+        assert row is not None
+        assert (row.algorithm, row.chain) == ("ring", 6)
+        assert row.time_us == pytest.approx(6 * (2 + size / 4 / 10e3))
+        assert row.sent_bytes == 6 * size // 4
+        assert row.link_us == pytest.approx(6 * size / 4 / 10e3)
+    assert found.latency.time_us == 2.0
+    assert found.limit_us(2**10) == 2.0
+    assert found.limit_us(2**20) == pytest.approx(2 * 3 / 4 * 2**20 / 10e3)
+    assert found.share_of_limit(found.times["ring"][2**20]) == pytest.approx(157.2864 / 169.2864)
+    assert found.busbw_gb_per_s(found.times["ring"][2**20]) == pytest.approx(
+        1.5 * 2**20 / found.times["ring"][2**20].time_us / 1e3
+    )
+
+
+def test_no_algorithm_beats_the_limit() -> None:
+    problem = Problem(topology=preset("dgx-a100", boxes=2), collective=Collective.ALL_REDUCE)
+    found = compare(problem, SIZES, relay_gpus=True, jobs=1)
+    assert len(found.times) > 4
+    for by_size in found.times.values():
+        for row in by_size.values():
+            assert 0 < found.share_of_limit(row) <= 1 + 1e-6, row
+    assert found.optimal_name == "forest"
+    assert found.share_of_limit(found.times["forest"][2**20]) > 0.5
+
+
+def test_outcome_does_not_depend_on_where_the_work_is_done() -> None:
+    problem = star(5)
+    alone = compare(problem, SIZES, algorithms=FEW, jobs=1)
+    work = len(candidates(problem, FEW))
+    assert work >= 3
+    with ThreadPoolExecutor(3) as threads:
+        assert as_text(compare(problem, SIZES, algorithms=FEW, executor=threads)) == as_text(alone)
+    assert as_text(compare(problem, SIZES, algorithms=FEW, executor=Backwards(work))) == as_text(alone)
+    assert as_text(compare(problem, SIZES, algorithms=reversed(FEW), jobs=2)) == as_text(alone)
+
+
+def test_jobs_are_small() -> None:
+    """A job carries the topology's columns and nothing that was derived from them."""
+    problem = Problem(topology=preset("dgx-h100", boxes=8), collective=Collective.ALL_GATHER)
+    before = len(packed(problem))
+    compare(problem, [1024], algorithms=["ring"], order="topology", jobs=1)
+    assert len(packed(problem)) == before < 30_000
+
+
+def test_progress_counts_jobs() -> None:
+    calls: list[tuple[int, int, str]] = []
+    compare(
+        star(), SIZES, algorithms=["forest", "ring"], jobs=1, on_progress=lambda *call: calls.append(call)
+    )
+    assert calls == [(1, 2, "forest"), (2, 2, "ring")]
+
+
+def test_refusals_keep_their_reason() -> None:
+    weighted = star(3, Collective.ALL_GATHER, weights=(1, 2, 3))
+    found = compare(weighted, SIZES, algorithms=["forest", "ring"], jobs=1)
+    assert set(found.times) == {"forest"}
+    (row,) = found.refused
+    assert row.algorithm == "ring"
+    assert "equal blocks" in str(row.refusal)
+    assert not row.unreachable
+    assert [each["refusal"] for each in found.rows() if each["algorithm"] == "ring"] == [row.refusal] * 2
+
+
+def test_missing_routes_are_refused_unless_gpus_relay() -> None:
+    rails = Problem(topology=preset("dgx-h100", boxes=2), collective=Collective.ALL_GATHER)
+    (row,) = compare(rails, [1024], algorithms=["ring"], order="rank", jobs=1).refused
+    assert row.unreachable
+    relayed = compare(rails, [1024], algorithms=["ring"], order="rank", relay_gpus=True, jobs=1)
+    assert relayed.times["ring"][1024].relays
+    suited = compare(rails, [1024], algorithms=["ring"], jobs=1).times["ring"][1024]
+    assert suited.order == "topology"
+    assert not suited.relays
+
+
+def test_best_variant_of_each_size_is_kept_and_named() -> None:
+    """More segments pay for long messages only; the plain variant is the best of equals."""
+    found = compare(star(8), [2**10, 2**24], algorithms=["double-binary-tree"], jobs=1)
+    small, large = (found.times["double-binary-tree"][size] for size in found.sizes)
+    assert small.parameters["segments"] == 1
+    assert int(large.parameters["segments"]) > 4
+    plain = measure(
+        Job(
+            problem=packed(star(8)),
+            candidate=Candidate(algorithm="double-binary-tree"),
+            keys={2**24: "key"},
+            model=Model(),
+        )
+    )[0]
+    assert plain.key == "key"
+    assert large.time_us < 0.9 * plain.time_us
+
+
+def test_forest_is_cut_into_pieces_that_suit_the_size() -> None:
+    problem = Problem(
+        topology=preset("ring", gpus=6, gb_per_s=(10,)), collective=Collective.BROADCAST, root=0
+    )
+    found = compare(problem, [2**10, 2**26], algorithms=["forest"], jobs=1)
+    small, large = (found.times["forest"][size] for size in found.sizes)
+    assert small.pieces == 1
+    assert large.pieces > 8
+    assert found.share_of_limit(large) > 0.95
+
+
+def test_model_changes_the_times() -> None:
+    fair = compare(star(), [2**20], algorithms=["ring"], model=Model(sharing=Sharing.FAIR), jobs=1)
+    slow = compare(star(), [2**20], algorithms=["ring"], model=Model(reduce_gb_per_s=1.0), jobs=1)
+    plain = compare(star(), [2**20], algorithms=["ring"], jobs=1)
+    assert fair.times["ring"][2**20].time_us == pytest.approx(plain.times["ring"][2**20].time_us)
+    assert slow.times["ring"][2**20].time_us > 1.5 * plain.times["ring"][2**20].time_us
+
+
+def test_barrier_has_one_size() -> None:
+    found = compare(star(5, Collective.BARRIER), [1024], jobs=1)
+    assert found.sizes == (0,)
+    assert found.optimal_name is None
+    best = found.best(0)
+    assert best is not None
+    assert best.time_us >= found.latency.time_us > 0
+
+
+@pytest.mark.parametrize("collective", list(Collective))
+def test_every_collective_can_be_compared(collective: Collective) -> None:
+    problem = star(4, collective, root=1 if collective.rooted else None)
+    found = compare(problem, [4096], jobs=1)
+    assert found.times
+    assert found.ranges[0].text
+    for row in found.fastest_first(found.sizes[0]):
+        assert found.share_of_limit(row) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sizes": []}, "expected sizes of 1 byte or more, found none"),
+        ({"sizes": [0]}, "found 0"),
+        ({"algorithms": ["rnig"]}, "did you mean ring"),
+        ({"order": "random"}, "expected an order"),
+        ({"jobs": 0}, "1 or more processes"),
+    ],
+)
+def test_bad_input_is_refused(options: dict[str, Any], words: str) -> None:
+    given = {"sizes": [1024], **options}
+    with pytest.raises(InputError, match=words):
+        compare(star(), **given)
+
+
+def test_processes_are_gone_after_a_failure() -> None:
+    def use_and_fail() -> None:
+        with local_processes(1) as pool:
+            pool.submit(int).result()
+            assert multiprocessing.active_children()
+            pool.submit(time.sleep, 60)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        use_and_fail()
+    assert not multiprocessing.active_children()

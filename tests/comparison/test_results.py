@@ -1,0 +1,203 @@
+"""The results file: a comparison goes on where it was interrupted, and a file of something else is left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comparison.cases import measured, star
+from coppice import Collective, InputError
+from coppice.comparison import compare
+from coppice.comparison.candidates import Candidate
+from coppice.comparison.measurement import measure
+from coppice.comparison.results import ResultsFile, key_of, problem_sha256
+from coppice.simulation import Model
+
+SIZES = (2**10, 2**20)
+HEADER = {
+    "format": "coppice-comparison",
+    "version": 1,
+    "collective": "x",
+    "root": None,
+    "topology": "t",
+    "problem_sha256": "0",
+}
+FEW = ("forest", "ring", "double-binary-tree")
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """(algorithm, size) of everything that is simulated in this process."""
+    seen: list[tuple[str, int]] = []
+
+    def counting(job: Any) -> Any:
+        seen.extend((job.candidate.algorithm, size) for size in job.keys)
+        return measure(job)
+
+    monkeypatch.setattr("coppice.comparison.pool.measure", counting)
+    return seen
+
+
+def record(**options: Any) -> str:
+    return json.dumps(compare(star(), SIZES, algorithms=FEW, jobs=1, **options).record())
+
+
+def test_interrupted_comparison_goes_on(tmp_path: Path, counted: list[tuple[str, int]]) -> None:
+    path = tmp_path / "results.jsonl"
+    whole = record()
+    everything = list(counted)
+    counted.clear()
+
+    def interrupt(done: int, *_: Any) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        record(results=path, on_progress=interrupt)
+    assert counted == everything[:2]
+    assert len(path.read_text().splitlines()) == 3
+    assert record(results=path) == whole
+    assert counted == everything
+    assert record(results=path) == whole
+    assert counted == everything
+
+
+def test_torn_last_line_is_measured_again(tmp_path: Path, counted: list[tuple[str, int]]) -> None:
+    path = tmp_path / "results.jsonl"
+    whole = record(results=path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for keep in range(len(lines)):
+        for torn in (b"", lines[keep][:1], lines[keep][:-1]):
+            path.write_bytes(b"".join(lines[:keep]) + torn)
+            counted.clear()
+            assert record(results=path) == whole
+            assert len(counted) == len(lines) - max(keep, 1)
+            assert sorted(path.read_bytes().splitlines()) == sorted(b"".join(lines).splitlines())
+
+
+def test_further_sizes_and_models_share_a_file(tmp_path: Path, counted: list[tuple[str, int]]) -> None:
+    path = tmp_path / "results.jsonl"
+    record(results=path)
+    counted.clear()
+    found = compare(star(), [2**10, 2**15], algorithms=["ring"], jobs=1, results=path)
+    assert counted == [("ring", 2**15)]
+    assert set(found.times["ring"]) == {2**10, 2**15}
+    slower = compare(star(), [2**10], algorithms=["ring"], jobs=1, results=path, model=Model(overhead_us=9.0))
+    assert counted[1:] == [("ring", 2**10)]
+    assert slower.times["ring"][2**10].time_us > 50
+
+
+def test_file_of_another_problem_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    record(results=path)
+    before = path.read_bytes()
+    for other in (star(5), star(4, Collective.ALL_GATHER)):
+        with pytest.raises(InputError, match="holds results of all_reduce on star"):
+            compare(other, SIZES, algorithms=["ring"], jobs=1, results=path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"# My notes\n", "to be a results file"),
+        (b"no newline at all", "to be a results file"),
+        (b'{"format": "coppice-plan"}\n', "to be a results file"),
+        (json.dumps({**HEADER, "version": 9}).encode() + b"\n", "version 9"),
+    ],
+)
+def test_other_files_are_left_alone(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        record(results=path)
+    assert path.read_bytes() == content
+
+
+def test_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    record(results=path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = b'{"key": 3}\n'
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(InputError, match=r"results.jsonl:3: expected a measurement"):
+        record(results=path)
+
+
+def test_a_directory_is_no_results_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="choose another place"):
+        record(results=tmp_path)
+
+
+def test_rows_survive_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    rows = [
+        measured("ring", 10, 1.25, parameters={"segments": 4, "mapping": "x"}, chain=3, relays=True),
+        measured("bruck", 10, 0.0, refusal="needs more", unreachable=True),
+    ]
+    ResultsFile(path, star()).add(rows)
+    assert list(ResultsFile(path, star()).known.values()) == rows
+
+
+def test_key_depends_on_everything_that_decides() -> None:
+    ring = Candidate(algorithm="ring")
+    cases = [
+        (star(), ring, 10, Model()),
+        (star(5), ring, 10, Model()),
+        (star(4, Collective.ALL_GATHER), ring, 10, Model()),
+        (star(4, Collective.BROADCAST, root=0), ring, 10, Model()),
+        (star(4, Collective.BROADCAST, root=1), ring, 10, Model()),
+        (star(), Candidate(algorithm="ring", order="topology"), 10, Model()),
+        (star(), Candidate(algorithm="ring", relay_gpus=True), 10, Model()),
+        (star(), Candidate(algorithm="ring", parameters={"radix": 4}), 10, Model()),
+        (star(), Candidate(algorithm="ring", doubled="segments"), 10, Model()),
+        (star(), ring, 11, Model()),
+        (star(), ring, 10, Model(send_engines=1)),
+    ]
+    keys = [key_of(problem_sha256(problem), *rest) for problem, *rest in cases]
+    assert len(set(keys)) == len(cases)
+    assert keys[0] == key_of(problem_sha256(star()), ring, 10, Model())
+
+
+SCRIPT = """
+import sys
+from coppice import Collective, Problem, load
+from coppice.comparison import compare
+
+if __name__ == "__main__":
+    problem = Problem(topology=load("dgx-a100", boxes=4), collective=Collective.ALL_REDUCE)
+    compare(problem, [2**k for k in range(10, 24)], relay_gpus=True, jobs=2, results=sys.argv[1])
+"""
+
+
+def test_interrupt_of_a_running_sweep_leaves_a_valid_file(tmp_path: Path) -> None:
+    """Ctrl-C in the middle: nothing is left running, and every line of the file can be read."""
+    path, script = tmp_path / "results.jsonl", tmp_path / "sweep_script.py"
+    script.write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(path)], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        if path.exists() and len(path.read_bytes().splitlines()) > 2:
+            break
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)  # returns when every process that inherited standard error is gone
+    lines = path.read_text().splitlines()
+    assert len(lines) > 2
+    assert all(json.loads(line) for line in lines)
+
+
+def test_sweep_keeps_nothing_where_no_file_is_asked_for(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    compare(star(), SIZES, algorithms=["ring"], jobs=1)
+    assert not list(tmp_path.iterdir())
