@@ -21,7 +21,7 @@ from coppice.schedule.schedule import Schedule
 from coppice.simulation.engine import run
 from coppice.simulation.joining import Joined, joined
 from coppice.simulation.messages import Messages, messages_of
-from coppice.simulation.model import Model
+from coppice.simulation.model import Model, Sharing
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.utilisation import link_time_us, passages
 from coppice.topology.model import Topology
@@ -141,7 +141,7 @@ def simulate_together(
     _check(jobs)
     parts = [messages_of(job.body, job.size_bytes, pieces=job.pieces) for job in jobs]
     alone = [
-        _run(part, job.body.collective, job.size_bytes, model, keep_hops=False)
+        _run(part, job.body.collective, job.size_bytes, model, keep=False)
         for job, part in zip(jobs, parts, strict=True)
     ]
     all_of = joined(parts, start_us=[job.start_us for job in jobs], topology=topology)
@@ -173,9 +173,16 @@ def _check(jobs: Sequence[Job]) -> None:
 
 
 def _run(
-    messages: Messages, collective: Collective, size_bytes: int, model: Model, *, keep_hops: bool = True
+    messages: Messages, collective: Collective, size_bytes: int, model: Model, *, keep: bool = True
 ) -> Timeline:
-    return run(messages, model=model, collective=collective, size_bytes=size_bytes, keep_hops=keep_hops)
+    return run(
+        messages,
+        model=model,
+        collective=collective,
+        size_bytes=size_bytes,
+        keep_hops=keep,
+        keep_rates=keep and model.sharing is Sharing.FAIR,
+    )
 
 
 def _end(timeline: Timeline, all_of: Joined, number: int, job: Job) -> float:

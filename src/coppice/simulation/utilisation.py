@@ -1,7 +1,7 @@
 """What links do over time, and the check that none ever does more than it can.
 
-A link that serves one message at a time is in use from when a message begins on it until its last byte is on it. So
-the share of the time for which it is in use is the share of its capacity that is used.
+A link that serves one message at a time is wholly in use from when a message begins on it until its last byte is on it.
+A link that messages share fairly is used by each at its rate. Either way a passage uses a share of the link for a span.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import CheckError, InputError
+from coppice.simulation.model import Sharing
 from coppice.simulation.timeline import Timeline
 
 __all__ = ["Passages", "check_conservation", "link_time_us", "link_utilisation", "passages"]
@@ -20,22 +21,29 @@ __all__ = ["Passages", "check_conservation", "link_time_us", "link_utilisation",
 _SLACK_US = 1e-6
 """Rounding of times: a thousandth of a nanosecond."""
 
+_SLACK = 1e-6
+"""Rounding of rates and bytes, relative."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Passages:
     """Passages of messages over links, ordered by link and then by time.
 
+    With fair sharing a message has a passage for every rate that it had.
+
     Attributes:
         link: Link (int32).
         message: Message that passes (int32).
-        begin_us: When its first byte is put on the link (float64).
-        end_us: When its last byte is (float64).
+        begin_us: When it begins (float64).
+        end_us: When it ends (float64).
+        share: Share of the link's rate that it uses (float64).
     """
 
     link: NDArray[np.int32]
     message: NDArray[np.int32]
     begin_us: NDArray[np.float64]
     end_us: NDArray[np.float64]
+    share: NDArray[np.float64]
 
     def of_link(self, link: int) -> slice:
         """Rows of one link."""
@@ -46,21 +54,64 @@ def passages(timeline: Timeline) -> Passages:
     """Every passage of a message over a link.
 
     Raises:
-        InputError: If they were not kept.
+        InputError: If passages, or with fair sharing rates, were not kept.
     """
-    hops, messages = timeline.hops, timeline.messages
+    found = _shared(timeline) if timeline.model.sharing is Sharing.FAIR else _exclusive(timeline)
+    order = np.lexsort((found.message, found.end_us, found.begin_us, found.link))
+    return Passages(
+        found.link[order],
+        found.message[order],
+        found.begin_us[order],
+        found.end_us[order],
+        found.share[order],
+    )
+
+
+def _exclusive(timeline: Timeline) -> Passages:
+    """Passages over links that serve one message at a time."""
+    hops = timeline.hops
     if hops is None:
         msg = "expected the passages of messages over links, which were not kept: simulate with `keep_hops`."
         raise InputError(msg)
-    routes, topology = messages.routes, messages.topology
-    message = np.repeat(np.arange(messages.count, dtype=np.int32), np.diff(hops.start))
-    place = np.arange(len(message)) - hops.start[message] + routes.link_start[messages.route[message]]
-    link = routes.links[place]
-    rate = topology.capacity / topology.denominator
-    taken = messages.num_bytes[message] / rate[link] / 1000
-    order = np.lexsort((message, hops.begin_us, link))
-    begin = hops.begin_us[order]
-    return Passages(link[order], message[order], begin, begin + taken[order])
+    message, link = _spread(timeline, np.arange(timeline.messages.count, dtype=np.int32))
+    taken = timeline.num_bytes[message] / _rates(timeline)[link] / 1000
+    return Passages(link, message, hops.begin_us, hops.begin_us + taken, np.ones(len(link)))
+
+
+def _shared(timeline: Timeline) -> Passages:
+    """Passages over links that are shared fairly: a message is on all links of its route at once."""
+    rates, messages = timeline.rates, timeline.messages
+    if rates is None:
+        msg = "expected the rates of messages, which were not kept: simulate with `keep_rates`."
+        raise InputError(msg)
+    routes = messages.routes
+    route_of_link = np.repeat(np.arange(len(routes.num_links)), routes.num_links)
+    latency = np.bincount(
+        route_of_link, weights=timeline.topology.latency_us[routes.links], minlength=len(routes.num_links)
+    )
+    order = np.lexsort((np.arange(len(rates.message)), rates.since_us, rates.message))
+    message, since = rates.message[order], rates.since_us[order]
+    until = timeline.arrived_us[message] - latency[messages.route[message]]
+    again = message[1:] == message[:-1]
+    until[:-1][again] = since[1:][again]
+    row, link = _spread(timeline, message)
+    share = rates.gb_per_s[order][row] / _rates(timeline)[link]
+    return Passages(link, message[row], since[row], until[row], share)
+
+
+def _spread(timeline: Timeline, message: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Place in ``message``, and link, for every link of the route of each of these messages."""
+    routes = timeline.messages.routes
+    route = timeline.messages.route[message]
+    times = routes.num_links[route]
+    row = np.repeat(np.arange(len(message), dtype=np.int32), times)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
+    return row, routes.links[routes.link_start[route[row]] + place]
+
+
+def _rates(timeline: Timeline) -> NDArray[np.float64]:
+    """GB/s of every link."""
+    return timeline.topology.capacity / timeline.topology.denominator
 
 
 def link_utilisation(
@@ -77,22 +128,20 @@ def link_utilisation(
     """
     rows = found.of_link(link)
     edges = np.linspace(from_us, until_us, bins + 1)
-    if until_us <= from_us:
+    begin, end, share = found.begin_us[rows], found.end_us[rows], found.share[rows]
+    if until_us <= from_us or not len(begin):
         return np.zeros(bins)
-    begin, end = found.begin_us[rows], found.end_us[rows]
-    # Time in use before each edge; passages do not overlap, so their durations add up.
-    done = np.concatenate([[0.0], np.cumsum(end - begin)])
-    index = np.searchsorted(begin, edges, side="right")
-    last = np.maximum(index - 1, 0)
-    partial = np.where(index > 0, np.minimum(edges, end[last]) - begin[last], 0.0) if len(begin) else 0.0
-    used = done[last] + partial
-    return np.diff(used) / np.diff(edges)
+    # Before an edge lie what began before it, less what of that ends after it.
+    done = np.array([float(share @ (np.clip(edge, begin, end) - begin)) for edge in edges.tolist()])
+    return np.diff(done) / np.diff(edges)
 
 
 def link_time_us(
     found: Passages, owner: NDArray[np.int64], owners: int, links: int, *, from_us: float, until_us: float
 ) -> NDArray[np.float64]:
     """Time for which the messages of each owner use each link within a span of time: one row for each owner.
+
+    A share of a link counts as that share of the time.
 
     Args:
         found: All passages.
@@ -104,32 +153,24 @@ def link_time_us(
     """
     inside = np.minimum(found.end_us, until_us) - np.maximum(found.begin_us, from_us)
     place = owner[found.message] * links + found.link
-    used = np.bincount(place, weights=np.maximum(inside, 0.0), minlength=owners * links)
+    weights = np.maximum(inside, 0.0) * found.share
+    used = np.bincount(place, weights=weights, minlength=owners * links)
     return np.asarray(used, dtype=np.float64).reshape(owners, links)
 
 
 def check_conservation(timeline: Timeline) -> None:
     """Check that no link ever carries more than its rate, and that every byte passes every link of its route.
 
-    Messages that follow each other on a link must not overlap, none may begin before it has started or end after it
-    has arrived, and none may end on a link before it ends on the one before.
+    No passage may begin before its message has started or end after it has arrived, and first in, first out, none may
+    end on a link before it ends on the one before.
 
     Raises:
-        CheckError: With the link, the messages and the times, if it does not hold.
-        InputError: If the passages were not kept.
+        CheckError: With the link and the times, if it does not hold.
+        InputError: If passages, or with fair sharing rates, were not kept.
     """
     found = passages(timeline)
-    _check_exclusive(timeline, found)
-    messages, routes = timeline.messages, timeline.messages.routes
-    carried = np.bincount(
-        found.link, weights=messages.num_bytes[found.message], minlength=messages.topology.num_links
-    )
-    wrong = np.flatnonzero(np.abs(carried - timeline.link_bytes) > 0.5)
-    if len(wrong):
-        link = int(wrong[0])
-        name = _name(timeline, link)
-        msg = f"expected {carried[link]:.0f} bytes on {name}, found that it carried {timeline.link_bytes[link]:.0f}."
-        raise CheckError(msg)
+    _check_rates(timeline, found)
+    _check_bytes(timeline, found)
     early = np.flatnonzero(found.begin_us < timeline.start_us[found.message] - _SLACK_US)
     late = np.flatnonzero(found.end_us > timeline.arrived_us[found.message] + _SLACK_US)
     for row in np.concatenate([early, late]).tolist():
@@ -140,10 +181,51 @@ def check_conservation(timeline: Timeline) -> None:
             f"{found.begin_us[row]:.6f} to {found.end_us[row]:.6f} us."
         )
         raise CheckError(msg)
-    end_of = {
-        (m, e): t
-        for m, e, t in zip(found.message.tolist(), found.link.tolist(), found.end_us.tolist(), strict=True)
-    }
+    if timeline.model.sharing is Sharing.FIFO:
+        _check_order(timeline, found)
+
+
+def _check_rates(timeline: Timeline, found: Passages) -> None:
+    """At no moment do the shares of a link add up to more than one."""
+    last = (
+        np.append(found.link[1:] != found.link[:-1], True) if len(found.link) else np.zeros(0, dtype=np.bool_)
+    )
+    for end in (np.flatnonzero(last) + 1).tolist():
+        rows = found.of_link(int(found.link[end - 1]))
+        time = np.concatenate([found.begin_us[rows] + _SLACK_US, found.end_us[rows]])
+        change = np.concatenate([found.share[rows], -found.share[rows]])
+        lasting = np.tile(found.end_us[rows] - found.begin_us[rows] > _SLACK_US, 2)
+        order = np.argsort(time[lasting], kind="stable")
+        share = np.cumsum(change[lasting][order])
+        if len(share) and share.max() > 1 + _SLACK:
+            at = time[lasting][order][int(np.argmax(share))]
+            name = _name(timeline, int(found.link[end - 1]))
+            msg = f"expected at most the rate of {name} at any time, found {share.max():.6f} times that at {at:.6f} us."
+            raise CheckError(msg)
+
+
+def _check_bytes(timeline: Timeline, found: Passages) -> None:
+    """What passed a link is what the messages over it carry, and what the simulator counted."""
+    links = timeline.topology.num_links
+    rate = _rates(timeline)[found.link] * 1000
+    passed = np.bincount(
+        found.link, weights=found.share * (found.end_us - found.begin_us) * rate, minlength=links
+    )
+    message, link = _spread(timeline, np.arange(timeline.messages.count, dtype=np.int32))
+    wanted = np.bincount(link, weights=timeline.num_bytes[message], minlength=links)
+    for counted in (passed, timeline.link_bytes):
+        wrong = np.flatnonzero(np.abs(counted - wanted) > 1 + _SLACK * wanted)
+        if len(wrong):
+            name = _name(timeline, int(wrong[0]))
+            msg = f"expected {wanted[wrong[0]]:.0f} bytes over {name}, found {counted[wrong[0]]:.0f}."
+            raise CheckError(msg)
+
+
+def _check_order(timeline: Timeline, found: Passages) -> None:
+    """A message ends on every link after it has ended on the one before."""
+    messages, routes = timeline.messages, timeline.messages.routes
+    columns = (found.message, found.link, found.end_us)
+    end_of = {(m, e): t for m, e, t in zip(*(c.tolist() for c in columns), strict=True)}
     for message, route in enumerate(messages.route.tolist()):
         links = routes.links[routes.link_start[route] : routes.link_start[route + 1]].tolist()
         for before, link in pairwise(links):
@@ -155,20 +237,6 @@ def check_conservation(timeline: Timeline) -> None:
                 raise CheckError(msg)
 
 
-def _check_exclusive(timeline: Timeline, found: Passages) -> None:
-    overlap = np.flatnonzero(
-        (found.link[1:] == found.link[:-1]) & (found.begin_us[1:] < found.end_us[:-1] - _SLACK_US)
-    )
-    if len(overlap):
-        row = int(overlap[0])
-        first, second = int(found.message[row]), int(found.message[row + 1])
-        msg = (
-            f"expected one message at a time on {_name(timeline, int(found.link[row]))}, found message {second} from "
-            f"{found.begin_us[row + 1]:.6f} us while message {first} lasts until {found.end_us[row]:.6f} us."
-        )
-        raise CheckError(msg)
-
-
 def _name(timeline: Timeline, link: int) -> str:
-    topology = timeline.messages.topology
+    topology = timeline.topology
     return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
