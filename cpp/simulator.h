@@ -14,14 +14,16 @@
 // both ends at once, from its start until it has arrived (sender) and is done (receiver). Messages that wait for an
 // engine start in the order of their ids; one whose other engine is busy does not hold up later ones.
 //
-// Links, first in first out. A link serves one message at a time, in the order in which messages can begin on it (ties:
-// by id). Cut-through: a message can begin on a link as soon as its head is there and its bytes will come without a
-// gap, so that a fast link behind a slow one is not held longer than its own share: with s and f the begin and end on
-// the link before, and b the bytes,
+// Links, first in first out. A link serves one message at a time, in the order in which their heads come (ties: by id),
+// each for bytes / rate. Cut-through: the head goes on a latency after it began; the last byte goes on when the link has
+// served all of it, and not before it has come:
 //
-//     ready = max(s + latency, f + latency - b / rate),   begin = max(ready, link free),   end = begin + b / rate.
+//     begin = max(head, link free),     link free = begin + bytes / rate,     head' = begin + latency,
+//     tail' = max(tail, link free) + latency.
 //
-// Store and forward: ready = f + latency. A message has arrived a latency after its end on the last link.
+// So a fast link behind a slow one is not held longer than for its own share: it is booked when the head comes, though
+// the bytes may come later, as packets between those of others. Store and forward: head' = tail'. A message has arrived
+// with the tail of its last link.
 //
 // Links, shared fairly. Messages of one route go one after the other, like the bytes of a connection; the first of each
 // route moves over all its links at once, at the max-min fair rate among all that are under way (fair_share.h). A

@@ -30,21 +30,20 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
     const std::int32_t hop = at_[m]++;
     const std::int32_t link = links[hop];
     const double bytes = static_cast<double>(traffic_.bytes[m]);
-    const double begin = std::max(now_, free_[link]), busy = on_grid(bytes / fabric_.rate[link]), end = begin + busy;
+    const double begin = std::max(now_, free_[link]), busy = on_grid(bytes / fabric_.rate[link]);
     if (options_.keep_hops) {
       out_.hop_begin[hop_start_[m] + hop] = begin;
       if (begin > now_) out_.hop_behind[hop_start_[m] + hop] = last_[link];
     }
-    free_[link] = end;
+    free_[link] = begin + busy;
     last_[link] = m;
     out_.link_busy[link] += busy;
     out_.link_bytes[link] += bytes;
-    const double there = end + latency_[link];
-    if (static_cast<std::size_t>(hop) + 1 == links.size()) return events_.push(Event(there, EventKind::kArrived, m));
-    const double ready = options_.store_and_forward
-                             ? there
-                             : std::max(begin + latency_[link], there - on_grid(bytes / fabric_.rate[links[hop + 1]]));
-    events_.push(Event(ready, EventKind::kHead, m));
+    // Until the message has arrived, this is when its last byte comes to the next node.
+    double& tail = out_.arrived[m];
+    tail = std::max(begin + busy, tail) + latency_[link];
+    if (static_cast<std::size_t>(hop) + 1 == links.size()) return events_.push(Event(tail, EventKind::kArrived, m));
+    events_.push(Event(options_.store_and_forward ? tail : begin + latency_[link], EventKind::kHead, m));
   }
 
   void drained(Message) {}

@@ -17,6 +17,8 @@ from coppice.topology.model import Topology
 
 __all__ = ["Hops", "Rates", "Reason", "Stage", "Timeline"]
 
+_TIE_US = 1e-8
+
 
 class Reason(enum.IntEnum):
     """Why a message, or its passage over a link, did not begin earlier."""
@@ -178,7 +180,7 @@ class Timeline:
         hops = self._kept_hops()
         stages: list[Stage] = []
         message = int(np.argmax(self.finish_us)) if len(self.finish_us) else -1
-        end, hop = self.time_us, self._num_hops(message)
+        end, hop = self.time_us, self._binding_hop(message)
         while message >= 0:
             first = int(hops.start[message])
             queued = np.flatnonzero(hops.behind[first : first + hop] >= 0)
@@ -192,7 +194,7 @@ class Timeline:
                     reason, link, hop = Reason.ROUTE, -1, 1
             else:
                 begin, before = float(self.start_us[message]), int(self.cause[message])
-                reason, link, hop = Reason(int(self.reason[message])), -1, self._num_hops(before)
+                reason, link, hop = Reason(int(self.reason[message])), -1, self._binding_hop(before)
             stages.append(Stage(message=message, begin_us=begin, end_us=end, reason=reason, link=link))
             message, end = before, begin
         return stages[::-1]
@@ -238,11 +240,23 @@ class Timeline:
             raise InputError(msg)
         return self.hops
 
-    def _num_hops(self, message: int) -> int:
-        """Hops of a message, 0 for none at all."""
+    def _binding_hop(self, message: int) -> int:
+        """The hop that decides when the message arrives, counted from 1; earlier than that is waiting for its head.
+
+        Behind a slow link a fast one has served the message long before its last byte comes.
+        """
         if message < 0 or self.hops is None:
             return 0
-        return int(self.hops.start[message + 1] - self.hops.start[message])
+        first, stop = int(self.hops.start[message]), int(self.hops.start[message + 1])
+        if self.model.sharing is Sharing.FAIR or self.model.store_and_forward or stop == first:
+            return stop - first
+        links = self._links(message)
+        rate = self.topology.capacity[links] / self.topology.denominator
+        served = self.hops.begin_us[first:stop] + self.num_bytes[message] / rate / 1000
+        latency = self.topology.latency_us[links]
+        arrival = served + latency[::-1].cumsum()[::-1]
+        late = np.flatnonzero(arrival >= arrival.max() - _TIE_US)
+        return int(late[-1]) + 1
 
     def _links(self, message: int) -> NDArray[np.int32]:
         """Links of a message, in order."""

@@ -1,0 +1,187 @@
+"""Timelines that can be written down: chains, trees, rings, cut-through, engines, reductions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from coppice.collectives import Collective
+from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.catalogue import find, make
+from coppice.planners.algorithms.moves import Moves, whole
+from coppice.schedule.schedule import Op
+from coppice.simulation import Model, simulate
+from coppice.simulation.timeline import Reason
+from coppice.topology.presets import preset
+from simulation.bodies import line, network, rows
+
+COPY, REDUCE = Op.COPY, Op.REDUCE
+CROSSBAR = Model(overhead_us=2.0, send_engines=1, receive_engines=1)
+FREE = Model(overhead_us=0.0)
+
+
+def crossbar(gpus: int, gb_per_s: int = 8) -> Case:
+    return Case(topology=preset("star", gpus=gpus, gb_per_s=gb_per_s), collective=Collective.BROADCAST, root=0)
+
+
+class TestPatterns:
+    @pytest.mark.parametrize("pieces", [1, 2, 8, 64])
+    @pytest.mark.parametrize("gpus", [2, 3, 5, 9, 17])
+    def test_pipelined_chain(self, gpus: int, pieces: int) -> None:
+        case = crossbar(gpus)
+        moves = Moves(case, whole(case))
+        moves.add(np.arange(gpus - 1), np.arange(gpus - 1), np.arange(1, gpus), 0)
+        found = simulate(moves.schedule(), 512_000, model=CROSSBAR, pieces=pieces)
+        assert found.time_us == (gpus - 2 + pieces) * (2 + 64 / pieces)
+
+    @pytest.mark.parametrize("power", range(7))
+    def test_binomial_tree(self, power: int) -> None:
+        case = crossbar(2**power)
+        moves = Moves(case, whole(case))
+        for step in range(power):
+            senders = np.arange(2**step)
+            moves.add(step, senders, senders + 2**step, 0)
+        found = simulate(moves.schedule(), 512_000, model=CROSSBAR)
+        assert found.time_us == power * (2 + 64)
+        assert found.messages.count == 2**power - 1
+
+    @pytest.mark.parametrize("gpus", [1, 2, 3, 7, 16])
+    @pytest.mark.parametrize(
+        "collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE]
+    )
+    def test_ring_costs_what_the_catalogue_says(self, collective: Collective, gpus: int) -> None:
+        case = Case(topology=preset("star", gpus=gpus, gb_per_s=8), collective=collective)
+        ring = find("ring", collective)
+        size = 64_000 * gpus
+        model = Model(overhead_us=2.0, send_engines=1, receive_engines=1, reduce_gb_per_s=16.0)
+        assert ring.cost is not None
+        exact = ring.cost(case).time_us(
+            size, alpha_us=Fraction(2), gb_per_s=Fraction(8), reduce_gb_per_s=Fraction(16)
+        )
+        assert Fraction(simulate(make(ring, case), size, model=model).time_us) == exact
+
+    def test_rows_of_a_step_between_the_same_two_are_one_message(self) -> None:
+        topology = network(2, 0, [(0, 1, 1, 0.5)])
+        table = [(0, 1, chunk, COPY, (), 0) for chunk in range(4)]
+        found = simulate(rows(topology, table, shares=[1, 2, 3, 4]), 10_000)
+        assert found.messages.count == 1
+        assert found.messages.num_rows.tolist() == [4]
+        assert found.num_bytes.tolist() == [10_000]
+        assert found.time_us == 1 + 0.5 + 10
+
+    def test_a_rank_goes_on_when_all_it_sends_and_receives_in_a_step_is_there(self) -> None:
+        # Step 0: 0 -> 1 (4 us) and 2 -> 0 (1 us). Step 1: 0 -> 2 waits for the former, though 2 has long been free.
+        topology = network(3, 0, [(0, 1, 1, 0), (2, 0, 4, 0), (0, 2, 4, 0), (1, 2, 4, 0)])
+        table = [(0, 1, 0, COPY, (), 0), (2, 0, 1, COPY, (), 0), (0, 2, 0, COPY, (), 1)]
+        found = simulate(rows(topology, table, shares=[1, 1]), 8000, model=FREE)
+        assert found.start_us.tolist() == [0, 0, 4]
+        assert (found.cause[2], found.reason[2]) == (0, Reason.DEPENDENCY)
+
+    def test_rows_without_steps_wait_for_their_data_alone(self) -> None:
+        topology = network(3, 0, [(0, 1, 1, 0), (2, 0, 4, 0), (0, 2, 4, 0), (1, 2, 4, 0)])
+        table = [(0, 1, 0, COPY, (), -1), (2, 0, 1, COPY, (), -1), (0, 2, 1, COPY, (), -1), (1, 2, 0, COPY, (), -1)]
+        found = simulate(rows(topology, table, shares=[1, 1]), 8000, model=FREE)
+        assert found.start_us.tolist() == [0, 0, 1, 4]
+
+    def test_a_value_is_not_overwritten_before_it_has_been_sent(self) -> None:
+        topology = network(3, 0, [(0, 1, 1, 0), (2, 0, 4, 0)])
+        table = [(0, 1, 0, COPY, (), -1), (2, 0, 0, COPY, (), -1), (2, 0, 0, REDUCE, (), -1)]
+        found = simulate(rows(topology, table), 4000, model=FREE)
+        assert found.start_us.tolist() == [0, 4, 5]
+
+    def test_further_dependencies(self) -> None:
+        topology = network(3, 0, [(0, 1, 1, 0), (2, 0, 4, 0)])
+        table = [(0, 1, 0, COPY, (), -1), (2, 0, 1, COPY, (), -1)]
+        schedule = rows(topology, table, shares=[1, 1], after=[(1, 0)])
+        assert simulate(schedule, 8000, model=FREE).start_us.tolist() == [0, 4]
+
+
+class TestLinks:
+    def test_two_flows_share_a_link(self) -> None:
+        topology = network(3, 1, [(0, 3, 4, 0.25), (1, 3, 4, 0.25), (3, 2, 4, 0.25)])
+        table = [(0, 2, 0, COPY, (), -1), (1, 2, 1, COPY, (), -1)]
+        found = simulate(rows(topology, table, shares=[1, 1]), 32_000)
+        assert found.finish_us.tolist() == [1 + 4 + 0.5, 1 + 4 + 4 + 0.5]
+        assert found.utilisation(int(found.busiest_link)) == pytest.approx(8 / 9.5)
+        path = found.critical_path()
+        assert [(stage.message, stage.reason) for stage in path] == [(0, Reason.NONE), (1, Reason.LINK)]
+        assert found.topology.dst[path[1].link] == 2
+
+    @pytest.mark.parametrize("rates", [(4, 4, 4), (1, 4, 2), (4, 2, 1), (2, 1, 4), (8, 1, 8)])
+    def test_cut_through(self, rates: tuple[int, ...]) -> None:
+        found = simulate(rows(line(rates, [0.5, 1, 2]), [(0, 1, 0, COPY, (), -1)]), 64_000)
+        assert found.time_us == 1 + 3.5 + 64 / min(rates)
+
+    @pytest.mark.parametrize("rates", [(4, 4, 4), (1, 4, 2), (4, 2, 1), (2, 1, 4), (8, 1, 8)])
+    def test_store_and_forward(self, rates: tuple[int, ...]) -> None:
+        model = Model(store_and_forward=True)
+        found = simulate(rows(line(rates, [0.5, 1, 2]), [(0, 1, 0, COPY, (), -1)]), 64_000, model=model)
+        assert found.time_us == 1 + 3.5 + sum(64 / rate for rate in rates)
+
+    def test_pieces_pipeline_through_store_and_forward(self) -> None:
+        model = Model(store_and_forward=True)
+        found = simulate(rows(line([4, 4, 4], [0, 0, 0]), [(0, 1, 0, COPY, (), -1)]), 64_000, model=model, pieces=8)
+        assert found.time_us == 1 + (8 + 2) * 2
+
+    def test_a_fast_link_behind_a_slow_one_is_held_for_its_own_share_only(self) -> None:
+        # Four senders at 1 GB/s together fill a link of 4 GB/s.
+        topology = network(5, 1, [(i, 5, 1, 0) for i in range(4)] + [(5, 4, 4, 0)])
+        table = [(i, 4, i, COPY, (), -1) for i in range(4)]
+        found = simulate(rows(topology, table, shares=[1] * 4), 64_000, model=FREE)
+        assert found.finish_us.tolist() == [16, 16, 16, 16]
+        assert found.utilisation(found.topology.link_index[5, 4]) == 1
+
+    def test_messages_of_a_pair_stay_in_order(self) -> None:
+        table = [(0, 1, chunk, COPY, (), -1) for chunk in range(3)]
+        found = simulate(rows(line([1, 8], [0, 0]), table, shares=[6, 1, 1]), 8000, model=FREE)
+        assert found.finish_us.tolist() == [6, 7, 8]
+
+
+class TestEngines:
+    def test_one_send_engine_serves_in_row_order(self) -> None:
+        topology = network(4, 1, [(0, 4, 8, 0)] + [(4, i, 1, 0) for i in (1, 2, 3)])
+        table = [(0, i, i - 1, COPY, (), 0) for i in (1, 2, 3)]
+        schedule = rows(topology, table, shares=[1, 1, 1])
+        freely = simulate(schedule, 24_000)
+        assert freely.finish_us.tolist() == [9, 9 + 1, 9 + 2]
+        assert freely.time_us == 11
+        engine = simulate(schedule, 24_000, model=Model(send_engines=1))
+        assert engine.finish_us.tolist() == [9, 18, 27]
+        assert engine.reason.tolist() == [Reason.NONE, Reason.ENGINE, Reason.ENGINE]
+        assert engine.cause.tolist() == [-1, 0, 1]
+        two = simulate(schedule, 24_000, model=Model(send_engines=2))
+        assert two.finish_us.tolist() == [9, 10, 18]
+
+    def test_a_message_whose_other_engine_is_busy_does_not_block_later_ones(self) -> None:
+        # 0 -> 2 and 1 -> 2 meet at 2; 1 -> 3 overtakes 1 -> 2.
+        case = crossbar(4)
+        table = [(0, 2, 0, COPY, (), 0), (1, 2, 1, COPY, (), 0), (1, 3, 1, COPY, (), 0)]
+        schedule = rows(case.topology, table, shares=[1, 1])
+        found = simulate(schedule, 32_000, model=CROSSBAR)
+        assert found.start_us.tolist() == [0, 4, 0]
+        # With the third row first, 1 -> 3 has the engine of 1 from the start as well: row order decides nothing here.
+        swapped = rows(case.topology, [table[2], table[0], table[1]], shares=[1, 1])
+        assert simulate(swapped, 32_000, model=CROSSBAR).start_us.tolist() == [0, 0, 4]
+
+    def test_both_engines_at_once(self) -> None:
+        # 0 -> 1, 1 -> 2, 2 -> 0 in one step: sending and receiving engines are not the same.
+        table = [(0, 1, 0, COPY, (), 0), (1, 2, 1, COPY, (), 0), (2, 0, 2, COPY, (), 0)]
+        schedule = rows(crossbar(3).topology, table, shares=[1, 1, 1])
+        assert simulate(schedule, 48_000, model=CROSSBAR).finish_us.tolist() == [4, 4, 4]
+
+    def test_reduction_keeps_the_receiver_and_not_the_sender(self) -> None:
+        table = [(0, 2, 0, REDUCE, (), 0), (1, 2, 0, REDUCE, (), 0), (0, 1, 1, COPY, (), 1)]
+        schedule = rows(crossbar(3).topology, table, shares=[1, 1])
+        model = Model(overhead_us=2.0, send_engines=1, receive_engines=1, reduce_gb_per_s=4.0)
+        found = simulate(schedule, 64_000, model=model)
+        assert found.arrived_us.tolist() == [6, 20, 26]
+        assert found.finish_us.tolist() == [14, 28, 26]
+        assert found.start_us.tolist() == [0, 14, 20]
+
+    def test_without_engines_additions_overlap(self) -> None:
+        table = [(0, 2, 0, REDUCE, (), 0), (1, 2, 0, REDUCE, (), 0)]
+        schedule = rows(crossbar(3).topology, table)
+        found = simulate(schedule, 32_000, model=Model(overhead_us=2.0, reduce_gb_per_s=4.0))
+        assert found.finish_us.tolist() == [2 + 4 + 8, 2 + 4 + 4 + 8]
