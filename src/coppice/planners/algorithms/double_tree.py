@@ -6,10 +6,10 @@ one message and receives at most one in a step: the edges of both trees have two
 in every second step from the first one of parity c after its upper edge. Broadcast goes down, reduce up in the mirrored
 steps, all-reduce up and then down. Broadcast and reduce take trees with the root as the root of both.
 
-With D the step in which the first segment is everywhere (at most 2 ceil(lg P)), broadcast takes D + 2 (S - 1) steps
-of M / (2 S), all-reduce twice that: for large S and M the time tends to M ``beta``, and 2 M ``beta`` for all-reduce, as
-for a ring, after far fewer messages. A rank sends at most M (all-reduce 2 M). Messages of equal size move in matchings,
-so the exact time on a crossbar is their longest chain; it is computed edge by edge.
+With D <= 2 ceil(lg P) the steps after which the first segments are everywhere, broadcast takes D + 2 (S - 1) steps of
+M/(2 S), all-reduce twice that. On a crossbar the longest chain runs through all steps, so that the time is as many
+``alpha + M/(2 S) beta``, and ``M/(2 S) gamma`` where it adds. For large S that tends to M ``beta``, or 2 M ``beta`` for
+all-reduce, as for a ring, with far fewer messages. A rank sends at most M, for all-reduce 2 M.
 
 Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing
 2009; the trees of the all-reduce are those of NCCL, whose kernels serve both children at once (``nccl-tree``).
@@ -17,9 +17,9 @@ Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, re
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from fractions import Fraction
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 
@@ -27,9 +27,9 @@ from coppice.collectives import Collective
 from coppice.planners.algorithms.algorithm import Algorithm, Parameter
 from coppice.planners.algorithms.binary_trees import depths, pair_of_trees, rooted_pair, two_colours
 from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.clocks import Clocks
 from coppice.planners.algorithms.cost import Cost
 from coppice.planners.algorithms.moves import Moves, whole
-from coppice.planners.algorithms.rounds import longest_chains
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["ALGORITHMS"]
@@ -94,14 +94,10 @@ def _build(case: Case) -> Schedule:
 
 
 def _cost(case: Case) -> Cost:
-    segments = case.number("segments")
-    messages = _messages(case)
-    share = Fraction(1, 2 * segments)
-    arcs = ((step, src, dst, op is Op.REDUCE) for step, src, dst, _, op in messages)
-    chains = longest_chains(arcs, case.size, share)
-    sent = Counter(src for _, src, *_ in messages)
-    steps = 1 + max((message[0] for message in messages), default=-1)
-    return Cost(steps=steps, sent=max(sent.values(), default=0) * share, chains=chains)
+    clocks = Clocks(case.size, unit=2 * case.number("segments"))
+    for _, matching in groupby(_messages(case), key=itemgetter(0)):
+        clocks.step((src, dst, 1, int(op is Op.REDUCE)) for _, src, dst, _, op in matching)
+    return clocks.cost()
 
 
 ALGORITHMS = tuple(
