@@ -1,0 +1,263 @@
+"""`coppice select`: what a library would pick for a call, why, and the schedule of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from coppice.bounds.describe import plural
+from coppice.bounds.result import Problem
+from coppice.cli.inputs import (
+    BoxesOption,
+    JsonOption,
+    OutputOption,
+    RatesOption,
+    load_topology,
+    parse_settings,
+)
+from coppice.cli.problem import CollectiveOption, RootOption
+from coppice.cli.render import print_fields, print_json, print_lines, size_text
+from coppice.cli.sizes import SizeOption, parse_size
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.selection import LIBRARIES, Selection
+from coppice.planners.selection import select as make_selection
+from coppice.planners.selection.nccl_inputs import SETTINGS
+from coppice.topology.model import Topology
+
+__all__ = ["select"]
+
+MOST_PLANNED = 4_096
+"""Ranks on one switch, up to which `-o` makes a topology where only their number is given."""
+
+LibraryOption = Annotated[
+    str, typer.Option("--library", "-l", help=f"One of: {', '.join(LIBRARIES)}.", metavar="NAME")
+]
+
+
+def select(
+    topology: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TOPOLOGY]",
+            help="Preset name or file, as for `coppice plan`; without it, give --ranks.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    library: LibraryOption,
+    size: SizeOption,
+    collective: CollectiveOption = Collective.ALL_REDUCE,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks", min=1, metavar="P", help="Number of ranks, without a topology.", show_default=False
+        ),
+    ] = None,
+    ranks_per_box: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks-per-box", min=1, metavar="N", help="How many of --ranks share a box.", show_default=False
+        ),
+    ] = None,
+    boxes: BoxesOption = None,
+    rates: RatesOption = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help=f"Input of NCCL's cost model ({', '.join(SETTINGS)}) or parameter of a preset; may be repeated.",
+        ),
+    ] = None,
+    function: Annotated[
+        str | None,
+        typer.Option(
+            "--function",
+            metavar="NAME",
+            help="Function of the library, such as allgatherv.",
+            show_default=False,
+        ),
+    ] = None,
+    variant: Annotated[
+        str | None,
+        typer.Option(
+            "--variant",
+            metavar="TABLE",
+            help="Table to start with, such as tuned or disjoint.",
+            show_default=False,
+        ),
+    ] = None,
+    commutative: Annotated[
+        bool, typer.Option("--commutative/--non-commutative", help="Whether the operation commutes.")
+    ] = True,
+    element_bytes: Annotated[
+        int, typer.Option("--element-bytes", min=1, help="Bytes of an element: some rules count elements.")
+    ] = 4,
+    root: RootOption = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="Print every rule that was tested, or every predicted time.")
+    ] = False,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what a library would pick for a call, in its own words and as an algorithm of `coppice plan`.
+
+    Open MPI, MPICH and MVAPICH2 decide by tables of ranks and sizes, NCCL by a cost model; docs/selection.md says from
+    which versions, and what is not modelled. With -o, the schedule is written as a plan, on the topology given or on
+    one switch.
+
+    \b
+    Examples:
+      coppice select --library open-mpi --collective all_reduce --ranks 48 --size 64K --why
+      coppice select --library mpich --collective broadcast --ranks 100 --size 1M -o plan.json
+      coppice select dgx-h100 --boxes 4 --library nccl --collective all_reduce --size 1M --why
+      coppice select --library nccl --ranks 64 --ranks-per-box 8 --size 1G --set channels=16 --set bw_inter=24
+    """  # noqa: D301 (\b is for the help formatter)
+    to_stdout = output is not None and str(output) == "-"
+    if to_stdout and as_json:
+        msg = "standard output can hold the plan or the figures, not both: give a file (`-o plan.json`)."
+        raise InputError(msg)
+    inputs, others = _sorted_settings(settings, library)
+    loaded = _load(
+        topology, ranks=ranks, ranks_per_box=ranks_per_box, boxes=boxes, rates=rates, settings=others
+    )
+    size_bytes = parse_size(size)
+    picked = make_selection(
+        library,
+        collective,
+        size_bytes,
+        ranks=ranks,
+        topology=loaded,
+        ranks_per_box=ranks_per_box,
+        function=function,
+        variant=variant,
+        commutative=commutative,
+        element_bytes=element_bytes,
+        settings=inputs,
+    )
+    if output is not None:
+        _write(picked, loaded, root=root, output=str(output))
+    if to_stdout:
+        return
+    if as_json:
+        print_json(picked.record())
+        return
+    fields = _fields(picked)
+    if output is not None:
+        fields.append(("written to", str(output)))
+    title = f"{picked.library} {picked.version}: {picked.function} of {size_text(size_bytes)}"
+    print_fields(f"{title} among {plural(picked.ranks, 'rank')}", fields)
+    if why:
+        print_lines(["", *_why_lines(picked)])
+
+
+def _sorted_settings(settings: list[str] | None, library: str) -> tuple[dict[str, str], list[str]]:
+    """Inputs of the cost model, and parameters of a preset."""
+    parsed = parse_settings(settings or ())
+    inputs = {key: value for key, value in parsed.items() if key in SETTINGS and library == "nccl"}
+    return inputs, [f"{key}={value}" for key, value in parsed.items() if key not in inputs]
+
+
+def _load(
+    topology: str | None,
+    *,
+    ranks: int | None,
+    ranks_per_box: int | None,
+    boxes: int | None,
+    rates: str | None,
+    settings: list[str],
+) -> Topology | None:
+    """The topology, or None where only numbers of ranks are given."""
+    if topology is None:
+        for name, value in (("--boxes", boxes), ("--rates", rates), ("--set", settings)):
+            if value:
+                msg = f"{name} is for a topology: name one, or say it by `--ranks` and `--ranks-per-box`."
+                raise InputError(msg)
+        if ranks is None:
+            msg = (
+                "expected a topology or a number of ranks, found neither: name a preset or give `--ranks P`."
+            )
+            raise InputError(msg)
+        return None
+    if ranks is not None or ranks_per_box is not None:
+        msg = (
+            "expected a topology or a number of ranks, found both: leave out `--ranks` and `--ranks-per-box`."
+        )
+        raise InputError(msg)
+    return load_topology(topology, boxes=boxes, rates=rates, settings=settings)
+
+
+def _write(picked: Selection, topology: Topology | None, *, root: int | None, output: str) -> None:
+    """Write the schedule of the pick as a plan."""
+    if picked.ours is None:
+        msg = f"{picked.runs_as} of {picked.library} has no schedule here: {picked.reason}."
+        raise InputError(msg)
+    from coppice.planners.planning import plan
+    from coppice.schedule.plan_file import write_plan
+    from coppice.topology.presets import preset
+
+    if topology is None:
+        if picked.ranks > MOST_PLANNED:
+            found = f"found {picked.ranks:,}: name a topology, or plan fewer."
+            msg = f"expected up to {MOST_PLANNED:,} ranks for `-o`, {found}"
+            raise InputError(msg)
+        topology = preset("star", gpus=picked.ranks)
+    rooted = picked.collective.rooted and root is None
+    problem = Problem(topology=topology, collective=picked.collective, root=0 if rooted else root)
+    result = plan(problem, algorithm=picked.ours, parameters=picked.parameters)
+    write_plan(result.plan, output)
+
+
+def _fields(picked: Selection) -> list[tuple[str, str]]:
+    """The lines about a pick."""
+    number = "" if picked.id is None else f" (id {picked.id})"
+    fields = [("decided by", picked.component), ("picks", f"{picked.algorithm}{number}")]
+    if picked.runs_as not in ("", picked.algorithm) and picked.cell is None:
+        fields.append(("runs as", f"{picked.runs_as}: it falls back on it"))
+    if picked.cell is not None and picked.cell.time_us is not None:
+        fields.append(("predicted time", f"{picked.cell.time_us:.4g} us"))
+    if picked.ours is None:
+        fields.append(("algorithm here", f"none: {picked.reason}"))
+    else:
+        options = "".join(f" --parameter {key}={value}" for key, value in picked.parameters.items())
+        fields.append(("algorithm here", f"--algorithm {picked.ours}{options}"))
+    fields.extend(
+        (part.role, f"{part.selection.algorithm} among {plural(part.selection.ranks, 'rank')}")
+        for part in picked.parts
+    )
+    fields.extend(("assumed" if i == 0 else "", words) for i, words in enumerate(picked.assumptions))
+    fields.extend(("note" if i == 0 else "", words) for i, words in enumerate(picked.notes))
+    return fields
+
+
+def _why_lines(picked: Selection) -> list[str]:
+    """The trail of rules, or the table of times."""
+    lines = [f"source: {picked.source}"]
+    table = None
+    for step in picked.why:
+        if step.table != table:
+            lines.append(f"{step.table}:")
+            table = step.table
+        values = f"  ({step.values})" if step.values else ""
+        lines.append(f"  {'yes' if step.held else ' no'}  {'  ' * step.depth}{step.rule}{values}")
+    for part in picked.parts:
+        lines.extend(["", f"{part.role}:", *_why_lines(part.selection)[1:]])
+    if picked.cells:
+        lines.extend(_cell_lines(picked))
+    return lines
+
+
+def _cell_lines(picked: Selection) -> list[str]:
+    """Every algorithm and protocol with its terms, the fastest first."""
+    order = sorted(picked.cells, key=lambda cell: (cell.time_us is None, cell.time_us or 0.0))
+    lines = [f"{'algorithm':<14} {'protocol':<8} {'time us':>12} {'= latency us':>13} {'+ M / GB/s':>12}"]
+    for cell in order:
+        name = f"{cell.algorithm:<14} {cell.protocol:<8}"
+        if cell.time_us is None:
+            lines.append(f"{name} {'-':>12} {cell.unavailable}")
+            continue
+        lines.append(f"{name} {cell.time_us:>12.2f} {cell.latency_us:>13.2f} {cell.gb_per_s:>12.3f}")
+        lines.extend(f"{'':<26}{term}" for term in cell.terms)
+    return lines

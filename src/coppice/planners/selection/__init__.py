@@ -1,0 +1,129 @@
+"""What libraries would pick for a call: their decision tables and cost models, each explained."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.selection.nccl import select_by_cost
+from coppice.planners.selection.request import Request, box_sizes
+from coppice.planners.selection.selection import Part, Selection
+from coppice.planners.selection.tables import library as tables_of
+from coppice.planners.selection.tables import select_by_table
+from coppice.topology.model import Topology
+
+__all__ = ["LIBRARIES", "Part", "Request", "Selection", "select", "tables_of"]
+
+LIBRARIES = ("open-mpi", "mpich", "mvapich2", "nccl")
+"""Libraries whose choice is known."""
+
+
+def select(
+    library: str,
+    collective: Collective,
+    size_bytes: int,
+    *,
+    ranks: int | None = None,
+    topology: Topology | None = None,
+    ranks_per_box: int | None = None,
+    function: str | None = None,
+    variant: str | None = None,
+    commutative: bool = True,
+    builtin: bool = True,
+    element_bytes: int = 4,
+    settings: Mapping[str, str] | None = None,
+) -> Selection:
+    """What ``library`` would pick, and why.
+
+    Args:
+        library: One of :data:`LIBRARIES`.
+        collective: What is performed.
+        size_bytes: M (see :mod:`coppice.collectives`).
+        ranks: Number of ranks, or None for those of ``topology``.
+        topology: Where it runs, or None where only the number of ranks is known.
+        ranks_per_box: Ranks in each box, where no topology says it.
+        function: The library's function, where several perform the collective (``allgatherv``).
+        variant: Table to start with, instead of what the library would decide by boxes.
+        commutative: The operation commutes.
+        builtin: The operation is one of the library's own.
+        element_bytes: Bytes of an element: some rules count elements.
+        settings: Inputs of NCCL's cost model.
+
+    Raises:
+        InputError: If the library or its function is unknown, or the call has no meaning.
+
+    Examples:
+        >>> pick = select("open-mpi", Collective.ALL_REDUCE, 65536, ranks=48)
+        >>> pick.algorithm, pick.id, pick.ours, dict(pick.parameters)
+        ('rabenseifner', 6, 'rabenseifner', {'folding': 'open-mpi'})
+        >>> [(step.rule, step.values) for step in pick.why if step.held and "P" in step.rule]
+        [('P < 64', '48 < 64')]
+    """
+    if library not in LIBRARIES:
+        near = difflib.get_close_matches(library, LIBRARIES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(LIBRARIES)}."
+        msg = f"expected a library whose choice is known, found {library!r}: {hint}"
+        raise InputError(msg)
+    request = _request(
+        collective,
+        size_bytes,
+        ranks=ranks,
+        topology=topology,
+        ranks_per_box=ranks_per_box,
+        commutative=commutative,
+        builtin=builtin,
+        element_bytes=element_bytes,
+    )
+    if library == "nccl":
+        if function is not None or variant is not None:
+            msg = "NCCL decides by a cost model and has neither functions nor tables to choose from: leave them out."
+            raise InputError(msg)
+        return select_by_cost(request, topology=topology, settings=settings)
+    if settings:
+        extra = next(iter(settings))
+        msg = f"settings are inputs of NCCL's cost model, which {library} does not have: leave out {extra}."
+        raise InputError(msg)
+    return select_by_table(library, request, function=function, variant=variant)
+
+
+def _request(
+    collective: Collective,
+    size_bytes: int,
+    *,
+    ranks: int | None,
+    topology: Topology | None,
+    ranks_per_box: int | None,
+    commutative: bool,
+    builtin: bool,
+    element_bytes: int,
+) -> Request:
+    boxes, even = 1, True
+    if topology is not None:
+        if ranks not in (None, topology.num_ranks) or ranks_per_box is not None:
+            msg = f"{topology.name} has {topology.num_ranks} ranks and its own boxes: leave out the numbers of ranks."
+            raise InputError(msg)
+        ranks = topology.num_ranks
+        sizes = box_sizes(topology)
+        if sizes is not None:
+            boxes, ranks_per_box, even = len(sizes), max(sizes), len(set(sizes)) == 1
+    elif ranks is None:
+        msg = "expected a number of ranks or a topology, found neither: give one."
+        raise InputError(msg)
+    elif ranks_per_box is not None:
+        if ranks_per_box < 1 or ranks_per_box > ranks:
+            msg = f"expected 1 .. {ranks} ranks per box, found {ranks_per_box}."
+            raise InputError(msg)
+        boxes, even = -(-ranks // ranks_per_box), ranks % ranks_per_box == 0
+    return Request(
+        collective=collective,
+        ranks=ranks,
+        size_bytes=size_bytes,
+        ranks_per_box=ranks_per_box,
+        even=even,
+        boxes=boxes,
+        commutative=commutative,
+        builtin=builtin,
+        element_bytes=element_bytes,
+    )

@@ -1,0 +1,69 @@
+"""The constants of NCCL's cost model and topology search, as a data file."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+import msgspec
+
+__all__ = ["Box", "Constants", "constants"]
+
+
+class Box(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A known kind of box: what its preset does not say.
+
+    Attributes:
+        generation: ``volta``, ``ampere``, ``hopper`` or ``blackwell``.
+        cpu: Vendor of its processors.
+        gpus: Number of GPUs.
+        links: NVLinks of a GPU.
+        nics: Number of NICs.
+        nic_gbit: Rate of a NIC in Gbit/s.
+        nvswitch: NVSwitches join the GPUs.
+    """
+
+    generation: str
+    cpu: str
+    gpus: int
+    links: int
+    nics: int
+    nic_gbit: int
+    nvswitch: bool
+
+
+class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The constants of ``data/nccl.json``: rows by algorithm or generation, columns by protocol or 1, 2, more nodes."""
+
+    version: str
+    source: str
+    base_latency_us: dict[str, list[float]]
+    hardware_latency_us: dict[str, dict[str, list[float]]]
+    ll_gb_per_s: dict[str, list[float]]
+    ll_rows_across_nodes: dict[str, str]
+    ring_ll128_gb_per_s_per_channel: dict[str, list[float]]
+    tree_ll128_gb_per_s_per_channel: dict[str, list[float]]
+    tree_gb_per_s_per_channel: dict[str, list[float]]
+    nvls_tree_gb_per_s_per_channel: dict[str, list[float]]
+    nvls_efficiency: dict[str, float]
+    tree_correction: dict[str, list[float]]
+    net_overhead_us: dict[str, float]
+    plateau: dict[str, float]
+    thread_threshold_bytes: dict[str, int]
+    most_threads: dict[str, int]
+    compute_capability: dict[str, int]
+    nvlink_gb_per_s: dict[str, float]
+    nvlink_nominal_gb_per_s: dict[str, float]
+    nic_gb_per_s_of_100_gbit: float
+    speeds_within: dict[str, list[float]]
+    speeds_across: dict[str, list[float]]
+    boxes: dict[str, Box]
+    ours: dict[str, dict[str, str]]
+    missing: dict[str, str]
+
+
+@cache
+def constants() -> Constants:
+    """The constants."""
+    data = resources.files("coppice.planners.selection").joinpath("data", "nccl.json")
+    return msgspec.json.decode(data.read_bytes(), type=Constants)

@@ -1,0 +1,400 @@
+"""The cost model of NCCL 2.30: predicted time of every algorithm and protocol, term by term.
+
+``time = latency + bytes / bandwidth``, with a latency and a bandwidth for each (collective, algorithm, protocol) that
+follow from a few properties of the communicator and of the channels that its topology search found. The constants are
+data (``data/nccl.json``). Figures are double precision here and single precision in NCCL: about six digits agree.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from coppice.collectives import Collective
+from coppice.planners.selection.nccl_data import constants
+
+__all__ = ["PATHS", "Cell", "Channels", "Communicator", "cells"]
+
+ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
+PROTOCOLS = ("LL", "LL128", "Simple")
+MOST_CHANNELS = 64
+_SERVED = {
+    Collective.ALL_REDUCE: ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree"),
+    Collective.ALL_GATHER: ("Ring", "PAT", "NVLS", "CollNetDirect"),
+    Collective.REDUCE_SCATTER: ("Ring", "PAT", "NVLS", "CollNetDirect"),
+    Collective.BROADCAST: ("Ring",),
+    Collective.REDUCE: ("Ring",),
+}
+PATHS = ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "NET", "DIS")
+"""Classes of paths from the best to the worst."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channels:
+    """What the topology search found for a pattern.
+
+    Attributes:
+        count: Number of channels.
+        within: GB/s of a channel inside a box.
+        across: GB/s of a channel between boxes.
+        within_type: Class of the worst path inside a box (NVL, PIX, ...).
+        across_type: Class of the worst path between a GPU and its NIC.
+        latency_us: Latency that the network itself states.
+        same: All channels take the GPUs in the same order.
+    """
+
+    count: int
+    within: float
+    across: float
+    within_type: str = "NVL"
+    across_type: str = "PIX"
+    latency_us: float = 0.0
+    same: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communicator:
+    """What the model knows about a communicator.
+
+    Attributes:
+        ranks: Number of ranks.
+        nodes: Number of boxes (domains of NVLink).
+        generation: ``volta``, ``ampere``, ``hopper`` or ``blackwell``.
+        cpu: ``intel``, ``amd`` or another name.
+        ring: Channels of the ring.
+        tree: Channels of the tree, which PAT uses as well.
+        nvls: Channels of NVLS, None where the box has no NVLink SHARP.
+        collnet_direct: Channels of CollNetDirect, None where the network cannot add.
+        collnet_chain: Channels of CollNetChain, None likewise.
+        nvswitch: GPUs are joined by NVSwitches.
+        plain_tree: The tree has one NIC's traffic on one GPU (pattern ``TREE``).
+    """
+
+    ranks: int
+    nodes: int
+    generation: str
+    cpu: str
+    ring: Channels
+    tree: Channels
+    nvls: Channels | None = None
+    collnet_direct: Channels | None = None
+    collnet_chain: Channels | None = None
+    nvswitch: bool = True
+    plain_tree: bool = False
+
+    @property
+    def per_node(self) -> float:
+        """Ranks per box, on average."""
+        return self.ranks / self.nodes
+
+    @property
+    def capability(self) -> int:
+        """Compute capability times ten: 70, 80, 90, 100."""
+        return constants().compute_capability[self.generation]
+
+    @property
+    def channels(self) -> int:
+        """Channels of a kernel: each of the search's twice, and four times on few fast ones across boxes."""
+        count = min(MOST_CHANNELS, 2 * min(self.ring.count, self.tree.count))
+        few = self.capability >= 90 and self.nodes > 1 and self.ring.within > 45 and count < 16
+        return 2 * count if few else count
+
+    def of(self, algorithm: str) -> Channels | None:
+        """Channels of an algorithm's pattern."""
+        return {
+            "Tree": self.tree,
+            "Ring": self.ring,
+            "CollNetDirect": self.collnet_direct,
+            "CollNetChain": self.collnet_chain,
+            "NVLS": self.nvls,
+            "NVLSTree": self.nvls,
+            "PAT": self.tree,
+        }[algorithm]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One algorithm with one protocol.
+
+    Attributes:
+        algorithm: NCCL's name of the algorithm.
+        protocol: NCCL's name of the protocol.
+        time_us: Predicted time, None where it is not available.
+        latency_us: Its latency term.
+        gb_per_s: Its algorithm bandwidth: ``bytes / (1000 gb_per_s)`` is the other term.
+        terms: How latency and bandwidth come about, in words with the numbers put in.
+        unavailable: Why it is not available.
+    """
+
+    algorithm: str
+    protocol: str
+    time_us: float | None = None
+    latency_us: float = 0.0
+    gb_per_s: float = 0.0
+    terms: tuple[str, ...] = ()
+    unavailable: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        return {
+            "algorithm": self.algorithm,
+            "protocol": self.protocol,
+            "time_us": self.time_us,
+            "latency_us": self.latency_us,
+            "gb_per_s": self.gb_per_s,
+            "terms": list(self.terms),
+            "unavailable": self.unavailable,
+        }
+
+
+def cells(comm: Communicator, collective: Collective, size_bytes: int) -> tuple[Cell, ...]:
+    """Every algorithm and protocol that could perform ``collective``, in NCCL's order.
+
+    Args:
+        comm: The communicator, of two ranks or more.
+        collective: All-reduce, all-gather, reduce-scatter, broadcast or reduce.
+        size_bytes: M (see :mod:`coppice.collectives`), which is NCCL's own count of bytes.
+    """
+    found = []
+    for algorithm in (name for name in ALGORITHMS if name in _SERVED[collective]):
+        for protocol in PROTOCOLS:
+            channels = comm.of(algorithm)
+            reason = _unavailable(comm, collective, algorithm, protocol)
+            if channels is None or reason is not None:
+                found.append(Cell(algorithm=algorithm, protocol=protocol, unavailable=reason))
+            else:
+                found.append(_cell(comm, collective, algorithm, protocol, channels, size_bytes))
+    return tuple(found)
+
+
+def _unavailable(comm: Communicator, collective: Collective, algorithm: str, protocol: str) -> str | None:
+    """Why a cell is not available, or None."""
+    channels = comm.of(algorithm)
+    if algorithm not in ("Tree", "Ring") and protocol != "Simple":
+        return f"{algorithm} has the protocol Simple only"
+    if algorithm == "PAT":
+        return None if comm.nodes == comm.ranks else "PAT is for one rank in each box"
+    if algorithm == "NVLSTree" and comm.nodes == 1:
+        return "NVLSTree is for several boxes"
+    if algorithm == "NVLS" and comm.nodes > 1 and comm.collnet_direct is None:
+        return "NVLS across boxes needs a network that adds (CollNet), which is off by default"
+    if channels is None:
+        if algorithm.startswith("NVLS"):
+            return "NVLS needs NVSwitches that add, and Hopper or later"
+        return "the network does not add, or NCCL_COLLNET_ENABLE is not set"
+    if algorithm.startswith("NVLS") and channels.count < 2:
+        return f"NVLS needs 2 channels or more, found {channels.count}"
+    if algorithm.startswith("CollNet") and math.ceil(comm.per_node) > 8:
+        return f"CollNet takes up to 8 GPUs in a box, found {math.ceil(comm.per_node)}"
+    if algorithm == "CollNetDirect" and not comm.nvswitch:
+        return "CollNetDirect needs NVSwitches"
+    if algorithm in ("NVLS", "CollNetDirect") and collective is not Collective.ALL_REDUCE and comm.nodes > 1:
+        return "a network plugin would have to perform it itself, with one NIC for each GPU"
+    if protocol == "LL128":
+        return _no_ll128(comm, channels)
+    return None
+
+
+def _no_ll128(comm: Communicator, channels: Channels) -> str | None:
+    worst = "PXN" if comm.capability >= 90 else "PXB"
+    if comm.capability < 70:
+        return "LL128 needs Volta or later"
+    if comm.nodes > 1 and PATHS.index(channels.across_type) > PATHS.index(worst):
+        return f"LL128 needs paths to NICs of class {worst} or better, found {channels.across_type}"
+    if PATHS.index(channels.within_type) > PATHS.index("NVB"):
+        return f"LL128 needs NVLink between GPUs, found {channels.within_type}"
+    return None
+
+
+def _cell(
+    comm: Communicator,
+    collective: Collective,
+    algorithm: str,
+    protocol: str,
+    channels: Channels,
+    size_bytes: int,
+) -> Cell:
+    bandwidth, rate_terms = _bandwidth(comm, collective, algorithm, protocol, channels)
+    latency, latency_terms = _latency(comm, collective, algorithm, protocol, channels)
+    terms = [*latency_terms, *rate_terms]
+    if collective is Collective.ALL_REDUCE:
+        factor = _correction(comm, algorithm, protocol, size_bytes)
+        if factor is not None:
+            bandwidth *= factor
+            terms.append(f"tree correction at this size: x {factor:g}")
+        if algorithm == "Ring" and protocol == "Simple" and comm.nodes > 1:
+            part = size_bytes // (comm.channels * comm.ranks)
+            if part >= 64:
+                plateau = constants().plateau["before_ampere" if comm.capability < 80 else "ampere_and_later"]
+                latency *= plateau
+                terms.append(f"plateau: {part} bytes per channel and rank >= 64: latency x {plateau:g}")
+    return Cell(
+        algorithm=algorithm,
+        protocol=protocol,
+        time_us=latency + size_bytes / (1000 * bandwidth),
+        latency_us=latency,
+        gb_per_s=bandwidth,
+        terms=tuple(terms),
+    )
+
+
+def _correction(comm: Communicator, algorithm: str, protocol: str, size_bytes: int) -> float | None:
+    """Factor on the rate of trees, by size in powers of two from 64 bytes."""
+    power = (size_bytes >> 6).bit_length() - 1
+    table = constants().tree_correction[protocol]
+    # NCCL leaves the last entry of the table to NVLSTree.
+    if algorithm == "Tree" and 0 <= power < len(table) - 1:
+        return table[power]
+    blackwell = comm.capability >= 100 and comm.cpu in ("intel", "amd")
+    return table[power] if algorithm == "NVLSTree" and blackwell and 0 <= power < len(table) else None
+
+
+def _bandwidth(
+    comm: Communicator, collective: Collective, algorithm: str, protocol: str, channels: Channels
+) -> tuple[float, list[str]]:
+    """Algorithm bandwidth in GB/s, before corrections by size."""
+    data, generation, ranks = constants(), comm.generation, comm.ranks
+    column = min(comm.nodes, 3) - 1
+    row = generation if comm.nodes == 1 else data.ll_rows_across_nodes.get(comm.cpu, "volta")
+    ll_most = data.ll_gb_per_s[row][column]
+    collnet = algorithm.startswith("CollNet")
+    terms: list[str] = []
+    each = channels.within if comm.nodes <= 2 or collnet else channels.across
+    if algorithm.startswith("NVLS"):
+        each, words = _nvls_rate(comm, collective, algorithm, channels, column)
+        terms.append(words)
+    bus = channels.count * each
+    terms += [f"{channels.count} channels x {each:.6g} GB/s = {bus:.6g} GB/s"]
+
+    limits = {
+        name: channels.count * rates[generation][column]
+        for name, rates in (
+            ("ring LL128", data.ring_ll128_gb_per_s_per_channel),
+            ("tree LL128", data.tree_ll128_gb_per_s_per_channel),
+            ("tree", data.tree_gb_per_s_per_channel),
+        )
+    }
+
+    def least(name: str, value: float, limit: float) -> float:
+        terms.append(f"{name}: min({value:.6g}, {limit:.6g}) GB/s")
+        return min(value, limit)
+
+    if algorithm == "Ring" and protocol == "LL":
+        bus = least("half of it, and the limit of LL", bus * 0.5, ll_most)
+    if algorithm == "Ring" and protocol == "LL128":
+        bus = least("92% of it, and LL128 per channel", bus * 0.92, limits["ring LL128"])
+    if algorithm == "Tree":
+        bus = least("92% of it, and trees per channel", bus * 0.92, limits["tree"])
+    if algorithm == "Tree" and protocol == "LL":
+        bus = least("1/3.8 of it, and the limit of LL", bus / 3.8, ll_most)
+    if algorithm == "Tree" and protocol == "LL128":
+        share = 7 / 9 if comm.nodes == 1 else 120 / 128
+        bus = least(f"{share:.4g} of it, and LL128 per channel", bus * share, limits["tree LL128"])
+    if algorithm == "Tree" and comm.plain_tree:
+        bus *= 0.85
+        terms.append(f"plain tree pattern: x 0.85 = {bus:.6g} GB/s")
+    if algorithm == "PAT":
+        bus *= 0.75
+        terms.append(f"PAT: x 0.75 = {bus:.6g} GB/s")
+    if algorithm == "CollNetDirect":
+        if collective is Collective.ALL_REDUCE:
+            factor = comm.per_node / channels.count
+            factor -= (factor - 1) / 2
+            bus = bus / factor * (0.85 if comm.capability >= 90 else 1.0)
+        else:
+            bus = comm.per_node * min(channels.within, channels.across * 0.9)
+        terms.append(f"heads and NICs: {bus:.6g} GB/s")
+    if algorithm == "Ring" or collective not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+        shares = _steps(collective, ranks)
+        ratio = ranks / shares if algorithm in ("Ring", "NVLS", "NVLSTree") else 0.5
+        bus *= ratio
+        terms.append(f"from bus to algorithm bandwidth: x {ratio:.6g} = {bus:.6g} GB/s")
+    return bus, terms
+
+
+def _nvls_rate(
+    comm: Communicator, collective: Collective, algorithm: str, channels: Channels, column: int
+) -> tuple[float, str]:
+    """GB/s of a channel of NVLS: the least of inside the box, between boxes, and what a tree of it reaches."""
+    data, count = constants(), channels.count
+    efficiency = data.nvls_efficiency[comm.generation]
+    both = 2.0 if collective is Collective.ALL_REDUCE else (comm.per_node - 1) / comm.per_node
+    within = channels.within * efficiency * (count - 1) / count * both
+    across = channels.across * (2 if comm.nodes <= 2 and algorithm == "NVLSTree" else 1)
+    limits = [within, across]
+    if algorithm == "NVLSTree":
+        limits.append(data.nvls_tree_gb_per_s_per_channel[comm.generation][column])
+    inside = f"{channels.within:g} x {efficiency:g} x {count - 1}/{count} x {both:.4g}"
+    return min(limits), f"a channel: min({inside} = {', '.join(f'{limit:.6g}' for limit in limits)}) GB/s"
+
+
+def _latency(
+    comm: Communicator, collective: Collective, algorithm: str, protocol: str, channels: Channels
+) -> tuple[float, list[str]]:
+    """Latency in microseconds, before the plateau."""
+    data, column = constants(), PROTOCOLS.index(protocol)
+    inside = "NVLINK" if channels.within_type == "NVL" else "PCI"
+    base = data.base_latency_us[algorithm][column]
+    within = data.hardware_latency_us[inside][algorithm][column]
+    net = data.hardware_latency_us["NET"]["Tree" if comm.per_node == 1 else algorithm][column]
+    across = net + channels.latency_us * (2 if protocol == "Simple" else 1)
+    depth = comm.nodes.bit_length() - 1
+    mates = comm.ranks // comm.nodes - 1
+    if algorithm == "Ring":
+        return _ring_latency(comm, collective, protocol, channels, base=base, within=within, across=across)
+    if algorithm == "Tree":
+        more, words = (
+            2 * (mates * within + depth * across),
+            f"2 x ({mates} x {within:g} + {depth} x {across:g})",
+        )
+    elif algorithm == "CollNetDirect":
+        more = 2 * (min(1, mates) * within + mates * 0.4) + across
+        words = f"2 x ({min(1, mates)} x {within:g} + {mates} x 0.4) + {across:g}"
+    elif algorithm == "CollNetChain":
+        more, words = 2 * mates * within + across, f"2 x {mates} x {within:g} + {across:g}"
+    elif algorithm == "NVLS":
+        base, more = 0.0, within + (across if comm.nodes > 1 else 0.0)
+        words = f"{within:g}" + (f" + {across:g}" if comm.nodes > 1 else "")
+    elif algorithm == "NVLSTree":
+        more, words = within + 2 * depth * across, f"{within:g} + 2 x {depth} x {across:g}"
+    else:
+        more = depth * across / 3.5 + comm.ranks * 2.8
+        words = f"{depth} x {across:g} / 3.5 + {comm.ranks} x 2.8"
+    return base + more, [f"latency: {base:g} + {words} = {base + more:.6g} us"]
+
+
+def _ring_latency(
+    comm: Communicator,
+    collective: Collective,
+    protocol: str,
+    channels: Channels,
+    *,
+    base: float,
+    within: float,
+    across: float,
+) -> tuple[float, list[str]]:
+    data, column = constants(), PROTOCOLS.index(protocol)
+    steps = _steps(collective, comm.ranks)
+    if collective in (Collective.BROADCAST, Collective.REDUCE):
+        inside = "NVLINK" if channels.within_type == "NVL" else "PCI"
+        hardware = data.hardware_latency_us[inside if comm.nodes == 1 else "NET"]
+        if channels.same:
+            hop = hardware["Ring"][column]
+            return base + hop, [f"latency: {base:g} + {hop:g} = {base + hop:.6g} us"]
+        hop = hardware["Tree" if protocol == "Simple" else "Ring"][column]
+        total = base + steps * hop
+        return total, [f"latency: {base:g} + {steps} x {hop:g} = {total:.6g} us"]
+    if comm.nodes > 1:
+        overhead = data.net_overhead_us.get(comm.cpu, 1.0) * (3 if protocol == "Simple" else 1)
+        within = max(within, overhead)
+    far = 0 if comm.nodes == 1 else (comm.nodes - 1) * (2 if collective is Collective.ALL_REDUCE else 1)
+    total = base + (steps - far) * within + far * across
+    return total, [f"latency: {base:g} + {steps - far} x {within:g} + {far} x {across:g} = {total:.6g} us"]
+
+
+def _steps(collective: Collective, ranks: int) -> int:
+    """Steps of the ring: 2 (N - 1), N - 1, or N of a broadcast and a reduce."""
+    if collective is Collective.ALL_REDUCE:
+        return 2 * (ranks - 1)
+    return ranks - 1 if collective.sharded else ranks

@@ -1,0 +1,224 @@
+"""Decision tables of libraries, as data files, and the pick that they lead to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import msgspec
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.selection.request import Request
+from coppice.planners.selection.rules import Facts, Rule, Step, decide, parse_rules
+from coppice.planners.selection.selection import Part, Selection
+
+__all__ = ["Entry", "Function", "Library", "PartOf", "library", "select_by_table"]
+
+_TABLE = "table "
+
+
+class PartOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One part of a composition: ``function`` among ``ranks`` (``P``, ``boxes`` or ``per_box``), by ``table``."""
+
+    role: str
+    function: str
+    ranks: str
+    table: str
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An algorithm as a library has it.
+
+    Attributes:
+        id: Number that the library gives it.
+        ours: Name in the catalogue.
+        parameters: Parameters there.
+        reason: Why there is none.
+        becomes: Rules by which the library itself falls back on another of its algorithms; ``otherwise: this``.
+        parts: Levels of a composition.
+        segment_bytes: A composition works on segments of this size.
+        note: What differs from the schedule of the catalogue.
+    """
+
+    id: int | None = None
+    ours: str | None = None
+    parameters: dict[str, int | str] = {}
+    reason: str | None = None
+    becomes: list[Any] = []
+    parts: list[PartOf] = []
+    segment_bytes: int | None = None
+    note: str | None = None
+
+
+class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One function of a library.
+
+    Attributes:
+        performs: The collective.
+        m: What the tables call m: ``total`` or ``block``.
+        algorithms: Algorithms by the library's name.
+        tables: Tables by name.
+        start: Table that a call starts with.
+        note: A trap that concerns all of it.
+    """
+
+    performs: Collective
+    m: str
+    algorithms: dict[str, Entry]
+    tables: dict[str, list[Any]]
+    start: str
+    note: str | None = None
+
+
+class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The decision tables of a library.
+
+    Attributes:
+        name: As the library writes it.
+        version: Whose rules these are.
+        source: Where they stand there.
+        assume: Where nothing is known about boxes: all ranks share one (``together``) or each has its own (``apart``).
+        components: Part of the library that each table belongs to.
+        notes: What is approximate or missing.
+        functions: Functions by the library's name.
+    """
+
+    name: str
+    version: str
+    source: str
+    assume: str
+    components: dict[str, str]
+    notes: list[str]
+    functions: dict[str, Function]
+
+
+@cache
+def library(name: str) -> Library:
+    """The tables of ``open-mpi``, ``mpich`` or ``mvapich2``."""
+    data = resources.files("coppice.planners.selection").joinpath("data", f"{name.replace('-', '_')}.json")
+    return msgspec.json.decode(data.read_bytes(), type=Library)
+
+
+@cache
+def _rules(name: str, function: str, table: str) -> tuple[Rule, ...]:
+    return parse_rules(library(name).functions[function].tables[table], f"{name}, {function}, table {table}")
+
+
+@cache
+def _fallbacks(name: str, function: str, algorithm: str) -> tuple[Rule, ...]:
+    data = library(name).functions[function].algorithms[algorithm].becomes
+    return parse_rules(data, f"{name}, {function}, {algorithm}")
+
+
+def select_by_table(
+    name: str, request: Request, *, function: str | None = None, variant: str | None = None
+) -> Selection:
+    """The pick of a library that decides by tables.
+
+    Args:
+        name: ``open-mpi``, ``mpich`` or ``mvapich2``.
+        request: The call.
+        function: The library's function, where several perform the collective; None takes the first.
+        variant: Table to start with; None lets the library choose.
+
+    Raises:
+        InputError: If the library has no such function or table.
+    """
+    tables = library(name)
+    called = _function(tables, request.collective, function)
+    entry = tables.functions[called]
+    start = variant or entry.start
+    if start not in entry.tables:
+        known = ", ".join(entry.tables)
+        msg = f"{tables.name} has no table {start!r} for {called}, only: {known}."
+        raise InputError(msg)
+    unknown = request.ranks_per_box is None and request.ranks > 1
+    if unknown and tables.assume == "apart":
+        request = replace(request, ranks_per_box=1, boxes=request.ranks)
+    facts = request.facts(entry.m)
+    trail: list[Step] = []
+    outcome = _TABLE + start
+    while outcome.startswith(_TABLE):
+        start = outcome.removeprefix(_TABLE)
+        outcome, steps = decide(_rules(name, called, start), facts, table=f"{called}, {start}")
+        trail.extend(steps)
+    decided = picked = outcome
+    while entry.algorithms[picked].becomes:
+        outcome, steps = decide(_fallbacks(name, called, picked), facts, table=f"{called}, {picked} itself")
+        trail.extend(steps)
+        if outcome == "this":
+            break
+        picked = outcome
+    algorithm = entry.algorithms[picked]
+    notes = (entry.algorithms[decided].note, algorithm.note, entry.note, *tables.notes)
+    return Selection(
+        library=tables.name,
+        version=tables.version,
+        source=tables.source,
+        function=called,
+        collective=request.collective,
+        ranks=request.ranks,
+        size_bytes=request.size_bytes,
+        component=tables.components.get(start, tables.components["*"]),
+        algorithm=decided,
+        id=entry.algorithms[decided].id,
+        runs_as=picked,
+        ours=algorithm.ours,
+        parameters={key: _value(value, facts) for key, value in algorithm.parameters.items()},
+        reason=algorithm.reason,
+        why=tuple(trail),
+        parts=tuple(_parts(name, request, algorithm)),
+        assumptions=tuple(_assumptions(request, trail, tables.assume if unknown else None)),
+        notes=tuple(dict.fromkeys(note for note in notes if note)),
+    )
+
+
+def _function(tables: Library, collective: Collective, function: str | None) -> str:
+    known = [name for name, entry in tables.functions.items() if entry.performs is collective]
+    if not known:
+        msg = f"{tables.name} has no rules for {collective} here: choose another collective or library."
+        raise InputError(msg)
+    if function is not None and function not in known:
+        msg = f"{tables.name} performs {collective} by {' or '.join(known)}, found {function!r}."
+        raise InputError(msg)
+    return function or known[0]
+
+
+def _parts(name: str, request: Request, algorithm: Entry) -> list[Part]:
+    found = []
+    size = min(request.size_bytes, algorithm.segment_bytes or request.size_bytes)
+    for part in algorithm.parts:
+        collective = library(name).functions[part.function].performs
+        if part.ranks == "P":
+            inner = replace(request, collective=collective)
+        else:
+            ranks = request.boxes if part.ranks == "boxes" else request.per_box
+            inner = request.within(ranks, collective, size)
+        picked = select_by_table(name, inner, function=part.function, variant=part.table)
+        found.append(Part(role=part.role, selection=picked))
+    return found
+
+
+def _value(value: int | str, facts: Facts) -> int | str:
+    """A parameter; ``=NAME`` is a number that is known about the call, 1 at least."""
+    if isinstance(value, str) and value.startswith("="):
+        return max(1, int(facts[value.removeprefix("=")]))
+    return value
+
+
+def _assumptions(request: Request, trail: list[Step], boxes: str | None) -> list[str]:
+    """What the tested rules asked for and the call did not say."""
+    asked = " ".join(step.rule for step in trail)
+    found = []
+    if boxes is not None and "box" in asked:
+        where = "each rank has a box of its own" if boxes == "apart" else "all ranks share one box"
+        found.append(f"{where} (a topology or the ranks of a box would say)")
+    if "elements" in asked:
+        found.append(f"elements of {request.element_bytes} bytes")
+    shards = request.collective.shards(request.ranks)
+    if request.size_bytes % shards:
+        found.append(f"a block of {request.block_bytes} bytes: M / P rounded down")
+    return found
