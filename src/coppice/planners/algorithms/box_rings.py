@@ -8,18 +8,19 @@ the last crossing is at c + 2.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.planners.algorithms.boxes import RELAY, boxes, crossings
-from coppice.planners.ring_tour import all_paths, exact_tour, local_tour
+from coppice.planners.algorithms.boxes import boxes
+from coppice.planners.algorithms.tours import RELAY, crossings, hop_costs, short_path, short_tour
 from coppice.topology.model import Topology
 
 __all__ = ["box_rings", "tour_of_boxes"]
 
-_ALL_PATHS = 10  # ranks of a box up to which every path through it is considered
-_EXACT_TOURS = 12
-_FAR = 2.0**20
+_USED = 2.0**-10
+"""Price of a cable that another ring takes already: it decides between ways of equal length only."""
 
 
 def box_rings(topology: Topology, channels: int) -> tuple[tuple[int, ...], ...]:
@@ -41,10 +42,12 @@ def box_rings(topology: Topology, channels: int) -> tuple[tuple[int, ...], ...]:
         order = tuple(rank for box in tour_of_boxes(topology) for rank in box)
         return _both_ways(order, channels)
     if len(found) == 1:
-        return _both_ways(_around(topology, found[0]), channels)
-    tour = tour_of_boxes(topology)
-    gates = _gates(topology, tour)
-    return tuple(_ring(topology, tour, gates, channel) for channel in range(channels))
+        tour = short_tour(hop_costs(topology, found[0]))
+        return _both_ways(tuple(found[0][n] for n in tour), channels)
+    boxed = tour_of_boxes(topology)
+    gates = _gates(topology, boxed)
+    inside = [hop_costs(topology, members) for members in boxed]
+    return tuple(_ring(boxed, gates, inside, channel) for channel in range(channels))
 
 
 def _both_ways(order: tuple[int, ...], channels: int) -> tuple[tuple[int, ...], ...]:
@@ -82,74 +85,22 @@ def _gates(topology: Topology, tour: list[tuple[int, ...]]) -> list[int]:
     return np.flatnonzero(open_pairs).tolist() or list(range(size))
 
 
-def _ring(topology: Topology, tour: list[tuple[int, ...]], gates: list[int], channel: int) -> tuple[int, ...]:
-    """Ring number ``channel`` through the boxes."""
-    count = len(tour)
+def _ring(
+    boxed: list[tuple[int, ...]], gates: list[int], inside: list[NDArray[np.float64]], channel: int
+) -> tuple[int, ...]:
+    """Ring number ``channel`` through the boxes; the cables that it takes become dearer in ``inside``."""
+    count = len(boxed)
     crossing = [gates[(channel + box % 2) % len(gates)] for box in range(count)]
     if count % 2:
         crossing[-1] = gates[(channel + 2) % len(gates)]
     order: list[int] = []
-    for box, members in enumerate(tour):
-        enter, leave = crossing[box - 1], crossing[box]
-        order += _through(topology, members, enter, leave)
+    for box, members in enumerate(boxed):
+        cost, enter, leave = inside[box], crossing[box - 1], crossing[box]
+        if enter == leave:
+            leave = min((n for n in range(len(members)) if n != enter), key=lambda n: cost[n, enter])
+        path = short_path(cost, enter, leave)
+        for here, there in pairwise(path):
+            if cost[here, there] < 2:  # a cable of their own, not a switch
+                cost[here, there] += _USED
+        order += (members[n] for n in path)
     return tuple(order)
-
-
-def _through(topology: Topology, members: tuple[int, ...], enter: int, leave: int) -> list[int]:
-    """All members of a box from number ``enter`` to number ``leave``, along short hops.
-
-    Where both are one, the path ends at another member.
-    """
-    size = len(members)
-    cost = _costs(topology, members)
-    if enter == leave:
-        leave = min(
-            (n for n in range(size) if n != enter), key=lambda n: (cost[n, enter], -((n - enter) % size))
-        )
-    away = ~np.eye(size, dtype=np.bool_)
-    if (cost[away] == cost[0, 1]).all():  # a switch: one path is as good as another
-        between = [(enter + n) % size for n in range(1, size)]
-        path = [enter, *(n for n in between if n != leave), leave]
-    elif size <= _ALL_PATHS:
-        path = all_paths(cost)[1](enter, leave)
-    else:
-        path = _closed(cost, enter, leave)
-    return [members[n] for n in path]
-
-
-def _closed(cost: NDArray[np.float64], enter: int, leave: int) -> list[int]:
-    """A path as a closed tour: the step from its end to its beginning is free, and other ways there are far."""
-    closed = cost.copy()
-    closed[leave, :] += _FAR
-    closed[:, enter] += _FAR
-    closed[leave, enter] = 0.0
-    tour = _tour(closed)
-    at = tour.index(enter)
-    path = tour[at:] + tour[:at]
-    if path[-1] != leave:
-        path.remove(leave)
-        path.append(leave)
-    return path
-
-
-def _around(topology: Topology, members: tuple[int, ...]) -> tuple[int, ...]:
-    """A closed tour of one box; as numbered where it is as short."""
-    if len(members) < 4:
-        return members
-    cost = _costs(topology, members)
-    tour = _tour(cost) if len(members) <= 400 else list(range(len(members)))
-    natural = list(range(len(members)))
-    length = [float(cost[order, np.roll(order, -1)].sum()) for order in (tour, natural)]
-    return tuple(members[n] for n in (tour if length[0] < length[1] else natural))
-
-
-def _tour(cost: NDArray[np.float64]) -> list[int]:
-    if len(cost) <= _EXACT_TOURS:
-        return exact_tour(cost) or list(range(len(cost)))
-    return local_tour(cost, np.random.default_rng(0)) or list(range(len(cost)))
-
-
-def _costs(topology: Topology, members: tuple[int, ...]) -> NDArray[np.float64]:
-    """Links between members, where other GPUs on the way count as many."""
-    apart = crossings(topology)[np.ix_(members, members)]
-    return (np.minimum(apart // RELAY, 64) * 256 + np.minimum(apart % RELAY, 255)).astype(np.float64)

@@ -13,39 +13,20 @@ from math import isqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.distances import distances
 from coppice.errors import InputError
 from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.tours import crossings, hop_costs, short_tour
 from coppice.planners.ring_search import boxes_of
 from coppice.topology.model import Topology
 
-__all__ = ["RELAY", "boxes", "crossings", "equal_boxes", "grouped", "in_order", "nearest_divisor"]
-
-RELAY = 2**32
-"""Price of a GPU on the way, in links: more than any path has."""
-
-
-@lru_cache(maxsize=4)
-def crossings(topology: Topology) -> NDArray[np.int64]:
-    """``result[a, b]``: links from rank a to rank b, and :data:`RELAY` for every rank that must forward.
-
-    Paths through few ranks come before paths of few links. Without a path the entry is 2^61 or more.
-
-    Examples:
-        >>> from coppice.topology.presets import preset
-        >>> crossings(preset("star", gpus=3)).tolist()
-        [[0, 2, 2], [2, 0, 2], [2, 2, 0]]
-    """
-    length = np.where(topology.rank[topology.src] >= 0, RELAY + 1, 1).astype(np.int64)
-    found = distances(topology, topology.rank_nodes, length)[:, topology.rank_nodes]
-    found -= RELAY  # every path leaves its sender, which is no relay
-    np.fill_diagonal(found, 0)
-    return found
+__all__ = ["boxes", "equal_boxes", "grouped", "in_order", "nearest_divisor"]
 
 
 @lru_cache(maxsize=16)
 def boxes(topology: Topology) -> tuple[tuple[int, ...], ...]:
     """Ranks by box; member j of every box is the one nearest to member j of the first, where boxes are equal.
+
+    The members of the first box follow each other along a short tour, or as numbered where that is as short.
 
     Boxes are hosts; where each host has one rank or there are no hosts, the switches that ranks hang on. One box
     holds all ranks where neither divides them.
@@ -63,7 +44,8 @@ def boxes(topology: Topology) -> tuple[tuple[int, ...], ...]:
     if len(members) == 1 or any(len(box) != size for box in members):
         return tuple(tuple(box) for box in members)
     apart = crossings(topology)
-    return tuple(tuple(_aligned(members[0], box, apart)) for box in members)
+    first = [members[0][n] for n in short_tour(hop_costs(topology, members[0]))]
+    return tuple(tuple(_aligned(first, box, apart)) for box in [first, *members[1:]])
 
 
 def _aligned(first: list[int], box: list[int], apart: NDArray[np.int64]) -> list[int]:

@@ -19,7 +19,8 @@ import numpy as np
 
 from coppice.errors import InputError
 from coppice.planners.algorithms.box_rings import box_rings
-from coppice.planners.algorithms.boxes import RELAY, boxes, crossings
+from coppice.planners.algorithms.boxes import boxes
+from coppice.planners.algorithms.tours import RELAY, crossings, hop_costs
 from coppice.planners.ring_tour import local_tour
 from coppice.topology.model import Topology
 
@@ -129,8 +130,7 @@ def depth_first(topology: Topology) -> tuple[int, ...]:
 
 def _near(topology: Topology) -> tuple[int, ...]:
     """A short closed tour: local search, or for many ranks the nearest one each time."""
-    apart = crossings(topology)
-    cost = (np.minimum(apart // RELAY, 64) * 256 + np.minimum(apart % RELAY, 255)).astype(np.float64)
+    cost = hop_costs(topology, range(topology.num_ranks))
     np.fill_diagonal(cost, np.inf)
     if len(cost) <= _MOST_TOURED:
         natural = list(range(len(cost)))
