@@ -4,7 +4,8 @@ Shares no code with the verifier. Contributions are random 64-bit integers, one 
 one at the start, so that a sum or a copy that comes out right does so for the right reason: a wrong one collides
 with probability below 2^-50. A buffer that was never written holds rubbish, of which every read of every run gives the
 same; a transfer may send it on. Where ranks' order matters, values are words, and a sum puts the words in the order of
-their first letters. Rows of one step are written in row order and in the opposite one; both have to come out right.
+their first letters. Rows of one step are written in row order, in the opposite one and in two random ones; all have to
+come out right.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from coppice.collectives import Collective
@@ -111,8 +112,8 @@ def expected(schedule: Schedule) -> Buffers:
     return wanted
 
 
-def run(schedule: Schedule, rows: Sequence[Row], *, backwards: bool) -> Buffers:
-    """Step by step: all rows of a step send, then all are written, in row order or against it."""
+def run(schedule: Schedule, rows: Sequence[Row], arrange: Callable[[list[Any]], list[Any]]) -> Buffers:
+    """Step by step: all rows of a step send, then all are written, in the order into which they are arranged."""
     buffers = initial(schedule)
     groups: Iterable[list[Row]] = ([row] for row in rows)
     if any(row[4] >= 0 for row in rows):
@@ -120,7 +121,7 @@ def run(schedule: Schedule, rows: Sequence[Row], *, backwards: bool) -> Buffers:
     for group in groups:
         sent = [buffers[chunk, src] for chunk, src, *_ in group]
         written = list(zip(group, sent, strict=True))
-        for (chunk, _, dst, op, _), value in reversed(written) if backwards else written:
+        for (chunk, _, dst, op, _), value in arrange(written):
             held = buffers[chunk, dst]
             buffers[chunk, dst] = join(schedule, held, value) if op == Op.REDUCE else value
     return buffers
@@ -137,9 +138,12 @@ def right(schedule: Schedule) -> bool:
         if (weight or schedule.collective is Collective.BARRIER) and not slots[slot] and not stays:
             return False
     rows, wanted = rows_of(schedule), expected(schedule)
-    # In one step the order of ranks is that of the rows, so that there is nothing to turn round.
-    for backwards in (False,) if schedule.ordered else (False, True):
-        found = run(schedule, rows, backwards=backwards)
+    rng = random.Random(len(rows))
+    orders: list[Callable[[list[Any]], list[Any]]] = [list]
+    if not schedule.ordered:  # there operands are joined in row order
+        orders += [lambda items: items[::-1]] + [lambda items: rng.sample(items, len(items))] * 2
+    for arrange in orders:
+        found = run(schedule, rows, arrange)
         if any(found[place] != value for place, value in wanted.items()):
             return False
     return True

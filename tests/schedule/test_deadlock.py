@@ -99,6 +99,25 @@ def test_steps_against_the_order_of_rows() -> None:
     assert not stands_still(broadcast(harmless))
 
 
+def test_one_slot_may_be_too_few_where_two_are_enough() -> None:
+    """Transfer 0 waits for what can only come once transfer 2 has left, for which the first slot must be free."""
+    rows: list[Row] = [
+        (0, 1, 2, COPY, None, -1),
+        (0, 0, 1, COPY, None, -1),
+        (1, 0, 1, COPY, None, -1),
+        (1, 2, 0, COPY, None, -1),
+    ]
+    schedule = make_schedule(
+        complete(3), Collective.ALL_REDUCE, rows, chunk_slot=[0, 0], after=[(3,), (), (), ()]
+    )
+    told = find_deadlock(schedule)
+    assert told is not None
+    assert "sending transfer 2 waits" in told or "for sending transfer 2" in told
+    assert "(the only slot of their connection)" in told
+    assert stands_still(schedule)
+    assert fifo_run(schedule, slots=2, seed=0)[0]
+
+
 def random_schedule(seed: int, *, broken: bool) -> Schedule:
     """Any rows that can be written down; a broken one may wait for anything."""
     rng = random.Random(seed)

@@ -42,9 +42,8 @@ _SHOWN = 8
 
 def num_connections(schedule: Schedule) -> int:
     """Number of different (sender, receiver, path)."""
-    if not schedule.num_transfers:
-        return 0
-    return len(np.unique(np.stack([schedule.src, schedule.dst, schedule.path]), axis=1).T)
+    pair = schedule.src.astype(np.int64) * schedule.topology.num_ranks + schedule.dst
+    return len(np.unique(pair * len(schedule.path_start) + schedule.path + 1))
 
 
 def find_deadlock(schedule: Schedule) -> str | None:

@@ -83,7 +83,7 @@ class Execution:
         value = _precondition(schedule, slot)
         disjoint, ordered = schedule.collective is not Collective.BARRIER, schedule.ordered
         before: dict[int, int] = {}
-        written: dict[int, Op] = {}
+        written: dict[int, int] = {}
         current = -1
         columns = (schedule.src, schedule.dst, schedule.op, schedule.step)
         for row, src, dst, op, step in zip(
@@ -125,7 +125,7 @@ class Execution:
                     self.redundant += size
                 value[dst] = sent
             if step >= 0:
-                written[dst] = Op(op)
+                written[dst] = op
         self._check_end(chunk, slot, value)
 
     def _check_end(self, chunk: int, slot: int, value: defaultdict[int, int]) -> None:
