@@ -97,6 +97,8 @@ class Request:
             "elements": self.size_bytes // self.element_bytes,
             "floor_pow": power,
             "others": self.ranks - 1,
+            "segments_of_8_KiB": -(-self.size_bytes // 8192),
+            "segments_of_512_KiB": -(-self.size_bytes // 524288),
             "boxes": self.boxes,
             "per_box": self.per_box,
             "P is a power of two": power == self.ranks,
