@@ -13,6 +13,9 @@ from coppice.bounds import Problem
 from coppice.bounds.latency import latency_bound
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
+from coppice.planners.algorithms.catalogue import algorithms, case_of, make, refusal
+from coppice.simulation.engine import simulate
+from coppice.simulation.model import Model
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.strategies import CONNECTED_FAMILIES, disconnected, seeded
@@ -154,6 +157,73 @@ def test_no_broadcast_by_one_engine_is_faster(seed: int) -> None:
     time_of = {(u, v): 1 + latency[u] + latency[v] for u, v in itertools.permutations(range(ranks), 2)}
     found = latency_bound(posed(star, Collective.BROADCAST), overhead_us=1.0, send_engines=1)
     assert found.time_us <= best_single_port_broadcast(ranks, time_of, 100)
+
+
+def test_engines_prove_nothing_where_switches_copy_or_add() -> None:
+    star = resolve("star", options={"gpus": "9"})
+    switch = star.rank < 0
+    for collective, able, engines in (
+        (Collective.BROADCAST, "multicast", "send_engines"),
+        (Collective.REDUCE, "aggregate", "receive_engines"),
+    ):
+        helped = replace(star, **{able: switch})
+        plain = latency_bound(posed(star, collective), overhead_us=1.0, **{engines: 1})
+        assert plain.time_us == 4 * latency_bound(posed(star, collective), overhead_us=1.0).time_us
+        found = latency_bound(posed(helped, collective), overhead_us=1.0, **{engines: 1})
+        assert found.pair is not None
+
+
+def slow_links(topology: Topology) -> Topology:
+    """Latencies between 0 and 2 us."""
+    return with_latencies(topology, topology.num_links)
+
+
+NETWORKS = {
+    "star": lambda: slow_links(resolve("star", options={"gpus": "6"})),
+    "boxes": lambda: slow_links(resolve("dgx-a100", boxes=2)),
+    "torus": lambda: slow_links(resolve("torus", options={"dims": "3x3"})),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("engines", [0, 1])
+def test_no_algorithm_is_faster(network: str, engines: int) -> None:
+    topology = NETWORKS[network]()
+    model = Model(overhead_us=0.75, send_engines=engines, receive_engines=engines)
+    simulated = 0
+    for (name, collective), entry in algorithms().items():
+        for relay_gpus in (False, True):
+            problem = posed(topology, collective, 1)
+            case = case_of(entry, problem)
+            if refusal(entry, case) is not None:
+                continue
+            try:
+                body = make(entry, case, relay_gpus=relay_gpus)
+            except UnreachableError:
+                continue
+            least = latency_bound(
+                problem,
+                overhead_us=0.75,
+                relay_gpus=relay_gpus,
+                send_engines=engines,
+                receive_engines=engines,
+            )
+            for size in (0, 4096):
+                time = simulate(body, size, model=model).time_us
+                assert time >= least.time_us - 1e-9, (name, collective, relay_gpus, size)
+            simulated += 1
+    assert simulated > 20
+
+
+@pytest.mark.parametrize(("name", "engines"), [("linear", 0), ("binomial", 1)])
+def test_on_a_star_it_is_reached(name: str, engines: int) -> None:
+    star = resolve("star", options={"gpus": "8"})
+    problem = posed(star, Collective.BROADCAST)
+    entry = algorithms()[name, Collective.BROADCAST]
+    body = make(entry, case_of(entry, problem))
+    model = Model(overhead_us=1.25, send_engines=engines, receive_engines=engines)
+    least = latency_bound(problem, overhead_us=1.25, send_engines=engines, receive_engines=engines)
+    assert simulate(body, 0, model=model).time_us == pytest.approx(least.time_us)
 
 
 def test_refusals() -> None:

@@ -13,7 +13,9 @@ ranks. With N(t) ranks that can know something at time t, ``N(t) <= (1 + k) N(t 
 (t - c, t] has started by t - c at a rank that knew it, and is still under way then, so at most k N(t - c) of them are.
 As N(t) = 1 before c, n further ranks know it no earlier than ``c ceil(log_(1+k)(n + 1))``. This is the growth of the
 LogP broadcast (Karp, Sahay, Santos and Schauser, "Optimal broadcast and summation in the LogP model", SPAA 1993) with a
-gap of a whole message. Turned round in time it holds for receive engines and for what one rank needs of n others.
+gap of a whole message. Turned round in time it holds for receive engines and for what one rank needs of n others. A
+switch that copies lets one message reach many, one that adds lets many arrive as one: where there are such switches,
+engines prove nothing here.
 """
 
 from __future__ import annotations
@@ -68,8 +70,8 @@ def latency_bound(
         problem: The collective and its topology.
         overhead_us: Cost of a message beyond the latencies of its links.
         relay_gpus: A message may pass through GPUs that take part, at the price of the links alone.
-        send_engines: Messages that a rank can send at a time; 0: any number.
-        receive_engines: Messages that a rank can receive at a time; 0: any number.
+        send_engines: Messages that a rank can send at a time; 0: any number. Without effect where switches copy.
+        receive_engines: Messages that a rank can receive at a time; 0: any number. Without effect where switches add.
 
     Raises:
         InputError: If the problem has no meaning, or a number is negative.
@@ -96,9 +98,12 @@ def latency_bound(
     if best.pair is None:
         return best
     spread, gathered = _partners(problem)
+    topology = problem.topology
+    spread *= not (topology.multicast & (topology.rank < 0)).any()
+    gathered *= not (topology.aggregate & (topology.rank < 0)).any()
     for engines, others, verb in ((send_engines, spread, "inform"), (receive_engines, gathered, "hear")):
         if engines and others:
-            shortest = _shortest_message(problem.topology, overhead_us)
+            shortest = _shortest_message(topology, overhead_us)
             rounds = _rounds(others + 1, engines)
             if rounds * shortest > best.time_us:
                 who = "one rank must inform" if verb == "inform" else "one rank must hear of"

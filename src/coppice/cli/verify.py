@@ -66,6 +66,8 @@ def report_record(plan: Plan, report: Report) -> dict[str, Any]:
         "bound_inv_rate": None if plan.bound is None else str(plan.bound.inv_rate),
         "bound_proved": report.bound_proved,
         "optimal": report.optimal,
+        "ordered": report.ordered,
+        "deadlock_free": report.deadlock_free,
         "checked": report.checked,
     }
 
@@ -85,6 +87,10 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
         fields.append(
             ("worst link", f"{name}, busy {percent_text(report.max_link_load)} of the claimed time")
         )
+    if report.deadlock_free:
+        fields.append(("deadlock", "none, even with room for a single message per connection"))
+    if report.ordered:
+        fields.append(("operands", "added up in the order of ranks"))
     fields.append(("redundant bytes", percent_text(report.redundant) if report.redundant else "none"))
     if plan.bound is not None:
         fields.append(("bound", _bound_text(report)))
