@@ -142,7 +142,7 @@ class Moves:
 def _renamed(slots: NDArray[np.int64], order: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
     """Slots of the ranks that sit at the positions to which ``slots`` belong."""
     count, ranks = len(layout.slot_weight), len(order)
-    if len(slots) < count:  # one buffer: it belongs to nobody
+    if count == 1 or len(slots) < count:  # one buffer: it belongs to nobody
         return slots
     if count == ranks:
         return order[slots]
