@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.errors import InputError
 from coppice.simulation.messages import Messages, Routes
 from coppice.simulation.union import union
 from coppice.topology.model import Topology
@@ -46,6 +47,9 @@ def joined(
     Raises:
         InputError: If the topologies are not parts of one cluster.
     """
+    if any(part.overhead_us is not None for part in parts):
+        msg = "expected messages that cost what the model says, found overheads of their own: join first."
+        raise InputError(msg)
     topologies = [part.topology for part in parts]
     cluster = union(topologies if topology is None else [topology, *topologies])
     first = np.concatenate([[0], np.cumsum([part.count for part in parts])]).astype(np.int64)
@@ -53,19 +57,15 @@ def joined(
     routes = np.cumsum([0, *(len(part.routes.num_links) for part in parts)])
     shift = {"route": routes, "send_gate": gates, "receive_gate": gates, "after": first}
     columns: dict[str, Any] = {
-        each.name: np.concatenate(
-            [
-                _shifted(getattr(part, each.name), int(shift[each.name][job]) if each.name in shift else 0)
-                for job, part in enumerate(parts)
-            ]
-        )
+        each.name: _column(parts, each.name, shift.get(each.name))
         for each in fields(Messages)
-        if each.name not in ("topology", "routes", "after_start", "due_us")
+        if each.name not in ("topology", "routes", "after_start", "due_us", "overhead_us", "job")
     }
     messages = Messages(
         topology=cluster,
         routes=_all_routes(parts, cluster),
         after_start=_after_start(parts),
+        job=np.repeat(np.arange(len(parts), dtype=np.int32), [part.count for part in parts]),
         due_us=np.concatenate(
             [
                 (part.due_us if len(part.due_us) else np.zeros(part.count)) + start
@@ -77,9 +77,18 @@ def joined(
     return Joined(messages, first)
 
 
-def _shifted(column: NDArray[Any], by: int) -> NDArray[Any]:
-    """Numbers of a job as numbers of all jobs; -1 stays."""
-    return np.where(column >= 0, column + column.dtype.type(by), column) if by else column
+def _column(parts: Sequence[Messages], name: str, shift: NDArray[np.int64] | None) -> NDArray[Any]:
+    """A column of all jobs; what counts gates, routes or messages of a job counts those of all, and -1 stays.
+
+    A column that some jobs leave empty is zero for them.
+    """
+    own = [getattr(part, name) for part in parts]
+    longest = max(own, key=len)
+    if name not in ("after", "chained") and len(longest):
+        own = [c if len(c) else np.zeros(p.count, longest.dtype) for c, p in zip(own, parts, strict=True)]
+    if shift is not None:
+        own = [np.where(c >= 0, c + c.dtype.type(by), c) for c, by in zip(own, shift.tolist(), strict=False)]
+    return np.concatenate(own)
 
 
 def _all_routes(parts: Sequence[Messages], cluster: Topology) -> Routes:

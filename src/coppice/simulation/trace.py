@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.simulation.timeline import Reason, Stage, Timeline
-from coppice.simulation.utilisation import link_utilisation, passages
+from coppice.simulation.utilisation import busiest_links, link_utilisation, passages
 from coppice.topology.model import Topology
 from coppice.topology.writer import write_atomically
 
@@ -274,12 +274,8 @@ def _arrow(
 def _counters(timeline: Timeline) -> Iterator[Event]:
     """Use of the busiest links over time, in percent."""
     topology, until = timeline.messages.topology, timeline.time_us
-    busy = timeline.link_busy_us
-    chosen = np.lexsort((np.arange(len(busy)), -busy))[:COUNTED_LINKS]
     found = passages(timeline)
-    for link in chosen.tolist():
-        if not busy[link]:
-            continue
+    for link in busiest_links(timeline, COUNTED_LINKS):
         name = f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
         shares = link_utilisation(found, link, until_us=until, bins=COUNTER_BINS).tolist()
         for place, share in enumerate([*shares, 0.0]):

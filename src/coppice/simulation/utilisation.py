@@ -16,7 +16,14 @@ from coppice.errors import CheckError, InputError
 from coppice.simulation.model import Sharing
 from coppice.simulation.timeline import Timeline
 
-__all__ = ["Passages", "check_conservation", "link_time_us", "link_utilisation", "passages"]
+__all__ = [
+    "Passages",
+    "busiest_links",
+    "check_conservation",
+    "link_time_us",
+    "link_utilisation",
+    "passages",
+]
 
 _SLACK_US = 1e-6
 """Rounding of times: a thousandth of a nanosecond."""
@@ -114,6 +121,13 @@ def _rates(timeline: Timeline) -> NDArray[np.float64]:
     return timeline.topology.capacity / timeline.topology.denominator
 
 
+def busiest_links(timeline: Timeline, count: int) -> list[int]:
+    """The ``count`` links of the largest utilisation, the busiest first; those that are not used are left out."""
+    load = timeline.link_bytes / _rates(timeline)
+    order = np.lexsort((np.arange(len(load)), -load))[:count]
+    return [link for link in order.tolist() if load[link] > 0]
+
+
 def link_utilisation(
     found: Passages, link: int, *, until_us: float, bins: int, from_us: float = 0.0
 ) -> NDArray[np.float64]:
@@ -162,7 +176,7 @@ def check_conservation(timeline: Timeline) -> None:
     """Check that no link ever carries more than its rate, and that every byte passes every link of its route.
 
     No passage may begin before its message has started or end after it has arrived, and first in, first out, none may
-    end on a link before it ends on the one before.
+    begin on a link before its head has come from the one before.
 
     Raises:
         CheckError: With the link and the times, if it does not hold.
@@ -222,17 +236,19 @@ def _check_bytes(timeline: Timeline, found: Passages) -> None:
 
 
 def _check_order(timeline: Timeline, found: Passages) -> None:
-    """A message ends on every link after it has ended on the one before."""
+    """The head of a message goes on to the next link the latency after it came to this one, or later."""
     messages, routes = timeline.messages, timeline.messages.routes
-    columns = (found.message, found.link, found.end_us)
-    end_of = {(m, e): t for m, e, t in zip(*(c.tolist() for c in columns), strict=True)}
+    columns = (found.message, found.link, found.begin_us)
+    begin_of = {(m, e): t for m, e, t in zip(*(c.tolist() for c in columns), strict=True)}
+    latency = timeline.topology.latency_us.tolist()
     for message, route in enumerate(messages.route.tolist()):
         links = routes.links[routes.link_start[route] : routes.link_start[route + 1]].tolist()
         for before, link in pairwise(links):
-            if end_of[message, link] < end_of[message, before] - _SLACK_US:
+            least = begin_of[message, before] + latency[before]
+            if begin_of[message, link] < least - _SLACK_US:
                 msg = (
-                    f"expected message {message} to end on {_name(timeline, before)} before it does on "
-                    f"{_name(timeline, link)}, found {end_of[message, before]:.6f} and {end_of[message, link]:.6f} us."
+                    f"expected message {message} on {_name(timeline, link)} from {least:.6f} us, when its head comes "
+                    f"from {_name(timeline, before)}, found it from {begin_of[message, link]:.6f} us."
                 )
                 raise CheckError(msg)
 

@@ -1,0 +1,194 @@
+"""What a protocol and a limited number of channels make of messages: the achievable beside the nominal.
+
+A *channel* is what a GPU runtime gives a block of threads on the GPU: it copies at a limited rate. Every message is
+striped over all channels of its sender, as NCCL does it, so that C channels of rate r carry at most C r out of a GPU
+however wide its links are. They are one more link, which no other GPU uses, before the first one of every route.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError
+from coppice.simulation.messages import Messages, Routes
+from coppice.simulation.model import Model
+from coppice.simulation.protocols import Protocol, generation_of, num_boxes, protocol
+from coppice.topology.model import NodeKind, Topology
+
+__all__ = ["MOST_CHANNELS", "Wire", "on_wire", "wire_for"]
+
+MOST_CHANNELS = 64
+"""Channels that NCCL has at most (MAXCHANNELS of release 2.25 and later)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire:
+    """How messages go on the wire.
+
+    Attributes:
+        protocol: The protocol, or None where all bytes on the wire are data and messages cost what the model says.
+        gpu_gb_per_s: Data that a GPU can send, whatever its links: channels times their rate, or the protocol's own
+            limit; None for no limit.
+    """
+
+    protocol: Protocol | None = None
+    gpu_gb_per_s: Fraction | None = None
+
+
+def wire_for(
+    topology: Topology,
+    *,
+    protocol_name: str | None = None,
+    channels: int | None = None,
+    channel_gb_per_s: float | None = None,
+    generation: str | None = None,
+) -> Wire:
+    """The wire with a protocol's figures for the GPUs of a topology.
+
+    Args:
+        topology: Whose GPUs send.
+        protocol_name: Name of a protocol; None counts none of its costs.
+        channels: Channels of a GPU, 1 .. 64; None is as many as it takes.
+        channel_gb_per_s: Data that one channel carries; None takes the figure of the protocol (of ``simple``, where
+            none is named) for the generation of the GPUs.
+        generation: Generation of the GPUs; None tells it from the topology's name, where it matters.
+
+    Raises:
+        InputError: If a value is out of range, or a figure is needed and not known.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> wire_for(preset("dgx-h100"), protocol_name="ll128", channels=8).gpu_gb_per_s
+        Fraction(1468, 5)
+    """
+    found = None if protocol_name is None else protocol(protocol_name)
+    if channels is not None and not 1 <= channels <= MOST_CHANNELS:
+        msg = f"expected 1 .. {MOST_CHANNELS} channels, found {channels}."
+        raise InputError(msg)
+    if channel_gb_per_s is not None and (channels is None or not channel_gb_per_s > 0):
+        found_text = f"{channel_gb_per_s} GB/s and {'no number' if channels is None else channels}"
+        msg = f"expected a rate of channels above 0 GB/s and a number of channels, found {found_text}: give both."
+        raise InputError(msg)
+    limits: list[Fraction] = []
+    if channels is not None:
+        limits.append(channels * _channel_rate(topology, found, channel_gb_per_s, generation))
+    if found is not None and found.gpu_gb_per_s:
+        own = found.gpu_limit(generation_of(topology, generation), num_boxes(topology))
+        limits += [Fraction(str(own))] if own is not None else []
+    return Wire(protocol=found, gpu_gb_per_s=min(limits, default=None))
+
+
+def _channel_rate(
+    topology: Topology, found: Protocol | None, given: float | None, generation: str | None
+) -> Fraction:
+    if given is not None:
+        return Fraction(str(given))
+    boxes, name = num_boxes(topology), generation_of(topology, generation)
+    for each in (found, protocol("simple")):
+        limit = None if each is None else each.channel_limit(name, boxes)
+        if limit is not None:
+            return Fraction(str(limit))
+    msg = f"expected a known rate of a channel on GPUs of generation {name}: give it (`--channel-rate`)."
+    raise InputError(msg)
+
+
+def on_wire(messages: Messages, wire: Wire, *, model: Model) -> Messages:
+    """The messages as a wire carries them.
+
+    A protocol rounds every message up to whole lines, sets what a message costs by whether it leaves its box, and
+    delays everything by its start. Latencies of links are part of its figures: they count once, the larger of both.
+
+    Args:
+        messages: The messages as they are.
+        wire: How they go on the wire.
+        model: What the simulation will assume.
+
+    Raises:
+        InputError: If there is a limit of the GPUs and switches store and forward.
+    """
+    if wire.gpu_gb_per_s is not None:
+        if model.store_and_forward:
+            msg = "expected cut-through switches with limited channels, found store-and-forward: choose one."
+            raise InputError(msg)
+        messages = _through_channels(messages, wire.gpu_gb_per_s * _expansion(wire.protocol))
+    found = wire.protocol
+    if found is None:
+        return messages
+    due = messages.due_us if len(messages.due_us) else np.zeros(messages.count)
+    return replace(
+        messages,
+        num_bytes=found.on_wire(messages.num_bytes),
+        due_us=due + found.start_us,
+        overhead_us=_overheads(messages, found),
+    )
+
+
+def _expansion(found: Protocol | None) -> Fraction:
+    return Fraction(1) if found is None else Fraction(found.wire_bytes, found.data_bytes)
+
+
+def _overheads(messages: Messages, found: Protocol) -> NDArray[np.float64]:
+    """What a message costs on each route beyond the latencies of its links; nothing where a switch sends it."""
+    routes, topology = messages.routes, messages.topology
+    src, dst = routes.src, routes.dst
+    host = topology.host
+    boxed = (host[src] == host[dst]) & (host[src] >= 0)
+    route = np.repeat(np.arange(len(src)), routes.num_links)
+    latency = np.bincount(route, weights=topology.latency_us[routes.links], minlength=len(src))
+    cost = np.where(boxed, found.box_us, found.network_us)
+    return np.where(topology.rank[src] >= 0, np.maximum(cost - latency, 0.0), 0.0)
+
+
+def _through_channels(messages: Messages, gb_per_s: Fraction) -> Messages:
+    """The messages with the channels of their sender as one more link at the begin of each route.
+
+    The link of a GPU leads from a node of its own to the GPU, so that the topology stays one. Node sequences of routes
+    do not show it. Messages that a switch sends have none.
+    """
+    topology, routes = messages.topology, messages.routes
+    src = routes.src
+    sending = topology.rank[src] >= 0
+    cluster = _with_channels(topology, gb_per_s)
+    length = routes.num_links + sending
+    link_start = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    links = np.empty(int(link_start[-1]), dtype=np.int32)
+    at_begin = np.zeros(len(links), dtype=np.bool_)
+    at_begin[link_start[:-1][sending]] = True
+    # The channels' links come after all others, in order of the ranks.
+    links[at_begin] = topology.num_links + topology.rank[src[sending]]
+    links[~at_begin] = routes.links
+    return replace(
+        messages,
+        topology=cluster,
+        routes=Routes(node_start=routes.node_start, nodes=routes.nodes, link_start=link_start, links=links),
+    )
+
+
+def _with_channels(topology: Topology, gb_per_s: Fraction) -> Topology:
+    """The topology with a node for the channels of every rank, linked to its GPU."""
+    ranks, nodes = topology.num_ranks, topology.num_nodes
+    denominator = lcm(topology.denominator, gb_per_s.denominator)
+    scale = denominator // topology.denominator
+    limit = gb_per_s.numerator * (denominator // gb_per_s.denominator)
+    gpus = topology.rank_nodes
+    names = tuple(f"{topology.node_ids[v]} channels" for v in gpus.tolist())
+    none = np.zeros(ranks, dtype=np.bool_)
+    return replace(
+        topology,
+        node_ids=topology.node_ids + names,
+        kind=np.concatenate([topology.kind, np.full(ranks, NodeKind.SWITCH, dtype=np.int8)]),
+        host=np.concatenate([topology.host, topology.host[gpus]]),
+        rank=np.concatenate([topology.rank, np.full(ranks, -1, dtype=np.int32)]),
+        multicast=np.concatenate([topology.multicast, none]),
+        aggregate=np.concatenate([topology.aggregate, none]),
+        src=np.concatenate([topology.src, nodes + np.arange(ranks, dtype=np.int32)]),
+        dst=np.concatenate([topology.dst, gpus]),
+        capacity=np.concatenate([topology.capacity * scale, np.full(ranks, limit, dtype=np.int64)]),
+        denominator=denominator,
+        latency_us=np.concatenate([topology.latency_us, np.zeros(ranks)]),
+    )

@@ -1,0 +1,116 @@
+"""The critical path in words: which transfer waited for what, from the first moment to the last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coppice.simulation.timeline import Reason, Stage, Timeline
+
+__all__ = ["Stretch", "critical_lines", "critical_stretches", "time_by_reason"]
+
+_ABOUT = {
+    Reason.NONE: "starts at once",
+    Reason.DEPENDENCY: "waited for what came before it",
+    Reason.ENGINE: "waited for an engine",
+    Reason.LINK: "queued for a link",
+    Reason.ROUTE: "waited for its route",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stretch:
+    """Stages of the critical path that follow each other for the same reason, on the same link.
+
+    Attributes:
+        first: The first of them.
+        last: The last of them.
+        count: How many they are.
+        before: The stage before, which the first of them waited for, or None.
+    """
+
+    first: Stage
+    last: Stage
+    count: int
+    before: Stage | None
+
+
+def critical_stretches(timeline: Timeline) -> list[Stretch]:
+    """The critical path, with what queues on one link drawn together.
+
+    Raises:
+        InputError: If passages over links were not kept.
+    """
+    stretches: list[Stretch] = []
+    before: Stage | None = None
+    for stage in timeline.critical_path():
+        open_one = stretches[-1] if stretches else None
+        if (
+            open_one is not None
+            and stage.reason in (Reason.LINK, Reason.ROUTE)
+            and (stage.reason, stage.link) == (open_one.last.reason, open_one.last.link)
+            and (stage.link >= 0 or _ends(timeline, stage) == _ends(timeline, open_one.last))
+        ):
+            count = open_one.count + 1
+            stretches[-1] = Stretch(first=open_one.first, last=stage, count=count, before=open_one.before)
+        else:
+            stretches.append(Stretch(first=stage, last=stage, count=1, before=before))
+        before = stage
+    return stretches
+
+
+def time_by_reason(timeline: Timeline) -> dict[str, float]:
+    """Microseconds of the critical path by why its stages did not begin earlier.
+
+    Raises:
+        InputError: If passages over links were not kept.
+    """
+    spent: dict[str, float] = {}
+    for stage in timeline.critical_path():
+        name = stage.reason.name.lower()
+        spent[name] = spent.get(name, 0.0) + stage.end_us - stage.begin_us
+    return spent
+
+
+def critical_lines(timeline: Timeline, most: int = 12) -> list[str]:
+    """The critical path as lines of text; the middle of a long one is left out.
+
+    Args:
+        timeline: A simulation.
+        most: Stretches that are told at most.
+
+    Raises:
+        InputError: If passages over links were not kept.
+    """
+    stretches = critical_stretches(timeline)
+    if len(stretches) <= most:
+        return [_line(timeline, stretch) for stretch in stretches]
+    head, tail = stretches[: (most + 1) // 2], stretches[len(stretches) - most // 2 :]
+    hidden = stretches[len(head) : len(stretches) - len(tail)]
+    spent = hidden[-1].last.end_us - hidden[0].first.begin_us
+    between = f"{'':>22}  ... {sum(each.count for each in hidden)} further messages, {spent:.2f} us ..."
+    return [*(_line(timeline, each) for each in head), between, *(_line(timeline, each) for each in tail)]
+
+
+def _line(timeline: Timeline, stretch: Stretch) -> str:
+    first, last = stretch.first, stretch.last
+    span = f"{first.begin_us:>9.2f} .. {last.end_us:>9.2f}"
+    if stretch.count > 1:
+        where = f"on {_link(timeline, first.link)}" if first.link >= 0 else f"from {_ends(timeline, first)}"
+        return f"{span}  {stretch.count} messages one after the other {where}"
+    bytes_ = int(timeline.num_bytes[first.message])
+    words = f"{_ends(timeline, first)}, {bytes_:,} bytes: {_ABOUT[first.reason]}"
+    if first.reason is Reason.LINK:
+        words = words.removesuffix("a link") + _link(timeline, first.link)
+    if stretch.before is not None and first.reason is not Reason.NONE:
+        words += f" ({_ends(timeline, stretch.before)})"
+    return f"{span}  {words}"
+
+
+def _ends(timeline: Timeline, stage: Stage) -> str:
+    names = timeline.topology.node_ids
+    return f"{names[timeline.src[stage.message]]} -> {names[timeline.dst[stage.message]]}"
+
+
+def _link(timeline: Timeline, link: int) -> str:
+    topology = timeline.topology
+    return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
