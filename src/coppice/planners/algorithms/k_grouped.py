@@ -83,7 +83,7 @@ def _cost(case: Case) -> Cost:
     # The master sends no gather; it scatters instead.
     sent = 3 * inner + 2 * outer
     chain = Chain(messages=steps, sent=4 * inner + 2 * outer, reduced=inner + outer)
-    return Cost(steps=steps, sent=sent, chains=(chain,))
+    return Cost(steps=steps, sent=sent, chains=(chain,) if steps else ())
 
 
 def _needs(case: Case) -> str | None:

@@ -115,4 +115,4 @@ def cost_of_levels(case: Case, levels: Sequence[Level]) -> Cost:
         sent=phases * moved,
         reduced=moved if case.collective.reduces else Fraction(0),
     )
-    return Cost(steps=phases * steps, sent=phases * moved, chains=(chain,))
+    return Cost(steps=phases * steps, sent=phases * moved, chains=(chain,) if steps else ())

@@ -93,7 +93,7 @@ def _cost(case: Case) -> Cost:
         sent=phases * moved,
         reduced=moved if case.collective.reduces else Fraction(0),
     )
-    return Cost(steps=phases * steps, sent=phases * moved, chains=(chain,))
+    return Cost(steps=phases * steps, sent=phases * moved, chains=(chain,) if steps else ())
 
 
 def _cost_of_chain(case: Case) -> Cost:

@@ -21,6 +21,7 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.box_rings import box_rings
 from coppice.planners.algorithms.boxes import boxes
 from coppice.planners.algorithms.tours import RELAY, crossings, hop_costs
+from coppice.planners.ring_patch import patched_tour
 from coppice.planners.ring_tour import local_tour
 from coppice.topology.model import Topology
 
@@ -58,7 +59,7 @@ def box_order(topology: Topology) -> tuple[int, ...]:
     Examples:
         >>> from coppice.topology.presets import preset
         >>> box_order(preset("torus", dims=(2, 3)))
-        (0, 1, 2, 5, 4, 3)
+        (0, 2, 5, 3, 4, 1)
     """
     if topology.num_ranks > _MOST_RANKS:
         return tuple(range(topology.num_ranks))
@@ -129,7 +130,10 @@ def depth_first(topology: Topology) -> tuple[int, ...]:
 
 
 def _near(topology: Topology) -> tuple[int, ...]:
-    """A short closed tour: local search, or for many ranks the nearest one each time."""
+    """A short closed tour: along cables between ranks, else local search, for many ranks the nearest one each time."""
+    along = _along_cables(topology)
+    if along is not None:
+        return along
     cost = hop_costs(topology, range(topology.num_ranks))
     np.fill_diagonal(cost, np.inf)
     if len(cost) <= _MOST_TOURED:
@@ -145,6 +149,19 @@ def _near(topology: Topology) -> tuple[int, ...]:
         order.append(int(np.argmin(cost[order[-1]])))
         cost[:, order[-1]] = np.inf
     return tuple(order)
+
+
+def _along_cables(topology: Topology) -> tuple[int, ...] | None:
+    """A closed tour that takes a cable at every step, or None where none was found."""
+    if (topology.rank < 0).any():
+        return None
+    onward: list[list[int]] = [[] for _ in range(topology.num_ranks)]
+    for src, dst in zip(
+        topology.rank[topology.src].tolist(), topology.rank[topology.dst].tolist(), strict=True
+    ):
+        onward[src].append(dst)
+    tour = patched_tour(onward, np.random.default_rng(0))
+    return None if tour is None else tuple(tour)
 
 
 def _from_zero(order: tuple[int, ...]) -> tuple[int, ...]:

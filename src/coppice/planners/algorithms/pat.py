@@ -49,7 +49,8 @@ def _cost(case: Case) -> Cost:
     steps = (case.size - 1).bit_length()
     moved = 1 - Fraction(1, case.size)
     reduced = moved if case.collective.reduces else Fraction(0)
-    return Cost(steps=steps, sent=moved, chains=(Chain(messages=steps, sent=moved, reduced=reduced),))
+    chain = Chain(messages=steps, sent=moved, reduced=reduced)
+    return Cost(steps=steps, sent=moved, chains=(chain,) if steps else ())
 
 
 ALGORITHMS = tuple(
