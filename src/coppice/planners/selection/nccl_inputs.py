@@ -119,7 +119,7 @@ def inputs_of(request: Request, topology: Topology | None, settings: Mapping[str
         words.append(f"paths between GPUs and NICs of class {ring.across_type}")
     if "cpu" not in settings:
         words.append(f"processors of {box.cpu}")
-    adds = several and given.flag("collnet", default=False)
+    adds = given.flag("collnet", default=False) and several
     if adds:
         words.append("CollNet with the channels of the tree (NCCL would search for them)")
     return Inputs(

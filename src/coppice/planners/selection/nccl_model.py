@@ -185,6 +185,8 @@ def _unavailable(comm: Communicator, collective: Collective, algorithm: str, pro
         return "the network does not add, or NCCL_COLLNET_ENABLE is not set"
     if algorithm.startswith("NVLS") and channels.count < 2:
         return f"NVLS needs 2 channels or more, found {channels.count}"
+    if algorithm.startswith("NVLS") and not min(channels.within, channels.across):
+        return "its channels have no rate"
     if algorithm.startswith("CollNet") and math.ceil(comm.per_node) > 8:
         return f"CollNet takes up to 8 GPUs in a box, found {math.ceil(comm.per_node)}"
     if algorithm == "CollNetDirect" and not comm.nvswitch:

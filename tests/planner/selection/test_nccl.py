@@ -1,0 +1,223 @@
+"""NCCL's inputs read off topologies, the channels of its search, and the pick."""
+
+from __future__ import annotations
+
+import pytest
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.selection import Selection, select
+from coppice.planners.selection.nccl_inputs import SETTINGS
+from coppice.planners.selection.nccl_search import searched
+from coppice.topology.presets import preset
+
+
+def pick(size: int, collective: Collective = Collective.ALL_REDUCE, **options: object) -> Selection:
+    return select("nccl", collective, size, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("generation", "nvlink", "nics", "nic", "found"),
+    [
+        # (ring channels, ring GB/s, tree GB/s inside, NVLS channels, inside, between)
+        ("ampere", 240, 0, 0, (12, 20, 20, 8, 20, 40)),
+        ("hopper", 370.8, 0, 0, (12, 30, 30, 8, 40, 60)),
+        ("blackwell", 721.8, 0, 0, (16, 45, 45, 8, 80, 90)),
+        ("ampere", 240, 8, 24, (8, 24, 30, 8, 24, 24)),
+        ("hopper", 370.8, 8, 48, (8, 48, 48, 8, 40, 48)),
+        ("hopper", 370.8, 4, 48, (8, 24, 45, 0, 40, 48)),
+    ],
+)
+def test_search(generation: str, nvlink: float, nics: int, nic: float, found: tuple[int, ...]) -> None:
+    ring, tree, nvls = searched(generation, nvlink=nvlink, most=nvlink, gpus=8, nics=nics, nic=nic)
+    assert (ring.count, ring.within, tree.within, nvls.count, nvls.within, nvls.across) == found
+    assert ring.count == tree.count
+    assert ring.within == ring.across == tree.across
+
+
+def test_presets_are_read() -> None:
+    one = pick(2**30, topology=preset("dgx-h100"))
+    assert (one.algorithm, one.ours) == ("NVLS/Simple", "nvls")
+    assert one.cell is not None
+    # Bus bandwidth 476 GB/s.
+    assert 2**30 / 1e3 / (one.cell.time_us or 0) * 14 / 8 == pytest.approx(476, rel=0.01)
+    assert pick(2**30, topology=preset("dgx-a100")).algorithm == "Ring/Simple"
+    assert pick(256, topology=preset("dgx-a100")).algorithm == "Ring/LL"
+    assert pick(1024, topology=preset("dgx-h100", boxes=4)).algorithm == "Tree/LL"
+    assert pick(2**20, topology=preset("dgx-h100", boxes=4)).algorithm == "Tree/LL128"
+    assert pick(2**30, topology=preset("dgx-h100", boxes=4)).algorithm == "Ring/Simple"
+
+
+def test_the_smallest_time_wins_and_the_first_of_equal_ones() -> None:
+    for power in range(0, 34, 3):
+        found = pick(2**power, topology=preset("dgx-h100", boxes=2))
+        times = [cell.time_us for cell in found.cells if cell.time_us is not None]
+        assert found.cell is not None
+        assert found.cell.time_us == min(times)
+        assert found.algorithm == f"{found.cell.algorithm}/{found.cell.protocol}"
+
+
+def test_inputs_that_are_given_are_not_assumed() -> None:
+    given = {
+        "generation": "hopper",
+        "cpu": "amd",
+        "channels": "16",
+        "bw_intra": "20",
+        "bw_inter": "20",
+        "type_inter": "PIX",
+        "latency_inter": "0.5",
+    }
+    found = pick(2**20, ranks=16, ranks_per_box=8, settings=given)
+    assert found.assumptions == ("GPUs and boxes as in dgx-h100",)
+    terms = next(c.terms for c in found.cells if (c.algorithm, c.protocol) == ("Tree", "LL"))
+    assert "latency: 6.8 + 2 x (7 x 0.6 + 1 x 5.5) = 26.2 us" in terms
+    assert "16 channels x 20 GB/s = 320 GB/s" in terms
+
+
+def test_what_is_assumed_is_said() -> None:
+    found = " ".join(pick(2**20, ranks=24).assumptions)
+    for words in (
+        "dgx-h100",
+        "3 boxes of 8 GPUs",
+        "8 channels, 48 GB/s",
+        "class PXB",
+        "no latency of its own",
+        "intel",
+    ):
+        assert words in found
+    star = pick(2**20, topology=preset("star", gpus=6))
+    assert any("all ranks share one box" in words for words in star.assumptions)
+
+
+def test_nvls_can_be_turned_off_and_collnet_on() -> None:
+    assert (
+        pick(2**30, topology=preset("dgx-h100"), settings={"nvls_channels": "0"}).algorithm == "Ring/Simple"
+    )
+    cluster = preset("dgx-h100", boxes=4)
+    on = pick(2**20, topology=cluster, settings={"collnet": "yes"})
+    assert {c.algorithm for c in on.cells if c.time_us is not None} >= {
+        "CollNetDirect",
+        "CollNetChain",
+        "NVLS",
+    }
+
+
+def test_one_gpu_in_each_box_takes_pat() -> None:
+    few = pick(1024, Collective.ALL_GATHER, ranks=4, ranks_per_box=1)
+    # 6.6 + 3 x 5 us for the ring, 8 + 2 x 14 / 3.5 + 4 x 2.8 us for PAT.
+    latency = {(c.algorithm, c.protocol): c.latency_us for c in few.cells if c.time_us is not None}
+    assert latency["Ring", "LL"] == pytest.approx(21.6)
+    assert latency["PAT", "Simple"] == pytest.approx(27.2)
+    assert few.algorithm == "Ring/LL"
+    many = pick(2**20, Collective.ALL_GATHER, ranks=64, ranks_per_box=1)
+    assert (many.algorithm, many.ours) == ("PAT/Simple", "pat")
+
+
+@pytest.mark.parametrize("collective", [Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER])
+def test_direct_collectives_have_no_choice(collective: Collective) -> None:
+    found = pick(2**20, collective, ranks=4)
+    assert (found.algorithm, found.ours, found.cells) == ("point-to-point", "linear", ())
+
+
+def test_kernel_shrinks_with_the_size() -> None:
+    def words(size: int) -> str:
+        return pick(size, topology=preset("dgx-a100"), settings={"channels": "12"}).notes[0]
+
+    # Ring with LL: 8 ranks x 8 bytes for each of 512 threads.
+    assert words(64 * 512 * 3) == "the kernel takes 3 of 24 channels, 512 threads to move data each"
+    assert words(64 * 512 * 3 - 1) == "the kernel takes 2 of 24 channels, 512 threads to move data each"
+    assert words(64 * 256) == "the kernel takes 1 of 24 channels, 256 threads to move data each"
+    assert words(1) == "the kernel takes 1 of 24 channels, 96 threads to move data each"
+
+
+def test_one_rank_and_no_bytes() -> None:
+    alone = pick(2**20, ranks=1)
+    assert (alone.algorithm, alone.ours, alone.cells) == ("copy", None, ())
+    empty = pick(0, ranks=8)
+    assert empty.cell is not None
+    assert empty.cell.time_us == empty.cell.latency_us
+
+
+def test_channels_without_a_rate_are_not_available() -> None:
+    found = pick(2**20, ranks=8, settings={"nvls_bw_intra": "0"})
+    assert [c.unavailable for c in found.cells if c.algorithm == "NVLS"][2] == "its channels have no rate"
+
+
+def test_many_ranks() -> None:
+    found = pick(2**40, ranks=2**20)
+    assert found.cell is not None
+    assert (found.cell.time_us or 0) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"ranks": 12}, r"up to 8\) or a multiple of 8, found 12"),
+        ({"ranks": 12, "ranks_per_box": 8}, "equal boxes"),
+        ({"ranks": 8, "settings": {"speed": "3"}}, "no input 'speed'"),
+        ({"ranks": 8, "settings": {"channels": "0"}}, r"channels to be 1 \.\. 32"),
+        ({"ranks": 8, "settings": {"channels": "33"}}, r"channels to be 1 \.\. 32"),
+        ({"ranks": 8, "settings": {"bw_intra": "fast"}}, "bw_intra to be a number"),
+        ({"ranks": 8, "settings": {"bw_intra": "nan"}}, "bw_intra to be a number"),
+        ({"ranks": 8, "settings": {"bw_inter": "0"}}, "more than 0 GB/s"),
+        ({"ranks": 8, "settings": {"generation": "kepler"}}, "generation to be volta"),
+        ({"ranks": 8, "settings": {"type_inter": "C3"}}, "type_inter to be LOC"),
+        ({"ranks": 8, "settings": {"collnet": "maybe"}}, "collnet to be yes or no"),
+        ({"ranks": 8, "variant": "tuned"}, "neither functions nor tables"),
+        ({"ranks": 0}, r"expected 1 \.\. 2,147,483,647 ranks, found 0"),
+        ({"ranks": 2**31}, "found 2,147,483,648"),
+        ({"ranks": 4, "ranks_per_box": 5}, r"1 \.\. 4 ranks per box, found 5"),
+        ({}, "found neither"),
+    ],
+)
+def test_what_is_refused(options: dict[str, object], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        pick(2**20, **options)
+
+
+def test_barrier_is_not_one_of_nccls() -> None:
+    with pytest.raises(InputError, match="NCCL has no barrier"):
+        pick(0, Collective.BARRIER, ranks=8)
+
+
+def test_settings_belong_to_nccl() -> None:
+    with pytest.raises(InputError, match="which mpich does not have: leave out channels"):
+        select("mpich", Collective.ALL_REDUCE, 1, ranks=2, settings={"channels": "2"})
+
+
+def test_sizes_out_of_range() -> None:
+    for size in (-1, 2**63):
+        with pytest.raises(InputError, match="a size of 0"):
+            pick(size, ranks=8)
+
+
+def test_every_setting_changes_something() -> None:
+    changed = {
+        "generation": "blackwell",
+        "cpu": "amd",
+        "channels": "3",
+        "bw_intra": "11",
+        "bw_inter": "11",
+        "tree_bw_intra": "11",
+        "nvls_channels": "3",
+        "nvls_bw_intra": "11",
+        "nvls_bw_inter": "11",
+        "type_intra": "PHB",
+        "type_inter": "SYS",
+        "latency_inter": "3",
+        "same_channels": "yes",
+        "collnet": "yes",
+    }
+    assert set(changed) == set(SETTINGS)
+    for key, value in changed.items():
+        for collective, boxes in (
+            (Collective.ALL_REDUCE, 4),
+            (Collective.ALL_REDUCE, 2),
+            (Collective.BROADCAST, 4),
+        ):
+            topology = preset("dgx-h100", boxes=boxes)
+            before = pick(2**24, collective, topology=topology)
+            if pick(2**24, collective, topology=topology, settings={key: value}).cells != before.cells:
+                break
+        else:
+            pytest.fail(f"{key} changes nothing")

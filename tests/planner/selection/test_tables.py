@@ -1,0 +1,129 @@
+"""The data files: every name, fact and table that they mention exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from coppice.collectives import Collective
+from coppice.planners.algorithms.catalogue import algorithms
+from coppice.planners.selection.nccl_data import constants
+from coppice.planners.selection.request import Request
+from coppice.planners.selection.rules import Rule, parse_rules
+from coppice.planners.selection.tables import library
+
+NAMES = ("open-mpi", "mpich", "mvapich2")
+FUNCTIONS = [(name, function) for name in NAMES for function in library(name).functions]
+
+
+def leaves(rules: tuple[Rule, ...]) -> Iterator[str]:
+    for rule in rules:
+        if isinstance(rule.outcome, str):
+            yield rule.outcome
+        else:
+            yield from leaves(rule.outcome)
+
+
+def named(rules: tuple[Rule, ...]) -> Iterator[str]:
+    for rule in rules:
+        for term in rule.terms:
+            yield term.left
+            if isinstance(term.right, str):
+                yield term.right
+        if not isinstance(rule.outcome, str):
+            yield from named(rule.outcome)
+
+
+@pytest.mark.parametrize(("name", "function"), FUNCTIONS)
+def test_outcomes_and_facts_exist(name: str, function: str) -> None:
+    entry = library(name).functions[function]
+    facts = Request(collective=entry.performs, ranks=2, size_bytes=8).facts(entry.m)
+    reached: set[str] = set()
+    assert entry.start in entry.tables
+    for table, data in entry.tables.items():
+        rules = parse_rules(data, table)
+        assert set(named(rules)) <= set(facts)
+        for leaf in leaves(rules):
+            if leaf.startswith("table "):
+                assert leaf.removeprefix("table ") in entry.tables
+            else:
+                reached.add(leaf)
+    for algorithm in entry.algorithms.values():
+        rules = parse_rules(algorithm.becomes, "becomes") if algorithm.becomes else ()
+        assert set(named(rules)) <= set(facts)
+        reached |= set(leaves(rules)) - {"this"}
+    assert reached <= set(entry.algorithms)
+
+
+@pytest.mark.parametrize(("name", "function"), FUNCTIONS)
+def test_fallbacks_end(name: str, function: str) -> None:
+    algorithms_of = library(name).functions[function].algorithms
+    for start in algorithms_of:
+        seen, level = {start}, {start}
+        while level:
+            level = {
+                leaf
+                for each in level
+                if algorithms_of[each].becomes
+                for leaf in leaves(parse_rules(algorithms_of[each].becomes, each))
+            } - {"this"}
+            assert not level & seen
+            seen |= level
+
+
+@pytest.mark.parametrize(("name", "function"), FUNCTIONS)
+def test_parts_name_functions_and_tables(name: str, function: str) -> None:
+    functions = library(name).functions
+    for algorithm in functions[function].algorithms.values():
+        for part in algorithm.parts:
+            assert part.ranks in ("P", "boxes", "per_box")
+            assert part.table in functions[part.function].tables
+
+
+@pytest.mark.parametrize(("name", "function"), FUNCTIONS)
+def test_names_of_the_catalogue(name: str, function: str) -> None:
+    entry = library(name).functions[function]
+    for label, algorithm in entry.algorithms.items():
+        assert (algorithm.ours is None) == (algorithm.reason is not None), label
+        if algorithm.ours is not None:
+            found = algorithms()[algorithm.ours, entry.performs]
+            assert set(algorithm.parameters) <= set(found.parameters), label
+            for key, value in algorithm.parameters.items():
+                choices = found.parameters[key].choices
+                assert not choices or value in choices, label
+
+
+def test_names_of_the_catalogue_for_nccl() -> None:
+    for collective, names in constants().ours.items():
+        for name in names.values():
+            assert (name, Collective(collective)) in algorithms()
+
+
+def test_ids_are_unique_and_without_gaps() -> None:
+    for function, entry in library("open-mpi").functions.items():
+        ids = [algorithm.id for algorithm in entry.algorithms.values() if algorithm.id is not None]
+        assert sorted(ids) == list(range(1, len(ids) + 1)), function
+
+
+def test_constants_have_every_row() -> None:
+    data: Any = constants()
+    generations = set(data.compute_capability)
+    for key in (
+        "ll_gb_per_s",
+        "ring_ll128_gb_per_s_per_channel",
+        "tree_ll128_gb_per_s_per_channel",
+        "tree_gb_per_s_per_channel",
+        "nvls_tree_gb_per_s_per_channel",
+        "nvls_efficiency",
+        "nvlink_gb_per_s",
+        "nvlink_nominal_gb_per_s",
+        "speeds_within",
+        "speeds_across",
+    ):
+        assert set(getattr(data, key)) == generations, key
+    assert all(len(row) == 24 for row in data.tree_correction.values())
+    for speeds in (*data.speeds_within.values(), *data.speeds_across.values()):
+        assert speeds == sorted(speeds, reverse=True)
+    assert {box.generation for box in data.boxes.values()} == generations
