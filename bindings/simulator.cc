@@ -27,13 +27,14 @@ static nb::dict to_dict(Simulation found) {
 void init_simulator(nb::module_& m) {
   m.def(
       "simulate_messages",
-      [](Column<std::int32_t> route, Column<std::int64_t> bytes, Column<std::int64_t> added, Column<double> due,
+      [](Column<std::int32_t> route, Column<std::int64_t> bytes, Column<std::int64_t> added, Column<std::int32_t> wave, Column<std::int32_t> job,
+         Column<double> due,
          Column<std::int32_t> send_gate, Column<std::int32_t> receive_gate, Column<std::uint8_t> chained,
          Column<std::int64_t> after_start, Column<std::int32_t> after, Column<double> rate, Column<double> latency,
          Column<std::int64_t> route_start, Column<std::int32_t> route_links, Column<double> overhead,
          Column<std::int32_t> sender, Column<std::int32_t> receiver, std::int32_t num_gpus, bool fair, bool store_and_forward,
          std::int32_t send_engines, std::int32_t receive_engines, double add_rate, bool keep_hops, bool keep_rates) {
-        Traffic traffic{.route = view(route), .bytes = view(bytes), .added = view(added), .due = view(due),
+        Traffic traffic{.route = view(route), .bytes = view(bytes), .added = view(added), .wave = view(wave), .job = view(job), .due = view(due),
                         .send_gate = view(send_gate), .receive_gate = view(receive_gate), .chained = view(chained),
                         .after_start = view(after_start), .after = view(after)};
         Fabric fabric{.rate = view(rate), .latency = view(latency), .route_start = view(route_start),
@@ -45,7 +46,7 @@ void init_simulator(nb::module_& m) {
           return fair ? simulate_fair(traffic, fabric, options, stop) : simulate_fifo(traffic, fabric, options, stop);
         }));
       },
-      nb::arg("route"), nb::arg("bytes"), nb::arg("added"), nb::arg("due"), nb::arg("send_gate"), nb::arg("receive_gate"),
+      nb::arg("route"), nb::arg("bytes"), nb::arg("added"), nb::arg("wave"), nb::arg("job"), nb::arg("due"), nb::arg("send_gate"), nb::arg("receive_gate"),
       nb::arg("chained"), nb::arg("after_start"), nb::arg("after"), nb::arg("rate"), nb::arg("latency"),
       nb::arg("route_start"), nb::arg("route_links"), nb::arg("overhead"), nb::arg("sender"), nb::arg("receiver"),
       nb::arg("num_gpus"), nb::arg("fair"), nb::arg("store_and_forward"), nb::arg("send_engines"), nb::arg("receive_engines"),

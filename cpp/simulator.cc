@@ -34,6 +34,9 @@ void check_simulation(const Traffic& traffic, const Fabric& fabric, const Simula
   require(size < (std::size_t{1} << 31), "there must be less than 2^31 messages");
   require(traffic.bytes.size() == size, "bytes must have an entry per message");
   require(traffic.added.empty() || traffic.added.size() == size, "added must have an entry per message");
+  require(traffic.wave.empty() || traffic.wave.size() == size, "wave must have an entry per message");
+  require(traffic.job.empty() || traffic.job.size() == size, "job must have an entry per message");
+  require_range(traffic.job, 0, std::int32_t{1} << 20, "job must lie in 0 .. 2^20");
   require(traffic.due.empty() || traffic.due.size() == size, "due must have an entry per message");
   require(traffic.send_gate.size() == size && traffic.receive_gate.size() == size, "gates must be given per message");
   const auto routes = static_cast<std::int32_t>(fabric.num_routes());

@@ -15,7 +15,8 @@
 // engine start in the order of their ids; one whose other engine is busy does not hold up later ones.
 //
 // Links, first in first out. A link serves one message at a time, in the order in which their heads come (ties: by id),
-// each for bytes / rate. Cut-through: the head goes on a latency after it began; the last byte goes on when the link has
+// each for bytes / rate; where *waves* are given, the turn of a message that waits goes to the one
+// of the earliest wave of its job. Cut-through: the head goes on a latency after it began; the last byte goes on when the link has
 // served all of it, and not before it has come:
 //
 //     begin = max(head, link free),     link free = begin + bytes / rate,     head' = begin + latency,
@@ -55,6 +56,8 @@ struct Traffic {
   std::span<const std::int32_t> route;         // route of each message
   std::span<const std::int64_t> bytes;         // what it carries, >= 0
   std::span<const std::int64_t> added;         // bytes of it that the receiver adds to others; empty: none at all
+  std::span<const std::int32_t> wave;          // piece of its job that it belongs to; empty: waves do not count
+  std::span<const std::int32_t> job;           // job of each message, where waves count, >= 0; empty: one job
   std::span<const double> due;                 // ns before which it does not start; empty: 0
   std::span<const std::int32_t> send_gate;     // gate that it passes on arrival, or -1
   std::span<const std::int32_t> receive_gate;  // gate that it passes when done, or -1

@@ -6,8 +6,9 @@
 
 namespace coppice {
 
-/// What happens to a message; of simultaneous events those that free something come first.
-enum class EventKind : std::uint8_t { kArrived = 0, kDone = 1, kDrained = 2, kDue = 3, kHead = 4 };
+/// What happens to a message (kFree: to a link); of simultaneous events those come first that let others start, and a
+/// link that is free looks at all that have come to it.
+enum class EventKind : std::uint8_t { kArrived = 0, kDone = 1, kDrained = 2, kDue = 3, kHead = 4, kFree = 5 };
 
 struct Event {
   double time;

@@ -81,6 +81,8 @@ class FairNetwork : public SimulatorLoop<FairNetwork> {
     }
   }
 
+  void free(std::int32_t) {}
+
   /// New rates for all flows that are connected, over links and flows, with one that has come or gone.
   void settle() {
     if (changed_.empty()) return;

@@ -10,6 +10,7 @@ namespace coppice {
 /// Runs messages from start to end; `Network` (the class that derives from this) says how they cross links:
 ///   head(m): the message comes to its first link, or to the next one;
 ///   drained(m): it may have left its links for good;
+///   free(link): the link has served what it had;
 ///   settle(): nothing more happens at this instant.
 template <class Network>
 class SimulatorLoop {
@@ -20,7 +21,7 @@ class SimulatorLoop {
       if (count % kEventsPerPoll == 0 && stop && stop()) throw Cancelled{};
       // What is free now goes to whoever has the least id among all that become ready now.
       const bool instant_over = events_.empty() || events_.top().time > now_;
-      if (starts_.pending() && (instant_over || events_.top().kind() == EventKind::kHead)) {
+      if (starts_.pending() && (instant_over || events_.top().kind() >= EventKind::kHead)) {
         dispatch();
         continue;
       }
@@ -71,6 +72,8 @@ class SimulatorLoop {
     switch (event.kind()) {
       case EventKind::kHead:
         return network().head(m);
+      case EventKind::kFree:
+        return network().free(m);
       case EventKind::kDrained:
         return network().drained(m);
       case EventKind::kDue:

@@ -63,6 +63,8 @@ def simulate_messages(
     route: NDArray[np.int32],
     bytes: NDArray[np.int64],
     added: NDArray[np.int64],
+    wave: NDArray[np.int32],
+    job: NDArray[np.int32],
     due: NDArray[np.float64],
     send_gate: NDArray[np.int32],
     receive_gate: NDArray[np.int32],

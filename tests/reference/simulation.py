@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.schedule import Op, Schedule
@@ -19,7 +20,7 @@ from coppice.simulation import Model, Sharing
 __all__ = ["Message", "messages_of", "simulated"]
 
 GRID = 2.0**-20
-ARRIVED, DONE, DRAINED, HEAD = range(4)
+ARRIVED, DONE, DRAINED, HEAD, FREE = range(5)
 
 
 def on_grid(ns: float) -> float:
@@ -37,7 +38,9 @@ class Message:
     rows: list[int]
     bytes: int = 0
     added: int = 0
-    waits: list[tuple[Message, bool]] = field(default_factory=list)  # (message, must be done and not just arrived)
+    waits: list[tuple[Message, bool]] = field(
+        default_factory=list
+    )  # (message, must be done and not just arrived)
     start: float = -1.0
     arrived: float = -1.0
     done: float = -1.0
@@ -45,7 +48,7 @@ class Message:
 
     @property
     def links(self) -> list[tuple[int, int]]:
-        return list(zip(self.nodes[:-1], self.nodes[1:], strict=True))
+        return list(pairwise(self.nodes))
 
     @property
     def ready(self) -> bool:
@@ -121,11 +124,15 @@ class Machine:
         return 0.0 if rate is None else on_grid(message.added / rate)
 
 
-def simulated(schedule: Schedule, size_bytes: int, model: Model) -> list[Message]:
-    """All messages with their times."""
+def simulated(schedule: Schedule, size_bytes: int, model: Model, *, pieces: int = 1) -> list[Message]:
+    """All messages with their times; ``pieces`` says how many pieces the rows are cut into, piece after piece."""
     messages = messages_of(schedule, size_bytes)
     machine = Machine(schedule, model)
-    network = FairNetwork(machine) if model.sharing is Sharing.FAIR else FifoNetwork(machine)
+    network = (
+        FairNetwork(machine)
+        if model.sharing is Sharing.FAIR
+        else FifoNetwork(machine, len(messages) // pieces)
+    )
     now = 0.0
     while True:
         same_instant = bool(machine.events) and machine.events[0][0] == now
@@ -138,6 +145,9 @@ def simulated(schedule: Schedule, size_bytes: int, model: Model) -> list[Message
         if not machine.events:
             return messages
         now, kind, number = heapq.heappop(machine.events)
+        if kind == FREE:
+            network.free_link(number, now)
+            continue
         message = messages[number]
         if kind == HEAD:
             network.head(message, now)
@@ -164,27 +174,45 @@ def starting(machine: Machine, messages: list[Message], now: float) -> Iterator[
 
 
 class FifoNetwork:
-    """Links that serve one message at a time."""
+    """Links that serve one message at a time: of those that wait the one of the earliest piece, then by arrival."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, messages_of_a_piece: int) -> None:
         self.machine = machine
+        self.messages_of_a_piece = max(1, messages_of_a_piece)
+        self.links = list(machine.rate)
         self.free = dict.fromkeys(machine.rate, 0.0)
+        self.waiting: dict[tuple[int, int], list[Message]] = {link: [] for link in machine.rate}
         self.tail: dict[Message, float] = {}  # when the last byte comes to the next node
 
     def head(self, message: Message, now: float) -> None:
-        machine, links = self.machine, message.links
-        hop = len(message.hops)
-        link = links[hop]
-        begin = max(now, self.free[link])
-        served = self.free[link] = begin + machine.duration(message.bytes, link)
-        message.hops.append(begin)
+        link = message.links[len(message.hops)]
+        if self.free[link] <= now and not self.waiting[link]:
+            self.serve(message, link, now)
+            return
+        if not self.waiting[link]:
+            heapq.heappush(self.machine.events, (self.free[link], FREE, self.links.index(link)))
+        self.waiting[link].append(message)
+
+    def free_link(self, number: int, now: float) -> None:
+        link = self.links[number]
+        waiting = self.waiting[link]
+        message = min(waiting, key=lambda m: (m.number // self.messages_of_a_piece, waiting.index(m)))
+        waiting.remove(message)
+        self.serve(message, link, now)
+        if waiting:
+            heapq.heappush(self.machine.events, (self.free[link], FREE, number))
+
+    def serve(self, message: Message, link: tuple[int, int], now: float) -> None:
+        machine = self.machine
+        message.hops.append(now)
+        served = self.free[link] = now + machine.duration(message.bytes, link)
         self.tail[message] = max(served, self.tail.get(message, 0.0)) + machine.latency[link]
-        if hop + 1 == len(links):
+        if len(message.hops) == len(message.links):
             machine.at(self.tail[message], ARRIVED, message)
         elif machine.model.store_and_forward:
             machine.at(self.tail[message], HEAD, message)
         else:
-            machine.at(begin + machine.latency[link], HEAD, message)
+            machine.at(now + machine.latency[link], HEAD, message)
 
     def drained(self, message: Message, now: float) -> None:
         raise NotImplementedError
@@ -245,8 +273,13 @@ class FairNetwork:
         flow.end = flow.since + on_grid(flow.left / flow.rate)
         self.machine.at(flow.end, DRAINED, flow.queue[0])
 
+    def free_link(self, number: int, now: float) -> None:
+        raise NotImplementedError
+
     def settle(self, now: float) -> None:
-        for nodes, rate in fair_rates(sorted(self.flows, key=lambda n: (len(n), n)), self.machine.rate).items():
+        for nodes, rate in fair_rates(
+            sorted(self.flows, key=lambda n: (len(n), n)), self.machine.rate
+        ).items():
             flow = self.flows[nodes]
             if rate != flow.rate:
                 flow.left = max(0.0, flow.left - flow.rate * (now - flow.since))
@@ -258,12 +291,13 @@ def fair_rates(
     paths: list[tuple[int, ...]], capacity: dict[tuple[int, int], Fraction]
 ) -> dict[tuple[int, ...], float]:
     """Progressive filling: again and again the link that is full first settles the flows on it."""
-    links = {path: list(zip(path[:-1], path[1:], strict=True)) for path in paths}
+    links = {path: list(pairwise(path)) for path in paths}
     left = {link: float(rate) for link, rate in capacity.items()}
     settled: dict[tuple[int, ...], float] = {}
     while len(settled) < len(paths):
         growing = {
-            link: [path for path in paths if path not in settled and link in links[path]] for link in sorted(left)
+            link: [path for path in paths if path not in settled and link in links[path]]
+            for link in sorted(left)
         }
         full = min((link for link in growing if growing[link]), key=lambda x: (left[x] / len(growing[x]), x))
         share = left[full] / len(growing[full])

@@ -23,7 +23,9 @@ FREE = Model(overhead_us=0.0)
 
 
 def crossbar(gpus: int, gb_per_s: int = 8) -> Case:
-    return Case(topology=preset("star", gpus=gpus, gb_per_s=gb_per_s), collective=Collective.BROADCAST, root=0)
+    return Case(
+        topology=preset("star", gpus=gpus, gb_per_s=gb_per_s), collective=Collective.BROADCAST, root=0
+    )
 
 
 class TestPatterns:
@@ -81,7 +83,12 @@ class TestPatterns:
 
     def test_rows_without_steps_wait_for_their_data_alone(self) -> None:
         topology = network(3, 0, [(0, 1, 1, 0), (2, 0, 4, 0), (0, 2, 4, 0), (1, 2, 4, 0)])
-        table = [(0, 1, 0, COPY, (), -1), (2, 0, 1, COPY, (), -1), (0, 2, 1, COPY, (), -1), (1, 2, 0, COPY, (), -1)]
+        table = [
+            (0, 1, 0, COPY, (), -1),
+            (2, 0, 1, COPY, (), -1),
+            (0, 2, 1, COPY, (), -1),
+            (1, 2, 0, COPY, (), -1),
+        ]
         found = simulate(rows(topology, table, shares=[1, 1]), 8000, model=FREE)
         assert found.start_us.tolist() == [0, 0, 1, 4]
 
@@ -122,7 +129,9 @@ class TestLinks:
 
     def test_pieces_pipeline_through_store_and_forward(self) -> None:
         model = Model(store_and_forward=True)
-        found = simulate(rows(line([4, 4, 4], [0, 0, 0]), [(0, 1, 0, COPY, (), -1)]), 64_000, model=model, pieces=8)
+        found = simulate(
+            rows(line([4, 4, 4], [0, 0, 0]), [(0, 1, 0, COPY, (), -1)]), 64_000, model=model, pieces=8
+        )
         assert found.time_us == 1 + (8 + 2) * 2
 
     def test_a_fast_link_behind_a_slow_one_is_held_for_its_own_share_only(self) -> None:

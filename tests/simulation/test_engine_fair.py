@@ -25,7 +25,9 @@ def test_two_flows_share_a_link() -> None:
 
 def test_a_flow_that_is_limited_elsewhere_leaves_the_rest_to_others() -> None:
     # Links of 10 and 4 in a row; a takes the first, b both, c the second: rates 8, 2 and 2.
-    topology = network(6, 2, [(0, 6, 99, 0), (1, 6, 99, 0), (6, 7, 10, 0), (7, 2, 99, 0), (7, 3, 4, 0), (4, 7, 99, 0)])
+    topology = network(
+        6, 2, [(0, 6, 99, 0), (1, 6, 99, 0), (6, 7, 10, 0), (7, 2, 99, 0), (7, 3, 4, 0), (4, 7, 99, 0)]
+    )
     table = [
         (0, 2, 0, COPY, (0, 6, 7, 2), -1),
         (1, 3, 1, COPY, (1, 6, 7, 3), -1),

@@ -81,10 +81,15 @@ def run(
     """
     topology, routes = messages.topology, messages.routes
     sender, receiver = topology.rank[routes.src], topology.rank[routes.dst]
+    overhead_us = messages.overhead_us
+    if overhead_us is None:
+        overhead_us = np.where(sender >= 0, model.overhead_us, 0.0)
     found = _core.simulate_messages(
         messages.route,
         messages.num_bytes,
         messages.added_bytes if model.reduce_gb_per_s is not None else messages.added_bytes[:0],
+        messages.wave,
+        messages.job,
         messages.due_us * _NS_PER_US,
         messages.send_gate,
         messages.receive_gate,
@@ -95,7 +100,7 @@ def run(
         topology.latency_us * _NS_PER_US,
         routes.link_start,
         routes.links,
-        np.where(sender >= 0, model.overhead_us * _NS_PER_US, 0.0),
+        overhead_us * _NS_PER_US,
         sender,
         receiver,
         topology.num_ranks,

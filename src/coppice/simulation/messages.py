@@ -80,7 +80,11 @@ class Messages:
         after_start: Message m waits for ``after[after_start[m] : after_start[m + 1]]`` to be done (int64); empty where
             no message does.
         after: Message numbers (int32).
+        wave: Piece of its job that each belongs to (int32): where messages wait for a link, a turn of a job goes to its
+            earliest piece. Empty: turns are never passed on.
+        job: Job of each message, where waves count (int32); empty: they are all of one.
         due_us: Time before which each message does not start (float64); empty: all may start at 0.
+        overhead_us: Time that a message takes before its first link, per route (float64); None: what the model says.
     """
 
     topology: Topology
@@ -95,7 +99,10 @@ class Messages:
     chained: NDArray[np.uint8]
     after_start: NDArray[np.int64]
     after: NDArray[np.int32]
+    wave: NDArray[np.int32]
+    job: NDArray[np.int32]
     due_us: NDArray[np.float64]
+    overhead_us: NDArray[np.float64] | None = None
 
     @property
     def count(self) -> int:
@@ -159,6 +166,8 @@ def messages_of(body: Schedule | Forest, size_bytes: int, *, pieces: int = 1) ->
         chained=chained,
         after_start=after_start,
         after=after,
+        wave=_waves(schedule, pieces),
+        job=np.zeros(0, dtype=np.int32),
         due_us=np.zeros(0, dtype=np.float64),
     )
 
@@ -211,6 +220,14 @@ def _distinct_paths(schedule: Schedule) -> Schedule:
         path_start=np.concatenate(starts).astype(np.int64),
         path_nodes=np.concatenate(nodes).astype(np.int32),
     )
+
+
+def _waves(schedule: Schedule, pieces: int) -> NDArray[np.int32]:
+    """Piece of each row, where nothing but links holds back the later pieces."""
+    rows = schedule.num_transfers
+    if pieces == 1 or not rows or schedule.step[0] >= 0:
+        return np.zeros(0, dtype=np.int32)
+    return np.repeat(np.arange(pieces, dtype=np.int32), rows // pieces)
 
 
 def _routes(schedule: Schedule) -> Routes:

@@ -46,6 +46,10 @@ class Model:
     reduce_gb_per_s: float | None = None
 
     def __post_init__(self) -> None:
+        if self.sharing not in tuple(Sharing):
+            msg = f"expected sharing `fifo` or `fair`, found {self.sharing!r}."
+            raise InputError(msg)
+        object.__setattr__(self, "sharing", Sharing(self.sharing))
         if not (isfinite(self.overhead_us) and self.overhead_us >= 0):
             msg = f"expected an overhead of 0 or more microseconds, found {self.overhead_us}."
             raise InputError(msg)
