@@ -2,12 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.selection import select
+from coppice.planners.selection.rules import parse_rules
+from coppice.planners.selection.tables import library
 from coppice.topology.presets import preset
+
+# Every row: function and most ranks, then the largest size of each algorithm; + is in two levels.
+TEXT = """\
+allreduce 8: 1024 pt2pt_rd+, pt2pt_rs
+allreduce 16: 1024 pt2pt_rd+, pt2pt_rs
+allreduce 32: 2048 pt2pt_rd+, pt2pt_rs
+allreduce 64: 2048 pt2pt_rd+, pt2pt_rs
+allreduce 128: 2048 pt2pt_rd+, pt2pt_rs
+allreduce 256: 4096 pt2pt_rd+, pt2pt_rs
+allreduce 512: 4096 pt2pt_rd+, pt2pt_rs
+bcast 8: binomial+
+bcast 16: 8192 binomial+, pipelined+
+bcast 32: 8192 knomial+, 524288 pipelined+, scatter_ring_allgather_shm+
+bcast 64: 2048 knomial+, 8192 binomial+, 262144 pipelined+, scatter_ring_allgather
+bcast 128: 8192 knomial+, 131072 pipelined+, 262144 scatter_ring_allgather_shm+, scatter_ring_allgather
+bcast 256: 2048 knomial+, 8192 binomial+, 131072 pipelined+, 524288 scatter_ring_allgather_shm+, scatter_ring_allgather
+bcast 512: 8192 knomial+, 262144 pipelined+, scatter_ring_allgather_shm+
+allgather 8: 1024 RD, Ring
+allgather 16: 1024 RD_Allgather_Comm, Ring
+allgather 32: 1024 RD_Allgather_Comm, Ring
+allgather 64: 1024 RD_Allgather_Comm, Ring
+allgather 128: 1024 RD_Allgather_Comm, Ring
+allgather 256: 1024 RD_Allgather_Comm, Ring
+allgather 512: 1024 RD_Allgather_Comm, Ring
+reduce 8: 524288 inter_knomial+, 1048576 binomial, redscat_gather
+reduce 16: 1048576 inter_knomial+, redscat_gather
+reduce 32: 8192 inter_knomial+, 131072 binomial+, 1048576 redscat_gather+, redscat_gather
+reduce 64: 4096 inter_knomial+, 16384 inter_knomial, 131072 binomial+, 1048576 redscat_gather+, redscat_gather
+reduce 128: 4096 inter_knomial+, 16384 inter_knomial, 1048576 binomial+, redscat_gather
+reduce 256: 4096 inter_knomial+, 16384 inter_knomial, 1048576 binomial+, redscat_gather
+reduce 512: 4096 inter_knomial+, 16384 inter_knomial, 1048576 binomial+, redscat_gather
+reduce_scatter 8: 256 Basic, 16384 Rec_Halving, 65536 Pair_Wise, ring_2lvl
+reduce_scatter 16: 64 Basic, 65536 Rec_Halving, ring_2lvl
+reduce_scatter 32: 64 Basic, 131072 Rec_Halving, ring_2lvl
+reduce_scatter 64: 1024 Basic, 262144 Rec_Halving, ring_2lvl
+reduce_scatter 128: 128 Basic, 65536 Rec_Halving, ring_2lvl
+reduce_scatter 256: 128 Basic, 65536 Rec_Halving, ring_2lvl
+reduce_scatter 512: 256 Basic, 65536 Rec_Halving, ring_2lvl
+alltoall 8: Scatter_dest
+alltoall 16: 2048 bruck, Scatter_dest
+alltoall 32: 2048 bruck, Scatter_dest
+alltoall 64: 2048 bruck, 8192 Scatter_dest, pairwise
+alltoall 128: 1024 bruck, 4096 Scatter_dest, pairwise
+alltoall 256: 2048 bruck, pairwise
+alltoall 512: 1024 bruck, pairwise
+gather 16: Direct
+gather 24: 512 two_level_Direct, Direct
+gather 32: 1024 two_level_Direct, Direct
+gather 128: 2048 two_level_Direct, 65536 Direct, Direct_Blk
+gather 256: 512 two_level_Direct, 65536 Direct, Direct_Blk
+gather 512: 32 intra, 8196 two_level_Direct, 65536 Direct, Direct_Blk
+gather 1024: 32 intra, two_level_Direct
+scatter 8: 256 Binomial, Direct
+scatter 16: 512 Binomial, Direct
+scatter 32: 2048 two_level_Direct, Direct
+scatter 64: 2048 two_level_Direct, 65536 Direct, Direct_Blk
+scatter 128: 64 Binomial, 4096 two_level_Direct, 65536 Direct, Direct_Blk
+scatter 256: 64 Binomial, 4096 two_level_Direct, 65536 Direct, Direct_Blk
+scatter 512: 32 Binomial, 4096 two_level_Direct, 32768 Direct, two_level_Direct
+"""
+
+
+def rows() -> Iterator[str]:
+    """The rows of the data file in the form of TEXT; the last one of a table has no most ranks."""
+    for function, entry in library("mvapich2").functions.items():
+        for rule in parse_rules(entry.tables["generic"], function):
+            inner = rule.outcome if isinstance(rule.outcome, tuple) else ()
+            cells = [f"{each.condition.removeprefix('m <= ')} {each.outcome}" for each in inner] or [
+                str(rule.outcome)
+            ]
+            line = f"{function} {rule.condition.removeprefix('P <= ')}: {', '.join(cells)}"
+            yield line.replace("_two_level,", "+,").removesuffix("_two_level") + "+" * line.endswith(
+                "_two_level"
+            )
+
+
+def test_every_row() -> None:
+    expected: dict[str, list[tuple[str, str]]] = {}
+    for line in TEXT.splitlines():
+        function, _, rest = line.partition(" ")
+        most, _, cells = rest.partition(": ")
+        head, comma, tail = cells.rpartition(", ")
+        expected.setdefault(function, []).append(
+            (most, f"{head}{comma}{'otherwise ' if comma else ''}{tail}")
+        )
+    lines = []
+    for function, found in expected.items():
+        for most, cells in found:
+            shown = "otherwise" if (most, cells) == found[-1] else most
+            lines.append(f"{function} {shown}: {cells}")
+    assert [row for row in rows() if not row.startswith("barrier")] == lines
+
 
 # (collective, ranks, size that the table compares, what it decides); one rank in each box.
 PICKS = [

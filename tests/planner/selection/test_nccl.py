@@ -23,6 +23,9 @@ def pick(size: int, collective: Collective = Collective.ALL_REDUCE, **options: o
         ("ampere", 240, 0, 0, (12, 20, 20, 8, 20, 40)),
         ("hopper", 370.8, 0, 0, (12, 30, 30, 8, 40, 60)),
         ("blackwell", 721.8, 0, 0, (16, 45, 45, 8, 80, 90)),
+        # 2 x 40 and 3 x 30 leave more than 5 x 20; below half of a speed that works nothing slower is tried.
+        ("ampere", 100, 0, 0, (5, 20, 20, 8, 10, 20)),
+        ("ampere", 70, 0, 0, (4, 15, 15, 8, 7, 15)),
         ("ampere", 240, 8, 24, (8, 24, 30, 8, 24, 24)),
         ("hopper", 370.8, 8, 48, (8, 48, 48, 8, 40, 48)),
         ("hopper", 370.8, 4, 48, (8, 24, 45, 0, 40, 48)),

@@ -23,6 +23,7 @@ H100 = Communicator(
     tree=Channels(count=12, within=30, across=30),
     nvls=Channels(count=8, within=40, across=60),
 )
+FEW = replace(H100, ring=Channels(count=2, within=30, across=30))
 RAILS = Channels(count=8, within=48, across=48, across_type="PXB", same=False)
 CLUSTER = replace(H100, ranks=32, nodes=4, ring=RAILS, tree=RAILS, nvls=replace(RAILS, within=40), cpu="amd")
 A100 = Communicator(
@@ -49,6 +50,7 @@ CELLS = [
     (H100, "all_reduce", "Ring", "Simple", 2**20, 8.4 + 14 * 3.4, 360 * 8 / 14),
     # LL: half of 360, limited to Hopper's 141.
     (H100, "all_reduce", "Ring", "LL", 2**20, 6.6 + 14 * 0.6, 141 * 8 / 14),
+    (FEW, "all_reduce", "Ring", "LL", 2**20, 6.6 + 14 * 0.6, 60 * 0.5 * 8 / 14),
     (H100, "all_reduce", "Ring", "LL128", 2**20, 14 + 14 * 1.9, 360 * 0.92 * 8 / 14),
     (H100, "all_gather", "Ring", "Simple", 2**20, 8.4 + 7 * 3.4, 360 * 8 / 7),
     (H100, "reduce_scatter", "Ring", "LL", 2**20, 6.6 + 7 * 0.6, 141 * 8 / 7),
@@ -62,6 +64,7 @@ CELLS = [
     (H100, "all_gather", "NVLS", "Simple", 2**20, 25, 8 * 40 * 0.85 * 7 / 8 * 7 / 8),
     # Four boxes: 56 steps at home at three times AMD's 2 us, 6 between boxes; 2^20/(16 x 32) >= 64 bytes: x 1.4.
     (CLUSTER, "all_reduce", "Ring", "Simple", 2**20, (8.4 + 56 * 6 + 6 * 14) * 1.4, 384 * 32 / 62),
+    (CLUSTER, "all_reduce", "Ring", "Simple", 64 * 512, (8.4 + 56 * 6 + 6 * 14) * 1.4, 384 * 32 / 62),
     (CLUSTER, "all_reduce", "Ring", "Simple", 64 * 512 - 1, 8.4 + 56 * 6 + 6 * 14, 384 * 32 / 62),
     # LL: AMD's row, four boxes or more: 19.
     (CLUSTER, "all_reduce", "Ring", "LL", 2**20, 6.6 + 56 * 2 + 6 * 2.7, 19 * 32 / 62),
