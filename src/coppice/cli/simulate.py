@@ -58,8 +58,15 @@ def simulate(
         float, typer.Option("--overhead", min=0, metavar="US", help="Cost of a message beyond its links.")
     ] = HOP_OVERHEAD_US,
     sharing: Annotated[
-        Sharing, typer.Option("--sharing", metavar="fifo|fair", help="How messages share a link.")
-    ] = Sharing.FIFO,
+        Sharing | None,
+        typer.Option(
+            "--sharing",
+            metavar="fifo|fair",
+            help="How messages share a link: one at a time, or all at max-min fair rates "
+            "[default: fifo; fair with --jobs].",
+            show_default=False,
+        ),
+    ] = None,
     store_and_forward: Annotated[
         bool, typer.Option("--store-and-forward", help="Switches forward whole messages only.")
     ] = False,
@@ -163,7 +170,7 @@ def simulate(
     """  # noqa: D301 (\b is for the help formatter)
     model = Model(
         overhead_us=overhead,
-        sharing=sharing,
+        sharing=sharing or (Sharing.FIFO if jobs is None else Sharing.FAIR),
         store_and_forward=store_and_forward,
         send_engines=engines,
         receive_engines=engines,
