@@ -87,6 +87,8 @@ def test_json(call: Call) -> None:
         ("-l", "mvapich2", "-c", "scatter", "--ranks", 5, "--size", 1000),
         ("-l", "nccl", "-c", "reduce_scatter", "--ranks", 8, "--size", "1G", "--set", "nvls_channels=0"),
         ("-l", "mpich", "-c", "barrier", "--ranks", 5, "--size", 0),
+        ("-l", "nccl", "--ranks", 16, "--size", "1M"),
+        ("dgx-h100", "-l", "nccl", "--size", "1G"),
         ("dgx-a100", "--boxes", 2, "-l", "open-mpi", "-c", "broadcast", "--size", "1M"),
     ],
 )
@@ -124,6 +126,7 @@ def test_plan_on_standard_output(call: Call) -> None:
         (("-l", "mpich", "--size", 1, "--ranks", 8, "-o", "-", "--json"), "not both"),
         (("-l", "mpich", "--size", 0, "--ranks", 8, "-o", "x"), "has no schedule here: an empty message"),
         (("-l", "open-mpi", "--size", 1, "--ranks", 1, "-o", "x"), "one rank: nothing moves"),
+        (("-l", "nccl", "--size", "1G", "--ranks", 8, "-o", "x"), "nvls works inside boxes: name a topology"),
         (("-l", "mpich", "--size", "1M", "--ranks", 5000, "-c", "broadcast", "-o", "x"), "up to 4,096 ranks"),
     ],
 )

@@ -203,6 +203,9 @@ def _write(picked: Selection, topology: Topology | None, *, root: int | None, ou
             found = f"found {picked.ranks:,}: name a topology, or plan fewer."
             msg = f"expected up to {MOST_PLANNED:,} ranks for `-o`, {found}"
             raise InputError(msg)
+        if picked.ours.startswith(("nvls", "collnet")):
+            msg = f"{picked.ours} works inside boxes: name a topology for `-o`, such as dgx-h100."
+            raise InputError(msg)
         topology = preset("star", gpus=picked.ranks)
     rooted = picked.collective.rooted and root is None
     problem = Problem(topology=topology, collective=picked.collective, root=0 if rooted else root)

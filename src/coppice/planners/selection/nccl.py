@@ -54,6 +54,7 @@ def select_by_cost(
         algorithm=f"{best.algorithm}/{best.protocol}",
         runs_as=best.algorithm,
         ours=ours,
+        parameters={"group": request.ranks // inputs.communicator.nodes} if ours == "nccl-tree" else {},
         reason=None if ours else constants().missing[best.algorithm],
         assumptions=inputs.assumptions,
         notes=_notes(inputs.communicator, best, request.size_bytes),
