@@ -88,7 +88,7 @@ def test_json(call: Call) -> None:
         ("-l", "nccl", "-c", "reduce_scatter", "--ranks", 8, "--size", "1G", "--set", "nvls_channels=0"),
         ("-l", "mpich", "-c", "barrier", "--ranks", 5, "--size", 0),
         ("-l", "nccl", "--ranks", 16, "--size", "1M"),
-        ("dgx-h100", "-l", "nccl", "--size", "1G"),
+        ("dgx-h100", "--boxes", 2, "-l", "nccl", "--size", "1G", "--set", "nvls_channels=0"),
         ("dgx-a100", "--boxes", 2, "-l", "open-mpi", "-c", "broadcast", "--size", "1M"),
     ],
 )
