@@ -65,6 +65,8 @@ def test_whole_collective_is_between_multipath_and_worst(network: Topology) -> N
 def test_quantiles_are_those_of_nearest_rank() -> None:
     found = Hashed(times_us=np.arange(100, 0, -1.0), multipath_us=1.0)
     assert (found.median_us, found.p99_us) == (50.0, 99.0)
+    odd = Hashed(times_us=np.array([5.0, 9.0, 7.0]), multipath_us=1.0)
+    assert (odd.median_us, odd.p99_us) == (7.0, 9.0)
     one = Hashed(times_us=np.array([7.0]), multipath_us=1.0)
     assert (one.median_us, one.p99_us) == (7.0, 7.0)
 

@@ -95,6 +95,7 @@ def test_messages_keep_their_jobs_and_relays_count_as_gpus() -> None:
     jobs = [
         Job(name="some", body=ring_on(relays), size_bytes=4000, pieces=2),
         Job(name="all", body=ring_on(cluster), size_bytes=8000),
+        Job(name="last", body=ring_on(subset(cluster, [1, 3])), size_bytes=600),
     ]
     model = Model(send_engines=1, receive_engines=1)
     found = together(*jobs, model=model)

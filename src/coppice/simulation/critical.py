@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coppice.simulation.timeline import Reason, Stage, Timeline
 
-__all__ = ["Stretch", "critical_lines", "critical_stretches", "time_by_reason"]
+__all__ = ["Stretch", "critical_lines", "critical_stretches", "ends_of", "time_by_reason"]
 
 _ABOUT = {
     Reason.NONE: "starts at once",
@@ -106,9 +106,17 @@ def _line(timeline: Timeline, stretch: Stretch) -> str:
     return f"{span}  {words}"
 
 
+def ends_of(timeline: Timeline, message: int) -> tuple[int, int]:
+    """Nodes that send and receive a message."""
+    routes, route = timeline.messages.routes, int(timeline.messages.route[message])
+    start, end = routes.node_start[route], routes.node_start[route + 1]
+    return int(routes.nodes[start]), int(routes.nodes[end - 1])
+
+
 def _ends(timeline: Timeline, stage: Stage) -> str:
     names = timeline.topology.node_ids
-    return f"{names[timeline.src[stage.message]]} -> {names[timeline.dst[stage.message]]}"
+    src, dst = ends_of(timeline, stage.message)
+    return f"{names[src]} -> {names[dst]}"
 
 
 def _link(timeline: Timeline, link: int) -> str:

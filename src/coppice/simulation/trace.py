@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.simulation.critical import ends_of
 from coppice.simulation.timeline import Reason, Stage, Timeline
 from coppice.simulation.utilisation import busiest_links, link_utilisation, passages
 from coppice.topology.model import Topology
@@ -230,12 +231,12 @@ def _slices(
 
 def _critical(timeline: Timeline, lane_of: dict[int, int]) -> Iterator[Event]:
     """The critical path as a thread of its own, and arrows between the messages on it."""
-    topology, messages = timeline.messages.topology, timeline.messages
+    topology = timeline.topology
     names = topology.node_ids
     before: Stage | None = None
     for number, stage in enumerate(timeline.critical_path()):
         message = stage.message
-        sender, receiver = int(messages.src[message]), int(messages.dst[message])
+        sender, receiver = ends_of(timeline, message)
         args: Event = {"message": message, "waited_for": stage.reason.name.lower()}
         if stage.link >= 0:
             args["link"] = " -> ".join(names[v] for v in (topology.src[stage.link], topology.dst[stage.link]))
@@ -259,7 +260,7 @@ def _critical(timeline: Timeline, lane_of: dict[int, int]) -> Iterator[Event]:
 def _arrow(
     phase: str, number: int, at_us: float, timeline: Timeline, message: int, lane_of: dict[int, int]
 ) -> Event:
-    topology, sender = timeline.messages.topology, int(timeline.messages.src[message])
+    topology, sender = timeline.topology, ends_of(timeline, message)[0]
     return {
         "ph": phase,
         "id": number,
