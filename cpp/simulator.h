@@ -26,6 +26,9 @@
 // the bytes may come later, as packets between those of others. Store and forward: head' = tail'. A message has arrived
 // with the tail of its last link.
 //
+// A message may end at a switch that copies or adds (receiver -1). With cut-through what waits for its gate there starts
+// when the heads of all members have come, and its last byte goes on after theirs.
+//
 // Links, shared fairly. Messages of one route go one after the other, like the bytes of a connection; the first of each
 // route moves over all its links at once, at the max-min fair rate among all that are under way (fair_share.h). A
 // message has arrived its links' latencies after its last byte has left.

@@ -183,6 +183,26 @@ TEST(simulator_turns_go_to_the_earliest_wave_of_the_job) {
   CHECK((world.fifo().done == Times{1, 2, 4, 3}));
 }
 
+TEST(simulator_switches_copy_and_add_as_bytes_come) {
+  World world;
+  world.chained = {0, 1, 0, 0};
+  auto in = world.path(0, -1, {world.link(1, 3)}, 10), out = world.path(-1, 1, {world.link(4, 5)});
+  world.message(in, 64, 2, 0);
+  world.message(out, 64, 1, 3);
+  auto found = world.fifo();
+  CHECK((found.start == Times{0, 13}));
+  CHECK((found.arrived == Times{10 + 64 + 3, 10 + 64 + 3 + 5}));
+  world.options.store_and_forward = true;
+  CHECK((world.fifo().start == Times{0, 77}));
+  world.options.store_and_forward = false;
+  CHECK((world.fair().start == Times{0, 77}));
+  // A second input that comes later and ends earlier: the sum starts with its head and ends with the other's tail.
+  world.message(world.path(2, -1, {world.link(64, 1)}, 20), 64, -1, 0);
+  found = world.fifo();
+  CHECK_EQ(found.start[1], 21.0);
+  CHECK_EQ(found.arrived[1], 10.0 + 64 + 3 + 5);
+}
+
 TEST(simulator_durations_lie_on_a_grid) {
   CHECK_EQ(on_grid(0), 0.0);
   CHECK_EQ(on_grid(1000.0 / 3) * 1048576, 349525333.0);

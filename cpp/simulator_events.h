@@ -8,7 +8,7 @@ namespace coppice {
 
 /// What happens to a message (kFree: to a link); of simultaneous events those come first that let others start, and a
 /// link that is free looks at all that have come to it.
-enum class EventKind : std::uint8_t { kArrived = 0, kDone = 1, kDrained = 2, kDue = 3, kHead = 4, kFree = 5 };
+enum class EventKind : std::uint8_t { kArrived = 0, kDone = 1, kDrained = 2, kStream = 3, kDue = 4, kHead = 5, kFree = 6 };
 
 struct Event {
   double time;

@@ -12,7 +12,7 @@ namespace {
 class FairNetwork : public SimulatorLoop<FairNetwork> {
  public:
   FairNetwork(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options, Simulation& out)
-      : SimulatorLoop(traffic, fabric, options, out),
+      : SimulatorLoop(traffic, fabric, options, out, false),
         share_(fabric.rate),
         flows_(fabric.num_routes()),
         next_(traffic.size(), -1),

@@ -12,7 +12,7 @@ namespace {
 class FifoNetwork : public SimulatorLoop<FifoNetwork> {
  public:
   FifoNetwork(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options, Simulation& out)
-      : SimulatorLoop(traffic, fabric, options, out),
+      : SimulatorLoop(traffic, fabric, options, out, !options.store_and_forward),
         free_(fabric.num_links(), 0),
         last_(fabric.num_links(), -1),
         queues_(traffic.wave.empty() ? 0 : fabric.num_links()),
@@ -91,7 +91,10 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
     // Until the message has arrived, this is when its last byte comes to the next node.
     double& tail = out_.arrived[m];
     tail = std::max(begin + busy, tail) + latency_[link];
-    if (static_cast<std::size_t>(hop) + 1 == links.size()) return events_.push(Event(tail, EventKind::kArrived, m));
+    if (static_cast<std::size_t>(hop) + 1 == links.size()) {
+      if (starts_.at_switch(m)) events_.push(Event(begin + latency_[link], EventKind::kStream, m));
+      return events_.push(Event(tail, EventKind::kArrived, m));
+    }
     events_.push(Event(options_.store_and_forward ? tail : begin + latency_[link], EventKind::kHead, m));
   }
 

@@ -35,8 +35,13 @@ class SimulatorLoop {
   }
 
  protected:
-  SimulatorLoop(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options, Simulation& out)
-      : traffic_(traffic), fabric_(fabric), options_(options), out_(out), starts_(traffic, fabric, options, out) {
+  SimulatorLoop(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options, Simulation& out,
+                bool streams)
+      : traffic_(traffic),
+        fabric_(fabric),
+        options_(options),
+        out_(out),
+        starts_(traffic, fabric, options, out, streams) {
     latency_.reserve(fabric.num_links());
     for (double latency : fabric.latency) latency_.push_back(on_grid(latency));
     overhead_.reserve(fabric.num_routes());
@@ -47,6 +52,7 @@ class SimulatorLoop {
   const Fabric& fabric_;
   const SimulatorOptions& options_;
   Simulation& out_;
+  Starts starts_;
   EventQueue events_;
   double now_ = 0;
   std::vector<double> latency_;  // per link, on the grid
@@ -76,6 +82,8 @@ class SimulatorLoop {
         return network().free(m);
       case EventKind::kDrained:
         return network().drained(m);
+      case EventKind::kStream:
+        return starts_.streams(m, out_.arrived[m]);
       case EventKind::kDue:
         return starts_.due(m);
       case EventKind::kArrived:
@@ -103,7 +111,6 @@ class SimulatorLoop {
     starts_.done(m);
   }
 
-  Starts starts_;
   std::vector<double> overhead_;  // per route, on the grid
 };
 

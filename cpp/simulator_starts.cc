@@ -1,5 +1,6 @@
 #include "simulator_starts.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace coppice {
@@ -11,7 +12,8 @@ void accumulate(std::vector<std::int64_t>& start) { std::partial_sum(start.begin
 
 }  // namespace
 
-Starts::Starts(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options, Simulation& out)
+Starts::Starts(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options, Simulation& out,
+               bool streams)
     : traffic_(traffic),
       fabric_(fabric),
       out_(out),
@@ -20,6 +22,8 @@ Starts::Starts(const Traffic& traffic, const Fabric& fabric, const SimulatorOpti
   const std::size_t size = traffic.size(), gates = traffic.chained.size();
   waits_.assign(size, 0);
   gate_missing_.assign(gates, 0);
+  if (streams && std::any_of(fabric.receiver.begin(), fabric.receiver.end(), [](std::int32_t gpu) { return gpu < 0; }))
+    gate_tail_.assign(gates, -1);
   member_start_.assign(gates + 1, 0);
   for (auto* column : {&traffic.send_gate, &traffic.receive_gate})
     for (std::int32_t gate : *column)
@@ -71,19 +75,27 @@ void Starts::arrived(Message m) {
 
 void Starts::done(Message m) {
   if (std::int32_t engine = receive_engine(m); engine >= 0) release(engine, m);
-  pass(traffic_.receive_gate[m], m);
+  if (!at_switch(m)) pass(traffic_.receive_gate[m], m);
   if (waiter_start_.empty()) return;
   for (std::int64_t i = waiter_start_[m]; i < waiter_start_[m + 1]; ++i) settle(waiters_[i], m);
+}
+
+void Starts::streams(Message m, double tail) {
+  const std::int32_t gate = traffic_.receive_gate[m];
+  if (gate < 0) return;
+  gate_tail_[gate] = std::max(gate_tail_[gate], tail);
+  pass(gate, m);
 }
 
 void Starts::pass(std::int32_t gate, Message by) {
   if (gate < 0 || --gate_missing_[gate] > 0) return;
   const std::size_t next = static_cast<std::size_t>(gate) + 1;
   if (next == traffic_.chained.size() || !traffic_.chained[next]) return;
-  for (std::int64_t i = member_start_[next]; i < member_start_[next + 1]; ++i) settle(members_[i], by);
+  for (std::int64_t i = member_start_[next]; i < member_start_[next + 1]; ++i) settle(members_[i], by, gate_tail_.empty() ? -1 : gate_tail_[gate]);
 }
 
-void Starts::settle(Message m, Message by) {
+void Starts::settle(Message m, Message by, double tail) {
+  out_.arrived[m] = std::max(out_.arrived[m], tail);  // its last byte cannot go before it has come
   if (--waits_[m] > 0) return;
   out_.cause[m] = by;
   out_.reason[m] = static_cast<std::int8_t>(by < 0 ? Cause::kNone : Cause::kDependency);

@@ -14,7 +14,15 @@ namespace coppice {
 class Starts {
  public:
   /// Keeps references to all three; writes start, cause and reason of each message to `out`.
-  Starts(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options, Simulation& out);
+  /// Args:
+  ///   streams: Switches at which messages end pass them on as they come.
+  Starts(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options, Simulation& out, bool streams);
+
+  /// The message ends at a switch that copies or adds it as it comes.
+  bool at_switch(Message m) const { return !gate_tail_.empty() && fabric_.receiver[traffic_.route[m]] < 0; }
+
+  /// The head of such a message is there, and its last byte will be at `tail`: the switch goes on.
+  void streams(Message m, double tail);
 
   /// The message has arrived: its sender goes on.
   void arrived(Message m);
@@ -41,7 +49,7 @@ class Starts {
   };
 
   void pass(std::int32_t gate, Message by);
-  void settle(Message m, Message by);
+  void settle(Message m, Message by, double tail = -1);
   void release(std::int32_t engine, Message by);
   void watch(std::int32_t engine, Message m);
   Message unwatch(std::int32_t engine);
@@ -59,6 +67,7 @@ class Starts {
   bool limits_send_, limits_receive_;
   std::vector<std::int32_t> waits_;         // per message: gates and messages that it still waits for
   std::vector<std::int32_t> gate_missing_;  // per gate: members that have not passed
+  std::vector<double> gate_tail_;           // per gate: when the last byte of what streams through it comes; or empty
   std::vector<std::int64_t> member_start_;  // members of gate g: members_[member_start_[g] .. member_start_[g + 1])
   std::vector<Message> members_;
   std::vector<std::int64_t> waiter_start_;  // messages that name m in `after`, likewise; empty where nobody does

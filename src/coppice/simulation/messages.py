@@ -145,7 +145,8 @@ def messages_of(body: Schedule | Forest, size_bytes: int, *, pieces: int = 1) ->
     message, first_row = _grouped(schedule)
     count = len(first_row)
     route = schedule.path[first_row]
-    added = np.where(schedule.op == Op.REDUCE, row_bytes, 0)
+    at_gpu = topology.rank[schedule.topology.rank_nodes[schedule.dst]] >= 0
+    added = np.where((schedule.op == Op.REDUCE) & at_gpu, row_bytes, 0)
     if count == len(message):
         num_bytes, num_rows = row_bytes, np.ones(count, dtype=np.int32)
     else:

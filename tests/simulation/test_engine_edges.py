@@ -1,0 +1,204 @@
+"""Sizes, pieces and plans at the edge of what makes sense, and what is refused."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coppice.bounds import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.catalogue import find, make
+from coppice.planners.forest import plan_forest
+from coppice.schedule.forest import Phase
+from coppice.schedule.schedule import Op
+from coppice.simulation import Model, Sharing, best_pieces, simulate
+from coppice.simulation.engine import run
+from coppice.simulation.messages import messages_of
+from coppice.topology.presets import preset
+from planner.template_cases import plan_templates
+from schedule.builders import make_forest, reversed_tree, star_topology
+from simulation.bodies import line, network, rows
+
+COPY = Op.COPY
+BOTH = [Model(sharing=sharing) for sharing in Sharing]
+PAIR = line([4], [0.5])
+ONE = rows(PAIR, [(0, 1, 0, COPY, (), -1)])
+
+
+@pytest.mark.parametrize("model", BOTH, ids=lambda model: model.sharing)
+class TestSizes:
+    def test_no_bytes_still_cost_latency(self, model: Model) -> None:
+        found = simulate(ONE, 0, model=model)
+        assert found.time_us == 1.5
+        assert found.algbw_gb_per_s == 0
+        assert found.busiest_link == -1
+        assert found.utilisation(0) == 0
+
+    def test_huge(self, model: Model) -> None:
+        found = simulate(ONE, 2**50, model=model)
+        assert found.time_us == 1.5 + 2**50 / 4000
+        assert found.algbw_gb_per_s == pytest.approx(4)
+
+    def test_more_pieces_than_bytes(self, model: Model) -> None:
+        found = simulate(ONE, 3, model=model, pieces=8)
+        assert sorted(found.num_bytes.tolist()) == [0] * 5 + [1] * 3
+        assert found.time_us == pytest.approx(1.5 + 3 / 4000)
+
+    def test_nothing_to_do(self, model: Model) -> None:
+        for schedule in (
+            rows(PAIR, []),
+            replace(ONE, chunk_slot=ONE.chunk_slot[:0], chunk_share=ONE.chunk_share[:0]),
+        ):
+            empty = rows(PAIR, [], shares=()) if schedule.num_transfers else schedule
+            found = simulate(empty, 1000, model=model, pieces=4)
+            assert found.time_us == 0
+            assert found.algbw_gb_per_s == 0
+            assert found.critical_path() == []
+            assert found.summary()["busiest_link"] is None
+
+    def test_one_rank(self, model: Model) -> None:
+        case = Case(topology=preset("star", gpus=1), collective=Collective.ALL_REDUCE)
+        found = simulate(make(find("ring", Collective.ALL_REDUCE), case), 1000, model=model)
+        assert (found.time_us, found.messages.count) == (0, 0)
+
+
+class TestRefusals:
+    def test_negative_size(self) -> None:
+        with pytest.raises(InputError, match="0 bytes or more, found -1"):
+            simulate(ONE, -1)
+
+    def test_too_large(self) -> None:
+        with pytest.raises(InputError, match=r"less than 2\^63"):
+            simulate(ONE, 2**63)
+
+    def test_pieces(self) -> None:
+        with pytest.raises(InputError, match="1 or more pieces"):
+            simulate(ONE, 10, pieces=0)
+        with pytest.raises(InputError, match="at least 1 piece"):
+            best_pieces(ONE, 10, most=0)
+
+    def test_steps(self) -> None:
+        table = [(0, 1, 0, COPY, (), 1), (0, 1, 0, COPY, (), 0)]
+        with pytest.raises(InputError, match="step 0 at transfer 1"):
+            simulate(rows(PAIR, table), 10)
+        table = [(0, 1, 0, COPY, (), -1), (0, 1, 0, COPY, (), 0)]
+        with pytest.raises(InputError, match="some without"):
+            simulate(rows(PAIR, table), 10)
+
+    def test_path_without_a_link(self) -> None:
+        topology = network(3, 0, [(0, 1, 1, 0), (1, 2, 1, 0)])
+        with pytest.raises(InputError, match="from gpu0 to gpu2"):
+            simulate(rows(topology, [(0, 2, 0, COPY, (0, 2), -1)]), 10)
+
+    def test_malformed_columns(self) -> None:
+        with pytest.raises(InputError, match="src"):
+            simulate(replace(ONE, src=np.array([7], dtype=np.int32)), 10)
+
+    def test_a_circle_of_waiting(self) -> None:
+        # Rows of one step wait for each other through `after`: the second message for the first, and the reverse.
+        topology = network(3, 0, [(0, 1, 1, 0), (0, 2, 1, 0)])
+        table = [(0, 1, 0, COPY, (), 0), (0, 2, 1, COPY, (), 0), (0, 1, 1, COPY, (), 0)]
+        schedule = rows(topology, table, shares=[1, 1], after=[(1, 0), (2, 1)])
+        with pytest.raises(InputError, match="transfer 0 waits for itself"):
+            simulate(schedule, 10)
+
+    @pytest.mark.parametrize(
+        ("option", "value"),
+        [
+            ("overhead_us", -1.0),
+            ("overhead_us", float("nan")),
+            ("send_engines", -1),
+            ("receive_engines", 2**31),
+            ("reduce_gb_per_s", 0.0),
+            ("sharing", "nobody"),
+        ],
+    )
+    def test_models(self, option: str, value: object) -> None:
+        with pytest.raises(InputError):
+            Model(**{option: value})  # type: ignore[arg-type]
+
+    def test_names_of_sharing_are_taken(self) -> None:
+        assert Model(sharing="fair").sharing is Sharing.FAIR  # type: ignore[arg-type]
+
+    def test_critical_path_needs_hops(self) -> None:
+        found = run(
+            messages_of(ONE, 10), model=Model(), collective=ONE.collective, size_bytes=10, keep_hops=False
+        )
+        with pytest.raises(InputError, match="keep_hops"):
+            found.critical_path()
+        assert found.time_us == pytest.approx(1.5, abs=0.01)
+
+
+class TestForests:
+    def test_templates_are_written_out(self) -> None:
+        forest = plan_templates(
+            Problem(topology=preset("torus", dims=(4, 4)), collective=Collective.ALL_GATHER)
+        )
+        assert forest.num_images > 1, "this preset has a symmetry"
+        assert simulate(forest, 2**20).messages.count == forest.num_edges * forest.num_images
+
+    def test_switches_copy_and_add_without_overhead_and_engines(self) -> None:
+        topology = star_topology(4, 2, in_network=True)
+        model = Model(overhead_us=7.0, send_engines=1, receive_engines=1, reduce_gb_per_s=1.0)
+        down = (0, 1, Phase.BROADCAST, [(0, 4), (4, 1), (4, 2), (4, 3)])
+        found = simulate(make_forest(topology, Collective.BROADCAST, [down]), 4000, model=model)
+        assert found.start_us.tolist() == [0, 7.5, 7.5, 7.5]
+        assert found.time_us == 7 + 0.5 + 2 + 0.5
+        found = simulate(make_forest(topology, Collective.REDUCE, [reversed_tree(down)]), 4000, model=model)
+        assert found.start_us.tolist() == [0, 0, 0, 7.5]
+        assert found.time_us == 7 + 0.5 + 2 + 0.5 + 4
+        whole = replace(model, store_and_forward=True)
+        found = simulate(make_forest(topology, Collective.BROADCAST, [down]), 4000, model=whole)
+        assert found.time_us == 7 + 2 * (0.5 + 2)
+
+    def test_all_reduce_broadcasts_what_has_been_reduced(self) -> None:
+        problem = Problem(topology=preset("star", gpus=4, gb_per_s=4), collective=Collective.ALL_REDUCE)
+        found = simulate(plan_forest(problem), 2**20, model=Model(reduce_gb_per_s=1.0))
+        adds = found.messages.added_bytes > 0
+        assert adds.sum() == (~adds).sum()
+        # Every share is reduced at its root before it leaves again.
+        for root in found.topology.rank_nodes[:4]:
+            reduced = found.finish_us[adds & (found.dst == root)].max()
+            assert found.start_us[~adds & (found.src == root)].max() == reduced
+        adding = (found.finish_us - found.arrived_us) * 1000
+        assert adding.tolist() == pytest.approx(np.where(adds, found.num_bytes, 0).tolist())
+
+
+class TestBestPieces:
+    def test_of_a_pipelined_chain(self) -> None:
+        # (P - 2 + m)(alpha + B / m) is least near m = sqrt((P - 2) B / alpha) = sqrt(14 * 128 / 2) = 30.
+        case = Case(topology=preset("star", gpus=16, gb_per_s=8), collective=Collective.BROADCAST, root=0)
+        table = [(i, i + 1, 0, COPY, (), i) for i in range(15)]
+        model = Model(overhead_us=2.0, send_engines=1, receive_engines=1)
+        pieces, found = best_pieces(rows(case.topology, table), 1_024_000, model=model)
+        assert pieces in (24, 32)
+        assert found.time_us == min((14 + m) * (2 + 128 / m) for m in (16, 24, 32, 48, 64))
+
+    def test_one_hop_needs_no_pieces(self) -> None:
+        pieces, found = best_pieces(ONE, 1000, model=Model(send_engines=1))
+        assert (pieces, found.time_us) == (1, 1.75)
+
+    def test_most(self) -> None:
+        assert best_pieces(rows(line([1, 1], [0, 0]), [(0, 1, 0, COPY, (), -1)]), 2**20, most=1)[0] == 1
+
+
+def test_the_simulator_can_be_interrupted() -> None:
+    topology = preset("star", gpus=64)
+    case = Case(topology=topology, collective=Collective.ALL_REDUCE)
+    messages = messages_of(make(find("ring", Collective.ALL_REDUCE), case), 2**20, pieces=40)
+    timer = threading.Timer(0.06, signal.raise_signal, [signal.SIGINT])
+
+    def forever() -> None:
+        while True:
+            run(messages, model=Model(), collective=Collective.ALL_REDUCE, size_bytes=2**20, keep_hops=False)
+
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        forever()
+    timer.join()
