@@ -106,7 +106,9 @@ def chains_pace(size: int, fanout: int) -> Pace:
 
 
 def k_nomial_pace(size: int, radix: int) -> Pace:
-    """Pace of both k-nomial trees: the root is busy from the first message to the last.
+    """Pace of :func:`.trees.k_nomial`, whose root is busy from the first message to the last.
+
+    :func:`.trees.growing_k_nomial` differs in ``inner`` only.
 
     Examples:
         >>> k_nomial_pace(8, 2)
