@@ -22,7 +22,14 @@ from coppice.cli.inputs import (
     TopologyArgument,
     load_topology,
 )
-from coppice.cli.problem import CollectiveOption, RelayGpusOption, RootOption, WeightsOption, make_problem
+from coppice.cli.problem import (
+    CollectiveOption,
+    InNetworkOption,
+    RelayGpusOption,
+    RootOption,
+    WeightsOption,
+    make_problem,
+)
 from coppice.cli.render import print_json, print_lines
 from coppice.cli.sizes import SizesOption, parse_sizes
 from coppice.collectives import Collective
@@ -67,6 +74,7 @@ def compare(
         ),
     ] = "both",
     relay_gpus: RelayGpusOption = False,
+    in_network: InNetworkOption = False,
     boxes: Annotated[
         str | None,
         typer.Option(
@@ -178,6 +186,7 @@ def compare(
 
     model = Model(overhead_us=overhead, sharing=sharing)
     options: dict[str, Any] = {"model": model, "order": order, "relay_gpus": relay_gpus, "jobs": jobs}
+    options["in_network"] = in_network
     if gain:
         with _progress() as on_progress:
             problems = {count or 1: problem(count, classes[0]) for count in counts}
@@ -216,6 +225,12 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     problem, model = first.problem, first.model
     count = plural(problem.topology.num_ranks, "rank")
     optimum = f"{float(first.optimum.algbw_gb_per_s):.6g} GB/s algbw: {describe_cut(first.optimum)}"
+    without = first.optimum.alternatives.get("without in-network")
+    if without:
+        optimum = (
+            f"{float(first.optimum.algbw_gb_per_s):.6g} GB/s algbw with switches that copy and add, "
+            f"{float(problem.shards / without):.6g} GB/s without"
+        )
     lines = [
         f"# {problem.collective} on {problem.topology.name} ({count})",
         f"# model: {model.overhead_us:g} us per message beyond its links, {model.sharing} links",

@@ -6,8 +6,9 @@ import numpy as np
 
 from coppice.bounds.result import Bound, Problem
 from coppice.comparison.candidates import Candidate
+from coppice.errors import InputError
 from coppice.planners.algorithms.case import Value
-from coppice.planners.choice import Choice, make_body
+from coppice.planners.choice import FOREST, Choice, make_body
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.routed import routed
@@ -64,9 +65,13 @@ class Bodies:
                 relay_gpus=candidate.relay_gpus,
                 trees=None,
                 tolerance=None,
-                in_network=False,
+                in_network=candidate.in_network and candidate.algorithm == FOREST,
             )
-            self._made[doubled] = _ready(make_body(self.problem, choice, self._plain).body)
+            body = _ready(make_body(self.problem, choice, self._plain).body)
+            if isinstance(body, Forest) and not candidate.in_network:
+                msg = f"{candidate.algorithm} lets switches copy and add: allow that with `--in-network`."
+                raise InputError(msg)
+            self._made[doubled] = body
         return self._made[doubled]
 
 

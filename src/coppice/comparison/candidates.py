@@ -37,6 +37,7 @@ class Candidate:
         doubled: Name of a parameter whose best value is looked for at each size, or None.
         order: One of :data:`~coppice.planners.choice.ORDERS`.
         relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists.
+        in_network: Switches that can copy or add may do so.
     """
 
     algorithm: str
@@ -44,6 +45,7 @@ class Candidate:
     doubled: str | None = None
     order: str = "auto"
     relay_gpus: bool = False
+    in_network: bool = False
 
 
 def candidates(
@@ -52,6 +54,7 @@ def candidates(
     *,
     order: str = BOTH_ORDERS,
     relay_gpus: bool = False,
+    in_network: bool = False,
 ) -> list[Candidate]:
     """Everything to try for ``problem``: the optimal planner first, then the catalogue in its order.
 
@@ -60,6 +63,7 @@ def candidates(
         names: Algorithms to try; None takes all that perform the collective.
         order: One of :data:`~coppice.planners.choice.ORDERS`, or ``both``.
         relay_gpus: See :class:`Candidate`.
+        in_network: See :class:`Candidate`.
 
     Raises:
         InputError: If a name is unknown for the collective, or the order is.
@@ -86,6 +90,8 @@ def candidates(
     found: list[Candidate] = []
     if optimal is not None and (wanted is None or optimal in wanted):
         found.append(Candidate(algorithm=optimal))
+        if in_network:
+            found.append(Candidate(algorithm=optimal, in_network=True))
     for (name, collective), entry in catalogue().items():
         if collective is problem.collective and (wanted is None or name in wanted):
             found += [
@@ -95,6 +101,7 @@ def candidates(
                     doubled=_doubled(entry),
                     order=each,
                     relay_gpus=relay_gpus,
+                    in_network=in_network,
                 )
                 for each in (("auto",) if entry.topological and order == BOTH_ORDERS else orders)
                 for parameters in _variants(entry, problem.topology.num_ranks)

@@ -47,6 +47,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         link: The link that is busy longest.
         link_us: For how long it is busy.
         relays: Whether GPUs pass on what is not theirs.
+        in_network: Whether switches copy or add.
     """
 
     key: str
@@ -63,6 +64,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     link: str = ""
     link_us: float = 0.0
     relays: bool = False
+    in_network: bool = False
 
     @property
     def algbw_gb_per_s(self) -> float:
@@ -142,6 +144,7 @@ class _Found:
     parameters: dict[str, Value]
     pieces: int
     relays: bool
+    in_network: bool
 
     def measurement(self, key: str, candidate: Candidate, size_bytes: int) -> Measurement:
         """Its figures."""
@@ -164,6 +167,7 @@ class _Found:
             else "",
             link_us=float(timeline.link_busy_us[link]) if link >= 0 else 0.0,
             relays=self.relays,
+            in_network=self.in_network,
         )
 
 
@@ -207,7 +211,13 @@ def _found(body: Forest | Schedule, parameters: dict[str, Value], size_bytes: in
         timeline = run(
             messages, model=model, collective=body.collective, size_bytes=size_bytes, keep_hops=False
         )
-        return _Found(timeline=timeline, parameters=parameters, pieces=pieces, relays=passing)
+        return _Found(
+            timeline=timeline,
+            parameters=parameters,
+            pieces=pieces,
+            relays=passing,
+            in_network=isinstance(body, Forest),
+        )
 
     whole = attempt(1)
     stepped = isinstance(body, Schedule) and (not body.num_transfers or int(body.step.min()) >= 0)

@@ -26,7 +26,8 @@ class Comparison:
         problem: What was compared.
         model: How it was simulated.
         sizes: Sizes M in bytes, ascending.
-        optimum: The exact optimal rate and its cut.
+        optimum: The exact optimal rate and its cut; where switches may copy or add, the bound with their help, and the
+            rate without it among the alternatives.
         latency: The least time of any schedule, however small the message.
         measurements: Everything that was measured, all variants: candidates in order, sizes ascending.
     """
@@ -109,6 +110,7 @@ class Comparison:
                     "order": row.order,
                     "pieces": row.pieces if timed else None,
                     "relays": row.relays if timed else None,
+                    "in_network": row.in_network if timed else None,
                     "time_us": row.time_us if timed else None,
                     "algbw_gb_per_s": row.algbw_gb_per_s if timed else None,
                     "busbw_gb_per_s": self.busbw_gb_per_s(row) if timed else None,
@@ -150,4 +152,8 @@ def parameters_text(row: Measurement) -> str:
         words.append(f"pieces={row.pieces}")
     if row.order == "topology":
         words.append("order=topology")
+    if row.relays:
+        words.append("relays")
+    if row.in_network:
+        words.append("in-network")
     return " ".join(words)

@@ -129,6 +129,8 @@ def variants(rows: Sequence[Measurement]) -> str:
         words.append("ranks in the order of the topology")
     if any(row.relays for row in rows):
         words.append("GPUs that relay")
+    if any(row.in_network for row in rows):
+        words.append("switches that copy and add")
     return ", ".join(words)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 
+from coppice.bounds.figures import in_network_optimum
 from coppice.bounds.latency import latency_bound
 from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound
@@ -34,6 +35,7 @@ def compare(
     model: Model | None = None,
     order: str = BOTH_ORDERS,
     relay_gpus: bool = False,
+    in_network: bool = False,
     executor: Executor | None = None,
     jobs: int | None = None,
     results: str | os.PathLike[str] | None = None,
@@ -53,6 +55,7 @@ def compare(
             (the faster one).
         relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists; otherwise algorithms
             that need it are refused.
+        in_network: Switches that can copy or add may do so; otherwise algorithms that need it are refused.
         executor: Where to run: any :class:`concurrent.futures.Executor` (see docs/executors.md). None starts processes
             on this machine.
         jobs: How many; None is one per core, 1 does all the work in this process.
@@ -74,8 +77,8 @@ def compare(
     chosen = Model() if model is None else model
     check_problem(problem)
     wanted = _sizes(problem, sizes)
-    tried = candidates(problem, algorithms, order=order, relay_gpus=relay_gpus)
-    optimum = bound(problem)
+    tried = candidates(problem, algorithms, order=order, relay_gpus=relay_gpus, in_network=in_network)
+    optimum = in_network_optimum(bound(problem)) if in_network else bound(problem)
     latency = latency_bound(
         problem,
         overhead_us=chosen.overhead_us,

@@ -22,6 +22,7 @@ COLUMNS = (
     "order",
     "pieces",
     "relays",
+    "in_network",
     "time_us",
     "algbw_gb_per_s",
     "busbw_gb_per_s",
