@@ -185,6 +185,11 @@ def test_binomial_starts_far_or_near() -> None:
     assert set(steps_of(near)[2]) == {(3, 7), (4, 0), (5, 1), (6, 2)}
 
 
+def test_k_nomial_serves_the_farthest_first() -> None:
+    schedule, _ = made("k-nomial", BROADCAST, 16, root=0, radix=4)
+    assert schedule.dst[schedule.src == 0].tolist() == [12, 8, 4, 3, 2, 1]
+
+
 def test_pieces_follow_each_other_down_a_chain() -> None:
     schedule, _ = made("chain", BROADCAST, 7, root=0, fanout=2, segments=3)
     steps = steps_of(schedule)

@@ -84,10 +84,14 @@ def send_table(size: int) -> Table:
 
 
 def transfers(size: int, blocks: int) -> tuple[Table, Table, Table, Table]:
-    """Round, sender, receiver and block of every transfer that brings something new, round by round.
+    """Round, sender, receiver and block of every transfer, round by round.
 
-    Rounds run from 0 to ``blocks - 2 + q``. The last block stands for those after it, so that a rank may be offered
-    it again; such transfers are left out, and every rank but the root gets every block once.
+    Rounds run from 0 to ``blocks - 2 + q``; the last block stands for those after it. Every rank but the root gets
+    every block once.
+
+    Examples:
+        >>> [column.tolist() for column in transfers(3, 2)]
+        [[0, 1, 2, 2], [0, 0, 0, 2], [2, 1, 2, 1], [0, 1, 1, 0]]
     """
     distances = skips(size)[:-1]
     period = len(distances)
@@ -103,9 +107,7 @@ def transfers(size: int, blocks: int) -> tuple[Table, Table, Table, Table]:
         step = np.full(int(sent.sum()), turn - shift)
         parts.append((step, rank[sent], receiver[sent], np.minimum(block[sent], blocks - 1)))
     step, sender, receiver, block = (np.concatenate(column) for column in zip(*parts, strict=True))
-    _, first = np.unique(receiver * blocks + block, return_index=True)
-    new = np.sort(first)
-    return step[new], sender[new], receiver[new], block[new]
+    return step, sender, receiver, block
 
 
 def _union_of_run(sets: Table, start: Table, length: int) -> Table:
