@@ -205,3 +205,22 @@ def test_processes_are_gone_after_a_failure() -> None:
     with pytest.raises(KeyboardInterrupt):
         use_and_fail()
     assert not multiprocessing.active_children()
+
+
+def test_switches_help_only_where_they_may() -> None:
+    problem = Problem(topology=preset("dgx-h100", boxes=2), collective=Collective.ALL_REDUCE)
+    names = ["forest", "nvls-tree"]
+    plain = compare(problem, [2**26], algorithms=names, jobs=1)
+    assert [(row.algorithm, "--in-network" in str(row.refusal)) for row in plain.refused] == [
+        ("nvls-tree", True)
+    ]
+    helped = compare(problem, [2**26], algorithms=names, in_network=True, jobs=1)
+    assert not helped.refused
+    assert helped.limit_us(2**26) < 0.8 * plain.limit_us(2**26)
+    for name in names:
+        row = helped.times[name][2**26]
+        assert row.in_network
+        assert row.time_us < plain.times["forest"][2**26].time_us
+        assert helped.share_of_limit(row) <= 1
+    with pytest.raises(InputError):
+        compare(star(4, Collective.ALL_TO_ALL), [1024], in_network=True, jobs=1)

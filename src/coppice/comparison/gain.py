@@ -20,13 +20,10 @@ from coppice.planners.choice import optimal_planner
 __all__ = ["FAMILIES", "Gain", "GainRow", "gain", "gain_lines", "gain_words"]
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "ring": ("ring", "segmented-ring"),
-    "hierarchical": ("hierarchical", "k-grouped", "2d-torus", "blueconnect", "han", "hybrid", "two-level"),
+    "ring": ("ring", "best-ring", "nccl-ring"),
+    "hierarchical": ("hierarchical", "2d-torus", "blueconnect", "accl", "k-grouped", "plink"),
 }
 """What the optimal planner is measured by: the fastest algorithm of each family counts."""
-
-CLOSE = 1.1
-"""A gain below this is called small."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +130,7 @@ def gain_lines(found: Gain) -> list[str]:
     heads = [("boxes", ""), ("ranks", ""), ("limit", "(GB/s)"), ("optimal", "(GB/s)")]
     for family in FAMILIES:
         heads += [(family, "(GB/s)"), ("gain", "")]
-    heads.append(("", ""))
+    heads.append(("fastest of each", ""))
     rows = []
     for row in found.rows:
         cells = [str(row.boxes), str(row.ranks), number(found.size_bytes / row.limit_us / 1000)]
@@ -157,22 +154,20 @@ def gain_words(found: Gain) -> list[str]:
         known = [(row, over) for row in found.rows if (over := row.over(family)) is not None]
         if len(known) < 2:
             continue
-        (few, first), (many, last) = known[0], known[-1]
-        name = many.optimal.algorithm
-        change = f"{first:.2f}x on {plural(few.boxes, 'box')} to {last:.2f}x on {many.boxes}"
-        size = short_size(found.size_bytes)
-        if last < first * 0.99:
-            end = (
-                "it shrinks towards 1, as on large symmetric clusters the network between the boxes limits every "
-                "algorithm that crosses it as rarely as it can"
-                if last < CLOSE or (last - 1) < (first - 1) / 2
-                else "it shrinks as the cluster grows"
+        (top, most), (many, last) = max(known, key=lambda each: each[1]), known[-1]
+        what = f"{many.optimal.algorithm} over {family} at {short_size(found.size_bytes)}"
+        largest = f"{most:.2f}x on {plural(top.boxes, 'box')}"
+        if last >= most * 0.99:
+            sentences.append(f"gain of {what}: largest on the largest cluster, {largest}.")
+            continue
+        change = f"gain of {what}: {largest}, {last:.2f}x on {many.boxes}"
+        if last - 1 <= (most - 1) / 2:
+            sentences.append(
+                f"{change}: it shrinks towards 1, since on a large symmetric cluster the ranks' own network links "
+                "limit every algorithm that sends no byte over them twice."
             )
-        elif last > first * 1.01:
-            end = "it grows with the cluster"
         else:
-            end = "it stays the same"
-        sentences.append(f"gain of {name} over {family} at {size}: from {change}: {end}.")
+            sentences.append(f"{change}: it shrinks as the cluster grows.")
     return sentences
 
 

@@ -1,0 +1,134 @@
+"""`coppice compare` on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from coppice.cli import Commands
+from coppice.cli.compare import compare
+from coppice.comparison.table import COLUMNS
+
+Run = Callable[..., "Outcome"]
+STAR = ("star", "--set", "gpus=4", "--set", "gb_per_s=10")
+
+
+class Outcome:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def run() -> Run:
+    app = typer.Typer(cls=Commands, pretty_exceptions_enable=False)
+    app.command("compare")(compare)
+    app.command("other")(lambda: None)
+
+    def call(*arguments: str | Path) -> Outcome:
+        result = CliRunner().invoke(app, ["compare", *map(str, arguments)])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
+    return call
+
+
+def test_table_ranges_and_model(run: Run) -> None:
+    done = run(*STAR, "--sizes", "1K:64M:256", "--algorithms", "forest, ring", "--jobs", "1")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    assert lines[0] == "# all_reduce on star of 4 (4 ranks)"
+    assert lines[1] == "# model: 1 us per message beyond its links, fifo links"
+    assert lines[2].startswith("# optimum: 6.66667 GB/s algbw: ")
+    assert lines[3].startswith("# latency bound: 1 us: ")
+    assert [line.split()[0] for line in lines[7:10]] == ["1024", "262144", "67108864"]
+    assert "best per size" in lines
+    assert "of the limit at 64M" in lines[-1]
+
+
+def test_all_prints_every_algorithm(run: Run) -> None:
+    few = run(*STAR, "--sizes", "1K", "-a", "forest,ring", "-j", "1")
+    every = run(*STAR, "--sizes", "1K", "-a", "forest,ring", "-j", "1", "--all")
+    assert len(every.out.splitlines()) == len(few.out.splitlines()) + 1 + 2 + 2
+
+
+def test_json(run: Run) -> None:
+    record = json.loads(run(*STAR, "--sizes", "1K,1M", "-a", "ring", "-j", "1", "--json").out)
+    assert set(record) == {
+        *("collective", "topology", "topology_sha256", "ranks", "root", "model", "optimum", "latency_bound"),
+        *("best", "refusals", "rows"),
+    }
+    assert record["optimum"]["algbw_exact"] == "20/3"
+    assert record["model"]["overhead_us"] == 1.0
+    assert record["latency_bound"]["time_us"] == 1.0
+    assert [row["size_bytes"] for row in record["rows"]] == [2**10, 2**20]
+    assert set(record["rows"][0]) == set(COLUMNS)
+    assert record["best"][0]["algorithm"] == "ring"
+
+
+def test_files(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    table, picture, results = (tmp_path / name for name in ("t.csv", "p.png", "r.jsonl"))
+    arguments = (*STAR, "--sizes", "1K,1M", "-a", "ring", "-j", "1")
+    done = run(*arguments, "--csv", table, "--plot", picture, "--results", results)
+    assert done.code == 0, done.err
+    assert table.read_text().splitlines()[0] == ",".join(COLUMNS)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert len(results.read_text().splitlines()) == 3
+    assert run(*arguments, "--results", results).out == done.out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.png", "r.jsonl", "t.csv"]
+
+
+def test_options_of_the_model_and_the_problem(run: Run) -> None:
+    arguments = ("--sizes", "1K", "-a", "binomial", "-j", "1", "-c", "broadcast", "--root", "2", "--json")
+    slow = json.loads(run(*STAR, *arguments, "--overhead", "5", "--sharing", "fair").out)
+    assert (slow["root"], slow["model"]["overhead_us"], slow["model"]["sharing"]) == (2, 5.0, "fair")
+    assert slow["rows"][0]["time_us"] > 10
+
+
+def test_both_classes_of_rates(run: Run) -> None:
+    arguments = ("dgx-a100", "--sizes", "1G", "-a", "ring", "-j", "1")
+    both = run(*arguments, "--rates", "nominal,measured")
+    assert both.code == 0, both.err
+    assert "measured" in both.out
+    nominal = json.loads(run(*arguments, "--rates", "nominal", "--json").out)
+    records = json.loads(run(*arguments, "--rates", "nominal,measured", "--json").out)["comparisons"]
+    assert records[0] == nominal
+    assert records[1]["rows"][0]["time_us"] > records[0]["rows"][0]["time_us"]
+
+
+def test_gain(run: Run) -> None:
+    arguments = ("dgx-a100", "--boxes", "1,2", "--gain", "--sizes", "64M", "-j", "1", "-c", "all_gather")
+    done = run(*arguments)
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[3].split()[:2] == ["2", "16"]
+    record = json.loads(run(*arguments, "--json").out)
+    assert [row["boxes"] for row in record["rows"]] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((*STAR, "--sizes", "1X"), "expected --sizes"),
+        ((*STAR, "-a", "rnig"), "did you mean ring"),
+        ((*STAR, "--order", "any"), "expected an order"),
+        ((*STAR, "--plot", "picture.gif"), "*.png"),
+        ((*STAR, "--sizes", "0"), "1 byte or more"),
+        ((*STAR, "-c", "all_to_all", "--in-network"), "all_to_all"),
+        (("dgx-a100", "--boxes", "1,2"), "with --gain"),
+        (("dgx-a100", "--boxes", "none"), "expected --boxes"),
+        (("dgx-a100", "--boxes", "2", "--gain", "--csv", "x.csv"), "leave out --csv"),
+        (("dgx-a100", "--rates", "nominal,fast"), "nominal, measured"),
+        (("dgx-a100", "--rates", "nominal,measured", "--results", "x"), "a time"),
+    ],
+)
+def test_bad_input_is_one_sentence(run: Run, arguments: tuple[str, ...], words: str) -> None:
+    done = run(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert words in done.err
+    assert len(done.err.strip().splitlines()) == 1
