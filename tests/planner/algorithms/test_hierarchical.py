@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
-from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find
+from coppice.planners.algorithms.cost import Chain
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.presets import preset
 from planner.algorithms.crossbar import RANKS, check_cost, made, verified
@@ -44,22 +46,45 @@ def test_cost_of_every_group(collective: Collective, group: int) -> None:
         assert int(schedule.step.max()) + 1 == stated.get(collective, low + up)
 
 
-@pytest.mark.parametrize(("segments", "iterations"), [(1, 4), (2, 5), (6, 9)])
-def test_tasks_overlap(segments: int, iterations: int) -> None:
-    """With groups and leaders alike in number, every iteration has as many steps as a tree has levels."""
-    schedule = made(
-        "hierarchical", Collective.ALL_REDUCE, preset("star", gpus=16), group=4, segments=segments
-    )
-    assert isinstance(schedule, Schedule)
-    verified(schedule)
-    assert int(schedule.step.max()) + 1 == 2 * iterations
+@pytest.mark.parametrize("segments", [1, 2, 3, 6])
+def test_tasks_overlap(segments: int) -> None:
+    """While segment i is reduced in the groups, segment i - 3 is broadcast there, in the same steps."""
+    low, up = 2, 3
+    schedule = check_cost("hierarchical", Collective.ALL_REDUCE, 20, group=4, segments=segments)
+    assert int(schedule.step.max()) + 1 == low * min(2 * segments, segments + 3) + up * (segments + 1)
     within = schedule.src // 4 == schedule.dst // 4
     adds = schedule.op == Op.REDUCE
+
+    def steps(rows: np.ndarray, segment: int) -> set[int]:
+        return set(schedule.step[rows & (schedule.chunk == segment)].tolist())
+
     for segment in range(segments):
-        rows = schedule.chunk == segment
         kinds = [within & adds, ~within & adds, ~within & ~adds, within & ~adds]
-        begun = [int(schedule.step[rows & kind].min()) for kind in kinds]
-        assert begun == [2 * (segment + task) for task in range(4)]
+        first = [min(steps(kind, segment)) for kind in kinds]
+        assert first == sorted(first)
+        if segment >= 1:
+            assert steps(~within & adds, segment) == steps(~within & ~adds, segment - 1)
+        if segment >= 3:
+            assert steps(within & adds, segment) == steps(within & ~adds, segment - 3)
+
+
+@pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE])
+@pytest.mark.parametrize("group", [1, 3, 5, 15])
+def test_cost_of_segments(collective: Collective, group: int) -> None:
+    """The leader of the root takes part in every step."""
+    low, up, segments = (group - 1).bit_length(), (15 // group - 1).bit_length(), 4
+    check_cost("hierarchical", collective, 15, root=8, group=group, segments=segments)
+    entry = find("hierarchical", collective)
+    root = 8 if collective.rooted else None
+    problem = Problem(topology=preset("star", gpus=15), collective=collective, root=root)
+    assert entry.cost is not None
+    cost = entry.cost(case_of(entry, problem, {"group": group, "segments": segments}))
+    steps = (segments + 3) * low + (segments + 1) * up
+    if collective is not Collective.ALL_REDUCE:
+        steps = segments * (low + up)
+    reduced = Fraction(low + up) if collective.reduces else Fraction(0)
+    assert cost.chains == (Chain(messages=steps, sent=Fraction(steps, segments), reduced=reduced),)
+    assert cost.sent == (1 if collective is Collective.REDUCE else low + up)
 
 
 @pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE])
@@ -84,11 +109,3 @@ def test_a_reduction_and_a_broadcast_meet_no_rank_twice() -> None:
     for ends in (schedule.src, schedule.dst):
         _, count = np.unique(np.stack([schedule.step, ends]), axis=1, return_counts=True)
         assert count.max() == 1
-
-
-def test_cost_of_segments_is_not_stated() -> None:
-    entry = find("hierarchical", Collective.ALL_REDUCE)
-    problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_REDUCE)
-    assert entry.cost is not None
-    with pytest.raises(InputError, match="expected one segment"):
-        entry.cost(case_of(entry, problem, {"segments": 2}))

@@ -86,6 +86,13 @@ def test_box_members_of_one_number_share_a_rail() -> None:
         assert all(crossings(topology)[a, b] == 2 for a, b in pairwise(members))
 
 
+def test_members_follow_each_other_along_the_cables_of_a_box() -> None:
+    topology = with_ranks_shuffled(preset("mi250", boxes=2), seed=1)
+    apart = crossings(topology)
+    for box in boxes(topology):
+        assert [int(apart[a, b]) for a, b in zip(box, [*box[1:], box[0]], strict=True)] == [1] * 16
+
+
 @pytest.mark.parametrize("count", [2, 3, 4, 5])
 @pytest.mark.parametrize("machine", ["dgx-h100", "dgx-a100"])
 def test_box_rings_cross_at_other_ranks_in_every_channel(machine: str, count: int) -> None:
@@ -150,6 +157,15 @@ def most_crossings_in_a_step(schedule: Schedule) -> int:
         route = nodes[found.path_start[path] : found.path_start[path + 1]]
         crossed.update((step, a, b) for a, b in pairwise(route))
     return max(crossed.values())
+
+
+@pytest.mark.parametrize("leaves", [2, 5])
+def test_ring_on_a_tree_of_two_levels(leaves: int) -> None:
+    topology = with_ranks_shuffled(preset("fat-tree", leaves=leaves, gpus_per_leaf=3, spines=1), seed=3)
+    body = made("patarasuk-yuan", Collective.ALL_REDUCE, topology)
+    assert isinstance(body, Schedule)
+    verified(body)
+    assert most_crossings_in_a_step(body) == 1
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ __all__ = ["boxes", "equal_boxes", "grouped", "in_order", "nearest_divisor"]
 def boxes(topology: Topology) -> tuple[tuple[int, ...], ...]:
     """Ranks by box; member j of every box is the one nearest to member j of the first, where boxes are equal.
 
-    The members of the first box follow each other along a short tour, or as numbered where that is as short.
+    The members of a box follow each other along a short tour, where that is shorter than as numbered: those of the
+    first box, and those of others where all their members are equally far from it.
 
     Boxes are hosts; where each host has one rank or there are no hosts, the switches that ranks hang on. One box
     holds all ranks where neither divides them.
@@ -43,9 +44,9 @@ def boxes(topology: Topology) -> tuple[tuple[int, ...], ...]:
     size = len(members[0])
     if len(members) == 1 or any(len(box) != size for box in members):
         return tuple(tuple(box) for box in members)
+    toured = [[box[n] for n in short_tour(hop_costs(topology, box))] for box in members]
     apart = crossings(topology)
-    first = [members[0][n] for n in short_tour(hop_costs(topology, members[0]))]
-    return tuple(tuple(_aligned(first, box, apart)) for box in [first, *members[1:]])
+    return tuple(tuple(_aligned(toured[0], box, apart)) for box in toured)
 
 
 def _aligned(first: list[int], box: list[int], apart: NDArray[np.int64]) -> list[int]:

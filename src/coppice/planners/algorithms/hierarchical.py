@@ -12,15 +12,17 @@ parts of an operation that stay in one level:
     barrier      low reduce, up dissemination, low broadcast
 
 The first three cut the buffer into S segments. In iteration i, segment i is in its first task, segment i - 1 in its
-second and so on, all at the same time: S + 3 iterations for all-reduce. Trees are binomial. Reductions and gathers
-begin with the nearest pairs (x to x minus its lowest one bit), and so do broadcasts (x < 2^k to x + 2^k, k rising): one
-of each in the same iteration meets no rank twice in the same direction.
+second and so on: S + 3 iterations for all-reduce. The tasks inside groups come first in an iteration, then those
+between leaders, since a leader's port serves either. Trees are binomial. Reductions and gathers begin with the nearest
+pairs (x to x minus its lowest one bit), and so do broadcasts (x < 2^k to x + 2^k, k rising): a reduction and a
+broadcast of one level, in the same steps, meet no rank twice in the same direction, and both run at full rate.
 
-With one segment, l = ceil(lg g), u = ceil(lg m): all-reduce takes 2 (l + u) steps of M, in time ``2 (l + u) (alpha + M
-beta) + (l + u) M gamma``, and a rank sends at most (l + u) M; broadcast and reduce take half of that. Gather and
-scatter take l + u steps, in which the root moves (P - 1)/P M. All-gather takes 2 l + m - 1 steps: l messages with
-g - 1 blocks, m - 1 messages of g blocks and l messages of M. A barrier takes 2 l + u messages. With more segments a
-leader works in both levels at a time, the order in which its messages come decides, and no closed form is given.
+With l = ceil(lg g) and u = ceil(lg m), the root's leader (position 0 without a root) takes part in every step, and so
+the time on a crossbar is that of all steps: all-reduce min(2 S, S + 3) l + (S + 1) u of them, broadcast and reduce
+S (l + u), each ``alpha + M/S beta``; reductions add (l + u) M ``gamma``. That leader sends (l + u) M, the most, but in
+a reduce no rank sends more than M. Gather and scatter take l + u steps, in which the root moves (P - 1)/P M. All-gather takes 2 l + m - 1 steps: l messages with
+g - 1 blocks, m - 1 messages of g blocks, and in the last l of them everything but what their receivers gathered.
+A barrier takes 2 l + u steps.
 
 Open MPI, coll/han; Luo et al., "HAN: a hierarchical autotuned collective communication framework", Cluster 2020.
 """
@@ -34,7 +36,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Algorithm, Parameter
 from coppice.planners.algorithms.boxes import grouped
 from coppice.planners.algorithms.case import Case
@@ -129,10 +130,24 @@ def _up_broadcast(groups: _Groups) -> list[_Round]:
     ]
 
 
-def _low_broadcast(groups: _Groups, chunks: Chunks = _NOTHING) -> list[_Round]:
+def _low_broadcast(groups: _Groups) -> list[_Round]:
     every = range(groups.groups)
     return [
-        [_Message(groups.at(y, x), groups.at(y, to), chunks) for y in every for x, to in pairs]
+        [_Message(groups.at(y, x), groups.at(y, to), _NOTHING) for y in every for x, to in pairs]
+        for pairs in _outward(groups.members)
+    ]
+
+
+def _low_broadcast_of_all(groups: _Groups) -> list[_Round]:
+    """Every block but those that the receiver gathered before."""
+    everything = np.arange(groups.groups * groups.members)
+    return [
+        [
+            _Message(groups.at(y, x), groups.at(y, to), np.setdiff1d(everything, gathered))
+            for y in range(groups.groups)
+            for x, to in pairs
+            for gathered in (groups.blocks(y, to, min(to & -to, groups.members - to)),)
+        ]
         for pairs in _outward(groups.members)
     ]
 
@@ -178,29 +193,46 @@ def _up_ring(groups: _Groups) -> list[_Round]:
     ]
 
 
+def _up_scatter(groups: _Groups) -> list[_Round]:
+    return _backwards(_up_gather(groups))
+
+
+def _low_scatter(groups: _Groups) -> list[_Round]:
+    return _backwards(_low_gather(groups))
+
+
 def _backwards(rounds: list[_Round]) -> list[_Round]:
     """The same messages from the last to the first, from receiver to sender."""
     return [[_Message(m.dst, m.src, m.chunks) for m in messages] for messages in reversed(rounds)]
 
 
-def _tasks(case: Case, group: int) -> list[list[_Round]]:
+@dataclass(frozen=True)
+class _Task:
+    """A part of an operation that stays inside the groups (``low``) or between the leaders."""
+
+    low: bool
+    rounds: list[_Round]
+
+
+def _tasks(case: Case, group: int) -> list[_Task]:
     """The tasks of a collective, one after the other."""
     groups = _Groups(case, group)
     match case.collective:
         case Collective.ALL_REDUCE:
-            return [_low_reduce(groups), _up_reduce(groups), _up_broadcast(groups), _low_broadcast(groups)]
+            parts = [(True, _low_reduce), (False, _up_reduce), (False, _up_broadcast), (True, _low_broadcast)]
         case Collective.BROADCAST:
-            return [_up_broadcast(groups), _low_broadcast(groups)]
+            parts = [(False, _up_broadcast), (True, _low_broadcast)]
         case Collective.REDUCE:
-            return [_low_reduce(groups), _up_reduce(groups)]
+            parts = [(True, _low_reduce), (False, _up_reduce)]
         case Collective.ALL_GATHER:
-            return [_low_gather(groups), _up_ring(groups), _low_broadcast(groups, case.positions)]
+            parts = [(True, _low_gather), (False, _up_ring), (True, _low_broadcast_of_all)]
         case Collective.GATHER:
-            return [_low_gather(groups), _up_gather(groups)]
+            parts = [(True, _low_gather), (False, _up_gather)]
         case Collective.SCATTER:
-            return [_backwards(_up_gather(groups)), _backwards(_low_gather(groups))]
+            parts = [(False, _up_scatter), (True, _low_scatter)]
         case _:
-            return [_low_reduce(groups), _up_dissemination(groups), _low_broadcast(groups)]
+            parts = [(True, _low_reduce), (False, _up_dissemination), (True, _low_broadcast)]
+    return [_Task(low, rounds(groups)) for low, rounds in parts]
 
 
 def _segments(case: Case) -> int:
@@ -210,21 +242,24 @@ def _segments(case: Case) -> int:
 def _steps(case: Case, group: int) -> list[list[tuple[_Message, int]]]:
     """Messages of every step, with their segment."""
     tasks = _tasks(case, group)
-    rounds = max((len(task) for task in tasks), default=0)
     steps: list[list[tuple[_Message, int]]] = []
     for iteration in range(_segments(case) + len(tasks) - 1):
-        # The furthest segment first.
-        busy = [(task, iteration - number) for number, task in reversed(list(enumerate(tasks)))]
-        steps += [
-            [
-                (message, segment)
-                for task, segment in busy
-                if 0 <= segment < _segments(case) and number < len(task)
-                for message in task[number]
+        for low in (True, False):
+            busy = [
+                (task.rounds, iteration - number)
+                for number, task in enumerate(tasks)
+                if task.low is low and 0 <= iteration - number < _segments(case)
             ]
-            for number in range(rounds)
-        ]
-    return [step for step in steps if step]
+            steps += [
+                [
+                    (message, segment)
+                    for rounds, segment in busy
+                    if number < len(rounds)
+                    for message in rounds[number]
+                ]
+                for number in range(max((len(rounds) for rounds, _ in busy), default=0))
+            ]
+    return steps
 
 
 def _build(case: Case) -> Schedule:
@@ -238,13 +273,10 @@ def _build(case: Case) -> Schedule:
 
 
 def _cost(case: Case) -> Cost:
-    if _segments(case) > 1:
-        msg = "expected one segment: more of them contend for the leaders, simulate the schedule instead."
-        raise InputError(msg)
     case, group = grouped(case, case.number("group"))
     in_blocks = case.collective in (Collective.ALL_GATHER, Collective.GATHER, Collective.SCATTER)
     moved = 0 if case.collective is Collective.BARRIER else 1
-    clocks = Clocks(case.size, unit=case.size if in_blocks else 1)
+    clocks = Clocks(case.size, unit=case.size if in_blocks else _segments(case))
     for messages in _steps(case, group):
         clocks.step(
             (m.src, m.dst, len(m.chunks) if in_blocks else moved, moved if m.op is Op.REDUCE else 0)

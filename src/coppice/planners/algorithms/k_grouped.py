@@ -6,7 +6,7 @@ scatters k parts, and a ring all-gather completes them.
 
 Each half of (1) and of (3) takes k - 1 steps and (2) takes 2 (P/k - 1), together 4 (k - 1) + 2 (P/k - 1): 186 for
 P = 1024 and k = 16, where one ring needs 2046. The price is bytes: a master sends (k - 1)/k M in the reduce-scatter,
-as much in the scatter and in the all-gather, and 2 (P/k - 1) k/P M in between.
+as much in the scatter and in the all-gather, where it is sent nothing,, and 2 (P/k - 1) k/P M in between.
 
 Time on a crossbar: the steps above ``alpha``; ``4 (k - 1)/k + 2 (P/k - 1) k/P`` M ``beta``;
 ``(k - 1)/k + (P/k - 1) k/P`` M ``gamma``: the master takes part in every step.
@@ -48,19 +48,19 @@ def _build(case: Case) -> Schedule:
     for member in range(1, k):
         _part(moves, step, members[:, 0], members[:, member], member, k)
         step += 1
-    _ring(moves, members, step, Op.COPY)
+    _ring(moves, members, step, Op.COPY, whole_at_first=True)
     return moves.schedule()
 
 
-def _ring(moves: Moves, rings: np.ndarray, first_step: int, op: Op) -> int:
+def _ring(moves: Moves, rings: np.ndarray, first_step: int, op: Op, *, whole_at_first: bool = False) -> int:
     """Reduce-scatter or all-gather around every row of ``rings``; the step after it.
 
-    Either begins or ends with part j at member j.
+    Either begins or ends with part j at member j. A first member that has everything already is sent nothing.
     """
     size = int(rings.shape[1])
     lag = 1 if op is Op.REDUCE else 0
     for step in range(size - 1):
-        for member in range(size):
+        for member in range(size - whole_at_first):
             part = (member - lag - step) % size
             _part(moves, first_step + step, rings[:, member], rings[:, (member + 1) % size], part, size, op)
     return first_step + size - 1
