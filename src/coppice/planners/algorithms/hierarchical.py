@@ -20,9 +20,9 @@ broadcast of one level, in the same steps, meet no rank twice in the same direct
 With l = ceil(lg g) and u = ceil(lg m), the root's leader (position 0 without a root) takes part in every step, and so
 the time on a crossbar is that of all steps: all-reduce min(2 S, S + 3) l + (S + 1) u of them, broadcast and reduce
 S (l + u), each ``alpha + M/S beta``; reductions add (l + u) M ``gamma``. That leader sends (l + u) M, the most, but in
-a reduce no rank sends more than M. Gather and scatter take l + u steps, in which the root moves (P - 1)/P M. All-gather takes 2 l + m - 1 steps: l messages with
-g - 1 blocks, m - 1 messages of g blocks, and in the last l of them everything but what their receivers gathered.
-A barrier takes 2 l + u steps.
+a reduce no rank sends more than M. Gather and scatter take l + u steps, in which the root moves (P - 1)/P M. All-gather
+takes 2 l + m - 1 steps: l messages with g - 1 blocks, m - 1 messages of g blocks, and in the last l of them everything
+but what their receivers gathered. A barrier takes 2 l + u steps.
 
 Open MPI, coll/han; Luo et al., "HAN: a hierarchical autotuned collective communication framework", Cluster 2020.
 """
