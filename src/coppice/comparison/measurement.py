@@ -25,8 +25,10 @@ from coppice.simulation.timeline import Timeline
 
 __all__ = ["Job", "Measurement", "faster", "measure", "packed"]
 
+MOST_SEGMENTS = 1024
 PATIENCE = 2
-"""Doublings without gain after which no further ones are tried."""
+WORTH = 0.005
+"""A parameter is doubled up to this value, or until so many doublings in a row save less than this share of time."""
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -188,12 +190,12 @@ def _best(bodies: Bodies, size_bytes: int, model: Model) -> _Found:
     while True:
         body = bodies.body(value)
         found = _found(body, bodies.parameters(value), size_bytes, model)
-        if best is None or faster(found.timeline.time_us, best.timeline.time_us):
-            best, idle = found, 0
-        else:
-            idle += 1
+        idle = 0 if best is None or _time(found) < _time(best) * (1 - WORTH) else idle + 1
+        if best is None or faster(_time(found), _time(best)):
+            best = found
         value *= 2
-        if bodies.candidate.doubled is None or idle == PATIENCE or most_pieces(body, size_bytes) < 2:
+        done = bodies.candidate.doubled is None or idle == PATIENCE or value > MOST_SEGMENTS
+        if done or most_pieces(body, size_bytes) < 2:
             return best
 
 
