@@ -1,8 +1,9 @@
 // Which messages may start: dependencies that are met and engines that are free. Shared by all ways to share links.
 //
-// A message that lacks an engine is *watched* at one engine that it lacks. When that engine is freed it starts, or, if
-// its other engine is busy, moves there. So each engine looks only at what it could start itself, and a greedy choice in
-// the order of ids over all messages comes down to merging the watched ones of the engines just freed.
+// Messages that need the same engines form a *line*, in the order of ids, of which only the first matters. A line that
+// lacks an engine is watched at one engine that it lacks. When that engine is freed its first message starts, or, if the
+// other engine is busy, the line moves there. So each engine looks only at what it could start itself, and a greedy choice
+// in the order of ids over all messages comes down to merging the lines watched at the engines just freed.
 #pragma once
 
 #include <vector>
@@ -43,28 +44,40 @@ class Starts {
 
  private:
   struct Candidate {
-    Message message;
-    std::int32_t engine;  // where it is watched, or -1 where it has just become ready
+    Message message;      // the first of its line
+    std::int32_t line;    // -1: the message needs no engine
+    std::int32_t engine;  // engine that was freed, or -1
+    bool is_watched;      // the line is watched there
     bool operator>(const Candidate& other) const { return message > other.message; }
+  };
+  struct Watched {
+    Message message;  // the first of the line when it came here
+    std::int32_t line;
+    bool operator>(const Watched& other) const { return message > other.message; }
+  };
+  struct Line {
+    std::int32_t send_engine, receive_engine;  // -1: none
+    std::int32_t watched_at = -1;              // engine
+    Message shown = -1;                        // the message under which it is watched
+    bool is_fresh = false;                     // it got longer at this dispatch
+    std::vector<Message> waiting;              // a heap, least id on top
   };
 
   void pass(std::int32_t gate, Message by);
   void settle(Message m, Message by, double tail = -1);
   void release(std::int32_t engine, Message by);
-  void watch(std::int32_t engine, Message m);
-  Message unwatch(std::int32_t engine);
-  void offer(std::int32_t engine);
-  std::int32_t lacking(Message m) const;
-  std::int32_t send_engine(Message m) const { return limits_send_ ? fabric_.sender[traffic_.route[m]] : -1; }
-  std::int32_t receive_engine(Message m) const {
-    std::int32_t gpu = limits_receive_ ? fabric_.receiver[traffic_.route[m]] : -1;
-    return gpu < 0 ? -1 : gpu + fabric_.num_gpus;
-  }
+  void form_lines(const SimulatorOptions& options);
+  void line_up(const std::vector<Message>& messages);
+  void offer(Candidate candidate);
+  void watch(std::int32_t line, std::int32_t engine);
+  void offer_watched(std::int32_t engine);
+  void watch_or_offer(std::int32_t line, std::int32_t freed);
+  std::int32_t lacking(const Line& line) const;
+  std::int32_t line_of(Message m) const { return line_of_route_.empty() ? -1 : line_of_route_[traffic_.route[m]]; }
 
   const Traffic& traffic_;
   const Fabric& fabric_;
   Simulation& out_;
-  bool limits_send_, limits_receive_;
   std::vector<std::int32_t> waits_;         // per message: gates and messages that it still waits for
   std::vector<std::int32_t> gate_missing_;  // per gate: members that have not passed
   std::vector<double> gate_tail_;           // per gate: when the last byte of what streams through it comes; or empty
@@ -74,11 +87,15 @@ class Starts {
   std::vector<Message> waiters_;
   std::vector<std::int32_t> free_;          // per engine (senders, then receivers): how many are free
   std::vector<Message> freed_by_;           // per engine: the message that last left it
-  std::vector<std::vector<Message>> watched_;  // per engine: a heap, least message on top
+  std::vector<std::int32_t> line_of_route_;  // -1 where no engine is needed; empty: nowhere
+  std::vector<Line> lines_;
+  std::vector<std::vector<Watched>> watched_;  // per engine: a heap; entries whose line has moved or changed are stale
   std::vector<std::uint8_t> is_freed_;
   std::vector<std::int32_t> freed_;         // engines freed since the last dispatch
   std::vector<Message> ready_;              // messages that became ready since then
-  std::vector<Candidate> candidates_;       // scratch of dispatch
+  std::vector<Message> fresh_;              // scratch of dispatch: those of them that may start now,
+  std::vector<std::int32_t> fresh_lines_;   //   and the lines that they join
+  std::vector<Candidate> candidates_;       // scratch of dispatch: a heap, least id on top
 };
 
 }  // namespace coppice

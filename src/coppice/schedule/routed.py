@@ -32,11 +32,15 @@ def routed(schedule: Schedule, *, relay_gpus: bool = False, seed: int = 0) -> Sc
     first_of_slot = np.searchsorted(schedule.chunk_slot, schedule.chunk_slot)
     channel = np.arange(schedule.num_chunks) - first_of_slot
     chunk = schedule.chunk[open_rows]
-    wanted = np.stack([schedule.src[open_rows], schedule.dst[open_rows], channel[chunk]], axis=1)
-    # Sorted by receiver, as the router searches once for each.
-    keys, row_of = np.unique(wanted[:, [1, 0, 2]], axis=0, return_inverse=True)
+    # Sorted by receiver, as the router searches once for each. Pairs are numbered, so that no key leaves 64 bits.
+    ranks, channels = schedule.topology.num_ranks, int(channel.max()) + 1
+    pair = schedule.dst[open_rows].astype(np.int64) * ranks + schedule.src[open_rows]
+    pairs, pair_of = np.unique(pair, return_inverse=True)
+    keys, row_of = np.unique(pair_of * channels + channel[chunk], return_inverse=True)
+    receiver, sender = np.divmod(pairs[keys // channels], ranks)
+    wanted = zip(receiver.tolist(), sender.tolist(), (keys % channels).tolist(), strict=True)
     router = Router(schedule.topology, relay_gpus=relay_gpus, seed=seed)
-    routes = [router.path(src, dst, channel=number) for dst, src, number in keys.tolist()]
+    routes = [router.path(src, dst, channel=number) for dst, src, number in wanted]
     path = schedule.path.copy()
     path[open_rows] = len(schedule.path_start) - 1 + row_of.reshape(-1)
     ends = schedule.path_start[-1] + np.cumsum([len(route) for route in routes])

@@ -29,6 +29,9 @@ from coppice.topology.model import Topology
 
 __all__ = ["Messages", "Routes", "messages_of"]
 
+_DENSE = 8
+"""Tables of numbers are used instead of sorting where they have at most so many entries per row."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Routes:
@@ -257,11 +260,15 @@ def _grouped(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     if not len(rows) or schedule.step[0] < 0:
         return rows, rows
     key = schedule.step * np.int64(len(schedule.path_start)) + schedule.path
-    _, first, group = np.unique(key, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    return place[group.reshape(-1)], first[order]
+    if int(key.max()) < _DENSE * len(key):
+        first_row = np.empty(int(key.max()) + 1, dtype=np.int64)
+        first_row[key[::-1]] = rows[::-1]  # of several rows with one key the last to be written is the first
+        first_row = first_row[key]
+    else:
+        _, first, group = np.unique(key, return_index=True, return_inverse=True)
+        first_row = first[group.reshape(-1)]
+    opens = first_row == rows
+    return (np.cumsum(opens) - 1)[first_row], np.flatnonzero(opens)
 
 
 def _summed(values: NDArray[np.int64], group: NDArray[np.int64], count: int) -> NDArray[np.int64]:

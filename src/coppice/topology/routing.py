@@ -15,7 +15,7 @@ networks that spread every flow evenly.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology
@@ -32,6 +32,7 @@ class _Tree:
 
     hops: list[int]
     width: list[int]
+    nearer: dict[tuple[int, int], list[int]] = field(default_factory=dict)  # (node, bottleneck): next nodes
 
 
 class Router:
@@ -141,14 +142,20 @@ class Router:
 
     def _nearer(self, tree: _Tree, here: int, dst: int, wanted: int, *, relayed: bool) -> list[int]:
         """Next nodes from ``here`` on paths of fewest hops that keep the bottleneck ``wanted``, in id order."""
+        known = tree.nearer.get((here, wanted))
+        if known is not None:
+            return known
         nearer = tree.hops[here] - 1
-        return [
+        found = [
             v
             for v, capacity in self._out[here]
             if tree.hops[v] == nearer
             and (v == dst or relayed or self._forwards[v])
             and min(capacity, tree.width[v]) >= wanted
         ]
+        if self._forwards[here]:  # a large switch is asked about once for every source
+            tree.nearer[here, wanted] = found
+        return found
 
     def _tree(self, dst: int, *, through_gpus: bool) -> _Tree:
         key = (dst, through_gpus)
