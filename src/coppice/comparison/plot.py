@@ -196,8 +196,8 @@ def _label(comparison: Comparison, figure: Figure, time: Axes, rate: Axes, band:
     band.set_xlabel("size M (bytes)")
     handles = dict(zip(*reversed(time.get_legend_handles_labels()), strict=True))
     winners = [found.algorithm for found in comparison.ranges]
-    # The others stand in the order in which their lines end at the right.
-    last = [row.algorithm for row in reversed(comparison.fastest_first(comparison.sizes[-1]))]
+    # The others stand in the order in which their bandwidths end at the right.
+    last = [row.algorithm for row in comparison.fastest_first(comparison.sizes[-1])]
     names = list(dict.fromkeys((LIMIT, *winners, *last, *handles)))
     figure.legend(
         [handles[name] for name in names],
