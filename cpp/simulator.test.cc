@@ -157,6 +157,14 @@ TEST(simulator_engines_serve_by_id_and_pass_over_who_lacks_the_other_one) {
   CHECK_EQ(found.reason[1], static_cast<std::int8_t>(Cause::kEngine));
 }
 
+TEST(simulator_several_engines_freed_at_once_serve_several_lines) {
+  World world;
+  world.options.send_engines = 2;
+  world.options.receive_engines = 4;
+  for (std::int32_t to : {1, 2, 3, 1}) world.message(world.path(0, to, {world.link(1)}), 4);
+  CHECK((world.fifo().start == Times{0, 0, 4, 4}));
+}
+
 TEST(simulator_adding_keeps_the_receiver) {
   World world;
   world.options.send_engines = world.options.receive_engines = 1;
