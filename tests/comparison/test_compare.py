@@ -6,17 +6,19 @@ import json
 import multiprocessing
 import time
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from comparison.cases import star
-from coppice import Collective, InputError, Problem
+from coppice import Collective, InputError, Problem, bound
 from coppice.comparison import Comparison, compare
+from coppice.comparison.bodies import Bodies, most_pieces
 from coppice.comparison.candidates import Candidate, candidates
 from coppice.comparison.measurement import Job, measure, packed
 from coppice.comparison.pool import local_processes
-from coppice.simulation import Model, Sharing
+from coppice.simulation import Model, Sharing, simulate
 from coppice.topology.presets import preset
 
 SIZES = (2**10, 2**20)
@@ -194,12 +196,17 @@ def test_bad_input_is_refused(options: dict[str, Any], words: str) -> None:
         compare(star(), **given)
 
 
-def test_processes_are_gone_after_a_failure() -> None:
+@pytest.mark.timeout(120)
+def test_processes_are_gone_after_a_failure(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    work = f"import pathlib, time; pathlib.Path({str(started)!r}).touch(); time.sleep(3600)"
+
     def use_and_fail() -> None:
         with local_processes(1) as pool:
-            pool.submit(int).result()
+            pool.submit(exec, work)
+            while not started.exists():
+                time.sleep(0.01)
             assert multiprocessing.active_children()
-            pool.submit(time.sleep, 60)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -224,3 +231,30 @@ def test_switches_help_only_where_they_may() -> None:
         assert helped.share_of_limit(row) <= 1
     with pytest.raises(InputError):
         compare(star(4, Collective.ALL_TO_ALL), [1024], in_network=True, jobs=1)
+
+
+def test_work_on_many_ranks_is_cut_smaller() -> None:
+    calls: list[tuple[int, int, str]] = []
+    many = star(300, Collective.BROADCAST, root=0)
+    compare(
+        many,
+        [2**k for k in range(10, 20)],
+        algorithms=["binomial"],
+        order="rank",
+        jobs=1,
+        on_progress=lambda *call: calls.append(call),
+    )
+    variants = len(candidates(many, ["binomial"], order="rank"))
+    assert len(calls) == calls[-1][1] == 3 * variants
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "mi250"])
+def test_search_for_pieces_finds_the_best_power_of_two(name: str) -> None:
+    problem = Problem(topology=preset(name, boxes=2), collective=Collective.REDUCE_SCATTER)
+    sizes = [2**k for k in range(16, 29, 4)]
+    found = compare(problem, sizes, algorithms=["forest"], jobs=1)
+    body = Bodies(problem, Candidate(algorithm="forest"), bound(problem)).body(1)
+    for size in sizes:
+        most = most_pieces(body, size)
+        times = {2**k: simulate(body, size, pieces=2**k).time_us for k in range(most.bit_length())}
+        assert found.times["forest"][size].time_us == pytest.approx(min(times.values()), rel=1e-6), times

@@ -62,6 +62,16 @@ def test_one_algorithm_has_no_rival() -> None:
     assert only.text == "1K..1M ring (100% of the limit at 1M)"
 
 
+def test_rival_is_the_winner_of_the_next_range_and_not_the_second_best() -> None:
+    a = line("a", {K: 1.0, M: 90.0}, chain=1)
+    b = line("b", {K: 9.0, M: 10.0}, chain=9)
+    c = line("c", {K: 2.0, M: 80.0}, chain=2)
+    assert [(each.algorithm, each.rival) for each in found({"a": a, "b": b, "c": c})] == [
+        ("a", "b"),
+        ("b", "a"),
+    ]
+
+
 def test_sizes_at_which_nothing_applies_are_left_out() -> None:
     times = {"ring": line("ring", {K: 4.0})}
     (only,) = ranges([512, K, M], times, limit_us=lambda _: 1.0, overhead_us=1.0)

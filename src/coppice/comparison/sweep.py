@@ -26,6 +26,10 @@ __all__ = ["compare"]
 SMALL = 20_000
 """Up to this many ranks x ranks x candidates x sizes the work is done before processes have started."""
 
+MANY_RANKS = 256
+FEW_SIZES = 4
+"""From more ranks than that on, a job has so many sizes only: less is lost when it is interrupted."""
+
 
 def compare(
     problem: Problem,
@@ -134,11 +138,13 @@ def _work(
     file: ResultsFile,
     model: Model,
 ) -> list[Job]:
-    """What the results file does not hold yet: a job for each candidate."""
+    """What the results file does not hold yet: a job for each candidate, several where a job would take minutes."""
     data = packed(problem)
     found = []
+    together = len(sizes) if problem.topology.num_ranks <= MANY_RANKS else FEW_SIZES
     for position, candidate in enumerate(tried):
-        open_keys = {size: keys[position, size] for size in sizes if keys[position, size] not in file.known}
-        if open_keys:
+        missing = [size for size in sizes if keys[position, size] not in file.known]
+        for first in range(0, len(missing), together):
+            open_keys = {size: keys[position, size] for size in missing[first : first + together]}
             found.append(Job(problem=data, candidate=candidate, keys=open_keys, model=model))
     return found
