@@ -43,7 +43,7 @@ def local_processes(workers: int) -> Iterator[Executor]:
         yield pool
     except BaseException:
         for child in set(multiprocessing.active_children()) - others:
-            pass
+            child.terminate()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
