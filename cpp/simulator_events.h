@@ -7,8 +7,18 @@
 namespace coppice {
 
 /// What happens to a message (kFree: to a link); of simultaneous events those come first that let others start, and a
-/// link that is free looks at all that have come to it.
-enum class EventKind : std::uint8_t { kArrived = 0, kDone = 1, kDrained = 2, kStream = 3, kDue = 4, kHead = 5, kFree = 6 };
+/// link that is free looks at all that have come to it. The head of a message without bytes comes early: the message may
+/// arrive at the same instant.
+enum class EventKind : std::uint8_t {
+  kArrived = 0,
+  kDone = 1,
+  kDrained = 2,
+  kStream = 3,
+  kDue = 4,
+  kEmptyHead = 5,
+  kHead = 6,
+  kFree = 7,
+};
 
 struct Event {
   double time;

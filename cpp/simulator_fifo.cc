@@ -95,7 +95,7 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
       if (starts_.at_switch(m)) events_.push(Event(begin + latency_[link], EventKind::kStream, m));
       return events_.push(Event(tail, EventKind::kArrived, m));
     }
-    events_.push(Event(options_.store_and_forward ? tail : begin + latency_[link], EventKind::kHead, m));
+    events_.push(Event(options_.store_and_forward ? tail : begin + latency_[link], head_of(m), m));
   }
 
   std::vector<double> free_;             // per link: end of the last message on it

@@ -48,6 +48,8 @@ class SimulatorLoop {
     for (double overhead : fabric.overhead) overhead_.push_back(on_grid(overhead));
   }
 
+  EventKind head_of(Message m) const { return traffic_.bytes[m] == 0 ? EventKind::kEmptyHead : EventKind::kHead; }
+
   const Traffic& traffic_;
   const Fabric& fabric_;
   const SimulatorOptions& options_;
@@ -68,7 +70,7 @@ class SimulatorLoop {
         [&](Message m) {
           const std::int32_t route = traffic_.route[m];
           const bool crosses = fabric_.route_start[route] < fabric_.route_start[route + 1];
-          events_.push(Event(now_ + overhead_[route], crosses ? EventKind::kHead : EventKind::kArrived, m));
+          events_.push(Event(now_ + overhead_[route], crosses ? head_of(m) : EventKind::kArrived, m));
         },
         [&](Message m, double due) { events_.push(Event(due, EventKind::kDue, m)); });
   }
@@ -76,6 +78,7 @@ class SimulatorLoop {
   void handle(const Event& event) {
     const Message m = event.message();
     switch (event.kind()) {
+      case EventKind::kEmptyHead:
       case EventKind::kHead:
         return network().head(m);
       case EventKind::kFree:

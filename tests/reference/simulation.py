@@ -20,7 +20,7 @@ from coppice.simulation import Model, Sharing
 __all__ = ["Message", "messages_of", "simulated"]
 
 GRID = 2.0**-20
-ARRIVED, DONE, DRAINED, HEAD, FREE = range(5)
+ARRIVED, DONE, DRAINED, EMPTY_HEAD, HEAD, FREE = range(6)
 
 
 def on_grid(ns: float) -> float:
@@ -108,6 +108,9 @@ class Machine:
     def at(self, time: float, kind: int, message: Message) -> None:
         heapq.heappush(self.events, (time, kind, message.number))
 
+    def head_at(self, time: float, message: Message) -> None:
+        self.at(time, HEAD if message.bytes else EMPTY_HEAD, message)
+
     def duration(self, amount: int, link: tuple[int, int]) -> float:
         return on_grid(amount / float(self.rate[link]))
 
@@ -149,7 +152,7 @@ def simulated(schedule: Schedule, size_bytes: int, model: Model, *, pieces: int 
             network.free_link(number, now)
             continue
         message = messages[number]
-        if kind == HEAD:
+        if kind in (EMPTY_HEAD, HEAD):
             network.head(message, now)
         elif kind == DRAINED:
             network.drained(message, now)
@@ -169,7 +172,7 @@ def starting(machine: Machine, messages: list[Message], now: float) -> Iterator[
             message.start = now
             machine.sending[message.src] += 1
             machine.receiving[message.dst] += 1
-            machine.at(now + machine.overhead, HEAD, message)
+            machine.head_at(now + machine.overhead, message)
             yield message
 
 
@@ -210,9 +213,9 @@ class FifoNetwork:
         if len(message.hops) == len(message.links):
             machine.at(self.tail[message], ARRIVED, message)
         elif machine.model.store_and_forward:
-            machine.at(self.tail[message], HEAD, message)
+            machine.head_at(self.tail[message], message)
         else:
-            machine.at(now + machine.latency[link], HEAD, message)
+            machine.head_at(now + machine.latency[link], message)
 
     def drained(self, message: Message, now: float) -> None:
         raise NotImplementedError

@@ -84,12 +84,21 @@ def test_verified_everywhere(entry: Algorithm) -> None:
 REDUNDANT: dict[str, str] = {
     "scatter-allgather": "the all-gather is run by all, also by the root and the inner ranks of the scatter",
     "scatter-ring-allgather": "likewise",
+    "linear": "the whole buffer comes back from the root, the receiver's own block included",
+    "gather-broadcast": "likewise",
+    "recexch-doubling": "folded ranks get the whole buffer back, their own blocks included",
+    "recexch-halving": "likewise",
 }
+
+
+# What costs no sum of messages at some numbers of ranks, and why.
+UNSTATED = {"recursive-multiplying": "leaders with different numbers of buffers to add wait for each other"}
 
 
 @pytest.mark.parametrize("entry", [param for param in EVERY if param.values[0].cost is not None])
 def test_cost_is_what_the_simulation_takes(entry: Algorithm) -> None:
     assert entry.cost is not None
+    stated = 0
     for ranks in RANKS:
         for root in roots_of(entry, ranks):
             for given in variants(entry):
@@ -98,8 +107,13 @@ def test_cost_is_what_the_simulation_takes(entry: Algorithm) -> None:
                     continue
                 body = make(entry, case)
                 assert isinstance(body, Schedule)
-                cost = entry.cost(case)
                 where = (ranks, root, given)
+                try:
+                    cost = entry.cost(case)
+                except InputError as unknown:
+                    assert entry.name in UNSTATED, (*where, unknown)
+                    continue
+                stated += 1
                 assert cost.steps == len(np.unique(body.step)), where
                 for size, alpha_us in SETTINGS[: 1 if entry.collective is Collective.BARRIER else None]:
                     wanted = cost.time_us(
@@ -117,11 +131,14 @@ def test_cost_is_what_the_simulation_takes(entry: Algorithm) -> None:
                     took = simulate(body, size, model=model).time_us
                     assert took == pytest.approx(float(wanted), rel=1e-7, abs=1e-9), (*where, size, alpha_us)
                 assert cost.sent == _most_sent(body), where
+    assert stated
 
 
 def _most_sent(schedule: Schedule) -> Fraction:
     """Most bytes that a rank sends, as a share of M, counted from the rows."""
     weight = int(schedule.slot_weight.sum())
+    if schedule.collective is Collective.ALL_TO_ALL:  # M is what one rank has to send
+        weight //= schedule.topology.num_ranks
     if not weight or not schedule.num_transfers:
         return Fraction(0)
     parts = np.bincount(
