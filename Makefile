@@ -22,7 +22,7 @@ help:
 	@echo "make test-slow  the tests marked slow"
 	@echo "make bench      the tables of benchmarks/ (minutes)"
 	@echo "make bench-cpp  the core's own times against their goals"
-	@echo "make docs       regenerate the generated pages of docs/"
+	@echo "make docs       regenerate the generated pages of docs/ (minutes: eight clusters are compared)"
 	@echo "make wheel      a wheel in dist/"
 
 $(BIN)/python:
@@ -74,6 +74,7 @@ test: setup lint test-cpp test-python
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/clusters.py
 
 build/%.perf: cpp/%.perf.cc $(CORE_SOURCES) $(wildcard cpp/*.h)
 	@mkdir -p $(@D)
@@ -84,6 +85,7 @@ bench-cpp: $(patsubst cpp/%.cc,build/%,$(wildcard cpp/*.perf.cc))
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/forest.py
+	$(BIN)/python benchmarks/simulator.py
 
 wheel: $(BIN)/python
 	$(PIP) install -q build

@@ -4,6 +4,8 @@
     bound(problem)    the exact optimum and the cut that sets it
     plan(problem)     a plan that attains it, verified, with its figures
     verify(plan)      check a plan against its topology, independent of any planner
+    simulate(body, size_bytes)    a timeline of its forest or schedule at a size
+    compare(problem, sizes)       every algorithm at every size, beside the limits
 
 Importing this package loads nothing else: every name comes with its module, when it is first used. Topologies and
 plans bring NumPy and msgspec; the rest comes with what needs it.
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
     from coppice.bounds import bound
     from coppice.bounds.result import Bound, Problem
     from coppice.collectives import Collective
+    from coppice.comparison import compare
     from coppice.errors import CheckError, CoppiceError, InputError, MissingExtraError, UnreachableError
     from coppice.planners.planning import plan
     from coppice.schedule.plan_file import read_plan, write_plan
     from coppice.schedule.verify import verify
+    from coppice.simulation import simulate
     from coppice.topology import resolve as load
     from coppice.topology.model import Topology
 
@@ -39,9 +43,11 @@ __all__ = [
     "UnreachableError",
     "__version__",
     "bound",
+    "compare",
     "load",
     "plan",
     "read_plan",
+    "simulate",
     "verify",
     "write_plan",
 ]
@@ -57,8 +63,10 @@ _LAZY = {
     "Topology": ("coppice.topology.model", "Topology"),
     "UnreachableError": ("coppice.errors", "UnreachableError"),
     "bound": ("coppice.bounds", "bound"),
+    "compare": ("coppice.comparison", "compare"),
     "load": ("coppice.topology", "resolve"),
     "plan": ("coppice.planners.planning", "plan"),
+    "simulate": ("coppice.simulation", "simulate"),
     "read_plan": ("coppice.schedule.plan_file", "read_plan"),
     "verify": ("coppice.schedule.verify", "verify"),
     "write_plan": ("coppice.schedule.plan_file", "write_plan"),

@@ -61,7 +61,7 @@ def find_symmetry(
 ]: ...
 def simulate_messages(
     route: NDArray[np.int32],
-    bytes: NDArray[np.int64],
+    bytes: NDArray[np.int64],  # noqa: A002
     added: NDArray[np.int64],
     wave: NDArray[np.int32],
     job: NDArray[np.int32],

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Run
 
+from cli.conftest import Run
 from coppice.collectives import Collective
 
 
@@ -97,3 +97,14 @@ def test_details_of_one(run: Run) -> None:
     assert shown.code == 0
     assert "Patarasuk" in shown.out
     assert run("algorithms", "nonsense").code == 2
+
+
+def test_an_algorithm_that_needs_switches_is_measured_by_what_they_can_do(run: Run) -> None:
+    """NVLS adds and copies in the switch: faster than any plan between ranks, and optimal with that help."""
+    found = run("plan", "dgx-h100", "-c", "all_reduce", "-a", "nvls", "--json").json
+    assert found["planned_inv_rate"] == "1/450"
+    assert found["optimal"] is True
+    assert run("plan", "dgx-h100", "-c", "all_reduce", "--json").json["planned_inv_rate"] == "7/1800"
+    refused = run("plan", "dgx-a100", "-c", "all_reduce", "-a", "nvls")
+    assert refused.code == 2
+    assert "needs a switch with multicast and aggregate" in refused.err

@@ -16,8 +16,11 @@ from typer.core import TyperGroup
 import coppice
 from coppice.cli.algorithms import algorithms
 from coppice.cli.bound import bound
+from coppice.cli.compare import compare
 from coppice.cli.explain import explain
 from coppice.cli.plan import plan
+from coppice.cli.select import select
+from coppice.cli.simulate import simulate
 from coppice.cli.topology import app as topology
 from coppice.cli.verify import verify
 from coppice.errors import CheckError, CoppiceError
@@ -102,6 +105,9 @@ def coppice_command(
       coppice plan dgx-a100 --boxes 2 --collective all_reduce -o plan.json
       coppice verify plan.json
       coppice explain plan.json
+      coppice simulate plan.json --size 1M
+      coppice compare dgx-h100 --boxes 4 --collective all_reduce --sizes 1K:4G
+      coppice select --library nccl dgx-h100 --boxes 4 --collective all_reduce --size 1M --why
     """  # noqa: D301 (\b is for the help formatter)
 
 
@@ -111,6 +117,9 @@ app.command("plan")(plan)
 app.command("algorithms")(algorithms)
 app.command("verify")(verify)
 app.command("explain")(explain)
+app.command("simulate")(simulate)
+app.command("compare")(compare)
+app.command("select")(select)
 
 
 def main() -> None:

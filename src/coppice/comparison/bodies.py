@@ -99,8 +99,7 @@ def _ready(body: Forest | Schedule) -> Forest | Schedule:
     Trees that branch at switches stay as they are.
     """
     if isinstance(body, Forest):
-        rank = body.topology.rank
-        if (rank[body.edge_src] < 0).any() or (rank[body.edge_dst] < 0).any():
+        if body.branches_at_switches:
             return body
         body = lower(body)
     return routed(body)

@@ -228,10 +228,12 @@ def plan(
     watch = Stopwatch(on_stage)
     with watch.stage("bound", "computing the bound"):
         plain = bound(problem)
-        found = in_network_optimum(plain) if choice.in_network else plain
     with watch.stage("plan", "planning"):
         made = make_body(problem, choice, plain)
         body = made.body
+    with watch.stage("bound", "computing the bound"):
+        helped = isinstance(body, Forest) and body.branches_at_switches
+        found = in_network_optimum(plain) if helped or choice.in_network else plain
     peak = peak_rss_bytes()
     with watch.stage("verify", "verifying the plan"):
         planned = _plan(problem, made, found, choice.algorithm)

@@ -90,6 +90,12 @@ class Forest:
         """Tree of each edge."""
         return np.repeat(np.arange(self.num_trees, dtype=np.int32), np.diff(self.tree_start))
 
+    @cached_property
+    def branches_at_switches(self) -> bool:
+        """Some tree begins, ends or branches at a switch, which then copies or adds."""
+        rank = self.topology.rank
+        return any(bool((rank[ends] < 0).any()) for ends in (self.tree_root, self.edge_src, self.edge_dst))
+
     def phase_weight(self, phase: Phase) -> int:
         """Sum of the weights of the trees of one phase, images included (0 where the phase has no trees)."""
         weights: list[int] = self.tree_weight[self.tree_phase == phase].tolist()

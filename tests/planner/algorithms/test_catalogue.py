@@ -110,8 +110,9 @@ def test_cost_is_what_the_simulation_takes(entry: Algorithm) -> None:
                 where = (ranks, root, given)
                 try:
                     cost = entry.cost(case)
-                except InputError as unknown:
-                    assert entry.name in UNSTATED, (*where, unknown)
+                except InputError:
+                    if entry.name not in UNSTATED:
+                        raise
                     continue
                 stated += 1
                 assert cost.steps == len(np.unique(body.step)), where
