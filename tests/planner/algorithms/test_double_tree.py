@@ -10,8 +10,11 @@ import pytest
 
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
+from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.binary_trees import depths, pair_of_trees, rooted_pair, two_colours
-from coppice.planners.algorithms.catalogue import case_of, find
+from coppice.planners.algorithms.catalogue import case_of, find, make
+from coppice.schedule.schedule import Schedule
+from coppice.schedule.verify import verify_schedule
 from coppice.topology.presets import preset
 from planner.algorithms.crossbar import RANKS, check_cost, made, verified
 
@@ -95,3 +98,20 @@ def test_many_segments_come_near_the_bound() -> None:
 def test_on_boxes_with_one_network_switch() -> None:
     body = made("double-binary-tree", Collective.ALL_REDUCE, preset("mi250", boxes=2), segments=2)
     verified(body)
+
+
+def test_among_boxes_the_vertices_are_boxes() -> None:
+    """Across rails only partners on one rail exchange: trees of ranks have no routes there, trees of boxes do."""
+    problem = Problem(topology=preset("dgx-h100", boxes=4), collective=Collective.ALL_REDUCE)
+    entry = find("double-binary-tree", Collective.ALL_REDUCE)
+    body = make(entry, case_of(entry, problem))
+    assert isinstance(body, Schedule)
+    assert verify_schedule(body).ok
+    with pytest.raises(UnreachableError):
+        make(entry, case_of(entry, problem, {"layout": "flat"}))
+    with pytest.raises(InputError, match="depends on the topology"):
+        entry.cost(case_of(entry, problem))  # type: ignore[misc]
+    single = Problem(topology=preset("star", gpus=8), collective=Collective.ALL_REDUCE)
+    refused = entry.refusal(case_of(entry, single, {"layout": "boxes"}))
+    assert refused is not None
+    assert "needs equal boxes" in refused

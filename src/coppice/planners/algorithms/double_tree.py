@@ -11,6 +11,9 @@ M/(2 S), all-reduce twice that. On a crossbar the longest chain runs through all
 ``alpha + M/(2 S) beta``, and ``M/(2 S) gamma`` where it adds. For large S that tends to M ``beta``, or 2 M ``beta`` for
 all-reduce, as for a ring, with far fewer messages. A rank sends at most M, for all-reduce 2 M.
 
+An all-reduce among equal boxes takes the boxes as the vertices of the trees, as NCCL does (:mod:`.nccl_tree`), unless
+``layout=flat`` asks for ranks.
+
 Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing
 2009; the trees of the all-reduce are those of NCCL, whose kernels serve both children at once (``nccl-tree``).
 """
@@ -24,12 +27,15 @@ from operator import itemgetter
 import numpy as np
 
 from coppice.collectives import Collective
+from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Algorithm, Parameter
 from coppice.planners.algorithms.binary_trees import depths, pair_of_trees, rooted_pair, two_colours
+from coppice.planners.algorithms.boxes import equal_boxes
 from coppice.planners.algorithms.case import Case
 from coppice.planners.algorithms.clocks import Clocks
 from coppice.planners.algorithms.cost import Cost
 from coppice.planners.algorithms.moves import Moves, whole
+from coppice.planners.algorithms.nccl_tree import boxed_trees
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["ALGORITHMS"]
@@ -83,6 +89,8 @@ def _messages(case: Case) -> list[tuple[int, int, int, int, Op]]:
 
 
 def _build(case: Case) -> Schedule:
+    if _boxed(case):
+        return boxed_trees(case, segments=case.number("segments"))
     moves = Moves(case, whole(case, 2 * case.number("segments")))
     messages = _messages(case)
     for op in (Op.REDUCE, Op.COPY):
@@ -93,12 +101,38 @@ def _build(case: Case) -> Schedule:
     return moves.schedule()
 
 
+def _boxed(case: Case) -> bool:
+    layout = case.parameters.get("layout", "flat")
+    return layout == "boxes" or (layout == "auto" and equal_boxes(case.topology) is not None)
+
+
+def _needs(case: Case) -> str | None:
+    if case.parameters.get("layout") == "boxes" and equal_boxes(case.topology) is None:
+        return (
+            f"double-binary-tree by boxes needs equal boxes of 2 or more ranks, found none on {case.topology.name}: "
+            "choose layout=flat."
+        )
+    return None
+
+
 def _cost(case: Case) -> Cost:
+    if _boxed(case):
+        msg = "the cost of trees of boxes depends on the topology: simulate it, or take layout=flat."
+        raise InputError(msg)
     clocks = Clocks(case.size, unit=2 * case.number("segments"))
     for _, matching in groupby(_messages(case), key=itemgetter(0)):
         clocks.step((src, dst, 1, int(op is Op.REDUCE)) for _, src, dst, _, op in matching)
     return clocks.cost()
 
+
+_SEGMENTS = {"segments": Parameter(default=1, summary="pieces of each half that follow each other")}
+_LAYOUT = {
+    "layout": Parameter(
+        default="auto",
+        choices=("auto", "flat", "boxes"),
+        summary="vertices of the trees: ranks, or boxes with a chain in each (auto: where boxes are equal)",
+    )
+}
 
 ALGORITHMS = tuple(
     Algorithm(
@@ -108,7 +142,8 @@ ALGORITHMS = tuple(
         summary="two complementary binary trees with half of the data each, pipelined",
         source="Sanders, Speck and Träff, Parallel Computing 2009; trees of NCCL 2.4 and later",
         cost=_cost,
-        parameters={"segments": Parameter(default=1, summary="pieces of each half that follow each other")},
+        needs=_needs,
+        parameters=_SEGMENTS | _LAYOUT if collective is Collective.ALL_REDUCE else _SEGMENTS,
     )
     for collective in (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE)
 )

@@ -25,17 +25,34 @@ from coppice.planners.algorithms.moves import Moves, whole
 from coppice.schedule.pieces import in_pieces
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ALGORITHMS"]
+__all__ = ["ALGORITHMS", "boxed_trees"]
 
 
-def _build(case: Case) -> Schedule:
-    channels = case.number("channels") or len((equal_boxes(case.topology) or ((0,),))[0])
-    case, group = grouped(case, case.number("group"), alone=True)
+def boxed_trees(case: Case, *, group: int = 0, channels: int = 0, segments: int = 1) -> Schedule:
+    """An all-reduce by chains in boxes below pairs of trees of boxes.
+
+    Args:
+        case: What is served.
+        group: Ranks of a chain; 0 takes the boxes of the topology, and single ranks where there are none.
+        channels: Pairs of trees; 0 takes as many as a box has ranks.
+        segments: Pieces that follow each other.
+    """
+    channels = channels or len((equal_boxes(case.topology) or ((0,),))[0])
+    case, group = grouped(case, group, alone=True)
     moves = Moves(case, whole(case, 2 * channels))
     for channel in range(channels):
         for tree, parents in enumerate(pair_of_trees(case.size // group)):
             _tree(moves, _with_chains(parents, group, channel % group), 2 * channel + tree)
-    return in_pieces(moves.schedule(), case.number("segments"))
+    return in_pieces(moves.schedule(), segments)
+
+
+def _build(case: Case) -> Schedule:
+    return boxed_trees(
+        case,
+        group=case.number("group"),
+        channels=case.number("channels"),
+        segments=case.number("segments"),
+    )
 
 
 def _with_chains(parents: list[int], group: int, head: int) -> list[int]:
