@@ -1,0 +1,85 @@
+"""Exports by name: what each makes, of what, and the options that it takes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from coppice.export.exported import Exported
+from coppice.export.rank_order_files import LAUNCHERS, export_rank_order
+
+__all__ = ["STOCK", "Kind", "Option", "Source", "Target"]
+
+
+class Source(enum.StrEnum):
+    """What an export begins with; a plan also stands for its topology."""
+
+    TOPOLOGY = "topology"
+    PLAN = "plan"
+
+
+class Kind(enum.StrEnum):
+    """How the text of an option is read."""
+
+    TEXT = "text"
+    CHOICE = "choice"
+    NUMBER = "number"
+    FLAG = "flag"
+    NAMES = "names"
+    SIZES = "sizes"
+    FILE = "file"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """An option of an export.
+
+    Attributes:
+        kind: How its text is read.
+        help: What it means.
+        choices: Values of a choice.
+    """
+
+    kind: Kind
+    help: str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """An export.
+
+    Attributes:
+        summary: What the file is and who reads it.
+        source: What it is made of.
+        make: Makes it; takes the source, and options by keyword.
+        options: Options by keyword.
+    """
+
+    summary: str
+    source: Source
+    make: Callable[..., Exported]
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+
+STOCK: Mapping[str, Target] = {
+    "rank-order": Target(
+        summary="Order of ranks for Slurm, Open MPI, MPICH or torchrun that crosses few links.",
+        source=Source.TOPOLOGY,
+        make=export_rank_order,
+        options={
+            "launcher": Option(kind=Kind.CHOICE, help="who reads it", choices=tuple(LAUNCHERS)),
+            "groups": Option(
+                kind=Kind.TEXT,
+                help="axes such as tp=8,dp=4 (fastest first; tp=8:16 has weight 16) or lists such as 0-3;4-7",
+            ),
+            "whole_hosts": Option(
+                kind=Kind.FLAG, help="ranks of a host are consecutive: yes (default) or no"
+            ),
+            "names": Option(kind=Kind.NAMES, help="names of the hosts, in the order of the topology"),
+            "cores": Option(kind=Kind.NUMBER, help="cores that a rank of Open MPI is bound to (default 1)"),
+        },
+    ),
+}
+"""Exports that libraries and launchers read as they are shipped."""
