@@ -15,8 +15,9 @@ __all__ = ["routed"]
 def routed(schedule: Schedule, *, relay_gpus: bool = False, seed: int = 0) -> Schedule:
     """The schedule with a path for every transfer; the same schedule where all have one.
 
-    A transfer that names no path takes the topology's default route. Chunks of one slot count as channels of
-    their pair of ranks, so that they spread over paths that are equally good.
+    A transfer that names no path takes the topology's default route. All that two ranks exchange in steps takes one
+    route, so that what is sent in a step stays one message. Without steps, the chunks of a slot count as channels of
+    their pair of ranks, and spread over paths that are equally good.
 
     Args:
         schedule: A schedule with well-formed columns.
@@ -31,12 +32,12 @@ def routed(schedule: Schedule, *, relay_gpus: bool = False, seed: int = 0) -> Sc
         return schedule
     first_of_slot = np.searchsorted(schedule.chunk_slot, schedule.chunk_slot)
     channel = np.arange(schedule.num_chunks) - first_of_slot
-    chunk = schedule.chunk[open_rows]
+    channel_of = np.where(schedule.step[open_rows] < 0, channel[schedule.chunk[open_rows]], 0)
     # Sorted by receiver, as the router searches once for each. Pairs are numbered, so that no key leaves 64 bits.
     ranks, channels = schedule.topology.num_ranks, int(channel.max()) + 1
     pair = schedule.dst[open_rows].astype(np.int64) * ranks + schedule.src[open_rows]
     pairs, pair_of = np.unique(pair, return_inverse=True)
-    keys, row_of = np.unique(pair_of * channels + channel[chunk], return_inverse=True)
+    keys, row_of = np.unique(pair_of * channels + channel_of, return_inverse=True)
     receiver, sender = np.divmod(pairs[keys // channels], ranks)
     wanted = zip(receiver.tolist(), sender.tolist(), (keys % channels).tolist(), strict=True)
     router = Router(schedule.topology, relay_gpus=relay_gpus, seed=seed)
