@@ -180,8 +180,9 @@ def link_name(timeline: Timeline, link: int) -> str:
 
 
 def record(plan: Plan, scenario: Scenario, rows: Sequence[Simulated], *, links: int) -> dict[str, Any]:
-    """Everything as JSON values."""
+    """Everything as JSON values; the figures of a single size stand at the top as well."""
     model, wire = scenario.model, scenario.wire
+    sizes = [_row_record(row, links) for row in rows]
     return {
         "collective": plan.problem.collective.value,
         "topology": plan.topology.name,
@@ -203,7 +204,8 @@ def record(plan: Plan, scenario: Scenario, rows: Sequence[Simulated], *, links: 
             "wire_bytes": 1 if wire.protocol is None else wire.protocol.wire_bytes,
             "channels_gb_per_s": None if wire.gpu_gb_per_s is None else float(wire.gpu_gb_per_s),
         },
-        "sizes": [_row_record(row, links) for row in rows],
+        **(sizes[0] if len(sizes) == 1 else {}),
+        "sizes": sizes,
     }
 
 
