@@ -1,0 +1,165 @@
+"""Where the slots of a program lie, what they hold at the start, and what they must hold at the end.
+
+Every slot of every rank has an address, a number; slots that share memory share it. A value is a chunk together with
+the set of ranks whose contributions it has, as one integer, ``chunk << R | bits``; 0 stands for memory that holds
+nothing that the collective knows. Chunk k of rank s in an all-to-all is ``s C + k``, elsewhere chunk k is chunk k of
+the data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.program.program import Buffer, Program
+
+__all__ = ["NOTHING", "Memory", "buffer_sizes", "memory_of"]
+
+NOTHING = 0
+"""The value of memory that nothing was written to."""
+
+_IN_BLOCKS = (Collective.ALL_GATHER, Collective.GATHER)
+_OUT_BLOCKS = (Collective.REDUCE_SCATTER, Collective.SCATTER)
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Addresses of one program, run in place or not.
+
+    Attributes:
+        base: Address of slot 0 of each buffer (row, as :class:`Buffer`) of each rank (column) (int64).
+        size: Number of slots of each buffer of each rank (int64).
+        words: Number of addresses.
+        start: (first address, values) of what is there at the start.
+        end: (rank, first address, first slot of the output, values) of what must be there at the end.
+    """
+
+    base: NDArray[np.int64]
+    size: NDArray[np.int64]
+    words: int
+    start: tuple[tuple[int, tuple[int, ...]], ...]
+    end: tuple[tuple[int, int, int, tuple[int, ...]], ...]
+
+
+def buffer_sizes(collective: Collective, ranks: int, chunks: int, root: int) -> NDArray[np.int64]:
+    """Slots of the input (row 0) and the output (row 1) of every rank, as the collective defines them.
+
+    Args:
+        collective: Any but a barrier, which has no buffers.
+        ranks: R.
+        chunks: C; for the collectives of blocks a multiple of R.
+        root: Root rank, or -1.
+
+    Examples:
+        >>> buffer_sizes(Collective.REDUCE, 3, 6, 1).tolist()
+        [[6, 6, 6], [0, 6, 0]]
+    """
+    block = chunks // ranks
+    at_root = np.where(np.arange(ranks) == root, chunks, 0)
+    full, part = np.full(ranks, chunks), np.full(ranks, block)
+    match collective:
+        case Collective.ALL_GATHER:
+            sizes = (part, full)
+        case Collective.REDUCE_SCATTER:
+            sizes = (full, part)
+        case Collective.BROADCAST:
+            sizes = (at_root, full)
+        case Collective.REDUCE:
+            sizes = (full, at_root)
+        case Collective.GATHER:
+            sizes = (part, at_root)
+        case Collective.SCATTER:
+            sizes = (at_root, part)
+        case _:
+            sizes = (full, full)
+    return np.array(sizes, dtype=np.int64)
+
+
+def memory_of(program: Program, *, in_place: bool) -> Memory:
+    """Addresses and values for one way to run a program whose scalars are sound."""
+    ranks, chunks, collective = program.num_ranks, program.num_chunks, program.collective
+    size = np.zeros((3, ranks), dtype=np.int64)
+    size[:2] = buffer_sizes(collective, ranks, chunks, program.root)
+    size[Buffer.SCRATCH] = program.scratch_chunks
+    own = np.arange(ranks, dtype=np.int64) * (chunks // ranks)
+    base = np.zeros((3, ranks), dtype=np.int64)
+    if not in_place:
+        lengths = size
+    elif collective in _IN_BLOCKS:
+        shared = size[Buffer.OUTPUT] > 0
+        lengths = np.where([shared, [False] * ranks, [False] * ranks], 0, size)
+    elif collective in _OUT_BLOCKS:
+        shared = size[Buffer.INPUT] > 0
+        lengths = np.where([[False] * ranks, shared, [False] * ranks], 0, size)
+    else:
+        size[:2] = size[:2].max(axis=0)
+        lengths = size.copy()
+        lengths[Buffer.OUTPUT] = 0
+    ends = np.cumsum(lengths.T.reshape(-1))
+    base[:] = np.concatenate([[0], ends[:-1]]).reshape(ranks, 3).T
+    if in_place:
+        if collective in _IN_BLOCKS:
+            base[Buffer.INPUT] = np.where(shared, base[Buffer.OUTPUT] + own, base[Buffer.INPUT])
+        elif collective in _OUT_BLOCKS:
+            base[Buffer.OUTPUT] = np.where(shared, base[Buffer.INPUT] + own, base[Buffer.OUTPUT])
+        else:
+            base[Buffer.OUTPUT] = base[Buffer.INPUT]
+    start = tuple(
+        (int(base[Buffer.INPUT, rank]), values)
+        for rank in range(ranks)
+        if (values := _start_values(program, rank))
+    )
+    end = tuple(
+        (rank, int(base[Buffer.OUTPUT, rank]), 0, values)
+        for rank in range(ranks)
+        if (values := _end_values(program, rank))
+    )
+    return Memory(base, size, int(ends[-1]), start, end)
+
+
+def _start_values(program: Program, rank: int) -> tuple[int, ...]:
+    """Values of the input of a rank."""
+    ranks, chunks = program.num_ranks, program.num_chunks
+    match program.collective:
+        case Collective.ALL_GATHER | Collective.GATHER:
+            block = chunks // ranks
+            first, length = rank * block, block
+        case Collective.ALL_TO_ALL:
+            first, length = rank * chunks, chunks
+        case Collective.BROADCAST | Collective.SCATTER:
+            first, length = 0, chunks if rank == program.root else 0
+        case _:
+            first, length = 0, chunks
+    return tuple(chunk << ranks | 1 << rank for chunk in range(first, first + length))
+
+
+def _end_values(program: Program, rank: int) -> tuple[int, ...]:
+    """Values that the output of a rank must hold."""
+    ranks, chunks, root = program.num_ranks, program.num_chunks, program.root
+    block = chunks // ranks
+    everyone = (1 << ranks) - 1
+    match program.collective:
+        case Collective.ALL_GATHER:
+            return tuple(chunk << ranks | 1 << chunk // block for chunk in range(chunks))
+        case Collective.GATHER:
+            held = chunks if rank == root else 0
+            return tuple(chunk << ranks | 1 << chunk // block for chunk in range(held))
+        case Collective.REDUCE_SCATTER:
+            return tuple(chunk << ranks | everyone for chunk in range(rank * block, (rank + 1) * block))
+        case Collective.SCATTER:
+            return tuple(chunk << ranks | 1 << root for chunk in range(rank * block, (rank + 1) * block))
+        case Collective.REDUCE:
+            return tuple(chunk << ranks | everyone for chunk in range(chunks if rank == root else 0))
+        case Collective.BROADCAST:
+            return tuple(chunk << ranks | 1 << root for chunk in range(chunks))
+        case Collective.ALL_TO_ALL:
+            return tuple(
+                (source * chunks + rank * block + k) << ranks | 1 << source
+                for source in range(ranks)
+                for k in range(block)
+            )
+        case _:
+            return tuple(chunk << ranks | everyone for chunk in range(chunks))
