@@ -246,3 +246,22 @@ def test_command_takes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "box:8\n"
     with pytest.raises(InputError, match="leave out --boxes"):
         export_stock(str(tmp_path / "plan.json"), "rank-order", boxes=2)
+
+
+@pytest.mark.parametrize("text", ["a=2,b=3", "0-3;2-5", "a=3,b=2:4"])
+@pytest.mark.parametrize("seed", range(3))
+def test_small_orders_are_the_best(text: str, seed: int) -> None:
+    """Six hosts on two uneven leaves, groups that no walk through the switches knows of: all orders are tried."""
+    fabric = preset("fat-tree", leaves=2, gpus_per_leaf=4)
+    ranks = [0, 1, 2, 3, 4, 5]
+    random.Random(seed).shuffle(ranks)
+    topology = subset(fabric, ranks)
+    groups = read_groups(text, 6)
+    weights = {group.ranks: group.weight for group in groups}
+    found = rank_order(topology, groups=groups)
+
+    def weighted(order: tuple[int, ...]) -> int:
+        return sum(weight * counted(topology, [members], order) for members, weight in weights.items())
+
+    assert found.after.weighted == weighted(found.gpus)
+    assert found.after.weighted == min(map(weighted, itertools.permutations(range(6))))

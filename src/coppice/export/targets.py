@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from coppice.export.exported import Exported
+from coppice.export.nccl_tuner import Dialect, export_nccl_tuner
 from coppice.export.rank_order_files import LAUNCHERS, export_rank_order
 
 __all__ = ["STOCK", "Kind", "Option", "Source", "Target"]
@@ -79,6 +80,17 @@ STOCK: Mapping[str, Target] = {
             ),
             "names": Option(kind=Kind.NAMES, help="names of the hosts, in the order of the topology"),
             "cores": Option(kind=Kind.NUMBER, help="cores that a rank of Open MPI is bound to (default 1)"),
+        },
+    ),
+    "nccl-tuner": Target(
+        summary="Tuner table (CSV) by which NCCL, RCCL or NCCLX pick algorithm, protocol and channels.",
+        source=Source.TOPOLOGY,
+        make=export_nccl_tuner,
+        options={
+            "dialect": Option(kind=Kind.CHOICE, help="who reads it", choices=tuple(Dialect)),
+            "sizes": Option(kind=Kind.SIZES, help="sizes at which the cost model is asked, such as 1K:4G"),
+            "times": Option(kind=Kind.FILE, help="CSV of measured times, instead of the cost model"),
+            "model": Option(kind=Kind.TEXT, help="inputs of the cost model, such as channels=16,bw_inter=24"),
         },
     ),
 }

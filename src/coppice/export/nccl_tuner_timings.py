@@ -1,0 +1,269 @@
+"""Times of algorithms and protocols of NCCL and RCCL: predicted by NCCL's cost model, or measured and given as a table.
+
+A table is CSV with a header line and the columns ``collective,nodes,ranks,size_bytes,algorithm,protocol,time_us``, and
+optionally ``channels`` (empty or 0: the library's default) and ``spread`` (relative, such as 0.02). Sizes are the size
+column of nccl-tests. Rows with the algorithm ``default`` are what the library does without a table.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.selection.nccl_inputs import inputs_of
+from coppice.planners.selection.nccl_model import cells
+from coppice.planners.selection.request import Request, box_sizes
+from coppice.topology.model import Topology
+
+__all__ = [
+    "ALGORITHMS",
+    "COLLECTIVES",
+    "MOST_CHANNELS",
+    "PROTOCOLS",
+    "Timing",
+    "impossible",
+    "model_timings",
+    "read_timings",
+]
+
+COLLECTIVES = {
+    Collective.BROADCAST: "broadcast",
+    Collective.REDUCE: "reduce",
+    Collective.ALL_GATHER: "allgather",
+    Collective.REDUCE_SCATTER: "reducescatter",
+    Collective.ALL_REDUCE: "allreduce",
+}
+"""Collectives that a tuner is asked about, in the spelling of its tables."""
+
+ALGORITHMS = {
+    "Tree": "tree",
+    "Ring": "ring",
+    "CollNetDirect": "collnet_direct",
+    "CollNetChain": "collnet_chain",
+    "NVLS": "nvls",
+    "NVLSTree": "nvls_tree",
+    "PAT": "pat",
+}
+PROTOCOLS = ("ll", "ll128", "simple")
+MOST_CHANNELS = 127
+"""NCCL keeps the number of channels in a signed byte."""
+
+_COLUMNS = ("collective", "nodes", "ranks", "size_bytes", "algorithm", "protocol", "time_us")
+_OPTIONAL = ("channels", "spread")
+_DEFAULT = "default"
+_ONLY_SIMPLE = ("collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """A time.
+
+    Attributes:
+        collective: What was run.
+        nodes: Domains of NVLink (hosts, where there are none larger) that the communicator spans.
+        ranks: Its ranks.
+        size_bytes: M (see :mod:`coppice.collectives`).
+        algorithm: In the spelling of tuner tables; None is what the library does by itself.
+        protocol: Likewise.
+        channels: Number of channels, None is the library's default.
+        time_us: Time of the call.
+        spread: Relative spread of repeated measurements.
+    """
+
+    collective: Collective
+    nodes: int
+    ranks: int
+    size_bytes: int
+    algorithm: str | None
+    protocol: str | None
+    channels: int | None = None
+    time_us: float
+    spread: float = 0.0
+
+
+def impossible(collective: Collective, algorithm: str, protocol: str) -> str | None:
+    """Why no library has such a combination, or None.
+
+    Examples:
+        >>> impossible(Collective.BROADCAST, "tree", "ll")
+        'broadcast runs as ring only'
+        >>> impossible(Collective.ALL_REDUCE, "nvls", "simple")
+    """
+    if algorithm in _ONLY_SIMPLE and protocol != "simple":
+        return f"{algorithm} has the protocol simple only"
+    if collective in (Collective.BROADCAST, Collective.REDUCE) and algorithm != "ring":
+        return f"{collective} runs as ring only"
+    if collective is Collective.ALL_REDUCE and algorithm == "pat":
+        return "pat performs all_gather and reduce_scatter only"
+    gathers = collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+    if gathers and algorithm in ("tree", "collnet_chain", "nvls_tree"):
+        return f"{algorithm} performs all_reduce only"
+    return None
+
+
+def model_timings(
+    topology: Topology,
+    sizes: Sequence[int],
+    *,
+    collectives: Sequence[Collective] = tuple(COLLECTIVES),
+    settings: Mapping[str, str] | None = None,
+) -> tuple[tuple[Timing, ...], tuple[str, ...]]:
+    """Times that NCCL's cost model predicts for a communicator of all ranks, and what had to be assumed.
+
+    Args:
+        topology: Where it runs.
+        sizes: Sizes M in bytes.
+        collectives: Which collectives.
+        settings: Inputs of the model (see :data:`coppice.planners.selection.nccl_inputs.SETTINGS`).
+
+    Raises:
+        InputError: If there are fewer than two ranks, or the model does not apply.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> found, _ = model_timings(preset("dgx-h100"), [1024], collectives=[Collective.BROADCAST])
+        >>> [(each.algorithm, each.protocol) for each in found]
+        [('ring', 'll'), ('ring', 'll128'), ('ring', 'simple')]
+    """
+    if topology.num_ranks < 2:
+        msg = f"expected 2 ranks or more, found {topology.num_ranks}: nothing is to be tuned for one."
+        raise InputError(msg)
+    boxes = box_sizes(topology)
+    found: list[Timing] = []
+    assumptions: dict[str, None] = {}
+    for collective in collectives:
+        for size_bytes in sizes:
+            request = Request(
+                collective=collective,
+                ranks=topology.num_ranks,
+                size_bytes=size_bytes,
+                ranks_per_box=None if boxes is None else max(boxes),
+                even=boxes is None or len(set(boxes)) == 1,
+                boxes=1 if boxes is None else len(boxes),
+            )
+            inputs = inputs_of(request, topology, settings or {})
+            assumptions.update(dict.fromkeys(inputs.assumptions))
+            found += [
+                Timing(
+                    collective=collective,
+                    nodes=inputs.communicator.nodes,
+                    ranks=topology.num_ranks,
+                    size_bytes=size_bytes,
+                    algorithm=ALGORITHMS[cell.algorithm],
+                    protocol=cell.protocol.lower(),
+                    time_us=cell.time_us,
+                )
+                for cell in cells(inputs.communicator, collective, size_bytes)
+                if cell.time_us is not None
+            ]
+    return tuple(found), tuple(assumptions)
+
+
+def read_timings(path: str | os.PathLike[str]) -> tuple[Timing, ...]:
+    """Times from a table of measurements.
+
+    Args:
+        path: The file.
+
+    Raises:
+        InputError: If it cannot be read or a line has no meaning, with its number.
+    """
+    file = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"cannot read {file} as a table of times ({error}): give a CSV file."
+        raise InputError(msg) from None
+    rows = [
+        (number, row)
+        for number, row in enumerate(csv.reader(text.splitlines()), start=1)
+        if row and not row[0].startswith("#")
+    ]
+    if not rows:
+        msg = (
+            f"{file} holds no times: expected a header line {','.join(_COLUMNS)}, then one time in each line."
+        )
+        raise InputError(msg)
+    first, names = rows[0][0], [name.strip() for name in rows[0][1]]
+    if len(set(names)) != len(names) or set(_COLUMNS) - set(names) or set(names) - {*_COLUMNS, *_OPTIONAL}:
+        wanted = f"{','.join(_COLUMNS)}[,channels][,spread]"
+        msg = f"expected the columns {wanted} at {file}:{first}, found {','.join(names)}."
+        raise InputError(msg)
+    found = []
+    for number, row in rows[1:]:
+        if len(row) != len(names):
+            msg = f"expected {len(names)} fields at {file}:{number}, found {len(row)}."
+            raise InputError(msg)
+        found.append(_timing(dict(zip(names, (f.strip() for f in row), strict=True)), f"{file}:{number}"))
+    if not found:
+        msg = f"{file} has a header and no times: add one in each line."
+        raise InputError(msg)
+    return tuple(found)
+
+
+def _timing(row: Mapping[str, str], where: str) -> Timing:
+    collective = next(
+        (
+            key
+            for key, name in COLLECTIVES.items()
+            if name == row["collective"].lower().replace("_", "").replace("-", "")
+        ),
+        None,
+    )
+    if collective is None:
+        known = ", ".join(COLLECTIVES.values())
+        msg = f"expected a collective that is one of {known} at {where}, found {row['collective']!r}."
+        raise InputError(msg)
+    algorithm, protocol = row["algorithm"].lower(), row["protocol"].lower()
+    own = algorithm == _DEFAULT
+    if not own and (algorithm not in ALGORITHMS.values() or protocol not in PROTOCOLS):
+        msg = (
+            f"expected an algorithm ({', '.join(ALGORITHMS.values())} or {_DEFAULT}) and a protocol "
+            f"({', '.join(PROTOCOLS)}) at {where}, found {row['algorithm']!r} and {row['protocol']!r}."
+        )
+        raise InputError(msg)
+    reason = None if own else impossible(collective, algorithm, protocol)
+    if reason is not None:
+        msg = f"{where} has a combination that no library runs: {reason}; remove the line."
+        raise InputError(msg)
+    nodes = _integer(row["nodes"], "nodes", where, low=1)
+    ranks = _integer(row["ranks"], "ranks", where, low=2)
+    if ranks < nodes:
+        msg = f"expected as many ranks as nodes or more at {where}, found {ranks} ranks on {nodes} nodes."
+        raise InputError(msg)
+    channels = _integer(row.get("channels") or "0", "channels", where, low=0, high=MOST_CHANNELS)
+    return Timing(
+        collective=collective,
+        nodes=nodes,
+        ranks=ranks,
+        size_bytes=_integer(row["size_bytes"], "size_bytes", where, low=0),
+        algorithm=None if own else algorithm,
+        protocol=None if own else protocol,
+        channels=channels or None,
+        time_us=_number(row["time_us"], "time_us", where, least=1e-9),
+        spread=_number(row.get("spread") or "0", "spread", where),
+    )
+
+
+def _integer(text: str, name: str, where: str, *, low: int, high: int = 2**62) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high:
+        return int(text)
+    msg = f"expected {name} as an integer {low} .. {high} at {where}, found {text[:40]!r}."
+    raise InputError(msg)
+
+
+def _number(text: str, name: str, where: str, *, least: float = 0.0) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf:
+        msg = f"expected {name} as a number{' above 0' if least else ' of 0 or more'} at {where}, found {text[:40]!r}."
+        raise InputError(msg)
+    return value

@@ -1,0 +1,242 @@
+"""Tuner tables: an independent reader of each dialect finds the best choice at every size, and no trap is left."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from coppice.cli.export_stock import export_stock
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.export.nccl_tuner import Dialect, export_nccl_tuner, tuner_table
+from coppice.export.nccl_tuner_rules import NO_END, Rule, rules_of
+from coppice.export.nccl_tuner_timings import COLLECTIVES, Timing, impossible, model_timings, read_timings
+from coppice.planners.selection import select
+from coppice.topology.presets import preset
+from export import tuner_readers as readers
+
+SIZES = tuple(1 << power for power in range(10, 33))
+HEAD = "collective,nodes,ranks,size_bytes,algorithm,protocol,time_us\n"
+
+
+def read(text: str, dialect: str) -> list[readers.Line]:
+    if dialect == "ncclx":
+        return readers.read_ncclx(text)
+    return readers.read_bytes_dialect(text, rccl=dialect == "rccl-builtin")
+
+
+def timing(size: int, algorithm: str | None, time_us: float, **values: object) -> Timing:
+    given: dict[str, object] = {
+        "collective": Collective.ALL_REDUCE,
+        "nodes": 2,
+        "ranks": 16,
+        "protocol": None if algorithm is None else "simple",
+    }
+    given.update(values)
+    return Timing(size_bytes=size, algorithm=algorithm, time_us=time_us, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dialect", ["nvidia-example", "ncclx"])
+@pytest.mark.parametrize(("name", "boxes"), [("dgx-h100", 1), ("dgx-h100", 4), ("dgx-a100", 2)])
+def test_the_table_says_what_the_model_finds(dialect: str, name: str, boxes: int) -> None:
+    """At every size that the model was asked about, the table picks the least predicted time, or nearly."""
+    topology = preset(name, boxes=boxes)
+    lines = read(export_nccl_tuner(topology, dialect=dialect, sizes=SIZES).text, dialect)
+    for collective, word in COLLECTIVES.items():
+        for size in SIZES:
+            call = readers.Call(word, size, boxes, topology.num_ranks)
+            line = readers.picked(lines, call, ncclx=dialect == "ncclx")
+            assert line is not None
+            best = select("nccl", collective, size, topology=topology)
+            times = {
+                (cell.algorithm.lower(), cell.protocol.lower()): cell.time_us
+                for cell in best.cells
+                if cell.time_us is not None
+            }
+            least = min(times.values())
+            assert times[line.algorithm.replace("_", ""), line.protocol] <= least * 1.1 + 1e-9
+
+
+@pytest.mark.parametrize("dialect", ["nvidia-example", "ncclx"])
+def test_no_gap_and_no_overlap(dialect: str) -> None:
+    lines = read(export_nccl_tuner(preset("dgx-h100", boxes=4), dialect=dialect, sizes=SIZES).text, dialect)
+    ncclx = dialect == "ncclx"
+    for word in COLLECTIVES.values():
+        own = [line for line in lines if line.collective == word and line.nodes.stop == line.nodes.start + 1]
+        ranges = list(dict.fromkeys((line.sizes.start, line.sizes.stop) for line in own))
+        assert ranges[0][0] == 0
+        assert ranges[-1][1] == 2**64
+        assert [stop for _, stop in ranges[:-1]] == [start for start, _ in ranges[1:]]
+        for edge in [stop for _, stop in ranges[:-1]]:
+            for size in (edge - 1, edge, edge + 1):
+                call = readers.Call(word, size * (32 if ncclx else 1), 4, 32)
+                assert readers.picked(lines, call, ncclx=ncclx) is not None
+
+
+def test_the_example_plugin_never_falls_to_one_channel() -> None:
+    """Every call of every shape and size meets a line whose combination is always there, also far beyond 4 GiB."""
+    made = export_nccl_tuner(preset("dgx-h100", boxes=4), sizes=SIZES)
+    lines = read(made.text, "nvidia-example")
+    always = frozenset(
+        (algorithm, protocol)
+        for algorithm in readers.ALGORITHMS
+        for protocol in readers.PROTOCOLS
+        if algorithm not in ("ring", "tree") or protocol == "ll128"
+    )
+    for word in COLLECTIVES.values():
+        for nodes, ranks in ((4, 32), (1, 8), (4, 16), (1000, 8000)):
+            for size in (0, 1, 2**16, 2**16 + 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1):
+                line = readers.picked(lines, readers.Call(word, size, nodes, ranks), missing=always)
+                assert line is not None
+                assert line.channels == 0
+
+
+def test_optional_hardware_has_a_fallback() -> None:
+    lines = read(export_nccl_tuner(preset("dgx-h100", boxes=4), dialect="ncclx", sizes=SIZES).text, "ncclx")
+    optional = [line for line in lines if line.algorithm not in ("ring", "tree") or line.protocol == "ll128"]
+    assert optional
+    for line in optional:
+        after = lines[lines.index(line) + 1]
+        assert (after.collective, after.sizes) == (line.collective, line.sizes)
+        assert after.algorithm in ("ring", "tree")
+        assert after.protocol in ("ll", "simple")
+
+
+def test_measured_times(tmp_path: Path) -> None:
+    table = tmp_path / "times.csv"
+    table.write_text(
+        "# a comment\n"
+        "collective,nodes,ranks,size_bytes,algorithm,protocol,channels,time_us,spread\n"
+        "allreduce,2,16,1024,default,,,20,0.01\n"
+        "allreduce,2,16,1024,tree,ll,,10,0.01\n"
+        "all_reduce,2,16,1024,ring,ll,0,15,0.01\n"
+        "AllReduce,2,16,1048576,default,,,100,0.01\n"
+        "allreduce,2,16,1048576,tree,simple,,99,0.01\n"
+        "allreduce,2,16,1073741824,default,,,1000,0.01\n"
+        "allreduce,2,16,1073741824,ring,simple,32,700,0.01\n"
+    )
+    topology = preset("mi300x", boxes=2)
+    made = export_nccl_tuner(topology, dialect="rccl-builtin", times=table)
+    lines = read(made.text, "rccl-builtin")
+    assert [(line.sizes, line.algorithm, line.protocol, line.channels) for line in lines] == [
+        (range(32769), "tree", "ll", -1),
+        (range(33554433, 2**64), "ring", "simple", 32),
+    ]
+    assert "# expected: 2 times as fast as the default" in made.text
+    assert any("1.43 to 2 times" in note for note in made.notes)
+    body = made.text.partition("below: ")[2]
+    digest, _, rest = body.partition("\n")
+    assert hashlib.sha256(rest.encode()).hexdigest() == digest
+    whole = read(export_nccl_tuner(topology, times=table).text, "nvidia-example")
+    assert [line.algorithm for line in whole[:3]] == ["tree", "tree", "ring"]
+    with pytest.raises(InputError, match="cost model is that of NCCL"):
+        export_nccl_tuner(topology, dialect="rccl-builtin")
+    with pytest.raises(InputError, match="either times or inputs"):
+        export_nccl_tuner(topology, times=table, model="channels=2")
+
+
+def test_thresholds_of_rules() -> None:
+    def made(*rows: Timing) -> list[tuple[str, int, int]]:
+        rules = rules_of(rows, algorithms=("ring", "tree"))
+        return [(rule.algorithm, rule.first_bytes, rule.last_bytes) for rule in rules]
+
+    assert made(timing(8, None, 100), timing(8, "ring", 97)) == [("ring", 0, NO_END)]
+    assert made(timing(8, None, 100), timing(8, "ring", 97.1)) == []
+    assert made(timing(8, None, 100, spread=0.05), timing(8, "ring", 91)) == []
+    assert made(timing(8, None, 100, spread=0.05), timing(8, "ring", 89.9)) == [("ring", 0, NO_END)]
+    # A single size of another winner stays only where it gains more than ten percent.
+    for middle, kept in ((91.0, False), (90.9, True)):
+        rows = [
+            timing(size, name, time)
+            for size, ring, tree in ((8, 50.0, 60.0), (32, 100.0, middle), (128, 300.0, 400.0))
+            for name, time in (("ring", ring), ("tree", tree))
+        ]
+        expected = [("ring", 0, 16), ("tree", 17, 64), ("ring", 65, NO_END)]
+        assert made(*rows) == (expected if kept else [("ring", 0, NO_END)])
+    # The median of several counts.
+    assert made(
+        timing(8, "ring", 1), timing(8, "ring", 30), timing(8, "ring", 40), timing(8, "tree", 20)
+    ) == [("tree", 0, NO_END)]
+    with pytest.raises(InputError, match="expected a time of ring"):
+        rules_of([timing(8, "nvls", 1)], algorithms=("ring",))
+
+
+def test_ncclx_ranges_in_bytes_per_rank() -> None:
+    def rule(first: int, last: int) -> Rule:
+        return Rule(
+            collective=Collective.ALL_GATHER,
+            first_bytes=first,
+            last_bytes=last,
+            nodes=2,
+            ranks=6,
+            algorithm="ring",
+            protocol="ll",
+        )
+
+    text = tuner_table([rule(0, 100), rule(101, 102), rule(103, NO_END)], Dialect.NCCLX)
+    assert [line.sizes for line in read(text, "ncclx")] == [range(17), range(17, 18), range(18, 2**64)]
+    text = tuner_table([rule(0, 100), rule(101, 101), rule(102, NO_END)], Dialect.NCCLX)
+    assert [line.sizes for line in read(text, "ncclx")] == [range(17), range(17, 2**64)]
+    for nodes, words in ((None, "numbers of nodes"), (4, "equal nodes")):
+        odd = replace(rule(0, 1), nodes=nodes)
+        with pytest.raises(InputError, match=words):
+            tuner_table([odd], Dialect.NCCLX)
+    with pytest.raises(InputError, match="has no algorithm nvls"):
+        tuner_table([replace(rule(0, 1), algorithm="nvls")], Dialect.RCCL_BUILTIN)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no times"),
+        (HEAD, "has a header and no times"),
+        ("collective,nodes\n", "expected the columns"),
+        (HEAD + "allreduce,2,16,8,ring\n", r"7 fields at .*:2, found 5"),
+        (HEAD + "# note\n\nalltoall,2,16,8,ring,ll,1\n", r"a collective .*:4"),
+        (HEAD + "allreduce,2,16,8,rings,ll,1\n", r"an algorithm .*:2"),
+        (HEAD + "allreduce,2,16,8,ring,ll12,1\n", r"a protocol .*:2"),
+        (HEAD + "allreduce,2,16,8,nvls,ll,1\n", r":2 has a combination that no library runs"),
+        (HEAD + "allgather,2,16,8,tree,ll,1\n", "performs all_reduce only"),
+        (HEAD + "allreduce,0,16,8,ring,ll,1\n", "nodes as an integer 1"),
+        (HEAD + "allreduce,4,3,8,ring,ll,1\n", "as many ranks as nodes"),
+        (HEAD + "allreduce,2,16,8,ring,ll,0\n", "time_us as a number above 0"),
+        (HEAD + "allreduce,2,16,8,ring,ll,nan\n", "time_us as a number"),
+        (
+            HEAD.replace("time_us", "time_us,channels") + "allreduce,2,16,8,ring,ll,1,128\n",
+            "channels as an integer 0 .. 127",
+        ),
+    ],
+)
+def test_bad_tables(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "times.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_timings(path)
+
+
+def test_what_no_library_runs() -> None:
+    assert impossible(Collective.ALL_REDUCE, "pat", "simple")
+    assert impossible(Collective.REDUCE, "tree", "simple")
+    assert impossible(Collective.ALL_GATHER, "nvls_tree", "simple")
+    for boxes in (1, 2):
+        for row in model_timings(preset("dgx-h100", boxes=boxes), [1 << 20])[0]:
+            assert row.algorithm is not None
+            assert row.protocol is not None
+            assert impossible(row.collective, row.algorithm, row.protocol) is None
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.csv"
+    options = ["dialect=ncclx", "sizes=1K:1G:4", "model=channels=16,bw_intra=20,bw_inter=24"]
+    export_stock("dgx-h100", "nccl-tuner", boxes=2, options=options, output=path)
+    assert len(readers.read_ncclx(path.read_text())) > 5
+    assert "note: every rank must read the same file" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no input 'chanels'"):
+        export_stock("dgx-h100", "nccl-tuner", boxes=2, options=["model=chanels=16"])
+    with pytest.raises(InputError, match="inputs of the model such as"):
+        export_stock("dgx-h100", "nccl-tuner", boxes=2, options=["model=channels"])
+    with pytest.raises(InputError, match="2 ranks or more"):
+        export_nccl_tuner(preset("star", gpus=1))
