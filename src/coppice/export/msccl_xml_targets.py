@@ -1,0 +1,186 @@
+"""The runtimes that read MSCCL XML, and what each of their loaders accepts, as data.
+
+The three loaders descend from one another and differ in limits, names and attributes. Writer and doctor take every
+limit from here, so that what the one writes the other accepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+
+__all__ = ["TARGETS", "Target", "target_named"]
+
+_COLLECTIVES_OF_NCCL_FORK = {
+    Collective.ALL_REDUCE: "allreduce",
+    Collective.ALL_GATHER: "allgather",
+    Collective.REDUCE: "reduce",
+    Collective.BROADCAST: "broadcast",
+    Collective.ALL_TO_ALL: "alltoall",
+    Collective.REDUCE_SCATTER: "reduce_scatter",
+}
+_COLLECTIVES_OF_EXECUTORS = {
+    Collective.ALL_REDUCE: "allreduce",
+    Collective.ALL_GATHER: "allgather",
+    Collective.REDUCE: "reduce",
+    Collective.BROADCAST: "broadcast",
+    Collective.ALL_TO_ALL: "alltoall",
+    Collective.REDUCE_SCATTER: "reducescatter",
+    Collective.GATHER: "gather",
+    Collective.SCATTER: "scatter",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A loader of MSCCL XML.
+
+    Attributes:
+        name: As in ``--target``.
+        title: The software.
+        versions: Versions that read the files written for it.
+        status: Where it stands today, in a few words.
+        collectives: Value of ``coll`` for each collective that it runs.
+        other_collectives: Further values of ``coll`` that its loader takes.
+        refused_types: Step types that its loader or its kernel refuses.
+        extra_types: Step types that only this loader knows.
+        required: Attributes of ``<algo>`` that must be there.
+        max_steps: Steps of a thread block; ``s`` stays below.
+        max_blocks: Thread blocks of a GPU.
+        max_channels: Channels of an algorithm.
+        max_peers: Thread blocks of a GPU that send (or receive) on one channel.
+        max_name: Characters of ``name``, or None.
+        unlimited_bytes: What ``maxBytes`` says where there is no upper limit.
+        default_max_bytes: ``maxBytes`` where the attribute is missing, or None where that is refused.
+        checks_chunks: ``i_chunks`` and ``o_chunks`` must agree with ``nchunksperloop``.
+        checks_peers: Peers must be below ``ngpus``.
+        max_files: Algorithms that can be loaded at a time.
+        switches: How the runtime is told to load and use the file.
+        max_count: Steps move fewer slots than this.
+        max_fused: Consecutive ``re`` steps that run as one.
+        max_depid: Highest thread block that can be waited for; the loaders keep 8 bits with a sign.
+        max_offset: Highest slot; the loaders keep 16 bits with a sign.
+        max_nodes: Elements that a rank keeps: its own thread blocks and steps, all GPUs, and the algorithm.
+        max_children: Children of one element.
+        max_attributes: Attributes of one element.
+        max_text: Characters of a name or value.
+    """
+
+    name: str
+    title: str
+    versions: str
+    status: str
+    collectives: Mapping[Collective, str]
+    other_collectives: tuple[str, ...]
+    refused_types: frozenset[str] = frozenset()
+    extra_types: frozenset[str] = frozenset()
+    required: tuple[str, ...]
+    max_steps: int
+    max_blocks: int
+    max_channels: int
+    max_peers: int = 32
+    max_name: int | None = None
+    unlimited_bytes: int
+    default_max_bytes: int | None
+    checks_chunks: bool = False
+    checks_peers: bool = False
+    max_files: int
+    switches: str
+    max_count: int = 72
+    max_fused: int = 16
+    max_depid: int = 127
+    max_offset: int = 32_767
+    max_nodes: int = 4_096
+    max_children: int = 1_024
+    max_attributes: int = 16
+    max_text: int = 255
+
+
+_ALGORITHM = ("proto", "nchannels", "nchunksperloop", "ngpus", "coll")
+_EXECUTOR = (*_ALGORITHM, "inplace", "outofplace", "minBytes", "maxBytes")
+
+TARGETS: Mapping[str, Target] = MappingProxyType(
+    {
+        target.name: target
+        for target in (
+            Target(
+                name="rccl",
+                title="RCCL",
+                versions="RCCL 2.18 to 2.27 with MSCCL (ROCm 5.7 to 7.10); off by default since 2.28",
+                status="deprecated there, to be removed",
+                collectives=_COLLECTIVES_OF_EXECUTORS,
+                other_collectives=("send", "recv", "alltoallv"),
+                refused_types=frozenset({"rcs", "rrs", "rrc", "rrcs"}),
+                required=_EXECUTOR,
+                max_steps=64,
+                max_blocks=64,
+                max_channels=128,
+                unlimited_bytes=0,
+                default_max_bytes=None,
+                max_files=1_024,
+                switches="MSCCL_ALGO_DIR=<folder of nothing else> RCCL_MSCCL_ENABLE=1 RCCL_MSCCL_FORCE_ENABLE=1",
+            ),
+            Target(
+                name="azure-executor",
+                title="Azure msccl-executor-nccl",
+                versions="msccl-executor-nccl 2.18 to 2.23 (2023 to 2024)",
+                status="last changed in December 2024",
+                collectives=_COLLECTIVES_OF_EXECUTORS,
+                other_collectives=("send", "recv", "alltoallv"),
+                required=_EXECUTOR,
+                max_steps=64,
+                max_blocks=1_024,
+                max_channels=32,
+                unlimited_bytes=0,
+                default_max_bytes=None,
+                max_files=1_024,
+                switches="MSCCL_ALGO_DIR=<folder of nothing else> NCCL_MSCCL_ENABLE=1",
+            ),
+            Target(
+                name="msccl",
+                title="microsoft/msccl",
+                versions="microsoft/msccl 0.7 (NCCL 2.12)",
+                status="not developed further since 2023",
+                collectives=_COLLECTIVES_OF_NCCL_FORK,
+                other_collectives=("custom",),
+                extra_types=frozenset({"ra"}),
+                required=("name", *_ALGORITHM, "inplace"),
+                max_steps=256,
+                max_blocks=216,
+                max_channels=32,
+                max_name=63,
+                unlimited_bytes=2**63 - 1,
+                default_max_bytes=2**27,
+                checks_chunks=True,
+                checks_peers=True,
+                max_files=4,
+                switches="MSCCL_XML_FILES=<file>[:<file>] NCCL_ALGO=MSCCL,RING,TREE",
+            ),
+        )
+    }
+)
+"""All targets by name."""
+
+
+def target_named(name: str) -> Target:
+    """A target by its name.
+
+    Args:
+        name: As in ``--target``.
+
+    Examples:
+        >>> target_named("rccl").max_blocks
+        64
+
+    Raises:
+        InputError: If there is none of that name.
+    """
+    target = TARGETS.get(name)
+    if target is None:
+        msg = f"expected a target of MSCCL XML ({', '.join(TARGETS)}), found {name[:40]!r}."
+        raise InputError(msg)
+    return target
