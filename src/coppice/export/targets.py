@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from coppice.export.exported import Exported
 from coppice.export.nccl_tuner import Dialect, export_nccl_tuner
+from coppice.export.ompi_rules import FORMS, export_ompi_rules
 from coppice.export.rank_order_files import LAUNCHERS, export_rank_order
 
 __all__ = ["STOCK", "Kind", "Option", "Source", "Target"]
@@ -91,6 +92,17 @@ STOCK: Mapping[str, Target] = {
             "sizes": Option(kind=Kind.SIZES, help="sizes at which the cost model is asked, such as 1K:4G"),
             "times": Option(kind=Kind.FILE, help="CSV of measured times, instead of the cost model"),
             "model": Option(kind=Kind.TEXT, help="inputs of the cost model, such as channels=16,bw_inter=24"),
+        },
+    ),
+    "ompi-rules": Target(
+        summary="Rules file by which Open MPI picks an algorithm for ranks and sizes, from simulated times.",
+        source=Source.TOPOLOGY,
+        make=export_ompi_rules,
+        options={
+            "collectives": Option(kind=Kind.NAMES, help="names such as all_reduce,broadcast"),
+            "sizes": Option(kind=Kind.SIZES, help="sizes at which algorithms are compared, such as 1K:16M"),
+            "form": Option(kind=Kind.CHOICE, help="form of the file", choices=FORMS),
+            "jobs": Option(kind=Kind.NUMBER, help="processes that compare (default: one per core)"),
         },
     ),
 }

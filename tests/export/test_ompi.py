@@ -1,0 +1,158 @@
+"""Open MPI's rules files: an independent reader finds the fastest algorithm that Open MPI has at every size."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from coppice.bounds.result import Problem
+from coppice.cli.export_stock import export_stock
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.export.ompi_choices import FUNCTIONS, Choice, choices_of, compared
+from coppice.export.ompi_rules import FORMS, Rule, export_ompi_rules, rules_file, rules_of
+from coppice.planners.algorithms.catalogue import case_of, find
+from coppice.planners.selection import select, tables_of
+from coppice.simulation.engine import simulate
+from coppice.topology.presets import preset
+from export import ompi_reader as reader
+
+SIZES = (64, 4096, 262144, 16777216)
+READ = {"classic": reader.classic, "json": reader.modern}
+
+
+@pytest.mark.parametrize("ranks", [6, 8])
+@pytest.mark.parametrize("collective", FUNCTIONS)
+def test_choices_are_what_the_simulator_says(collective: Collective, ranks: int) -> None:
+    """Each chosen id, run as Open MPI's table describes it, takes the stated time, and none of the others less."""
+    topology = preset("star", gpus=ranks)
+    problem = Problem(topology=topology, collective=collective, root=0 if collective.rooted else None)
+    function = FUNCTIONS[collective][0]
+    entries = tables_of("open-mpi").functions[function].algorithms
+    for choice in choices_of(compared(topology, collective, SIZES, jobs=1)):
+        own = select(
+            "open-mpi", collective, choice.size_bytes, topology=topology, function=function, variant="tuned"
+        )
+        if choice.id == 0:
+            assert choice.default_us is not None
+            algorithm, parameters = own.ours, dict(own.parameters)
+        else:
+            name, entry = next((n, e) for n, e in entries.items() if e.id == choice.id)
+            assert name == choice.name
+            algorithm, parameters = entry.ours, dict(entry.parameters)
+            whole = choice.size_bytes // (ranks if collective is Collective.ALL_REDUCE else 1)
+            if choice.segment_bytes:
+                parameters["segments"] = -(-whole // choice.segment_bytes)
+            if choice.fanout:
+                parameters["fanout"] = choice.fanout
+        assert algorithm is not None
+        made = find(algorithm, collective)
+        case = case_of(made, problem, parameters)
+        assert made.refusal(case) is None
+        time = simulate(made.build(case), choice.size_bytes).time_us
+        assert time == pytest.approx(choice.time_us, rel=1e-3)
+        if choice.default_us is not None and choice.id:
+            assert choice.time_us < choice.default_us * 0.97 + 1e-9
+        for entry in entries.values():
+            if entry.ours is None or entry.becomes or any("=" in str(v) for v in entry.parameters.values()):
+                continue
+            rival = find(entry.ours, collective)
+            other = case_of(rival, problem, entry.parameters)
+            if rival.refusal(other) is None:
+                assert choice.time_us <= simulate(rival.build(other), choice.size_bytes).time_us * 1.04
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_file_is_read_back(form: str) -> None:
+    topology = preset("star", gpus=6)
+    made = export_ompi_rules(topology, sizes=SIZES, form=form, jobs=1)
+    rules = READ[form](made.text)
+    assert set(rules) == {"allgather", "allreduce", "bcast", "reduce"}
+    for collective in (Collective.ALL_GATHER, Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE):
+        function = FUNCTIONS[collective][0]
+        for choice in choices_of(compared(topology, collective, SIZES, jobs=1)):
+            rule = reader.picked(rules, function, 6, choice.size_bytes)
+            assert rule is not None
+            assert (rule.algorithm, rule.fanout, rule.segment) == (
+                choice.id,
+                choice.fanout,
+                choice.segment_bytes,
+            )
+        for size in (0, 1, 2**40):
+            assert reader.picked(rules, function, 6, size) is not None
+        for other in (2, 5, 7, 1000):
+            rule = reader.picked(rules, function, other, 4096)
+            assert rule is None or rule.algorithm == 0
+    assert any("measure before" in note for note in made.notes)
+
+
+def chosen_from(ranks: int, collective: Collective, **row: object) -> Choice:
+    """The choice at 1 MiB where the given row is by far the fastest."""
+    found = compared(preset("star", gpus=ranks), collective, [1 << 20], jobs=1)
+    fastest = replace(found.measurements[0], time_us=0.001, refusal=None, **row)  # type: ignore[arg-type]
+    choices = choices_of(dataclasses.replace(found, measurements=(*found.measurements, fastest)))
+    assert len(choices) == 1
+    return choices[0]
+
+
+def test_rules_that_fall_back_are_not_written() -> None:
+    """On 6 ranks recursive doubling would run as another algorithm; on 8 it does not."""
+    doubling = {"algorithm": "recursive-doubling", "parameters": {}}
+    assert chosen_from(6, Collective.ALL_GATHER, **doubling).name != "recursive_doubling"
+    assert chosen_from(8, Collective.ALL_GATHER, **doubling).name == "recursive_doubling"
+
+
+def test_segments_and_fanouts() -> None:
+    """Segments are parts of the message, for the ring of blocks; an algorithm that takes none is not given any."""
+    ring = chosen_from(6, Collective.ALL_REDUCE, algorithm="segmented-ring", parameters={"segments": 4})
+    assert (ring.id, ring.segment_bytes) == (5, -(-174763 // 4))
+    whole = chosen_from(6, Collective.ALL_REDUCE, algorithm="segmented-ring", parameters={"segments": 1})
+    assert whole.name != "segmented_ring"
+    chain = chosen_from(6, Collective.BROADCAST, algorithm="chain", parameters={"segments": 8, "fanout": 2})
+    assert (chain.id, chain.fanout, chain.segment_bytes) == (2, 2, 131072)
+    many = chosen_from(6, Collective.REDUCE, algorithm="binomial", parameters={}, pieces=4)
+    assert many.name != "binomial"
+    moved = chosen_from(6, Collective.REDUCE, algorithm="binomial", parameters={}, order="topology")
+    assert moved.name != "binomial"
+    other = chosen_from(6, Collective.BROADCAST, algorithm="k-nomial", parameters={"radix": 3})
+    assert other.name != "knomial"
+
+
+def test_rules_of_choices() -> None:
+    choices = [
+        Choice(size_bytes=0, id=1),
+        Choice(size_bytes=100, id=1),
+        Choice(size_bytes=400, id=5, segment_bytes=64),
+        Choice(size_bytes=1600, id=5, segment_bytes=128),
+        Choice(size_bytes=6400, id=0),
+    ]
+    rules = rules_of(choices)
+    assert [(rule.first_bytes, rule.id, rule.segment_bytes) for rule in rules] == [
+        (0, 1, 0),
+        (201, 5, 64),
+        (801, 5, 128),
+        (3201, 0, 0),
+    ]
+    text = rules_file({Collective.REDUCE: rules, Collective.ALL_REDUCE: rules}, 12)
+    assert list(reader.classic(text)) == ["allreduce", "reduce"]
+    assert reader.picked(reader.classic(text), "reduce", 12, 800) == reader.Rule(201, 800, 5, 0, 64)
+    for bad in ([], [Rule(first_bytes=1, id=1)], [Rule(first_bytes=0, id=1), Rule(first_bytes=0, id=2)]):
+        with pytest.raises(InputError, match="from 0 bytes upwards"):
+            rules_file({Collective.REDUCE: bad}, 4)
+    with pytest.raises(InputError, match="classic, json"):
+        rules_file({}, 4, form="yaml")
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rules.conf"
+    options = ["collectives=broadcast,reduce_scatter", "sizes=1K,1M", "jobs=1"]
+    export_stock("star", "ompi-rules", settings=["gpus=5"], options=options, output=path)
+    assert set(reader.classic(path.read_text())) == {"bcast", "reduce_scatter_block"}
+    assert "--mca coll_tuned_use_dynamic_rules 1" in capsys.readouterr().err
+    with pytest.raises(InputError, match="collectives out of all_gather"):
+        export_stock("star", "ompi-rules", settings=["gpus=5"], options=["collectives=barrier"])
+    with pytest.raises(InputError, match="2 ranks, a collective"):
+        export_stock("star", "ompi-rules", settings=["gpus=1"])
