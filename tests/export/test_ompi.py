@@ -101,8 +101,8 @@ def chosen_from(ranks: int, collective: Collective, **row: object) -> Choice:
 def test_rules_that_fall_back_are_not_written() -> None:
     """On 6 ranks recursive doubling would run as another algorithm; on 8 it does not."""
     doubling = {"algorithm": "recursive-doubling", "parameters": {}}
-    assert chosen_from(6, Collective.ALL_GATHER, **doubling).name != "recursive_doubling"
-    assert chosen_from(8, Collective.ALL_GATHER, **doubling).name == "recursive_doubling"
+    assert chosen_from(6, Collective.ALL_GATHER, **doubling).time_us > 0.001
+    assert chosen_from(8, Collective.ALL_GATHER, **doubling).time_us == 0.001
 
 
 def test_segments_and_fanouts() -> None:
