@@ -26,7 +26,6 @@ SPECS = [
     ("dgx-a100", {"boxes": 2}),
     ("dgx-a100-pcie", {"boxes": 2}),
     ("dgx-h100", {"boxes": 8}),
-    ("gb200-nvl72", {"boxes": 2}),
     ("mi100", {"boxes": 2}),
     ("mi250", {"boxes": 2}),
     ("mi300x", {"boxes": 3}),
@@ -87,7 +86,10 @@ def test_every_node_and_link_is_drawn(name: str, options: dict[str, object]) -> 
     ("name", "options"),
     [
         ("dgx-h100", {"boxes": 40}),
+        ("gb200-nvl72", {"boxes": 2}),
         ("torus", {"dims": "32x32"}),
+        ("torus", {"dims": "8x8x8"}),
+        ("star", {"gpus": "300"}),
         ("ring", {"gpus": "900"}),
         ("mi250", {"boxes": 20}),
     ],

@@ -191,8 +191,9 @@ def _facts(plan: Plan, checked: Report, loads: LinkLoads, run: _Run) -> list[tup
     rows.append(("Verified", _verified(checked)))
     if plan.forest is not None:
         trees = shape(plan.forest)
-        per_root = "differing numbers" if trees.trees_per_root is None else str(trees.trees_per_root)
-        words = f"{per_root} per root, {trees.distinct_trees} distinct, height {trees.max_height} at most"
+        words = f"{trees.distinct_trees} distinct, height {trees.max_height} at most"
+        if trees.trees_per_root is not None:
+            words = f"{trees.trees_per_root} per root, {words}"
         rows.append(("Trees", words))
     if plan.schedule is not None:
         count = plural(plan.schedule.num_chunks, "chunk")

@@ -149,7 +149,9 @@ def _node(topology: Topology, v: int, at: Place, *, boxed: bool) -> Markup:
     """A node: rounded where it is a GPU or a NIC, a bar where it is a switch; its full name on hover."""
     kind = NodeKind(int(topology.kind[v]))
     full = topology.node_ids[v]
-    short = full.rpartition("/")[2] if boxed and topology.host[v] >= 0 else full
+    short = full
+    if topology.host[v] >= 0:  # in a frame the box is named, without one the only node of a box stands for it
+        short = full.rpartition("/")[2] if boxed else topology.hosts[topology.host[v]]
     words = [full]
     if topology.rank[v] >= 0:
         words.append(f"rank {int(topology.rank[v])}")

@@ -25,7 +25,9 @@ WIDTH = 1100.0
 MOST_BOXES = 8
 MOST_BARS = 24
 MOST_NODES = 144
-"""Boxes of a drawing, bars of a level, and nodes of a group, at most."""
+MOST_IN_BOX = 40
+MOST_OF_KIND = 16
+"""Boxes of a drawing, bars of a level, nodes without a box, nodes of a box, and nodes of each kind of a larger one."""
 
 PAD = 12.0
 LEVEL = 74.0
@@ -88,13 +90,13 @@ def lay_out(topology: Topology, first: Collection[int] = ()) -> Layout:
     ahead = [g for g in order if wanted.intersection(members[g])]
     others = [g for g in order if g not in set(ahead)]
     room = WIDTH if framed else WIDTH - 2 * PAD
-    most = _fitting_boxes(topology, members) if framed else len(members)
+    most = MOST_BOXES if framed else len(members)
     taken = ahead[: max(most - len(others), most // 2)]
     chosen = sorted([*taken, *others[: most - len(taken)]])
     omitted: list[str] = []
     if len(chosen) < len(members):
         omitted.append(f"{len(chosen)} of {plural(len(members), 'box')}")
-    columns = len(chosen) if len(chosen) <= 4 and not _wide(members, chosen) else -(-len(chosen) // 2)
+    columns = len(chosen) if len(chosen) <= 4 else -(-len(chosen) // 2)
     levels = _fabric_levels(near, fabric)
     # Boxes in two rows have the fabric between them, if it is a single row of bars.
     if len(levels) > 1:
@@ -102,7 +104,7 @@ def lay_out(topology: Topology, first: Collection[int] = ()) -> Layout:
     width_each = room / max(columns, 1) - (2 * PAD if framed else 0)
     groups = []
     for g in chosen:
-        shown = _part(topology, members[g], framed=framed)
+        shown = _part(topology, members[g], wanted, framed=framed)
         if len(shown) < len(members[g]):
             omitted.append(f"{len(shown)} of {len(members[g])} nodes{f' of {names[g]}' if names[g] else ''}")
         groups.append(_inner(topology, names[g], shown, near, set(fabric), width_each))
@@ -147,37 +149,36 @@ def _neighbours(topology: Topology) -> list[list[int]]:
     return [sorted(each) for each in near]
 
 
-def _fitting_boxes(topology: Topology, members: list[list[int]]) -> int:
-    """How many boxes are drawn: fewer of large ones."""
-    largest = max(len(_part(topology, each, framed=True)) for each in members)
-    return MOST_BOXES if largest <= 40 else 4
-
-
-def _wide(members: list[list[int]], chosen: Sequence[int]) -> bool:
-    """Three or four boxes of many nodes do not stand in one row."""
-    return len(chosen) > 2 and max(len(members[g]) for g in chosen) > 40
-
-
-def _part(topology: Topology, nodes: list[int], *, framed: bool) -> list[int]:
-    """The nodes of a group that are drawn; of a grid a corner."""
+def _part(topology: Topology, nodes: list[int], first: Collection[int], *, framed: bool) -> list[int]:
+    """The nodes of a group that are drawn: of a box some of each kind, of a grid a corner, otherwise the first ones."""
+    if framed:
+        return _some_of_each_kind(topology, nodes, first) if len(nodes) > MOST_IN_BOX else nodes
     if len(nodes) <= MOST_NODES:
         return nodes
-    if not framed:
-        most = 2 * MOST_NODES
-        grid = grid_shape(topology, nodes)
-        if grid is not None and len(nodes) <= most:
-            return nodes
-        if grid is not None:
-            depth, rows, columns = grid
-            rows_kept, columns_kept = min(rows, 16), min(columns, 16)
-            slices = max(1, min(depth, most // (rows_kept * columns_kept)))
-            return [
-                nodes[(z * rows + y) * columns + x]
-                for z in range(slices)
-                for y in range(rows_kept)
-                for x in range(columns_kept)
-            ]
-    return nodes[:MOST_NODES] if framed else nodes[: MOST_NODES // 2]
+    grid = grid_shape(topology, nodes)
+    if grid is None:
+        return nodes[: MOST_NODES // 2]
+    if len(nodes) <= 2 * MOST_NODES:
+        return nodes
+    depth, rows, columns = grid
+    rows_kept, columns_kept = min(rows, 16), min(columns, 16)
+    slices = max(1, min(depth, 2 * MOST_NODES // (rows_kept * columns_kept)))
+    return [
+        nodes[(z * rows + y) * columns + x]
+        for z in range(slices)
+        for y in range(rows_kept)
+        for x in range(columns_kept)
+    ]
+
+
+def _some_of_each_kind(topology: Topology, nodes: list[int], first: Collection[int]) -> list[int]:
+    """Up to 16 nodes of each kind, those of ``first`` before others unless all of them are."""
+    found = []
+    wanted = set(first).intersection(nodes)
+    for kind in NodeKind:
+        members = [v for v in nodes if topology.kind[v] == kind]
+        found += sorted(members, key=lambda v: v not in wanted)[:MOST_OF_KIND]
+    return sorted(found)
 
 
 def _fabric_levels(near: list[list[int]], fabric: list[int]) -> list[list[int]]:
@@ -294,7 +295,7 @@ def _composed(
     heights = [max(group.height for group in row) for row in rows]
     fabric = len(levels) * LEVEL
     width = max((sum(g.width + gap for g in row) for row in rows), default=WIDTH)
-    width = max(width, 320.0) + 2
+    width = max(width, 320.0) + (2 if framed else 2 * PAD)
     two = len(rows) > 1
     top = PAD
     place: dict[int, Place] = {}
@@ -304,7 +305,7 @@ def _composed(
     for number, row in enumerate(rows):
         flipped = two and number == 0
         for column, group in enumerate(row):
-            x = gap / 2 + column * (group.width + gap) + 1
+            x = (gap / 2 if framed else PAD) + column * (group.width + gap) + 1
             y = row_tops[number]
             _put(place, group, x, y, heights[number], flipped=flipped)
             if framed:
