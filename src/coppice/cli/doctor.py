@@ -1,0 +1,101 @@
+"""`coppice doctor`: will a runtime load this algorithm file, and use it at these sizes?"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Annotated, Any
+
+import typer
+
+from coppice.cli.inputs import JsonOption
+from coppice.cli.render import print_json, print_lines
+from coppice.cli.sizes import parse_sizes, short_size
+from coppice.export.doctor import Diagnosis, Severity, rules
+from coppice.export.doctor import doctor as examine
+from coppice.export.msccl_xml_targets import TARGETS
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="MSCCL XML file; - is standard input.", show_default=False)
+    ],
+    *,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target", metavar="|".join(TARGETS), help="Runtime that is to read it.", show_default=False
+        ),
+    ],
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", min=1, metavar="N", help="Ranks of the communicator.", show_default=False),
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            "--size", "-s", metavar="LIST", help="Message sizes, such as 1M:1G or 64K,1M.", show_default=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a runtime will load an MSCCL XML file and use it, and if not, why and what to do.
+
+    Every rule of the target's loader is checked, those that it does not check itself included. Whether the
+    algorithm is right is another question: `coppice import` verifies it. Exit code 1 if there is an error, or a
+    size at which the file would not be used.
+
+    \b
+    Examples:
+      coppice doctor algo.xml --target rccl
+      coppice doctor algo.xml --target rccl --ranks 16 --size 1M:1G
+    """  # noqa: D301 (\b is for the help formatter)
+    sizes = () if size is None else parse_sizes(size, option="--size")
+    diagnosis = examine(file, target, ranks=ranks, sizes=sizes)
+    if as_json:
+        print_json(_record(diagnosis))
+    else:
+        print_lines(_lines(diagnosis))
+    diagnosis.require_ok()
+
+
+def _lines(diagnosis: Diagnosis) -> list[str]:
+    why = {rule.id: rule.why for rule in rules()}
+    lines = [
+        f"{diagnosis.file} for {diagnosis.target.title}: {'it loads' if diagnosis.loads else 'it will NOT work'}"
+    ]
+    for finding in diagnosis.findings:
+        place = f"{diagnosis.file}:{finding.line}: " if finding.line else ""
+        effect = "" if finding.severity is Severity.NOTE else f" ({why[finding.rule]})"
+        lines.append(f"  {finding.severity.value:<7}  {finding.rule}  {place}{finding.text}{effect}")
+        lines.append(f"                fix: {finding.fix}")
+    lines.extend(f"  ... and {count} more of {rule}" for rule, count in diagnosis.hidden.items())
+    for reason, group in groupby(diagnosis.sizes, key=lambda pair: pair[1]):
+        members = [pair[0] for pair in group]
+        span = short_size(members[0]) + ("" if len(members) == 1 else f"..{short_size(members[-1])}")
+        lines.append(f"  {span}: {'used' if reason is None else f'NOT used: {reason}'}")
+    return lines
+
+
+def _record(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "file": diagnosis.file,
+        "target": diagnosis.target.name,
+        "loads": diagnosis.loads,
+        "ok": diagnosis.ok,
+        "findings": [
+            {
+                "rule": finding.rule,
+                "severity": finding.severity.value,
+                "line": finding.line,
+                "text": finding.text,
+                "fix": finding.fix,
+            }
+            for finding in diagnosis.findings
+        ],
+        "hidden": diagnosis.hidden,
+        "sizes": [
+            {"size_bytes": size, "used": reason is None, "reason": reason} for size, reason in diagnosis.sizes
+        ],
+    }

@@ -1,0 +1,105 @@
+"""`coppice import`: an algorithm file of a runtime as a plan, to be verified, simulated and compared like our own."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated
+
+import typer
+
+from coppice.bounds.describe import plural
+from coppice.bounds.result import Problem
+from coppice.cli.inputs import BoxesOption, OutputOption, RatesOption, SetOption, load_topology
+from coppice.cli.render import Stages, bandwidth_text, print_fields
+from coppice.errors import InputError
+from coppice.export.imported import schedule_of
+from coppice.export.msccl_xml_reader import read_msccl_xml
+from coppice.schedule.plan import Plan
+from coppice.schedule.plan_file import write_plan
+from coppice.schedule.verify_schedule import verify_schedule
+from coppice.topology.presets import preset
+
+__all__ = ["import_file"]
+
+
+def import_file(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="MSCCL XML file; - is standard input.", show_default=False)
+    ],
+    *,
+    output: OutputOption = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "--topology",
+            metavar="TOPOLOGY",
+            help="Where its ranks are: preset or file [default: all GPUs at one switch].",
+            show_default=False,
+        ),
+    ] = None,
+    root: Annotated[
+        int | None,
+        typer.Option(
+            "--root", metavar="RANK", help="Root, where the file does not tell.", show_default=False
+        ),
+    ] = None,
+    boxes: BoxesOption = None,
+    rates: RatesOption = None,
+    settings: SetOption = None,
+) -> None:
+    """Import an MSCCL XML file as a plan.
+
+    The file is verified (deadlock, races, result); a wrong one is refused with the first fault and exit code 1.
+    Thread blocks, channels and slots are left behind: the plan says which rank sends which chunk to whom.
+
+    \b
+    Examples:
+      coppice import algo.xml -o plan.json
+      coppice import algo.xml --topology mi250 --boxes 2 -o plan.json
+    """  # noqa: D301 (\b is for the help formatter)
+    if topology is None and (boxes is not None or rates is not None or settings):
+        msg = "--boxes, --rates and --set belong to a topology: give one with --topology."
+        raise InputError(msg)
+    to_stdout = output is not None and str(output) == "-"
+    with Stages() as stages:
+        stages.begin("reading the file")
+        reading = read_msccl_xml(file, root=root)
+        program = reading.program
+        if topology is None:
+            place = preset("star", gpus=program.num_ranks)
+        else:
+            place = load_topology(topology, boxes=boxes, rates=rates, settings=settings)
+        stages.begin("following the chunks")
+        schedule = schedule_of(program, place)
+        stages.begin("verifying the schedule")
+        report = verify_schedule(schedule)
+        report.require_ok()
+        problem = Problem(
+            topology=place, collective=program.collective, root=None if program.root < 0 else program.root
+        )
+        plan = Plan(
+            problem=problem,
+            inv_rate=report.inv_rate or Fraction(0),
+            schedule=schedule,
+            planner="import",
+            parameters={"format": "msccl-xml", "name": program.name, "chunks": program.num_chunks},
+        )
+        if output is not None:
+            write_plan(plan, output)
+    for warning in reading.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if to_stdout:
+        return
+    busbw = plan.algbw_gb_per_s * program.collective.busbw_factor(program.num_ranks)
+    fields = [
+        (
+            "read",
+            f"{program.name}: {plural(program.num_chunks, 'chunk')}, {plural(program.most_blocks, 'thread block')}",
+        ),
+        ("verified", "no deadlock, no race, the right result"),
+        ("transfers", f"{schedule.num_transfers:,}"),
+        ("reaches", f"{bandwidth_text(plan.algbw_gb_per_s, busbw)} by its busiest link"),
+    ]
+    if output is not None:
+        fields.append(("written to", str(output)))
+    print_fields(f"{program.collective} on {place.name} ({plural(program.num_ranks, 'rank')})", fields)
