@@ -105,6 +105,15 @@ def test_large_ones_are_drawn_in_part(name: str, options: dict[str, object]) -> 
     assert len(picture.svg) < 200_000
 
 
+def test_switches_inside_a_box_that_is_drawn_in_part_stay_inside() -> None:
+    topology = topology_of("gb200-nvl72", {"boxes": 2})
+    layout = lay_out(topology, [topology.node_index["box1/gpu70"]])
+    assert layout.omitted == ("9 of 73 nodes in each of 2 boxes",)
+    shown = {topology.node_ids[v]: at for v, at in layout.place.items()}
+    assert shown["rail0"].y < shown["box0/gpu0"].y < shown["box0/nvswitch"].y
+    assert "box1/gpu70" in shown
+
+
 def test_boxes_at_the_cut_come_first() -> None:
     topology = topology_of("dgx-h100", {"boxes": 30})
     inside = [v for v in range(topology.num_nodes) if topology.host[v] == 27]

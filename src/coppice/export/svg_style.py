@@ -72,7 +72,7 @@ th:last-child,td:last-child{{text-align:left}}
 @media (max-width:640px){{dl{{grid-template-columns:minmax(0,1fr)}}dt{{margin-top:6px}}}}
 @media print{{body{{max-width:none;padding:0;font-size:12px}}select,.screen{{display:none}}
 figure,figure.tall{{overflow:visible;max-height:none}}figure svg,figure.tall svg{{max-width:100%;min-width:0;
-height:auto;max-height:230mm}}h2{{break-after:avoid}}figure,dl,tr{{break-inside:avoid}}@page{{margin:14mm}}}}
+height:auto;max-height:230mm}}h2,h3,p,.key{{break-after:avoid}}figure,dl,tr{{break-inside:avoid}}@page{{margin:14mm}}}}
 """
 
 

@@ -26,7 +26,7 @@ MOST_BOXES = 8
 MOST_BARS = 24
 MOST_NODES = 144
 MOST_IN_BOX = 40
-MOST_OF_KIND = 16
+MOST_OF_KIND = 8
 """Boxes of a drawing, bars of a level, nodes without a box, nodes of a box, and nodes of each kind of a larger one."""
 
 PAD = 12.0
@@ -103,13 +103,15 @@ def lay_out(topology: Topology, first: Collection[int] = ()) -> Layout:
         columns = len(chosen)
     width_each = room / max(columns, 1) - (2 * PAD if framed else 0)
     groups = []
+    parts: dict[str, list[str]] = defaultdict(list)
     for g in chosen:
         shown = _part(topology, members[g], wanted, framed=framed)
         if len(shown) < len(members[g]):
-            omitted.append(f"{len(shown)} of {len(members[g])} nodes{f' of {names[g]}' if names[g] else ''}")
-        groups.append(_inner(topology, names[g], shown, near, set(fabric), width_each))
-    if len(omitted) > 3:
-        omitted = [*omitted[:3], "and further parts likewise"]
+            parts[f"{len(shown)} of {len(members[g])} nodes"].append(names[g])
+        groups.append(_inner(topology, names[g], shown, members[g], near, set(fabric), width_each))
+    for words, boxes in parts.items():
+        where = f" of {boxes[0]}" if len(boxes) == 1 else f" in each of {len(boxes)} boxes"
+        omitted.append(words if boxes == [""] else words + where)
     drawn, hidden = [], 0
     for level in levels:
         kept = sorted(level, key=lambda v: v not in wanted)[:MOST_BARS] if len(level) > MOST_BARS else level
@@ -172,7 +174,7 @@ def _part(topology: Topology, nodes: list[int], first: Collection[int], *, frame
 
 
 def _some_of_each_kind(topology: Topology, nodes: list[int], first: Collection[int]) -> list[int]:
-    """Up to 16 nodes of each kind, those of ``first`` before others unless all of them are."""
+    """A few nodes of each kind, those of ``first`` before others unless all of them are."""
     found = []
     wanted = set(first).intersection(nodes)
     for kind in NodeKind:
@@ -199,14 +201,20 @@ def _fabric_levels(near: list[list[int]], fabric: list[int]) -> list[list[int]]:
 
 
 def _inner(
-    topology: Topology, name: str, nodes: list[int], near: list[list[int]], fabric: set[int], width: float
+    topology: Topology,
+    name: str,
+    nodes: list[int],
+    members: list[int],
+    near: list[list[int]],
+    fabric: set[int],
+    width: float,
 ) -> _Group:
-    """A group by itself: rows towards the fabric, the GPUs, rows that stay inside."""
-    inside = set(nodes)
+    """A group by itself, of which ``nodes`` are drawn: first what leads outside, then the GPUs, then the rest."""
+    inside, whole = set(nodes), set(members)
     gpus = [v for v in nodes if topology.kind[v] == NodeKind.GPU]
     relays = inside.difference(gpus)
     from_gpu = _distances(near, gpus, relays)
-    from_out = _distances(near, [v for v in range(len(near)) if v not in inside], relays)
+    from_out = _distances(near, [v for v in range(len(near)) if v not in whole], relays)
     through = {v: from_gpu[v] + from_out[v] for v in relays if v in from_gpu and v in from_out}
     least = min(through.values(), default=0)
     up: dict[int, list[int]] = defaultdict(list)
