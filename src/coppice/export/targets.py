@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from coppice.export.exported import Exported
+from coppice.export.nccl_topo_xml import export_nccl_topo_xml
 from coppice.export.nccl_tuner import Dialect, export_nccl_tuner
 from coppice.export.ompi_rules import FORMS, export_ompi_rules
 from coppice.export.rank_order_files import LAUNCHERS, export_rank_order
@@ -103,6 +104,27 @@ STOCK: Mapping[str, Target] = {
             "sizes": Option(kind=Kind.SIZES, help="sizes at which algorithms are compared, such as 1K:16M"),
             "form": Option(kind=Kind.CHOICE, help="form of the file", choices=FORMS),
             "jobs": Option(kind=Kind.NUMBER, help="processes that compare (default: one per core)"),
+        },
+    ),
+    "nccl-topo-xml": Target(
+        summary="Correction of a machine's topology for NCCL_TOPO_FILE: rails, planes and speeds of its ports.",
+        source=Source.TOPOLOGY,
+        make=export_nccl_topo_xml,
+        options={
+            "base": Option(
+                kind=Kind.FILE, help="dump of the machine, as NCCL_TOPO_DUMP_FILE writes it (needed)"
+            ),
+            "host": Option(kind=Kind.TEXT, help="name of that machine in the topology (default: the first)"),
+            "rails": Option(
+                kind=Kind.NAMES, help="topology (default), none, or port:rail such as mlx5_0:0,mlx5_1:1"
+            ),
+            "planes": Option(kind=Kind.NAMES, help="port:plane such as mlx5_0:0,mlx5_1:1"),
+            "speeds": Option(
+                kind=Kind.FLAG, help="ports get the speeds of the topology: yes or no (default)"
+            ),
+            "nvlinks": Option(
+                kind=Kind.FLAG, help="keep the GPU links of the dump: yes (default), or no to detect them"
+            ),
         },
     ),
 }
