@@ -1,0 +1,236 @@
+"""Plan, export, import: the program verifies, the doctor is content, and the schedule has the same transfers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from coppice.bounds.result import Problem
+from coppice.cli import Commands
+from coppice.cli.doctor import doctor
+from coppice.cli.export import export
+from coppice.cli.importing import import_file
+from coppice.collectives import Collective
+from coppice.errors import CheckError, InputError
+from coppice.export.doctor import diagnose
+from coppice.export.imported import schedule_of
+from coppice.export.msccl_xml import msccl_xml
+from coppice.export.msccl_xml_document import parse_document
+from coppice.export.msccl_xml_plan import program_for
+from coppice.export.msccl_xml_reader import program_of
+from coppice.export.msccl_xml_targets import TARGETS
+from coppice.planners.planning import plan as make_plan
+from coppice.program.builder import ProgramBuilder
+from coppice.program.program import Buffer, Program, StepOp
+from coppice.program.verify import verify_program
+from coppice.schedule.forest import Forest
+from coppice.schedule.lower import lower
+from coppice.schedule.plan import Plan
+from coppice.schedule.plan_file import read_plan, write_plan
+from coppice.schedule.schedule import Schedule
+from coppice.schedule.verify_schedule import verify_schedule
+from coppice.topology import Topology
+from coppice.topology.presets import preset
+from msccl_samples import all_pairs, gather, ring_all_reduce
+from reference.oracle import NAMES, oracle_topology
+
+COLLECTIVES = (
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.ALL_REDUCE,
+    Collective.BROADCAST,
+    Collective.REDUCE,
+)
+
+
+def plan_of(topology: Topology, collective: Collective, trees: int | None = 1) -> Plan:
+    root = 0 if collective.rooted else None
+    count = None if collective in (Collective.ALL_TO_ALL, Collective.BROADCAST, Collective.REDUCE) else trees
+    problem = Problem(topology=topology, collective=collective, root=root)
+    return make_plan(problem, trees=count, ring=False).plan
+
+
+def traffic(plan: Schedule | Forest) -> Counter[tuple[int, int, int, int]]:
+    """Share of all data, in units of 1 / 10^6, by slot, operation, sender and receiver."""
+    schedule = lower(plan) if isinstance(plan, Forest) else plan
+    shares = np.bincount(
+        schedule.chunk_slot, weights=schedule.chunk_share, minlength=len(schedule.slot_weight)
+    )
+    weight = int(schedule.slot_weight.sum())
+    moved: dict[tuple[int, int, int, int], Fraction] = {}
+    whole = schedule.collective is Collective.ALL_REDUCE
+    columns = (schedule.chunk, schedule.op, schedule.src, schedule.dst)
+    for chunk, op, src, dst in zip(*(column.tolist() for column in columns), strict=True):
+        slot = int(schedule.chunk_slot[chunk])
+        share = Fraction(
+            int(schedule.chunk_share[chunk]) * int(schedule.slot_weight[slot]), int(shares[slot]) * weight
+        )
+        key = (0 if whole else slot, op, src, dst)
+        moved[key] = moved.get(key, Fraction(0)) + share
+    return Counter({key: round(share * 10**6) for key, share in moved.items()})
+
+
+def check(plan: Plan, target: str, **options: bool | int) -> Program:
+    """The program of a plan in a file of a target, read back."""
+    program = program_for(plan.body, target, **options)  # type: ignore[arg-type]
+    text = msccl_xml(program, target=target)
+    ranks = program.num_ranks
+    diagnosis = diagnose(text.encode(), target, ranks=ranks, sizes=(program.num_chunks * 4096,))
+    assert diagnosis.ok, diagnosis
+    again = program_of(parse_document(text.encode(), file="a.xml")).program
+    assert verify_program(again).ok
+    schedule = schedule_of(again, plan.topology)
+    assert verify_schedule(schedule, relay_gpus=True).ok
+    assert traffic(schedule) == traffic(plan.body)
+    return again
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_oracle_topologies(name: str) -> None:
+    topology = oracle_topology(name)
+    for collective in COLLECTIVES:
+        plan = plan_of(topology, collective)
+        for target in TARGETS:
+            check(plan, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("collective", [*COLLECTIVES, Collective.ALL_TO_ALL])
+def test_every_collective_in_place_and_out_of_place(collective: Collective, target: str) -> None:
+    plan = plan_of(preset("star", gpus=4), collective)
+    places = [False] if collective is Collective.ALL_TO_ALL else [True, False]
+    for in_place in places:
+        assert check(plan, target, in_place=in_place).in_place == in_place
+
+
+def test_two_mi250_boxes_fit_rccl() -> None:
+    plan = plan_of(preset("mi250", boxes=2), Collective.ALL_REDUCE)
+    assert check(plan, "rccl").most_blocks <= 64
+
+
+def test_a_cap_on_channels_holds() -> None:
+    plan = plan_of(preset("dgx-a100", boxes=2), Collective.ALL_GATHER, 2)
+    assert program_for(plan.body, "azure-executor", channels=1).num_channels == 1
+
+
+def test_a_plan_that_does_not_fit_says_by_how_much() -> None:
+    plan = plan_of(preset("star", gpus=70), Collective.ALL_TO_ALL)
+    with pytest.raises(CheckError, match=r"at most 64 thread blocks a rank, found \d+"):
+        program_for(plan.body, "rccl")
+
+
+@pytest.mark.parametrize("program", [gather(5), gather(3, in_place=False), all_pairs(5), ring_all_reduce(6)])
+def test_programs_made_by_hand(program: Program) -> None:
+    schedule = schedule_of(program, preset("star", gpus=program.num_ranks))
+    report = verify_schedule(schedule)
+    assert report.ok
+    assert not report.redundant
+    assert (schedule.step < 0).all()
+
+
+def one_step_all_reduce(ranks: int) -> Program:
+    """Everybody sends its whole input to everybody, and adds up what comes."""
+    build = ProgramBuilder(ranks)
+    for rank in range(ranks):
+        peers = [other for other in range(ranks) if other != rank]
+        for place, other in enumerate(peers):
+            block = build.block(rank, send=other, recv=other)
+            build.step(block, StepOp.SEND, src=(Buffer.INPUT, 0))
+            build.step(block, StepOp.RECV, dst=(Buffer.SCRATCH, place))
+        adder = build.block(rank)
+        waits = [(place, 1) for place in range(len(peers))]
+        for place in range(len(peers)):
+            build.step(
+                adder,
+                StepOp.REDUCE,
+                src=(Buffer.SCRATCH, place),
+                dst=(Buffer.INPUT, 0),
+                after=waits if place == 0 else [],
+            )
+    return build.program(
+        collective=Collective.ALL_REDUCE,
+        num_chunks=1,
+        in_place=True,
+        out_of_place=False,
+        input_chunks=[1] * ranks,
+        output_chunks=[1] * ranks,
+        scratch_chunks=[ranks - 1] * ranks,
+    )
+
+
+def test_values_that_cross_each_other_need_steps() -> None:
+    schedule = schedule_of(one_step_all_reduce(4), preset("star", gpus=4))
+    assert schedule.num_transfers == 12
+    assert (schedule.step == 0).all()
+    assert verify_schedule(schedule).ok
+
+
+def test_wrong_programs_are_not_imported() -> None:
+    right = all_pairs(3)
+    wrong = Program(
+        **{
+            **{name: getattr(right, name) for name in Program.__dataclass_fields__},
+            "src_offset": np.where(right.op == StepOp.REDUCE, 0, right.src_offset).astype(np.int32),
+        }
+    )
+    with pytest.raises(CheckError, match="does not verify"):
+        schedule_of(wrong, preset("star", gpus=3))
+    with pytest.raises(InputError, match="expected a topology of 3 ranks, found 4"):
+        schedule_of(right, preset("star", gpus=4))
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    made = typer.Typer(cls=Commands)
+    for name, command in (("export", export), ("import", import_file), ("doctor", doctor)):
+        made.command(name)(command)
+    return made
+
+
+def test_commands(app: typer.Typer, tmp_path: Path) -> None:
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exception is None or isinstance(result.exception, SystemExit)
+        return result.exit_code, result.stdout, result.stderr
+
+    plan, xml, back = tmp_path / "plan.json", tmp_path / "a.xml", tmp_path / "back.json"
+    write_plan(plan_of(preset("dgx-a100", boxes=2), Collective.ALL_GATHER), plan)
+    code, _, notes = run(
+        "export", plan, "--to", "msccl-xml", "--target", "rccl", "--size", "1M:1G", "-o", xml
+    )
+    assert code == 0
+    assert "thread blocks of 64" in notes
+    assert 'minBytes="1048576" maxBytes="1073741824"' in xml.read_text()
+    code, out, _ = run("doctor", xml, "--target", "rccl", "--ranks", "16", "--size", "512K:2G")
+    assert code == 1
+    assert "512K: NOT used: minBytes is 1048576" in out
+    assert "1M..1G: used" in out
+    assert run("doctor", xml, "--target", "rccl", "--size", "1M:1G", "--json")[0] == 0
+    assert run("doctor", xml, "--target", "rccl", "--ranks", "8")[0] == 1
+    code, out, _ = run("import", xml, "--topology", "dgx-a100", "--boxes", "2", "-o", back)
+    assert code == 0
+    assert "no deadlock" in out
+    assert traffic(read_plan(back).body) == traffic(read_plan(plan).body)
+    code, _, error = run("import", xml, "--topology", "star", "-o", back)
+    assert code == 2
+    assert "expected a topology of 16 ranks" in error
+    # A file of one target becomes one of another.
+    assert run("export", xml, "--to", "msccl-xml", "--target", "msccl", "-o", tmp_path / "b.xml")[0] == 0
+    assert run("doctor", tmp_path / "b.xml", "--target", "msccl")[0] == 0
+    for arguments, words in (
+        (("--to", "msccl-xml"), "expected --target"),
+        (("--to", "msccl-xml", "--target", "nccl"), "expected a target"),
+        (("--to", "msccl-xml", "--target", "rccl", "--protocol", "ll"), "expected --protocol"),
+        (("--to", "msccl-xml", "--target", "rccl", "--size", "1M"), "expected --size LOW:HIGH"),
+        (("--to", "msccl-xml", "--target", "rccl", "--boxes", "2"), "leave out --option"),
+        (("--to", "rank-order", "--target", "rccl"), "--target is for --to msccl-xml"),
+    ):
+        code, _, error = run("export", plan, *arguments)
+        assert code == 2
+        assert words in error
