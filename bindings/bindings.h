@@ -79,5 +79,6 @@ auto stoppable(Work&& work) {
 
 void init_feasibility(nb::module_& m);
 void init_packing(nb::module_& m);
+void init_routing(nb::module_& m);
 void init_simulator(nb::module_& m);
 void init_symmetry(nb::module_& m);

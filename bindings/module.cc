@@ -5,6 +5,7 @@ NB_MODULE(_core, m) {
   m.doc() = "Native core of Coppice: arrays in, arrays out.";
   init_feasibility(m);
   init_packing(m);
+  init_routing(m);
   init_simulator(m);
   init_symmetry(m);
 }

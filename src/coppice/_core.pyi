@@ -44,6 +44,18 @@ def pack_templates(
     node_element: NDArray[np.int64],
     link_orbit: NDArray[np.int32],
 ) -> dict[str, Any]: ...
+def find_routes(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    cap: NDArray[np.int64],
+    forwards: NDArray[np.bool_],
+    from_node: NDArray[np.int32],
+    to_node: NDArray[np.int32],
+    channel: NDArray[np.int64],
+    relays: bool,
+    hash: int,  # noqa: A002
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]: ...
 def find_symmetry(
     num_nodes: int,
     src: NDArray[np.int32],

@@ -39,17 +39,13 @@ def routed(schedule: Schedule, *, relay_gpus: bool = False, seed: int = 0) -> Sc
     pairs, pair_of = np.unique(pair, return_inverse=True)
     keys, row_of = np.unique(pair_of * channels + channel_of, return_inverse=True)
     receiver, sender = np.divmod(pairs[keys // channels], ranks)
-    wanted = zip(receiver.tolist(), sender.tolist(), (keys % channels).tolist(), strict=True)
     router = Router(schedule.topology, relay_gpus=relay_gpus, seed=seed)
-    routes = [router.path(src, dst, channel=number) for dst, src, number in wanted]
+    start, nodes = router.paths(sender, receiver, keys % channels)
     path = schedule.path.copy()
     path[open_rows] = len(schedule.path_start) - 1 + row_of.reshape(-1)
-    ends = schedule.path_start[-1] + np.cumsum([len(route) for route in routes])
     return replace(
         schedule,
         path=path,
-        path_start=np.concatenate([schedule.path_start, ends]),
-        path_nodes=np.concatenate(
-            [schedule.path_nodes, np.array([node for route in routes for node in route], dtype=np.int32)]
-        ),
+        path_start=np.concatenate([schedule.path_start, schedule.path_start[-1] + start[1:]]),
+        path_nodes=np.concatenate([schedule.path_nodes, nodes]),
     )

@@ -10,12 +10,18 @@ node the candidates are the next nodes that are one hop nearer and keep the bott
 hash picks one. Another seed of the hash is another day in a network whose switches hash flows: any of the
 equally good paths may be picked, and flows may collide. :meth:`Router.equal_paths` has all of them, for
 networks that spread every flow evenly.
+
+:meth:`Router.paths` has the same paths for many pairs at once, from the native core.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology
@@ -56,15 +62,25 @@ class Router:
         self._seed = (seed,) if seed else ()
         # Switches, NICs, and the GPUs without a rank: these are in the topology in order to forward.
         self._forwards: list[bool] = (topology.rank < 0).tolist()
-        # (neighbour, capacity) over links out of, and into, each node; in id order as links are sorted.
-        self._out: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
-        self._into: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
-        columns = (topology.src, topology.dst, topology.capacity)
-        for src, dst, capacity in zip(*(column.tolist() for column in columns), strict=True):
-            self._out[src].append((dst, capacity))
-            self._into[dst].append((src, capacity))
         self._trees: OrderedDict[tuple[int, bool], _Tree] = OrderedDict()
         self._max_trees = max(1, _MAX_CELLS // max(1, topology.num_nodes))
+
+    @cached_property
+    def _out(self) -> list[list[tuple[int, int]]]:
+        """(neighbour, capacity) over the links out of each node; in id order as links are sorted."""
+        return self._neighbours(self.topology.src, self.topology.dst)
+
+    @cached_property
+    def _into(self) -> list[list[tuple[int, int]]]:
+        """(neighbour, capacity) over the links into each node, likewise."""
+        return self._neighbours(self.topology.dst, self.topology.src)
+
+    def _neighbours(self, here: NDArray[np.int32], there: NDArray[np.int32]) -> list[list[tuple[int, int]]]:
+        found: list[list[tuple[int, int]]] = [[] for _ in range(self.topology.num_nodes)]
+        columns = (here, there, self.topology.capacity)
+        for node, neighbour, capacity in zip(*(column.tolist() for column in columns), strict=True):
+            found[node].append((neighbour, capacity))
+        return found
 
     def path(self, src: int, dst: int, *, channel: int = 0) -> tuple[int, ...]:
         """Node ids from rank ``src`` to rank ``dst``, both included.
@@ -92,6 +108,51 @@ class Router:
             choices = self._nearer(tree, path[-1], dst, tree.width[src], relayed=relayed)
             path.append(choices[_mixed(*self._seed, src, dst, channel, len(path)) % len(choices)])
         return tuple(path)
+
+    def paths(
+        self, src: NDArray[np.integer], dst: NDArray[np.integer], channel: NDArray[np.integer]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The paths of many requests: of request i, what ``path(src[i], dst[i], channel=channel[i])`` gives.
+
+        Requests of one receiver that follow one another share a search.
+
+        Args:
+            src: Sending ranks.
+            dst: Receiving ranks.
+            channel: Channels of the pairs.
+
+        Returns:
+            ``(start, nodes)``: path i is ``nodes[start[i] : start[i + 1]]``.
+
+        Raises:
+            UnreachableError: As :meth:`path`, for the first request without a path.
+
+        Examples:
+            >>> from coppice.topology.presets import preset
+            >>> router = Router(preset("star", gpus=3))
+            >>> start, nodes = router.paths(np.array([1, 2]), np.array([0, 0]), np.array([0, 0]))
+            >>> start.tolist(), nodes.tolist()
+            ([0, 3, 6], [1, 3, 0, 2, 3, 0])
+        """
+        from coppice import _core
+
+        topology = self.topology
+        start, nodes = _core.find_routes(
+            topology.num_nodes,
+            topology.src,
+            topology.dst,
+            topology.capacity,
+            topology.rank < 0,
+            topology.rank_nodes[src],
+            topology.rank_nodes[dst],
+            np.ascontiguousarray(channel, dtype=np.int64),
+            self.relay_gpus,
+            _mixed(*self._seed),
+        )
+        found = len(start) - 1
+        if found < len(src):
+            self.path(int(src[found]), int(dst[found]))  # says what is wrong
+        return start, nodes
 
     def equal_paths(self, src: int, dst: int, *, most: int) -> list[tuple[int, ...]]:
         """All equally good paths from rank ``src`` to rank ``dst``, in order of their node ids.
