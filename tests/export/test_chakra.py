@@ -1,0 +1,294 @@
+"""Chakra traces: sends and receipts pair up, waits suffice whatever the order, and nothing gets stuck."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.export.chakra import ChakraTrace, chakra_trace
+from coppice.export.chakra_graph import NodeKind
+from coppice.planners.algorithms.catalogue import algorithms, case_of, find, make, refusal
+from coppice.planners.planning import plan
+from coppice.schedule.layout import chunk_bounds
+from coppice.schedule.schedule import Op, Schedule
+from coppice.simulation.messages import messages_of
+from coppice.topology.model import Topology
+from coppice.topology.presets import preset
+from export.chakra_reader import COMM_RECV, COMM_SEND, COMP, Node, read_trace
+from export.chakra_replayer import Replay, Value
+
+TREES = [each for each in Collective if each.made_of_trees]
+
+
+def problem_on(topology: Topology, collective: Collective) -> Problem:
+    return Problem(topology=topology, collective=collective, root=1 if collective.rooted else None)
+
+
+def body_of(name: str, collective: Collective, topology: Topology) -> Schedule:
+    entry = find(name, collective)
+    made = make(entry, case_of(entry, problem_on(topology, collective)))
+    assert isinstance(made, Schedule)
+    return made
+
+
+def files_of(trace: ChakraTrace) -> list[bytes]:
+    return [b"".join(trace.file(rank)) for rank in range(trace.num_ranks)]
+
+
+def nodes_of(trace: ChakraTrace) -> list[list[Node]]:
+    return [read_trace(data)[1] for data in files_of(trace)]
+
+
+def key(node: Node) -> tuple[int, int, int]:
+    return node.number("comm_src"), node.number("comm_dst"), node.number("comm_tag")
+
+
+def ends(
+    collective: Collective, ranks: int, slot: int, root: int
+) -> tuple[dict[int, Value], dict[int, Value]]:
+    """What ranks hold of a slot at first and must hold in the end, as sets of contributors."""
+    everybody = Counter(range(ranks))
+    own = {rank: Counter([rank]) for rank in range(ranks)}
+    match collective:
+        case Collective.ALL_GATHER:
+            return {slot: own[slot]}, dict.fromkeys(range(ranks), own[slot])
+        case Collective.REDUCE_SCATTER:
+            return own, {slot: everybody}
+        case Collective.ALL_REDUCE:
+            return own, dict.fromkeys(range(ranks), everybody)
+        case Collective.REDUCE:
+            return own, {root: everybody}
+        case Collective.BROADCAST:
+            return {root: own[root]}, dict.fromkeys(range(ranks), own[root])
+        case Collective.ALL_TO_ALL:
+            return {slot // ranks: own[slot // ranks]}, {slot % ranks: own[slot // ranks]}
+        case Collective.GATHER:
+            return {slot: own[slot]}, {root: own[slot]}
+        case Collective.SCATTER:
+            return {root: own[root]}, {slot: own[root]}
+        case _:
+            return {}, {}
+
+
+def check(trace: ChakraTrace, *, seeds: int = 2) -> None:
+    """Replay a trace in several orders, and compare what ranks hold in the end."""
+    schedule = trace.schedule
+    slots = schedule.chunk_slot.tolist()
+    both = [ends(schedule.collective, trace.num_ranks, slot, schedule.root) for slot in slots]
+    initial = {(rank, chunk): value for chunk, (first, _) in enumerate(both) for rank, value in first.items()}
+    traces = nodes_of(trace)
+    for seed in range(seeds):
+        replay = Replay(traces, initial)
+        assert replay.run(seed, serial=seed == 0), "the replay got stuck"
+        for chunk, (_, last) in enumerate(both):
+            for rank, value in last.items():
+                assert replay.held(rank, chunk) == value
+
+
+def test_sends_and_receipts_pair_up() -> None:
+    topology = preset("dgx-h100")
+    body = body_of("rabenseifner", Collective.ALL_REDUCE, topology)
+    trace = chakra_trace(body, size_bytes=100_003)
+    _, length = chunk_bounds(body, 100_003)
+    sends: dict[tuple[int, int, int], Node] = {}
+    receipts: dict[tuple[int, int, int], Node] = {}
+    for rank, nodes in enumerate(nodes_of(trace)):
+        for node in nodes:
+            if node.type == COMM_SEND:
+                assert node.number("comm_src") == rank
+                assert sends.setdefault(key(node), node) is node
+            elif node.type == COMM_RECV:
+                assert node.number("comm_dst") == rank
+                assert receipts.setdefault(key(node), node) is node
+    assert sends.keys() == receipts.keys()
+    assert len(sends) == messages_of(body, 100_003).count
+    for each, node in sends.items():
+        assert node.chunks == receipts[each].chunks
+        assert node.number("comm_size") == receipts[each].number("comm_size") == sum(length[node.chunks])
+    carried = sum(length[body.chunk].tolist())
+    assert sum(node.number("comm_size") for node in sends.values()) == carried
+
+
+ENTRIES = [(name, collective) for name, collective in algorithms() if collective is not Collective.BARRIER]
+
+
+@pytest.mark.parametrize(("name", "collective"), ENTRIES, ids=[f"{a}-{b}" for a, b in ENTRIES])
+def test_algorithms_reach_their_goal(name: str, collective: Collective) -> None:
+    entry = find(name, collective)
+    for topology in (preset("dgx-h100"), preset("ring", gpus=5), preset("torus", dims=(2, 3))):
+        case = case_of(entry, problem_on(topology, collective))
+        if refusal(entry, case) is None:
+            break
+    else:
+        pytest.skip(f"{name} serves none of the topologies")
+    body = make(entry, case, relay_gpus=True)
+    if not isinstance(body, Schedule) and body.branches_at_switches:
+        pytest.skip("switches add or copy")
+    check(chakra_trace(body, size_bytes=1 << 16))
+
+
+@pytest.mark.parametrize("collective", TREES)
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_forests_reach_their_goal(collective: Collective, pieces: int) -> None:
+    body = plan(problem_on(preset("ring", gpus=4), collective), ring=False).plan.body
+    check(chakra_trace(body, size_bytes=4_001, pieces=pieces))
+
+
+def test_pieces_of_steps_reach_their_goal() -> None:
+    body = body_of("ring", Collective.ALL_REDUCE, preset("ring", gpus=4))
+    check(chakra_trace(body, size_bytes=4_001, pieces=3))
+
+
+def test_forest_in_which_switches_add_is_refused() -> None:
+    problem = Problem(topology=preset("dgx-h100"), collective=Collective.ALL_REDUCE)
+    body = plan(problem, in_network=True, ring=False).plan.body
+    with pytest.raises(InputError, match=r"switches copy or add: plan without `--in-network`\.$"):
+        chakra_trace(body, size_bytes=1 << 20)
+
+
+def test_additions_stand_after_their_receipts() -> None:
+    body = body_of("ring", Collective.REDUCE_SCATTER, preset("ring", gpus=4))
+    trace = chakra_trace(body, size_bytes=8_000_000, reduce_gb_per_s=400.0, element_bytes=2)
+    additions = 0
+    for nodes in nodes_of(trace):
+        for node in nodes:
+            if node.type != COMP:
+                continue
+            additions += 1
+            (receipt,) = (each for each in nodes if each.id in node.waits)
+            assert receipt.type == COMM_RECV
+            assert receipt.chunks == node.chunks
+            assert node.number("tensor_size") == 2_000_000
+            assert node.number("num_ops") == 1_000_000
+            assert node.micros == 5
+    assert additions == int((body.op == Op.REDUCE).sum())
+    assert "additions are up to 0 us off" in " ".join(trace.notes)
+
+
+def test_adding_takes_no_time_unless_told() -> None:
+    body = body_of("ring", Collective.REDUCE_SCATTER, preset("ring", gpus=4))
+    traces = nodes_of(chakra_trace(body, size_bytes=1 << 30))
+    assert {node.micros for nodes in traces for node in nodes} == {0}
+
+
+def test_joining_nodes_keep_edges_linear() -> None:
+    topology = preset("dgx-h100")
+    body = body_of("ring", Collective.ALL_GATHER, topology)
+    every = np.arange(topology.num_ranks)
+    pairs = [(a, b) for a in every for b in every if a != b]
+    src, dst = (np.array([pair[side] for pair in pairs], dtype=np.int32) for side in (0, 1))
+    crowd = Schedule(
+        topology=topology,
+        collective=Collective.ALL_GATHER,
+        root=-1,
+        slot_weight=body.slot_weight,
+        chunk_slot=body.chunk_slot,
+        chunk_share=body.chunk_share,
+        src=np.tile(src, 2),
+        dst=np.tile(dst, 2),
+        chunk=np.tile(src, 2),
+        op=np.zeros(2 * len(src), dtype=np.int8),
+        path=np.full(2 * len(src), -1, dtype=np.int32),
+        step=np.repeat(np.arange(2, dtype=np.int32), len(src)),
+        after_start=np.zeros(2 * len(src) + 1, dtype=np.int64),
+        after=np.zeros(0, dtype=np.int32),
+        path_start=np.zeros(1, dtype=np.int64),
+        path_nodes=np.zeros(0, dtype=np.int32),
+    )
+    trace = chakra_trace(crowd, size_bytes=1 << 20)
+    assert int((trace.graph.kind == NodeKind.JOIN).sum()) == topology.num_ranks
+    for nodes in nodes_of(trace):
+        assert len(nodes) == 4 * 7 + 1
+        assert sum(len(node.waits) for node in nodes) == 2 * 14
+
+
+def test_rank_without_messages_gets_an_idle_node() -> None:
+    body = body_of("ring", Collective.ALL_GATHER, preset("ring", gpus=4))
+    nothing = chakra_trace(empty(body), size_bytes=100)
+    assert [
+        [(node.id, node.name, node.type, node.waits) for node in nodes] for nodes in nodes_of(nothing)
+    ] == [[(1, "idle", COMP, [])]] * 4
+
+
+def empty(body: Schedule) -> Schedule:
+    """The same without transfers."""
+    none = np.zeros(0, dtype=np.int32)
+    return replace(
+        body,
+        src=none,
+        dst=none,
+        chunk=none,
+        op=none.astype(np.int8),
+        path=none,
+        step=none,
+        after_start=np.zeros(1, dtype=np.int64),
+        after=none,
+    )
+
+
+def test_messages_without_bytes_carry_one() -> None:
+    body = body_of("ring", Collective.ALL_GATHER, preset("ring", gpus=4))
+    trace = chakra_trace(body, size_bytes=3)
+    sizes = Counter(
+        node.number("comm_size") for nodes in nodes_of(trace) for node in nodes if node.type == COMM_SEND
+    )
+    assert sizes == {1: 12}
+    assert "3 messages without bytes carry 1 byte, since simulators refuse 0." in trace.notes
+
+
+def test_header_says_what_it_is() -> None:
+    topology = preset("ring", gpus=4)
+    trace = chakra_trace(body_of("ring", Collective.ALL_GATHER, topology), size_bytes=1 << 33, pieces=2)
+    header, _ = read_trace(files_of(trace)[3])
+    assert header["version"] == "0.0.4"
+    assert str(header.pop("producer")).startswith("coppice ")
+    assert header == {
+        "version": "0.0.4",
+        "collective": "ALL_GATHER",
+        "size_bytes": 1 << 33,
+        "rank": 3,
+        "ranks": 4,
+        "pieces": 2,
+        "topology": topology.name,
+        "topology_sha256": topology.sha256,
+    }
+
+
+def test_files_are_written_and_the_same_each_time(tmp_path: Path) -> None:
+    body = body_of("ring", Collective.ALL_GATHER, preset("ring", gpus=4))
+    trace = chakra_trace(body, size_bytes=1000)
+    paths = trace.write(tmp_path / "new" / "place", name="gather")
+    assert [path.name for path in paths] == [f"gather.{rank}.et" for rank in range(4)]
+    again = files_of(chakra_trace(body, size_bytes=1000))
+    assert [path.read_bytes() for path in paths] == again
+    assert len(list((tmp_path / "new" / "place").iterdir())) == 4
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a/"])
+def test_names_are_plain(name: str, tmp_path: Path) -> None:
+    body = body_of("ring", Collective.ALL_GATHER, preset("ring", gpus=4))
+    with pytest.raises(InputError, match="expected a plain name for the files"):
+        chakra_trace(body, size_bytes=1000).write(tmp_path, name=name)
+
+
+def test_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    body = body_of("ring", Collective.ALL_GATHER, preset("ring", gpus=4))
+    with pytest.raises(InputError, match="cannot make the directory"):
+        chakra_trace(body, size_bytes=1000).write(tmp_path / "taken")
+
+
+@pytest.mark.parametrize(
+    "options", [{"element_bytes": 0}, {"reduce_gb_per_s": 0.0}, {"reduce_gb_per_s": float("nan")}]
+)
+def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
+    body = body_of("ring", Collective.ALL_GATHER, preset("ring", gpus=4))
+    with pytest.raises(InputError, match="expected elements of 1 byte or more"):
+        chakra_trace(body, size_bytes=1000, **options)  # type: ignore[arg-type]
