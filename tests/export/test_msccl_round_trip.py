@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +17,7 @@ from coppice.cli import Commands
 from coppice.cli.doctor import doctor
 from coppice.cli.export import export
 from coppice.cli.importing import import_file
+from coppice.cli.verify import verify
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.doctor import diagnose
@@ -188,7 +190,12 @@ def test_wrong_programs_are_not_imported() -> None:
 @pytest.fixture
 def app() -> typer.Typer:
     made = typer.Typer(cls=Commands)
-    for name, command in (("export", export), ("import", import_file), ("doctor", doctor)):
+    for name, command in (
+        ("export", export),
+        ("import", import_file),
+        ("doctor", doctor),
+        ("verify", verify),
+    ):
         made.command(name)(command)
     return made
 
@@ -217,6 +224,17 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
     assert code == 0
     assert "no deadlock" in out
     assert traffic(read_plan(back).body) == traffic(read_plan(plan).body)
+    code, out, _ = run("verify", xml)
+    assert code == 0
+    assert "all_gather of 16 ranks" in out
+    assert "in place, connections of 2 messages" in out
+    wrong = tmp_path / "wrong.xml"
+    wrong.write_text(re.sub('type="r"(.*)dstoff="3"', r'type="r"\1dstoff="4"', xml.read_text(), count=1))
+    code, out, error = run("verify", wrong, "--json")
+    assert code == 1
+    assert '"verified": false' in out
+    assert "does not verify" in error
+    assert run("import", wrong, "-o", back)[0] == 1
     code, _, error = run("import", xml, "--topology", "star", "-o", back)
     assert code == 2
     assert "expected a topology of 16 ranks" in error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +11,7 @@ from coppice.cli.export_stock import export_stock
 from coppice.cli.inputs import BoxesOption, OutputOption, RanksOption, RatesOption, SetOption
 from coppice.cli.render import Stages
 from coppice.cli.sizes import parse_size, short_size
+from coppice.cli.verify_program import is_xml
 from coppice.errors import InputError
 from coppice.export.msccl_xml import write_msccl_xml
 from coppice.export.msccl_xml_plan import program_for
@@ -134,7 +134,7 @@ def export(
     low, high = _range(size)
     with Stages() as stages:
         stages.begin("making the program")
-        if _is_xml(source):
+        if is_xml(source):
             if (
                 channels is not None
                 or protocol is not None
@@ -164,13 +164,6 @@ def export(
         write_msccl_xml(program, "-" if output is None else output, target=target)
     for note in _notes(program, target):
         typer.echo(f"note: {note}", err=True)
-
-
-def _is_xml(source: str) -> bool:
-    if source == "-" or not Path(source).is_file():
-        return False
-    with Path(source).open("rb") as file:
-        return file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
 
 
 def _range(text: str | None) -> tuple[int, int | None]:

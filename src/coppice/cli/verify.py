@@ -8,6 +8,7 @@ import typer
 
 from coppice.cli.inputs import JsonOption
 from coppice.cli.render import Stages, bandwidth_text, percent_text, print_fields, print_json
+from coppice.cli.verify_program import is_xml, verify_xml
 from coppice.schedule.plan import Plan
 from coppice.schedule.plan_file import read_plan
 from coppice.schedule.report import Report
@@ -25,13 +26,18 @@ def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
 
     Trees span the ranks, roots carry their shares, paths follow links of the topology, switches do not copy
     unless they can, every byte arrives (exactly once where it is added), and no link carries more than the
-    claimed time allows. Exit code 1 if anything fails.
+    claimed time allows. An MSCCL XML file is run symbolically instead: it must not stand still with the connections
+    that its protocol has, have no race, and bring about what its collective promises. Exit code 1 if anything fails.
 
     \b
     Examples:
       coppice verify plan.json
       coppice plan dgx-a100 --collective all_gather -o - | coppice verify - --json
+      coppice verify algo.xml
     """  # noqa: D301 (\b is for the help formatter)
+    if is_xml(plan):
+        verify_xml(plan, as_json=as_json)
+        return
     with Stages() as stages:
         stages.begin("reading the plan")
         loaded = read_plan(plan)
