@@ -11,6 +11,7 @@ from coppice.export.nccl_topo_xml import export_nccl_topo_xml
 from coppice.export.nccl_tuner import Dialect, export_nccl_tuner
 from coppice.export.ompi_rules import FORMS, export_ompi_rules
 from coppice.export.rank_order_files import LAUNCHERS, export_rank_order
+from coppice.export.rccl_trees import export_rccl_trees
 
 __all__ = ["STOCK", "Kind", "Option", "Source", "Target"]
 
@@ -125,6 +126,14 @@ STOCK: Mapping[str, Target] = {
             "nvlinks": Option(
                 kind=Kind.FLAG, help="keep the GPU links of the dump: yes (default), or no to detect them"
             ),
+        },
+    ),
+    "rccl-trees": Target(
+        summary="RCCL_TREES: the trees of an all-reduce plan on one box, for RCCL as it is shipped.",
+        source=Source.PLAN,
+        make=export_rccl_trees,
+        options={
+            "trees": Option(kind=Kind.NUMBER, help="number of trees, 1 .. 63 (default: what loses least)"),
         },
     ),
 }
