@@ -1,8 +1,8 @@
 """Trees for RCCL on one box: the text of ``RCCL_TREES``, by which stock RCCL runs an all-reduce along given trees.
 
 RCCL reduces along a tree to its root and broadcasts back along the same tree. Tree i serves the channels i, i + n and
-so on, and all channels carry equal shares; a GPU has three children at most; GPUs are named by their device index, which
-has to be their rank. So the broadcast trees of a plan are repeated in proportion to their weights, children beyond the
+so on, and all channels carry equal shares; a GPU has three children at most; GPUs are named by device index, which has
+to be their rank. So the broadcast trees of a plan are repeated in proportion to their weights, children beyond the
 third move to other GPUs with a link of their own, where that loads links least, and the cost is counted exactly.
 """
 
