@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.export import chakra_wire as wire
@@ -90,6 +92,12 @@ class ChakraTrace:
             notes.append(f"Durations are whole microseconds: additions are up to {lost:.3g} us off.")
         return tuple(notes)
 
+    @cached_property
+    def _ends(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Sending and receiving rank of each message."""
+        rank = self.schedule.topology.rank
+        return rank[self.messages.src], rank[self.messages.dst]
+
     def file(self, rank: int) -> Iterator[bytes]:
         """The file of a rank, in pieces.
 
@@ -103,7 +111,12 @@ class ChakraTrace:
             # Readers refuse a file in which nothing can begin.
             yield wire.delimited(_node(1, "idle", _COMP, (), _ON_GPU))
         nodes = slice(begin, end)
-        columns = (graph.kind[nodes], graph.item[nodes], graph.wait_start[nodes], graph.wait_count[nodes])
+        columns = (
+            graph.kind[nodes],
+            graph.item[nodes],
+            graph.wait_start[nodes],
+            graph.wait_count[nodes],
+        )
         for number, (kind, item, first, count) in enumerate(
             zip(*(each.tolist() for each in columns), strict=True), 1
         ):
@@ -161,26 +174,24 @@ class ChakraTrace:
         return wire.text(1, SCHEMA_VERSION) + b"".join(wire.within(2, each) for each in attributes)
 
     def _communication(self, number: int, message: int, waits: list[int], *, sends: bool) -> bytes:
-        topology, messages = self.schedule.topology, self.messages
-        route = int(messages.route[message])
-        begin, end = messages.routes.node_start[route], messages.routes.node_start[route + 1]
-        src = int(topology.rank[messages.routes.nodes[begin]])
-        dst = int(topology.rank[messages.routes.nodes[end - 1]])
-        rows = slice(int(self.rows.start[message]), int(self.rows.start[message + 1]))
-        attributes = (
-            wire.int64_value("comm_size", max(1, int(messages.num_bytes[message]))),
-            wire.int32_value("comm_src", src),
-            wire.int32_value("comm_dst", dst),
-            wire.int32_value("comm_tag", message),
-            wire.int32_list("chunks", self.rows.chunk[rows].tolist()),
+        src, dst = self._ends[0].item(message), self._ends[1].item(message)
+        rows = slice(self.rows.start.item(message), self.rows.start.item(message + 1))
+        content = b"".join(
+            (
+                _ON_GPU,
+                _comm_size(max(1, self.messages.num_bytes.item(message))),
+                _comm_end("comm_src", src),
+                _comm_end("comm_dst", dst),
+                wire.within(_ATTR, wire.int32_value("comm_tag", message)),
+                wire.within(_ATTR, wire.int32_list("chunks", self.rows.chunk[rows].tolist())),
+            )
         )
         name = f"send {message} to {dst}" if sends else f"receive {message} from {src}"
-        content = _ON_GPU + b"".join(wire.within(_ATTR, each) for each in attributes)
         return _node(number, name, _COMM_SEND if sends else _COMM_RECV, waits, content)
 
     def _addition(self, number: int, message: int, waits: list[int]) -> bytes:
-        added = int(self.messages.added_bytes[message])
-        rows = slice(int(self.rows.start[message]), int(self.rows.start[message + 1]))
+        added = self.messages.added_bytes.item(message)
+        rows = slice(self.rows.start.item(message), self.rows.start.item(message + 1))
         attributes = (
             wire.int64_value("num_ops", -(-added // self.element_bytes)),
             wire.uint64_value("tensor_size", added),

@@ -7,6 +7,7 @@ implementation writes as well. A file of messages has the length of each one bef
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache, lru_cache
 
 __all__ = [
     "bool_value",
@@ -47,9 +48,19 @@ def varint(value: int) -> bytes:
     return bytes(groups)
 
 
+@cache
+def _tag(field: int, kind: int) -> bytes:
+    return varint(field << 3 | kind)
+
+
+@lru_cache(maxsize=1024)
+def _name(name: str) -> bytes:
+    return text(_NAME, name)
+
+
 def number(field: int, value: int) -> bytes:
     """A field that holds a number of 0 or more."""
-    return varint(field << 3 | _VARINT) + varint(value)
+    return _tag(field, _VARINT) + varint(value)
 
 
 def within(field: int, content: bytes) -> bytes:
@@ -58,7 +69,7 @@ def within(field: int, content: bytes) -> bytes:
     >>> within(2, b"ab").hex()
     '12026162'
     """
-    return varint(field << 3 | _BYTES) + varint(len(content)) + content
+    return _tag(field, _BYTES) + varint(len(content)) + content
 
 
 def text(field: int, value: str) -> bytes:
@@ -79,29 +90,29 @@ def delimited(message: bytes) -> bytes:
 
 def int32_value(name: str, value: int) -> bytes:
     """An attribute that is a number below 2^31."""
-    return text(_NAME, name) + number(_INT32, value)
+    return _name(name) + number(_INT32, value)
 
 
 def int64_value(name: str, value: int) -> bytes:
     """An attribute that is a signed number below 2^63."""
-    return text(_NAME, name) + number(_INT64, value)
+    return _name(name) + number(_INT64, value)
 
 
 def uint64_value(name: str, value: int) -> bytes:
     """An attribute that is an unsigned number below 2^64."""
-    return text(_NAME, name) + number(_UINT64, value)
+    return _name(name) + number(_UINT64, value)
 
 
 def bool_value(name: str, *, value: bool) -> bytes:
     """An attribute that is yes or no."""
-    return text(_NAME, name) + number(_BOOL, int(value))
+    return _name(name) + number(_BOOL, int(value))
 
 
 def string_value(name: str, value: str) -> bytes:
     """An attribute that is text; an empty one is written too, since it says which kind of value there is."""
-    return text(_NAME, name) + within(_STRING, value.encode())
+    return _name(name) + within(_STRING, value.encode())
 
 
 def int32_list(name: str, values: Iterable[int]) -> bytes:
     """An attribute that is a list of numbers below 2^31."""
-    return text(_NAME, name) + within(_INT32_LIST, packed(1, values))
+    return _name(name) + within(_INT32_LIST, packed(1, values))
