@@ -265,6 +265,16 @@ def chakra_trace(
     )
 
 
+@lru_cache(maxsize=4096)
+def _comm_size(size: int) -> bytes:
+    return wire.within(_ATTR, wire.int64_value("comm_size", size))
+
+
+@lru_cache(maxsize=4096)
+def _comm_end(name: str, rank: int) -> bytes:
+    return wire.within(_ATTR, wire.int32_value(name, rank))
+
+
 def _node(
     number: int, name: str, kind: int, waits: list[int] | tuple[()], content: bytes, *, micros: int = 0
 ) -> bytes:
