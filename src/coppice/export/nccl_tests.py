@@ -1,0 +1,185 @@
+"""The printed table of nccl-tests and rccl-tests as typed records.
+
+A row has 13 columns: size, count, type, redop and root, then time, algbw, busbw and wrong values for out of place and
+for in place. Everything else that the programs print begins with ``#``; launchers and libraries add lines of their own
+before and after, which are passed over. A line that begins like a row and is none is an error.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+
+__all__ = ["Device", "Row", "Run", "Table", "read_nccl_tests"]
+
+_DEVICE = re.compile(r"#\s+Rank\s+(\d+).*?\s+Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+(\d+)\s+\[([^\]]*)\]\s*(.*)")
+_SUMMARY = re.compile(r"#\s*(Out of bounds values|Avg bus bandwidth)\s*:\s*([0-9.eE+-]+)")
+_COLUMNS = 13
+_UNCHECKED = "N/A"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One half of a row.
+
+    Attributes:
+        time_us: Time of a call.
+        algbw_gb_per_s: Algorithm bandwidth, as printed.
+        busbw_gb_per_s: Bus bandwidth, as printed.
+        wrong: Number of wrong values, None where they were not checked.
+    """
+
+    time_us: float
+    algbw_gb_per_s: float
+    busbw_gb_per_s: float
+    wrong: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row.
+
+    Attributes:
+        size_bytes: The size column: M (see :mod:`coppice.collectives`).
+        count: Elements of a rank.
+        type: Their type, such as ``float``.
+        redop: Reduction, or ``none``.
+        root: Root rank, -1 without one.
+        out_of_place: Times with two buffers.
+        in_place: Times with one.
+        line: Line of the text.
+    """
+
+    size_bytes: int
+    count: int
+    type: str
+    redop: str
+    root: int
+    out_of_place: Run
+    in_place: Run
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A rank and where it ran."""
+
+    rank: int
+    pid: int
+    host: str
+    device: int
+    bus_id: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Everything that a run printed.
+
+    Attributes:
+        rows: Rows, in order.
+        devices: Ranks, in order.
+        wrong: Wrong values in all, None where nothing says so.
+        avg_busbw_gb_per_s: Average bus bandwidth, None likewise.
+    """
+
+    rows: tuple[Row, ...]
+    devices: tuple[Device, ...]
+    wrong: int | None
+    avg_busbw_gb_per_s: float | None
+
+
+def read_nccl_tests(text: str, *, file: str) -> Table:
+    r"""The table in what a run printed.
+
+    Args:
+        text: Standard output of the run.
+        file: Its name, for messages.
+
+    Raises:
+        InputError: If a row cannot be read, with its line, or there is none.
+
+    Examples:
+        >>> row = "  1024  256  float  sum  -1  10.5  0.10  0.17  0  9.9  0.10  0.18  N/A\n"
+        >>> table = read_nccl_tests("# nccl-tests version 2.17\n" + row, file="log")
+        >>> table.rows[0].size_bytes, table.rows[0].out_of_place.time_us, table.rows[0].in_place.wrong
+        (1024, 10.5, None)
+    """
+    rows: list[Row] = []
+    devices: list[Device] = []
+    found: dict[str, float] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        words = line.split()
+        if line.startswith("#"):
+            device = _DEVICE.match(line)
+            if device:
+                rank, pid, host, index, bus_id, name = device.groups()
+                devices.append(
+                    Device(
+                        rank=int(rank),
+                        pid=int(pid),
+                        host=host,
+                        device=int(index),
+                        bus_id=bus_id,
+                        name=name.strip(),
+                    )
+                )
+            summary = _SUMMARY.match(line)
+            if summary:
+                found[summary[1]] = _number(summary[2], summary[1], f"{file}:{number}")
+        elif len(words) > 2 and words[0].isdecimal() and words[1].isdecimal():
+            rows.append(_row(words, number, f"{file}:{number}"))
+    if not rows:
+        msg = f"{file} holds no row of nccl-tests: give the output of a run, such as that of all_reduce_perf."
+        raise InputError(msg)
+    wrong = found.get("Out of bounds values")
+    return Table(
+        rows=tuple(rows),
+        devices=tuple(devices),
+        wrong=None if wrong is None else int(wrong),
+        avg_busbw_gb_per_s=found.get("Avg bus bandwidth"),
+    )
+
+
+def _row(words: list[str], line: int, where: str) -> Row:
+    if len(words) != _COLUMNS:
+        msg = f"expected {_COLUMNS} columns at {where}, found {len(words)}: print the plain table (without `-I`)."
+        raise InputError(msg)
+    root = words[4]
+    if not re.fullmatch(r"-1|\d{1,9}", root):
+        msg = f"expected a root of -1 or more at {where}, found {root[:20]!r}."
+        raise InputError(msg)
+    return Row(
+        size_bytes=int(words[0]),
+        count=int(words[1]),
+        type=words[2],
+        redop=words[3],
+        root=int(root),
+        out_of_place=_run(words[5:9], where),
+        in_place=_run(words[9:], where),
+        line=line,
+    )
+
+
+def _run(words: list[str], where: str) -> Run:
+    wrong = None if words[3] == _UNCHECKED else _number(words[3], "#wrong", where)
+    return Run(
+        time_us=_number(words[0], "time", where),
+        algbw_gb_per_s=_number(words[1], "algbw", where),
+        busbw_gb_per_s=_number(words[2], "busbw", where),
+        wrong=None if wrong is None else int(wrong),
+    )
+
+
+def _number(text: str, name: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        msg = f"expected {name} as a number of 0 or more at {where}, found {text[:40]!r}."
+        raise InputError(msg)
+    return value
