@@ -146,15 +146,12 @@ def test_trees_are_those_of_the_plan() -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
-    [("ring", {True, False}), ("recursive-doubling", set()), ("rabenseifner", set())],
+    [("ring", {True, False}), ("recursive-doubling", set()), ("rabenseifner", {True, False})],
 )
 def test_chunks_of_schedules_are_drawn_where_they_form_trees(algorithm: str, expected: set[bool]) -> None:
     made = plan_of(preset("star", gpus=4), Collective.ALL_REDUCE, algorithm=algorithm)
     found = sketches(made)
-    if expected:
-        assert {each.upward for each in found} == expected
-    for sketch in found:
-        assert len(sketch.children) >= 1
+    assert {each.upward for each in found} == expected
     check_page(report_html(made, size_bytes=2**16))
 
 

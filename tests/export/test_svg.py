@@ -5,13 +5,14 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coppice.export.svg import drawing, element, escape, fitted, number
 
 
 @given(st.text())
+@example('a & b < c > d "e" &amp;')
 def test_any_text_is_well_formed_and_read_back(text: str) -> None:
     tree = ET.fromstring(element("text", escape(text), class_=text, x=1.0))
     assert set(tree.attrib) == {"class", "x"}
