@@ -213,8 +213,8 @@ def _distinct_paths(schedule: Schedule) -> Schedule:
     for each in np.unique(length).tolist():
         rows = np.flatnonzero(length == each)
         table = schedule.path_nodes[schedule.path_start[used[rows]][:, None] + np.arange(each)]
-        distinct, which = np.unique(table, axis=0, return_inverse=True)
-        number[rows] = count + which.reshape(-1)
+        distinct, which = _distinct_rows(table, schedule.topology.num_nodes)
+        number[rows] = count + which
         count += len(distinct)
         nodes.append(distinct.reshape(-1))
         starts.append(starts[-1][-1] + each * np.arange(1, len(distinct) + 1))
@@ -224,6 +224,22 @@ def _distinct_paths(schedule: Schedule) -> Schedule:
         path_start=np.concatenate(starts).astype(np.int64),
         path_nodes=np.concatenate(nodes).astype(np.int32),
     )
+
+
+def _distinct_rows(table: NDArray[np.int32], below: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The distinct rows of entries 0 .. ``below`` - 1 in order, and which of them each row is.
+
+    As `numpy.unique` along an axis, but what is sorted are integers: rows read as numbers to the base ``below``,
+    and numbered anew where that would leave 64 bits.
+    """
+    key, most = np.zeros(len(table), dtype=np.int64), 1
+    for column in table.T:
+        if most * below >= 2**63:
+            values, inverse = np.unique(key, return_inverse=True)
+            key, most = inverse.reshape(-1).astype(np.int64), len(values)
+        key, most = key * below + column, most * below
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return table[first], which.reshape(-1)
 
 
 def _waves(schedule: Schedule, pieces: int) -> NDArray[np.int32]:
