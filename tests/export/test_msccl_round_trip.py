@@ -173,6 +173,33 @@ def test_values_that_cross_each_other_need_steps() -> None:
     assert verify_schedule(schedule).ok
 
 
+def recursive_doubling() -> Program:
+    """Four ranks exchange sums with their neighbour, and then with the rank two away."""
+    build = ProgramBuilder(4)
+    for rank in range(4):
+        for number, distance in enumerate((1, 2)):
+            block = build.block(rank, send=rank ^ distance, recv=rank ^ distance)
+            after = [(0, 2)] if number else []
+            build.step(block, StepOp.SEND, src=(Buffer.INPUT, 0), after=after)
+            build.step(block, StepOp.RECV, dst=(Buffer.SCRATCH, number))
+            build.step(block, StepOp.REDUCE, src=(Buffer.SCRATCH, number), dst=(Buffer.INPUT, 0))
+    return build.program(
+        collective=Collective.ALL_REDUCE,
+        num_chunks=1,
+        in_place=True,
+        out_of_place=False,
+        input_chunks=[1] * 4,
+        output_chunks=[1] * 4,
+        scratch_chunks=[2] * 4,
+    )
+
+
+def test_exchanges_that_build_on_each_other_are_steps_one_after_the_other() -> None:
+    schedule = schedule_of(recursive_doubling(), preset("star", gpus=4))
+    assert schedule.step.tolist() == [0] * 4 + [1] * 4
+    assert verify_schedule(schedule).ok
+
+
 def test_wrong_programs_are_not_imported() -> None:
     right = all_pairs(3)
     wrong = Program(
