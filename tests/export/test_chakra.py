@@ -23,6 +23,7 @@ from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from export.chakra_reader import COMM_RECV, COMM_SEND, COMP, Node, read_trace
 from export.chakra_replayer import Replay, Value
+from simulation.bodies import Row, network, rows
 
 TREES = [each for each in Collective if each.made_of_trees]
 
@@ -292,3 +293,32 @@ def test_options_out_of_range_are_refused(options: dict[str, float]) -> None:
     body = body_of("ring", Collective.ALL_GATHER, preset("ring", gpus=4))
     with pytest.raises(InputError, match="expected elements of 1 byte or more"):
         chakra_trace(body, size_bytes=1000, **options)  # type: ignore[arg-type]
+
+
+def chain(after: list[tuple[int, int]]) -> Schedule:
+    """Chunk 0 goes 0, 1, 2; chunk 1 goes 2, 0 and chunk 2 goes 1, 0: in this order of rows."""
+    topology = network(3, 0, [(a, b, 10, 1) for a in range(3) for b in range(3) if a != b])
+    table: list[Row] = [
+        (0, 1, 0, Op.COPY, (), -1),
+        (1, 2, 0, Op.COPY, (), -1),
+        (2, 0, 1, Op.COPY, (), -1),
+        (1, 0, 2, Op.COPY, (), -1),
+    ]
+    return rows(topology, table, shares=(1, 1, 1), after=after)
+
+
+def test_sends_wait_for_what_their_rows_name() -> None:
+    traces = nodes_of(chakra_trace(chain([(2, 1), (3, 1), (3, 0)]), size_bytes=300))
+    assert {node.name: node.waits for node in traces[2]} == {"receive 1 from 1": [], "send 2 to 0": [1]}
+    assert {node.name: node.waits for node in traces[1]} == {
+        "receive 0 from 0": [],
+        "send 1 to 2": [1],
+        "send 3 to 0": [1, 2],
+    }
+
+
+def test_order_that_no_rank_of_its_own_can_keep_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"found message 2 of rank 2 after message 0 from rank 0 to rank 1: leave out"
+    ):
+        chakra_trace(chain([(2, 0)]), size_bytes=300)
