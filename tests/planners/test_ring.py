@@ -344,3 +344,19 @@ def test_tours_cut_open_are_paths_of_the_right_cost() -> None:
                     path = path_of(first, last)
                     assert (path[0], path[-1]) == (first, last)
                     assert sum(cost[u, v] for u, v in pairwise(path)) == pytest.approx(through[first, last])
+
+
+def test_paths_survive_a_change_of_the_tours_that_they_were_cut_from() -> None:
+    cost = np.array([[np.inf if i == j else 1.0 + abs(i - j) for j in range(5)] for i in range(5)])
+    tours = [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]]
+    _, path = cut_tours(cost, tours)
+    tours[:] = [[0, 2, 4, 1, 3]]
+    assert path(2, 1) == [2, 3, 4, 0, 1]
+
+
+def test_large_boxes_on_few_rails() -> None:
+    """Boxes too large for all paths keep tours that change from box to box."""
+    problem = Problem(topology=resolve("gb200-nvl72", boxes=4), collective=Collective.ALL_GATHER)
+    ring = best_ring(problem)
+    assert ring is not None
+    assert ring.inv_rate >= bound(problem).inv_rate

@@ -119,7 +119,8 @@ def cut_tours(cost: NDArray[np.float64], tours: list[list[int]]) -> tuple[NDArra
 
     def path(first: int, final: int) -> list[int]:
         tour, place = divmod(int(source[first, final]), n)
-        return tours[tour][place:] + tours[tour][:place]
+        order: list[int] = np.roll(entry[tour], -place).tolist()  # not `tours`: the caller may change it
+        return order
 
     return through, path
 
