@@ -17,8 +17,12 @@ import coppice
 from coppice.cli.algorithms import algorithms
 from coppice.cli.bound import bound
 from coppice.cli.compare import compare
+from coppice.cli.doctor import doctor
 from coppice.cli.explain import explain
+from coppice.cli.export import export
+from coppice.cli.importing import import_file
 from coppice.cli.plan import plan
+from coppice.cli.report import report
 from coppice.cli.select import select
 from coppice.cli.simulate import simulate
 from coppice.cli.topology import app as topology
@@ -107,6 +111,9 @@ def coppice_command(
       coppice explain plan.json
       coppice simulate plan.json --size 1M
       coppice compare dgx-h100 --boxes 4 --collective all_reduce --sizes 1K:4G
+      coppice report plan.json -o report.html
+      coppice export plan.json --to msccl-xml --target msccl -o algo.xml
+      coppice doctor algo.xml --target msccl
       coppice select --library nccl dgx-h100 --boxes 4 --collective all_reduce --size 1M --why
     """  # noqa: D301 (\b is for the help formatter)
 
@@ -120,6 +127,10 @@ app.command("explain")(explain)
 app.command("simulate")(simulate)
 app.command("compare")(compare)
 app.command("select")(select)
+app.command("export")(export)
+app.command("import")(import_file)
+app.command("doctor")(doctor)
+app.command("report")(report)
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from coppice.bounds.describe import plural
+from coppice.cli.export_chakra import export_chakra
 from coppice.cli.export_stock import export_stock
 from coppice.cli.inputs import BoxesOption, OutputOption, RanksOption, RatesOption, SetOption
 from coppice.cli.render import Stages
@@ -17,6 +18,7 @@ from coppice.export.msccl_xml import write_msccl_xml
 from coppice.export.msccl_xml_plan import program_for
 from coppice.export.msccl_xml_reader import read_msccl_xml
 from coppice.export.msccl_xml_targets import TARGETS, target_named
+from coppice.export.targets import STOCK
 from coppice.program.program import Program
 from coppice.program.verify import verify_program
 from coppice.schedule.plan_file import read_plan
@@ -39,7 +41,10 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            "--to", metavar="FORMAT", help="msccl-xml, rank-order, nccl-tuner, ...", show_default=False
+            "--to",
+            metavar="FORMAT",
+            help=f"One of: msccl-xml, chakra, {', '.join(STOCK)}.",
+            show_default=False,
         ),
     ],
     output: OutputOption = None,
@@ -71,10 +76,15 @@ def export(
         typer.Option(
             "--size",
             metavar="LOW:HIGH",
-            help="MSCCL XML: message sizes that are to use the file [default: all].",
+            help="MSCCL XML: message sizes that are to use the file [default: all]; chakra: the size of the message.",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="MSCCL XML: label of the algorithm.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", help="MSCCL XML: label of the algorithm; chakra: first part of the names of the files."
+        ),
+    ] = None,
     out_of_place: Annotated[
         bool, typer.Option("--out-of-place", help="MSCCL XML: input and output are different memory.")
     ] = False,
@@ -97,6 +107,7 @@ def export(
       coppice export plan.json --to msccl-xml --target rccl -o algo.xml
       coppice export plan.json --to msccl-xml --target msccl --channels 4 --size 1M:1G -o algo.xml
       coppice export dgx-h100 --boxes 4 --to rank-order --option launcher=slurm
+      coppice export plan.json --to chakra --size 64M -o traces
     """  # noqa: D301 (\b is for the help formatter)
     given = {
         "--target": target,
@@ -105,6 +116,15 @@ def export(
         "--size": size,
         "--name": name,
     }
+    if to == "chakra":
+        extra = [key for key, value in given.items() if value is not None and key not in ("--size", "--name")]
+        extra += ["--option"] if options else []
+        extra += ["--out-of-place"] if out_of_place else []
+        if extra:
+            msg = f"{extra[0]} does not go with --to chakra: leave it out."
+            raise InputError(msg)
+        export_chakra(source, size=size, name=name, output=output)
+        return
     if to != "msccl-xml":
         extra = [key for key, value in given.items() if value is not None]
         if extra or out_of_place:

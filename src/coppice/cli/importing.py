@@ -12,8 +12,9 @@ from coppice.bounds.result import Problem
 from coppice.cli.inputs import BoxesOption, OutputOption, RatesOption, SetOption, load_topology
 from coppice.cli.render import Stages, bandwidth_text, print_fields
 from coppice.errors import InputError
-from coppice.export.imported import schedule_of
 from coppice.export.msccl_xml_reader import read_msccl_xml
+from coppice.program.back import to_schedule
+from coppice.program.verify import verify_program
 from coppice.schedule.plan import Plan
 from coppice.schedule.plan_file import write_plan
 from coppice.schedule.verify_schedule import verify_schedule
@@ -69,8 +70,10 @@ def import_file(
             place = preset("star", gpus=program.num_ranks)
         else:
             place = load_topology(topology, boxes=boxes, rates=rates, settings=settings)
+        stages.begin("verifying the program")
+        verify_program(program).require_ok()
         stages.begin("following the chunks")
-        schedule = schedule_of(program, place)
+        schedule = to_schedule(program, place)
         stages.begin("verifying the schedule")
         report = verify_schedule(schedule)
         report.require_ok()

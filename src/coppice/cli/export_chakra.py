@@ -1,0 +1,44 @@
+"""`coppice export --to chakra`: a directory of execution traces, one for each rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from coppice.bounds.describe import plural
+from coppice.cli.render import Stages
+from coppice.cli.sizes import parse_size
+from coppice.errors import InputError
+from coppice.export.chakra import chakra_trace
+from coppice.schedule.plan_file import read_plan
+
+__all__ = ["export_chakra"]
+
+
+def export_chakra(source: str, *, size: str | None, name: str | None, output: Path | None) -> None:
+    """Write the traces of a plan at one size.
+
+    Args:
+        source: Plan file.
+        size: Size of the message, as text.
+        name: First part of the files' names.
+        output: Directory to write.
+
+    Raises:
+        InputError: If the size or the directory is missing, or the plan cannot be traced.
+    """
+    if output is None or str(output) == "-":
+        msg = "Chakra traces are a file for each rank: name a directory (`-o traces`)."
+        raise InputError(msg)
+    if size is None:
+        msg = "a Chakra trace is of one message size: give it (`--size 64M`)."
+        raise InputError(msg)
+    size_bytes = parse_size(size)
+    with Stages() as stages:
+        stages.begin("writing the traces")
+        trace = chakra_trace(read_plan(source).body, size_bytes=size_bytes)
+        written = trace.write(output, name=name or "trace")
+    for note in trace.notes:
+        typer.echo(f"note: {note}", err=True)
+    typer.echo(f"{plural(len(written), 'trace')} with {trace.num_nodes:,} nodes written to {output}")
