@@ -145,7 +145,7 @@ def read_back(text: str, launcher: str) -> list[str]:
         hosts = []
         for line in lines:
             host, _, count = line.partition(":")
-            assert host not in hosts, "Hydra adds the processes of a repeated host to its first line"
+            assert host not in hosts, "Hydra fills host after host: a host stands once"
             hosts += [host] * int(count)
         return hosts
     assert launcher == "torchrun"
