@@ -88,3 +88,10 @@ def test_readme_program_runs() -> None:
     assert program is not None
     done = subprocess.run([sys.executable, "-c", program[1]], capture_output=True, text=True, check=True)
     assert done.stdout == "1040/3\n"
+
+
+def test_readme_counts_the_algorithms() -> None:
+    from coppice.planners.algorithms.listing import listed
+
+    counts = re.findall(r"\b(\d+) (?:names|by name)\b", (ROOT / "README.md").read_text())
+    assert counts == [str(len({entry.name for entry in listed()}))] * 2

@@ -13,7 +13,7 @@ from coppice.bounds import Problem
 from coppice.bounds.latency import latency_bound
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms.catalogue import algorithms, case_of, make, refusal
+from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.simulation.engine import simulate
 from coppice.simulation.model import Model
 from coppice.topology import resolve
@@ -195,7 +195,7 @@ def test_no_algorithm_is_faster(network: str, engines: int) -> None:
         for relay_gpus in (False, True):
             problem = posed(topology, collective, 1)
             case = case_of(entry, problem)
-            if refusal(entry, case) is not None:
+            if entry.refusal(case) is not None:
                 continue
             try:
                 body = make(entry, case, relay_gpus=relay_gpus)

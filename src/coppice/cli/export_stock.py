@@ -21,7 +21,7 @@ from coppice.topology.readers.reading import suggestion
 from coppice.topology.readers.sources import load_bytes
 from coppice.topology.writer import write_atomically
 
-__all__ = ["export_stock", "option_lines", "read_options"]
+__all__ = ["export_stock", "read_options"]
 
 
 def export_stock(
@@ -94,15 +94,6 @@ def read_options(target: Target, name: str, texts: Sequence[str]) -> dict[str, A
             raise InputError(msg)
         values[key] = _value(key, text, target.options[key])
     return values
-
-
-def option_lines(target: Target) -> list[str]:
-    """The options of an export, one in a line."""
-    width = max((len(key) for key in target.options), default=0)
-    return [
-        f"{key:<{width}}  {option.help}" + (f": {', '.join(option.choices)}" if option.choices else "")
-        for key, option in target.options.items()
-    ]
 
 
 def _value(key: str, text: str, option: Option) -> Any:

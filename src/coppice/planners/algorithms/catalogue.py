@@ -5,109 +5,70 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 
 from coppice.bounds.network import check_problem
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms import (
-    accl,
-    all_gather_bruck,
-    all_gather_direct,
-    all_reduce_trees,
-    all_to_all_bruck,
-    all_to_all_direct,
-    allgather_reduce,
-    barrier,
-    best_ring,
-    broadcast_trees,
-    circulant,
-    circulant_all_reduce,
-    circulant_blocks,
-    double_tree,
-    gather_scatter,
-    hierarchical,
-    in_network,
-    in_order_binary,
-    k_grouped,
-    k_reduce_scatter_allgather,
-    nccl_ring,
-    nccl_tree,
-    neighbor_exchange,
-    pairwise,
-    pat,
-    patarasuk_yuan,
-    plink,
-    rabenseifner,
-    recexch,
-    recursive_doubling_blocks,
-    recursive_multiplying,
-    reduce_scatter_halving,
-    reduce_scatter_root,
-    reduce_trees,
-    ring,
-    scatter_allgather,
-    segmented_ring,
-    split_binary,
-    torus,
-    two_proc,
-)
 from coppice.planners.algorithms.algorithm import Algorithm, Parameter
 from coppice.planners.algorithms.case import Case, Value
 from coppice.schedule.forest import Forest
 from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["algorithms", "case_of", "find", "make", "refusal"]
+__all__ = ["algorithms", "case_of", "find", "make"]
 
-_MODULES = (
-    accl,
-    all_gather_bruck,
-    all_gather_direct,
-    all_reduce_trees,
-    all_to_all_bruck,
-    all_to_all_direct,
-    allgather_reduce,
-    barrier,
-    best_ring,
-    broadcast_trees,
-    circulant,
-    circulant_all_reduce,
-    circulant_blocks,
-    double_tree,
-    gather_scatter,
-    hierarchical,
-    in_network,
-    in_order_binary,
-    k_grouped,
-    k_reduce_scatter_allgather,
-    nccl_ring,
-    nccl_tree,
-    neighbor_exchange,
-    pairwise,
-    pat,
-    patarasuk_yuan,
-    plink,
-    rabenseifner,
-    recexch,
-    recursive_doubling_blocks,
-    recursive_multiplying,
-    reduce_scatter_halving,
-    reduce_scatter_root,
-    reduce_trees,
-    ring,
-    scatter_allgather,
-    segmented_ring,
-    split_binary,
-    torus,
-    two_proc,
+_FAMILIES = (
+    "accl",
+    "all_gather_bruck",
+    "all_gather_direct",
+    "all_reduce_trees",
+    "all_to_all_bruck",
+    "all_to_all_direct",
+    "allgather_reduce",
+    "barrier",
+    "best_ring",
+    "broadcast_trees",
+    "circulant",
+    "circulant_all_reduce",
+    "circulant_blocks",
+    "double_tree",
+    "gather_scatter",
+    "hierarchical",
+    "in_network",
+    "in_order_binary",
+    "k_grouped",
+    "k_reduce_scatter_allgather",
+    "nccl_ring",
+    "nccl_tree",
+    "neighbor_exchange",
+    "pairwise",
+    "pat",
+    "patarasuk_yuan",
+    "plink",
+    "rabenseifner",
+    "recexch",
+    "recursive_doubling_blocks",
+    "recursive_multiplying",
+    "reduce_scatter_halving",
+    "reduce_scatter_root",
+    "reduce_trees",
+    "ring",
+    "scatter_allgather",
+    "segmented_ring",
+    "split_binary",
+    "torus",
+    "two_proc",
 )
 
 
 @cache
 def algorithms() -> dict[tuple[str, Collective], Algorithm]:
     """All algorithms by name and collective, in the order of the catalogue."""
-    entries = [entry for module in _MODULES for entry in module.ALGORITHMS]
+    entries: list[Algorithm] = []
+    for family in _FAMILIES:
+        entries += import_module(f"{__package__}.{family}").ALGORITHMS
     return {(entry.name, entry.collective): entry for entry in entries}
 
 
@@ -174,11 +135,6 @@ def case_of(
     return Case(
         topology=problem.topology, collective=problem.collective, root=root, parameters=values, order=order
     )
-
-
-def refusal(entry: Algorithm, case: Case) -> str | None:
-    """Why ``entry`` cannot serve ``case``, or None: its own conditions only, not those of routes."""
-    return entry.refusal(case)
 
 
 def make(entry: Algorithm, case: Case, *, relay_gpus: bool = False) -> Schedule | Forest:
