@@ -14,7 +14,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.chakra import ChakraTrace, chakra_trace
 from coppice.export.chakra_graph import NodeKind
-from coppice.planners.algorithms.catalogue import algorithms, case_of, find, make, refusal
+from coppice.planners.algorithms.catalogue import algorithms, case_of, find, make
 from coppice.planners.planning import plan
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.schedule import Op, Schedule
@@ -125,7 +125,7 @@ def test_algorithms_reach_their_goal(name: str, collective: Collective) -> None:
     entry = find(name, collective)
     for topology in (preset("dgx-h100"), preset("ring", gpus=5), preset("torus", dims=(2, 3))):
         case = case_of(entry, problem_on(topology, collective))
-        if refusal(entry, case) is None:
+        if entry.refusal(case) is None:
             break
     else:
         pytest.skip(f"{name} serves none of the topologies")

@@ -12,7 +12,7 @@ import pytest
 
 from coppice.bounds import Problem
 from coppice.collectives import Collective
-from coppice.planners.algorithms.catalogue import algorithms, case_of, make, refusal
+from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.schedule.deadlock import find_deadlock, num_connections
 from coppice.schedule.lower import lower
 from coppice.schedule.pieces import in_pieces
@@ -175,7 +175,7 @@ def catalogue() -> list[tuple[str, Schedule]]:
             case = case_of(
                 entry, Problem(topology=preset("star", gpus=ranks), collective=collective, root=root)
             )
-            if refusal(entry, case) is None:
+            if entry.refusal(case) is None:
                 body = make(entry, case)
                 if isinstance(body, Schedule):
                     found.append((f"{name}-{collective}-{ranks}", body))

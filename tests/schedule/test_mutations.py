@@ -16,7 +16,7 @@ import pytest
 from coppice.bounds import Problem
 from coppice.collectives import Collective
 from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.catalogue import algorithms, case_of, make, refusal
+from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.all_to_all import plan_all_to_all
 from coppice.planners.flow import plan_flow
 from coppice.planners.forest import plan_forest
@@ -64,7 +64,7 @@ def made(entry: Algorithm, ranks: int) -> Schedule | None:
     root = ranks // 2 if entry.collective.rooted else None
     problem = Problem(topology=preset("star", gpus=ranks), collective=entry.collective, root=root)
     case = case_of(entry, problem)
-    if refusal(entry, case) is not None:
+    if entry.refusal(case) is not None:
         return None
     body = make(entry, case)
     return body if isinstance(body, Schedule) else lower(body)
