@@ -274,8 +274,12 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
         (("--to", "msccl-xml", "--target", "nccl"), "expected a target"),
         (("--to", "msccl-xml", "--target", "rccl", "--protocol", "ll"), "expected --protocol"),
         (("--to", "msccl-xml", "--target", "rccl", "--size", "1M"), "expected --size LOW:HIGH"),
-        (("--to", "msccl-xml", "--target", "rccl", "--boxes", "2"), "leave out --option"),
-        (("--to", "rank-order", "--target", "rccl"), "--target is for --to msccl-xml"),
+        (
+            ("--to", "msccl-xml", "--target", "rccl", "--boxes", "2"),
+            "--boxes does not go with --to msccl-xml",
+        ),
+        (("--to", "msccl-xlm"), "there is no export 'msccl-xlm'"),
+        (("--to", "rank-order", "--target", "rccl"), "--target does not go with --to rank-order"),
     ):
         code, _, error = run("export", plan, *arguments)
         assert code == 2

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from coppice.cli.export_request import Request
 from coppice.cli.inputs import load_topology, parse_settings
 from coppice.cli.sizes import parse_sizes
 from coppice.errors import InputError
@@ -21,7 +22,24 @@ from coppice.topology.readers.reading import suggestion
 from coppice.topology.readers.sources import load_bytes
 from coppice.topology.writer import write_atomically
 
-__all__ = ["export_stock", "read_options"]
+__all__ = ["OPTIONS", "export_stock", "export_stock_format", "read_options"]
+
+OPTIONS = frozenset({"--option", "--boxes", "--rates", "--set", "--ranks"})
+"""Options that go with these exports; what stands in ``--option`` is up to each."""
+
+
+def export_stock_format(request: Request) -> None:
+    """Write what ``request`` asks for, as :func:`export_stock` does."""
+    export_stock(
+        request.source,
+        request.to,
+        options=request.options,
+        output=request.output,
+        boxes=request.boxes,
+        rates=request.rates,
+        settings=request.settings,
+        ranks=request.ranks,
+    )
 
 
 def export_stock(
