@@ -11,6 +11,7 @@ from coppice.cli.export_chakra import OPTIONS as CHAKRA_OPTIONS
 from coppice.cli.export_chakra import export_chakra
 from coppice.cli.export_msccl import OPTIONS as MSCCL_OPTIONS
 from coppice.cli.export_msccl import export_msccl_xml
+from coppice.cli.export_pictures import DRAWN_OPTIONS, TIMED_OPTIONS, export_picture, export_trace
 from coppice.cli.export_request import Format, Request
 from coppice.cli.export_stock import OPTIONS as STOCK_OPTIONS
 from coppice.cli.export_stock import export_stock_format
@@ -32,6 +33,26 @@ FORMATS: Mapping[str, Format] = {
         summary="Execution traces of a message, one file per rank, for ASTRA-sim.",
         takes=CHAKRA_OPTIONS,
         write=export_chakra,
+    ),
+    "trace": Format(
+        summary="Messages of the plan at one size, simulated, for ui.perfetto.dev.",
+        takes=TIMED_OPTIONS,
+        write=export_trace,
+    ),
+    "html": Format(
+        summary="Report of the plan in one page, as `coppice report` writes it.",
+        takes=TIMED_OPTIONS,
+        write=export_picture,
+    ),
+    "svg": Format(
+        summary="Picture of the topology with the plan's loads and the bottleneck cut.",
+        takes=DRAWN_OPTIONS,
+        write=export_picture,
+    ),
+    "dot": Format(
+        summary="The topology with the bottleneck cut, for Graphviz.",
+        takes=DRAWN_OPTIONS,
+        write=export_picture,
     ),
     **{
         name: Format(summary=stock.summary, takes=STOCK_OPTIONS, write=export_stock_format)

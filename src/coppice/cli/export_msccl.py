@@ -11,12 +11,13 @@ from coppice.cli.sizes import parse_size, short_size
 from coppice.cli.verify_program import is_xml
 from coppice.errors import InputError
 from coppice.export.msccl_xml import write_msccl_xml
+from coppice.export.msccl_xml_document import parse_document
 from coppice.export.msccl_xml_plan import program_for
-from coppice.export.msccl_xml_reader import read_msccl_xml
+from coppice.export.msccl_xml_reader import program_of, read_bytes
 from coppice.export.msccl_xml_targets import TARGETS, target_named
 from coppice.program.program import Program
 from coppice.program.verify import verify_program
-from coppice.schedule.plan_file import read_plan
+from coppice.schedule.plan_file import decode_plan
 
 __all__ = ["OPTIONS", "export_msccl_xml"]
 
@@ -44,15 +45,16 @@ def export_msccl_xml(request: Request) -> None:
     low, high = _range(request.size)
     with Stages() as stages:
         stages.begin("making the program")
-        if is_xml(request.source):
+        data, name = read_bytes(request.source)
+        if is_xml(data):
             extra = [flag for flag in request.given if flag != "--target"]
             if extra:
                 msg = f"an MSCCL XML file keeps its channels, protocol, sizes and name: leave out {extra[0]}."
                 raise InputError(msg)
-            program = read_msccl_xml(request.source).program
+            program = program_of(parse_document(data, file=name)).program
             verify_program(program).require_ok()
         else:
-            plan = read_plan(request.source)
+            plan = decode_plan(data, name=name)
             program = program_for(
                 plan.body,
                 target,

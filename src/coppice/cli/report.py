@@ -22,7 +22,7 @@ from coppice.schedule.plan_file import read_plan
 from coppice.schedule.verify import verify
 from coppice.topology.writer import write_atomically
 
-__all__ = ["report"]
+__all__ = ["picture", "report"]
 
 SUFFIXES = (".html", ".svg", ".dot")
 
@@ -88,7 +88,7 @@ def report(
             )
         else:
             stages.begin("drawing")
-            text = _picture(loaded, output.suffix).encode()
+            text = picture(loaded, output.suffix).encode()
             write_atomically(output, text)
             written = len(text)
     print_lines([f"{output}: {size_text(written)}"])
@@ -104,8 +104,12 @@ def _compared(plan: Plan, sizes: tuple[int, ...], stages: Stages) -> Comparison:
     return compare(plan.problem, sizes, relay_gpus=relays, on_progress=on_progress)
 
 
-def _picture(plan: Plan, suffix: str) -> str:
-    """The topology with the plan's loads and cut, as a picture or for Graphviz."""
+def picture(plan: Plan, suffix: str) -> str:
+    """The topology with the plan's loads and cut, as a picture (``.svg``) or for Graphviz (``.dot``).
+
+    Raises:
+        CheckError: If the plan does not verify.
+    """
     verify(plan).require_ok()
     cut = () if plan.bound is None else plan.bound.cut
     if suffix == ".dot":

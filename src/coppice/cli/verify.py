@@ -9,8 +9,9 @@ import typer
 from coppice.cli.inputs import JsonOption
 from coppice.cli.render import Stages, bandwidth_text, percent_text, print_fields, print_json
 from coppice.cli.verify_program import is_xml, verify_xml
+from coppice.export.msccl_xml_reader import read_bytes
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import read_plan
+from coppice.schedule.plan_file import decode_plan
 from coppice.schedule.report import Report
 from coppice.schedule.verify import verify as check
 
@@ -34,13 +35,15 @@ def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
       coppice verify plan.json
       coppice plan dgx-a100 --collective all_gather -o - | coppice verify - --json
       coppice verify algo.xml
+      coppice export plan.json --to msccl-xml --target msccl | coppice verify -
     """  # noqa: D301 (\b is for the help formatter)
-    if is_xml(plan):
-        verify_xml(plan, as_json=as_json)
+    data, name = read_bytes(plan)
+    if is_xml(data):
+        verify_xml(data, name=name, as_json=as_json)
         return
     with Stages() as stages:
         stages.begin("reading the plan")
-        loaded = read_plan(plan)
+        loaded = decode_plan(data, name=name)
         stages.begin("verifying the plan")
         report = check(loaded)
     if as_json:

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
 from coppice.bounds.describe import plural
 from coppice.cli.render import Stages, print_fields, print_json
-from coppice.export.msccl_xml_reader import read_msccl_xml
+from coppice.export.msccl_xml_document import parse_document
+from coppice.export.msccl_xml_reader import program_of
 from coppice.program.verify import verify_program
 
 __all__ = ["is_xml", "verify_xml"]
 
 
-def is_xml(source: str) -> bool:
-    """Whether a file holds XML; standard input and what is no file do not count."""
-    if source == "-" or not Path(source).is_file():
-        return False
-    with Path(source).open("rb") as file:
-        return file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
+def is_xml(data: bytes) -> bool:
+    r"""Whether the content of a file is XML.
+
+    Examples:
+        >>> is_xml(b"\n<algo name='ring'>"), is_xml(b'{"format": "coppice-plan"}')
+        (True, False)
+    """
+    return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
 
 
-def verify_xml(file: str, *, as_json: bool) -> None:
+def verify_xml(data: bytes, *, name: str, as_json: bool) -> None:
     """Verify an MSCCL XML file and print what was found.
 
     Args:
-        file: The file.
+        data: Its content.
+        name: Its name, for messages.
         as_json: Print JSON.
 
     Raises:
@@ -35,7 +37,7 @@ def verify_xml(file: str, *, as_json: bool) -> None:
     """
     with Stages() as stages:
         stages.begin("reading the file")
-        reading = read_msccl_xml(file)
+        reading = program_of(parse_document(data, file=name))
         stages.begin("verifying the program")
         report = verify_program(reading.program)
     program = reading.program

@@ -257,6 +257,12 @@ def parse_document(data: bytes, *, file: str) -> Document:
         raise InputError(msg)
     body = data.removeprefix(b"\xef\xbb\xbf")
     stripped = body.lstrip()
+    if stripped.startswith(b"{"):
+        msg = (
+            f"expected MSCCL XML in {file}, found JSON: a plan needs no import; `coppice verify`, `simulate` and "
+            "`export` take it as it is."
+        )
+        raise InputError(msg)
     if stripped.startswith(b"<?xml"):
         # Blank lines before a declaration are not XML; keep the line numbers.
         gap = body[: len(body) - len(stripped)]

@@ -1,0 +1,88 @@
+"""`coppice export`: formats with their options, pictures, and standard input for plans and algorithm files alike."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run
+from coppice.bounds.result import Problem
+from coppice.cli.export import FORMATS
+from coppice.cli.export_request import Request
+from coppice.collectives import Collective
+from coppice.planners.planning import plan as make
+from coppice.schedule.plan_file import write_plan
+from coppice.topology.presets import preset
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("export") / "plan.json"
+    problem = Problem(topology=preset("dgx-a100"), collective=Collective.ALL_GATHER)
+    write_plan(make(problem, trees=1).plan, path)
+    return path
+
+
+def test_every_format_takes_options_that_exist() -> None:
+    flags = {each.metadata["flag"] for each in fields(Request) if each.metadata}
+    for name, chosen in FORMATS.items():
+        assert chosen.takes <= flags, name
+        assert chosen.summary.endswith(".")
+    assert flags == set().union(*(chosen.takes for chosen in FORMATS.values()))
+
+
+def test_options_of_other_formats_are_refused(run: Run, plan: Path) -> None:
+    values = {
+        "--out-of-place": [],
+        "--channels": ["2"],
+        "--boxes": ["2"],
+        "--ranks": ["0-3"],
+        "--instances": ["2"],
+    }
+    flags = {each.metadata["flag"] for each in fields(Request) if each.metadata}
+    for name, chosen in FORMATS.items():
+        for flag in flags - chosen.takes:
+            done = run("export", plan, "--to", name, flag, *values.get(flag, ["x=1"]))
+            assert done.code == 2
+            assert f"{flag} does not go with --to {name}" in done.err
+    done = run("export", plan, "--to", "chakrra")
+    assert done.code == 2
+    assert "there is no export 'chakrra'" in done.err
+
+
+def test_pictures_are_those_of_report_and_simulate(run: Run, plan: Path, tmp_path: Path) -> None:
+    for suffix in ("html", "svg", "dot"):
+        assert run("report", plan, "-o", tmp_path / f"one.{suffix}").code == 0
+        assert run("export", plan, "--to", suffix, "-o", tmp_path / f"two.{suffix}").code == 0
+        assert (tmp_path / f"one.{suffix}").read_bytes() == (tmp_path / f"two.{suffix}").read_bytes()
+    assert run("export", plan, "--to", "dot").out == (tmp_path / "one.dot").read_text()
+    trace = tmp_path / "trace.json"
+    assert run("simulate", plan, "--size", "1M", "--trace", trace).code == 0
+    assert run("export", plan, "--to", "trace", "--size", "1M", "-o", tmp_path / "again.json").code == 0
+    assert (tmp_path / "again.json").read_bytes() == trace.read_bytes()
+    assert "a trace is a file" in run("export", plan, "--to", "trace").err
+
+
+def test_standard_input_is_xml_or_a_plan(run: Run, plan: Path) -> None:
+    arguments = ("--to", "msccl-xml", "--target", "msccl")
+    text = run("export", plan, *arguments).out.encode()
+    assert text.startswith(b"<!--")
+    assert run("export", "-", *arguments, stdin=plan.read_bytes()).out.encode() == text
+    assert run("export", "-", *arguments, stdin=text).code == 0
+    verified = run("verify", "-", "--json", stdin=text)
+    assert verified.code == 0
+    assert json.loads(verified.out)["fifo_depth"] == 2
+    assert "8 trees" in run("verify", "-", stdin=plan.read_bytes()).out
+    examined = run("doctor", "-", "--target", "msccl", stdin=text)
+    assert examined.code == 0
+    assert "standard input for microsoft/msccl: it loads" in examined.out
+    assert "56" in run("import", "-", stdin=text).out
+    for command in (("import", "-"), ("doctor", "-", "--target", "msccl")):
+        refused = run(*command, stdin=plan.read_bytes())
+        assert refused.code == 2
+        assert "found JSON: a plan needs no import" in refused.err
+    wrong = text.replace(b'dstoff="3"', b'dstoff="4"', 1)
+    assert run("verify", "-", stdin=wrong).code == 1
