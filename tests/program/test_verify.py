@@ -323,3 +323,26 @@ def test_scratch_and_many_ranks() -> None:
     program = pair_all_reduce()
     assert TMP in program.dst_buffer.tolist()
     assert "of the scratch, which has 1 there" in only_failure(changed(program, "scratch_chunks", 0, 1))
+
+
+def test_copying_a_slot_onto_itself_disturbs_no_reader() -> None:
+    """Out of place the copy moves the own block; in place it is the block, and others may read it meanwhile."""
+    build = ProgramBuilder(2)
+    for rank in range(2):
+        sender = build.block(rank, send=1 - rank)
+        build.step(sender, StepOp.SEND, src=(IN, 0))
+        receiver = build.block(rank, recv=1 - rank)
+        build.step(receiver, StepOp.RECV, dst=(OUT, 1 - rank))
+        build.step(receiver, StepOp.COPY, src=(IN, 0), dst=(OUT, rank))
+    both = build.program(
+        collective=Collective.ALL_GATHER,
+        num_chunks=2,
+        in_place=True,
+        out_of_place=True,
+        input_chunks=[1, 1],
+        output_chunks=[2, 2],
+    )
+    assert verify_program(both).ok
+    # Copied to another slot, it is a write like any other.
+    elsewhere = changed(both, "dst_offset", 2, 1 - int(both.dst_offset[2]))
+    assert not verify_program(elsewhere).ok

@@ -64,9 +64,10 @@ def _conflicts(program: Program, memory: Memory, order: list[int]) -> tuple[_Int
     time[np.array(order, dtype=np.int64)] = steps
     rank = program.block_rank[program.step_block]
     parts = []
+    writing = op_mask(program, lambda op: op.writes_dst) & ~_copies_onto_itself(program, memory, rank)
     for mask, buffer, offset, write in (
         (op_mask(program, lambda op: op.reads_src), program.src_buffer, program.src_offset, False),
-        (op_mask(program, lambda op: op.writes_dst), program.dst_buffer, program.dst_offset, True),
+        (writing, program.dst_buffer, program.dst_offset, True),
     ):
         rows = np.flatnonzero(mask)
         count = program.count[rows].astype(np.int64)
@@ -94,6 +95,14 @@ def _conflicts(program: Program, memory: Memory, order: list[int]) -> tuple[_Int
     first, second, where = first[unique], second[unique], where[unique]
     apart = first != second
     return first[apart], second[apart], where[apart]
+
+
+def _copies_onto_itself(program: Program, memory: Memory, rank: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Copies of slots onto themselves, as in place: they leave every byte as it is, and disturb no reader."""
+    copies = np.asarray(program.op == StepOp.COPY)
+    here = memory.base[program.src_buffer, rank] + program.src_offset
+    same: NDArray[np.bool_] = copies & (here == memory.base[program.dst_buffer, rank] + program.dst_offset)
+    return same
 
 
 def _joined(program: Program, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
