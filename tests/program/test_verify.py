@@ -151,7 +151,7 @@ def test_double_reduction() -> None:
         )
     )
     assert message == (
-        "rank 1, thread block 0, step 3 (recv_reduce_copy) adds the contribution of rank 0 to chunk 0 a second time."
+        "rank 0, thread block 0, step 3 (recv_reduce_copy) adds the contribution of rank 1 to chunk 0 a second time."
     )
 
 

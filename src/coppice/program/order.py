@@ -13,6 +13,7 @@ import random
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coppice.program.program import Program
 from coppice.program.structure import Messages, step_name
@@ -20,6 +21,8 @@ from coppice.program.structure import Messages, step_name
 __all__ = ["Stuck", "execution_order"]
 
 _SHOWN = 8
+_PATIENCE = 256
+_NARROW = 16
 
 
 class Stuck(Exception):  # noqa: N818  (an outcome, caught by the verifier)
@@ -44,23 +47,96 @@ def execution_order(
 
 
 class _Run:
+    """One run of a program: what every step waits for, and which steps are done.
+
+    Steps that wait for nothing any more take place together, in waves. Where waves are many and narrow, thread blocks
+    run one after the other instead, each as far as it can.
+    """
+
     def __init__(self, program: Program, messages: Messages, depth: int) -> None:
         self.program = program
         steps = program.num_steps
-        sent_by = np.full(steps, -1, dtype=np.int64)
-        sent_by[messages.recv] = messages.send
-        room_by = np.full(steps, -1, dtype=np.int64)
+        self._sent_by = np.full(steps, -1, dtype=np.int64)
+        self._sent_by[messages.recv] = messages.send
+        self._room_by = np.full(steps, -1, dtype=np.int64)
         late = np.flatnonzero(messages.place >= depth)
-        room_by[messages.send[late]] = messages.recv[late - depth]
-        self.sent_by: list[int] = sent_by.tolist()
-        self.room_by: list[int] = room_by.tolist()
+        self._room_by[messages.send[late]] = messages.recv[late - depth]
+        self._waiting = np.repeat(np.arange(steps), np.diff(program.dep_start))
+        block = program.step_block[self._waiting]
+        target = program.rank_start[program.block_rank[block]] + program.dep_block
+        self._deps = program.step_start[target] + program.dep_step
+        self._found: list[NDArray[np.int64]] = []
+
+    def order(self, seed: int | None) -> list[int]:
+        """All steps in order.
+
+        Raises:
+            Stuck: If the program stands still.
+        """
+        if seed is None:
+            self._in_waves()
+        found: list[int] = np.concatenate([np.zeros(0, dtype=np.int64), *self._found]).tolist()
+        if len(found) < self.program.num_steps:
+            self._one_by_one(found, seed)
+        if len(found) < self.program.num_steps:
+            raise Stuck(self._circle())
+        return found
+
+    def _in_waves(self) -> None:
+        """Carry out whole waves, until nothing can take place or waves are too narrow to be worth it."""
+        steps = self.program.num_steps
+        # Each step's successors: one in its thread block, one that takes its message, one that takes its room; the
+        # place behind the last step stands for none.
+        successors = np.full((3, steps + 1), steps, dtype=np.int64)
+        begins = np.zeros(steps + 1, dtype=np.bool_)
+        begins[self.program.step_start] = True
+        inner = np.flatnonzero(~begins)
+        successors[0, inner - 1] = inner
+        left = np.bincount(self._waiting, minlength=steps + 1)
+        left[inner] += 1
+        for row, earlier in ((1, self._sent_by), (2, self._room_by)):
+            later = np.flatnonzero(earlier >= 0)
+            successors[row, earlier[later]] = later
+            left[later] += 1
+        left[steps] = np.iinfo(np.int64).max
+        by = np.argsort(self._deps, kind="stable")
+        waiters = self._waiting[by]
+        first = np.searchsorted(self._deps[by], np.arange(steps + 1))
+        mark = np.zeros(steps + 1, dtype=np.int64)
+        ready = np.flatnonzero(left == 0)
+        waves = 0
+        done = 0
+        while len(ready):
+            self._found.append(ready)
+            waves, done = waves + 1, done + len(ready)
+            if waves % _PATIENCE == 0 and done < waves * _NARROW:
+                return
+            begin, count = first[ready], first[ready + 1] - first[ready]
+            total = int(count.sum())
+            following = [successors[:, ready].ravel()]
+            if total:
+                within = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
+                following.append(waiters[np.repeat(begin, count) + within])
+            reached = np.concatenate(following)
+            np.subtract.at(left, reached, 1)
+            reached = reached[left[reached] == 0]
+            mark[reached] = np.arange(len(reached))
+            ready = reached[mark[reached] == np.arange(len(reached))]
+
+    def _begin_with(self, found: list[int]) -> None:
+        """The same as lists, which are quicker to look into one at a time."""
+        program = self.program
+        self.sent_by: list[int] = self._sent_by.tolist()
+        self.room_by: list[int] = self._room_by.tolist()
         self.dep_start: list[int] = program.dep_start.tolist()
-        waiting = program.step_block[np.repeat(np.arange(steps), np.diff(program.dep_start))]
-        target = program.rank_start[program.block_rank[waiting]] + program.dep_block
-        self.deps: list[int] = (program.step_start[target] + program.dep_step).tolist()
-        self.next: list[int] = program.step_start[:-1].tolist()
+        self.deps: list[int] = self._deps.tolist()
+        done = np.array(found, dtype=np.int64)
+        passed = np.bincount(program.step_block[done], minlength=program.num_blocks)
+        self.next: list[int] = (program.step_start[:-1] + passed).tolist()
         self.end: list[int] = program.step_start[1:].tolist()
-        self.done = bytearray(steps)
+        marks = np.zeros(program.num_steps, dtype=np.uint8)
+        marks[done] = 1
+        self.done = bytearray(marks.tobytes())
 
     def blocker(self, step: int) -> int:
         """A step that ``step`` still waits for, or -1."""
@@ -73,13 +149,9 @@ class _Run:
                 return self.deps[row]
         return -1
 
-    def order(self, seed: int | None) -> list[int]:
-        """All steps in order.
-
-        Raises:
-            Stuck: If the program stands still.
-        """
-        found: list[int] = []
+    def _one_by_one(self, found: list[int], seed: int | None) -> None:
+        """Go on after the steps ``found``, and add what follows to them."""
+        self._begin_with(found)
         waiting: dict[int, list[int]] = {}
         ready = list(range(len(self.next)))[::-1]
         pick = None if seed is None else random.Random(seed)
@@ -103,9 +175,6 @@ class _Run:
                     ready.append(block)
                     break
             self.next[block] = step
-        if len(found) < self.program.num_steps:
-            raise Stuck(self._circle())
-        return found
 
     def _circle(self) -> str:
         """The circle of waiting in words."""
