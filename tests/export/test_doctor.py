@@ -9,8 +9,9 @@ import pytest
 
 from coppice.errors import CheckError, InputError
 from coppice.export.doctor import Diagnosis, Severity, diagnose, doctor, rules
-from coppice.export.msccl_xml import encode_msccl_xml, msccl_xml
+from coppice.export.msccl_xml import msccl_xml
 from coppice.export.msccl_xml_targets import TARGETS
+from coppice.export.msccl_xml_text import encode_msccl_xml
 from msccl_samples import GATHER_XML, all_pairs, gather, ring_all_reduce
 
 RCCL = GATHER_XML
@@ -174,8 +175,8 @@ SAMPLES: list[Sample] = [
     (
         "B05",
         "azure-executor",
-        lambda: "".join(encode_msccl_xml(gather(34), TARGETS["azure-executor"])),
-        lambda: "".join(encode_msccl_xml(gather(33), TARGETS["azure-executor"])),
+        lambda: b"".join(encode_msccl_xml(gather(34), TARGETS["azure-executor"])).decode(),
+        lambda: b"".join(encode_msccl_xml(gather(33), TARGETS["azure-executor"])).decode(),
     ),
     (
         "B06",
