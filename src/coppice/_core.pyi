@@ -5,6 +5,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+def balanced_loads(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    cap: NDArray[np.int64],
+    targets: NDArray[np.int32],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]: ...
+def balanced_deliveries(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    cap: NDArray[np.int64],
+    targets: NDArray[np.int32],
+    numerator: NDArray[np.int64],
+    denominator: NDArray[np.int64],
+    pieces: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]: ...
 def violated_cuts(
     num_nodes: int,
     src: NDArray[np.int32],

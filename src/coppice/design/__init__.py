@@ -1,0 +1,1 @@
+"""Which network to build: direct-connect graphs, their expansions, and the schedules that follow from them."""

@@ -1,0 +1,178 @@
+"""Expansions: larger graphs from smaller ones, with schedules that follow from theirs.
+
+Source: Efficient Direct-Connect Topologies (arXiv 2202.03356). With N nodes of degree d, T steps and bandwidth time B
+(in units of M over the bandwidth of a node) before, and N', d', T', B' after:
+
+    line graph              N' = d N, d' = d       T' = T + 1, B' = B + 1/N
+    degree expansion by n   N' = n N, d' = n d     T' = T + 1, B' = B + (n - 1) / (n N)
+    Cartesian power n       N' = N^n, d' = n d     T' = n T,   B' = B N / (N - 1) (N^n - 1) / N^n
+    Cartesian product       N' = N1 N2, d' = d1 + d2   T' = T1 + T2, optimal where both factors are
+    graph and transpose     N' = N, d' = 2 d       T' = T, B' = B where the transpose has the same
+
+The first keeps a diameter that the Moore bound cannot improve, the others keep a bandwidth time of (N - 1) / N.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.design.cayley import translated
+from coppice.design.graph import Graph
+from coppice.errors import InputError
+
+__all__ = ["cartesian_product", "degree_expansion", "line_graph", "out_links", "with_transpose"]
+
+
+def line_graph(graph: Graph, name: str = "") -> Graph:
+    """The line graph: a node for every link, in row order, and a link from (u, v) to every (v, w).
+
+    Parallel links become separate nodes. Links of nodes that automorphisms map to each other are mapped likewise; a
+    node's links are therefore taken by the jump that they stand for, so that the known group is kept.
+
+    Args:
+        graph: Every node of it must use all its ports.
+        name: Name of the result; empty: one made from the graph's.
+
+    Raises:
+        InputError: If some node has fewer links than ports.
+
+    Examples:
+        >>> from coppice.design.cayley import cayley_graph
+        >>> kautz = line_graph(cayley_graph("K3", [3], [[1], [2]]))
+        >>> kautz.num_nodes, kautz.degree
+        (6, 2)
+    """
+    heads = out_links(graph)
+    degree = heads.shape[1]
+    inner = np.repeat(heads.ravel()[:, None].astype(np.int64), degree, axis=1) * degree + np.arange(degree)
+    nodes = graph.num_nodes * degree
+    return Graph.of(
+        name or f"line({graph.name})",
+        nodes,
+        np.repeat(np.arange(nodes), degree),
+        inner.ravel(),
+        degree=degree,
+        orders=graph.orders,
+    )
+
+
+def out_links(graph: Graph) -> NDArray[np.int32]:
+    """``heads[v, i]``: where link i of node v leads; link i of v's image is the image of link i of v.
+
+    Raises:
+        InputError: If some node has fewer links than ports.
+    """
+    ports = np.bincount(graph.src, weights=graph.count, minlength=graph.num_nodes)
+    if len(graph.count) == 0 or int(ports.min()) != graph.degree:
+        msg = (
+            f"expected {graph.degree} links from every node of {graph.name}, found {int(ports.min(initial=0))} "
+            "from one: expand a regular graph."
+        )
+        raise InputError(msg)
+    heads = graph.single_links()[1].reshape(graph.num_nodes, graph.degree)
+    if not graph.orders:
+        return np.asarray(heads, dtype=np.int32)
+    block = graph.block
+    first = heads[:block]  # links of the nodes that stand for all
+    images = translated(graph)[:, first.ravel()]
+    return np.asarray(images.reshape(graph.num_nodes, graph.degree), dtype=np.int32)
+
+
+def degree_expansion(graph: Graph, copies: int, name: str = "") -> Graph:
+    """Every node ``copies`` times, and every copy of u linked with every copy of v for a link (u, v).
+
+    Copy i of node v is node ``v * copies + i``.
+
+    Raises:
+        InputError: If the graph has self-loops, or there is no copy.
+
+    Examples:
+        >>> from coppice.design.cayley import cayley_graph
+        >>> degree_expansion(cayley_graph("K2", [2], [[1]]), 3).num_nodes
+        6
+    """
+    if copies < 1 or bool((graph.src == graph.dst).any()):
+        msg = f"expected a graph without self-loops and 1 or more copies, found {graph.name} and {copies}."
+        raise InputError(msg)
+    src, dst = graph.single_links()
+    copy = np.arange(copies)
+    tails = src[:, None, None].astype(np.int64) * copies + copy[None, :, None]
+    heads = dst[:, None, None].astype(np.int64) * copies + copy[None, None, :]
+    tails, heads = np.broadcast_arrays(tails, heads)
+    orders = (*graph.orders, copies) if graph.orders and graph.block == 1 else graph.orders
+    return Graph.of(
+        name or f"degree({graph.name}, {copies})",
+        graph.num_nodes * copies,
+        tails.ravel(),
+        heads.ravel(),
+        degree=graph.degree * copies,
+        orders=orders,
+    )
+
+
+def cartesian_product(graphs: Sequence[Graph], name: str = "") -> Graph:
+    """Nodes are tuples, the last place fastest; links lead along one place at a time.
+
+    Raises:
+        InputError: If there is no graph.
+
+    Examples:
+        >>> from coppice.design.cayley import cayley_graph
+        >>> ring = cayley_graph("ring", [5], [[1], [4]])
+        >>> cartesian_product([ring, ring]).degree
+        4
+    """
+    if not graphs:
+        msg = "expected one graph or more to multiply, found none."
+        raise InputError(msg)
+    made = reduce(_pair, graphs)
+    return Graph(
+        name=name or " * ".join(graph.name for graph in graphs),
+        degree=sum(graph.degree for graph in graphs),
+        start=made.start,
+        dst=made.dst,
+        count=made.count,
+        orders=made.orders,
+    )
+
+
+def _pair(first: Graph, second: Graph) -> Graph:
+    n1, n2 = first.num_nodes, second.num_nodes
+    (src1, dst1), (src2, dst2) = first.single_links(), second.single_links()
+    across, along = np.arange(n2), np.arange(n1)[:, None] * n2
+    tails = [(src1[:, None].astype(np.int64) * n2 + across).ravel(), (along + src2).ravel()]
+    heads = [(dst1[:, None].astype(np.int64) * n2 + across).ravel(), (along + dst2).ravel()]
+    orders = first.orders
+    if first.block == 1 and first.orders:
+        orders = (*first.orders, *second.orders)
+    return Graph.of(
+        "",
+        n1 * n2,
+        np.concatenate(tails),
+        np.concatenate(heads),
+        degree=first.degree + second.degree,
+        orders=orders,
+    )
+
+
+def with_transpose(graph: Graph, name: str = "") -> Graph:
+    """The graph and its transpose together: links become full-duplex cables, and the degree doubles.
+
+    Examples:
+        >>> from coppice.design.cayley import cayley_graph
+        >>> with_transpose(cayley_graph("ring", [5], [[1]])).bidirectional
+        True
+    """
+    src, dst = graph.single_links()
+    return Graph.of(
+        name or f"bidirectional({graph.name})",
+        graph.num_nodes,
+        np.concatenate([src, dst]),
+        np.concatenate([dst, src]),
+        degree=2 * graph.degree,
+        orders=graph.orders,
+    )

@@ -1,0 +1,226 @@
+"""The graph of a direct-connect network: nodes with ports, joined by links without any switch.
+
+Every node has ``degree`` ports out and as many in. A self-loop takes a port of each kind and carries nothing; parallel
+links are separate cables that add up. Where the construction of a graph tells an abelian group of automorphisms, the
+graph carries it: all nodes that the group maps to each other see the same network, and schedules are computed for one
+of them. Node ``x * block + b`` is then the image of node b under element x, elements being numbers in mixed radix
+with the last digit fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError, UnreachableError
+from coppice.topology.model import Node, NodeKind, Topology, assign_ranks
+
+__all__ = ["MAX_LINKS", "MAX_NODES", "Graph"]
+
+MAX_NODES = 2**16
+MAX_LINKS = 2**22
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Graph:
+    """Links in compressed rows; build one with :meth:`of`.
+
+    Attributes:
+        name: What it is, such as the recipe that builds it.
+        degree: Ports of each node in each direction, self-loops counted.
+        start: Links that leave node v are rows ``start[v] .. start[v + 1] - 1`` (int64).
+        dst: Node that each row enters (int32), ascending within a node.
+        count: Parallel links of each row (int64, positive).
+        orders: Cyclic factors of the group of automorphisms that is known; empty where none is.
+    """
+
+    name: str
+    degree: int
+    start: NDArray[np.int64]
+    dst: NDArray[np.int32]
+    count: NDArray[np.int64]
+    orders: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for column in (self.start, self.dst, self.count):
+            column.setflags(write=False)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        num_nodes: int,
+        src: Iterable[int] | NDArray[np.integer],
+        dst: Iterable[int] | NDArray[np.integer],
+        *,
+        degree: int | None = None,
+        orders: tuple[int, ...] = (),
+    ) -> Graph:
+        """Build a graph from directed links, one by one.
+
+        Args:
+            name: What it is.
+            num_nodes: Nodes are 0 .. num_nodes - 1.
+            src: Node that each link leaves.
+            dst: Node that it enters.
+            degree: Ports of a node; None takes the largest number of links that leave or enter one.
+            orders: Group of automorphisms, as the head of this file describes. Not checked here.
+
+        Raises:
+            InputError: If the size is out of range, a link leaves the graph, or a node has more links than ports.
+
+        Examples:
+            >>> ring = Graph.of("ring", 3, [0, 1, 2], [1, 2, 0], orders=(3,))
+            >>> ring.num_nodes, ring.num_links, ring.degree
+            (3, 3, 1)
+        """
+        tails, heads = (
+            np.asarray(ends if isinstance(ends, np.ndarray) else list(ends)) for ends in (src, dst)
+        )
+        tails, heads = tails.astype(np.int64), heads.astype(np.int64)
+        if not 1 <= num_nodes <= MAX_NODES or len(tails) > MAX_LINKS:
+            msg = (
+                f"expected 1 .. {MAX_NODES:,} nodes and at most {MAX_LINKS:,} links, "
+                f"found {num_nodes:,} and {len(tails):,}: choose a smaller graph."
+            )
+            raise InputError(msg)
+        if len(tails) != len(heads) or (len(tails) and not _within(tails, heads, num_nodes)):
+            msg = f"expected links between nodes 0 .. {num_nodes - 1}, found others: mend the ends."
+            raise InputError(msg)
+        ports = max(int(np.bincount(ends, minlength=num_nodes).max(initial=0)) for ends in (tails, heads))
+        if degree is not None and ports > degree:
+            msg = (
+                f"expected at most {degree} links per node and direction, found {ports}: give it more ports."
+            )
+            raise InputError(msg)
+        key, count = np.unique(tails * num_nodes + heads, return_counts=True)
+        return cls(
+            name=name,
+            degree=ports if degree is None else degree,
+            start=np.searchsorted(key, np.arange(num_nodes + 1) * num_nodes).astype(np.int64),
+            dst=(key % num_nodes).astype(np.int32),
+            count=count.astype(np.int64),
+            orders=orders,
+        )
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes, N."""
+        return len(self.start) - 1
+
+    @property
+    def num_links(self) -> int:
+        """Number of directed links, parallel ones and self-loops counted one by one."""
+        return int(self.count.sum())
+
+    @cached_property
+    def src(self) -> NDArray[np.int32]:
+        """Node that each row leaves."""
+        return np.repeat(np.arange(self.num_nodes, dtype=np.int32), np.diff(self.start))
+
+    @property
+    def block(self) -> int:
+        """Nodes that no element of the known group maps to each other: the orbits."""
+        return self.num_nodes // prod(self.orders)
+
+    @cached_property
+    def bidirectional(self) -> bool:
+        """Every link has one of the same rate back, so that each pair of ports is one full-duplex cable."""
+        forward, back = self._keys(self.src, self.dst), self._keys(self.dst, self.src)
+        order = np.argsort(back)
+        return bool(np.array_equal(forward, back[order]) and np.array_equal(self.count, self.count[order]))
+
+    @cached_property
+    def simple(self) -> bool:
+        """No self-loops, no parallel links."""
+        return bool((self.count == 1).all() and (self.src != self.dst).all())
+
+    def transposed(self) -> Graph:
+        """The same nodes with every link reversed; what is known of automorphisms stays true."""
+        order = np.argsort(self._keys(self.dst, self.src))
+        return Graph(
+            name=f"transpose of {self.name}",
+            degree=self.degree,
+            start=np.searchsorted(self.dst[order], np.arange(self.num_nodes + 1)).astype(np.int64),
+            dst=self.src[order],
+            count=self.count[order],
+            orders=self.orders,
+        )
+
+    def single_links(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(src, dst) of every link, parallel ones repeated, in row order."""
+        return np.repeat(self.src, self.count), np.repeat(self.dst, self.count)
+
+    def to_topology(self, *, gb_per_s: Fraction | int = 1, latency_us: float = 0.0) -> Topology:
+        """The network as a topology of GPUs; self-loops are left out, parallel links merged.
+
+        Args:
+            gb_per_s: Rate of one link.
+            latency_us: Latency of every link.
+
+        Raises:
+            InputError: If the rate is not positive.
+        """
+        rate = Fraction(gb_per_s)
+        if rate <= 0 or not 0 <= latency_us < float("inf"):
+            msg = (
+                f"expected a rate above 0 GB/s and a latency of 0 us or more, found {rate} and {latency_us}."
+            )
+            raise InputError(msg)
+        keep = self.src != self.dst
+        common = np.gcd.reduce(self.count[keep]) if keep.any() else 1
+        unit = rate * int(common)  # so that capacities and denominator have no common divisor
+        nodes = [Node(id=f"gpu{v}") for v in range(self.num_nodes)]
+        return Topology(
+            name=self.name,
+            node_ids=tuple(node.id for node in nodes),
+            kind=np.full(self.num_nodes, NodeKind.GPU, dtype=np.int8),
+            host=np.full(self.num_nodes, -1, dtype=np.int32),
+            hosts=(),
+            rank=assign_ranks(nodes),
+            multicast=np.zeros(self.num_nodes, dtype=np.bool_),
+            aggregate=np.zeros(self.num_nodes, dtype=np.bool_),
+            src=self.src[keep],
+            dst=self.dst[keep],
+            capacity=self.count[keep] // common * unit.numerator,
+            denominator=unit.denominator,
+            latency_us=np.full(int(keep.sum()), latency_us, dtype=np.float64),
+            source="by definition of the graph; rates as given",
+        )
+
+    def check_connected(self) -> None:
+        """Refuse a graph in which some node cannot reach another one.
+
+        Raises:
+            UnreachableError: With two such nodes.
+        """
+        for graph, words in (
+            (self, "node 0 cannot reach node {}"),
+            (self.transposed(), "node {} cannot reach node 0"),
+        ):
+            seen = np.zeros(graph.num_nodes, dtype=np.bool_)
+            seen[0] = True
+            edge = np.zeros(1, dtype=np.int64)
+            while len(edge):
+                rows = np.concatenate([np.arange(graph.start[v], graph.start[v + 1]) for v in edge.tolist()])
+                ahead = np.unique(graph.dst[rows.astype(np.int64)])
+                edge = ahead[~seen[ahead]].astype(np.int64)
+                seen[edge] = True
+            if not seen.all():
+                found = words.format(int(np.argmin(seen)))
+                msg = f"every node must reach every other in {self.name}, found that {found}: add links."
+                raise UnreachableError(msg)
+
+    def _keys(self, src: NDArray[np.int32], dst: NDArray[np.int32]) -> NDArray[np.int64]:
+        return src.astype(np.int64) * self.num_nodes + dst
+
+
+def _within(tails: NDArray[np.int64], heads: NDArray[np.int64], num_nodes: int) -> bool:
+    low, high = min(tails.min(), heads.min()), max(tails.max(), heads.max())
+    return bool(low >= 0 and high < num_nodes)

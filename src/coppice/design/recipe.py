@@ -1,0 +1,444 @@
+"""Recipes: how a graph is made of families and expansions, and what follows from that without building it.
+
+A recipe prints as text that :func:`parse` reads back. Figures come from formulas where there are any; otherwise the
+graph is built and its breadth-first broadcast computed, once.
+
+Why products of optimal graphs are optimal: where breadth-first broadcast attains (N - 1) / N, every node has the same
+number k_t of sources at distance t, balanced over its d links. In the product of two such graphs, sources at distance
+(a, 0) must arrive along the first, those at (0, b) along the second, and all others may come either way in any ratio.
+Balance over all links is possible if the k1_t sources at (t, 0) are no more than the first graph's part of all, which
+holds if k1_t d2 <= d1 (k2_t + sum of k1_a k2_b); and the term of b = 1 alone suffices, since k2_1 = d2 in a graph
+without self-loops and parallel links, and k1_t <= d1 k1_{t-1} in any graph.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache, reduce
+
+from coppice.design.bfb import schedule_facts
+from coppice.design.expansions import cartesian_product, degree_expansion, line_graph, with_transpose
+from coppice.design.families import FAMILIES
+from coppice.design.families.family import Size, optimum
+from coppice.design.graph import MAX_LINKS, MAX_NODES, Graph
+from coppice.errors import InputError
+
+__all__ = [
+    "Base",
+    "Bidirectional",
+    "Degree",
+    "Facts",
+    "Line",
+    "Power",
+    "Product",
+    "Recipe",
+    "base",
+    "degree",
+    "line",
+    "parse",
+    "power",
+    "product",
+]
+
+_MAX_FORMULA = 2**40
+"""Sizes are followed up to here, far beyond what can be built, so that no formula runs away."""
+_MAX_TIMES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a recipe promises for an all-gather.
+
+    Attributes:
+        ranks: Number of nodes, N.
+        degree: Ports per node and direction, d.
+        steps: Latency: number of steps of a schedule that exists.
+        bandwidth_time: Its bandwidth time in units of M over the bandwidth of a node.
+        exact: The figures are those of breadth-first broadcast on the graph itself; otherwise they are those of the
+            schedule that follows from the expansions, and breadth-first broadcast may do better.
+        bidirectional: Links are full-duplex cables.
+    """
+
+    ranks: int
+    degree: int
+    steps: int
+    bandwidth_time: Fraction
+    _: KW_ONLY
+    exact: bool
+    bidirectional: bool
+
+    @property
+    def bandwidth_optimal(self) -> bool:
+        """The bandwidth time is (N - 1) / N, which nothing beats."""
+        return self.bandwidth_time == optimum(self.ranks)
+
+
+class Recipe(ABC):
+    """A graph as text: a family with parameters, or an expansion of other recipes."""
+
+    @property
+    @abstractmethod
+    def size(self) -> Size:
+        """Number of nodes, ports and kind of links, by formula.
+
+        Raises:
+            InputError: If a parameter has no meaning, or the size runs away.
+        """
+
+    @abstractmethod
+    def facts(self) -> Facts:
+        """Steps and bandwidth time, by formula where there is one.
+
+        Raises:
+            InputError: As :meth:`build`, if there is no formula.
+        """
+
+    @abstractmethod
+    def _made(self) -> Graph:
+        """The graph, once its size has been checked."""
+
+    def build(self) -> Graph:
+        """The graph.
+
+        Raises:
+            InputError: If it is larger than 2**16 nodes or 2**22 links, or cannot be made; before anything is built.
+        """
+        size = self.size
+        if size.ranks > MAX_NODES or size.ranks * size.degree > MAX_LINKS:
+            msg = (
+                f"expected at most {MAX_NODES:,} nodes and {MAX_LINKS:,} links, found {size.ranks:,} and "
+                f"{size.ranks * size.degree:,} in {self}: choose a smaller graph."
+            )
+            raise InputError(msg)
+        return self._made()
+
+    def measured(self) -> Facts:
+        """The figures of breadth-first broadcast on the graph itself; it is built.
+
+        Raises:
+            InputError: As :meth:`build`.
+        """
+        return _measured(self)
+
+
+@dataclass(frozen=True)
+class Base(Recipe):
+    """A member of a family.
+
+    Attributes:
+        family: Name of the family.
+        arguments: Its parameters.
+    """
+
+    family: str
+    arguments: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        family = FAMILIES.get(self.family)
+        if family is None:
+            msg = f"expected a family of graphs, found {self.family!r}: choose one of {', '.join(sorted(FAMILIES))}."
+            raise InputError(msg)
+        if not family.check_count(len(self.arguments)):
+            msg = f"expected {family.signature}, found {len(self.arguments)} arguments: {family.description}."
+            raise InputError(msg)
+
+    def __str__(self) -> str:
+        return f"{self.family}({', '.join(map(str, self.arguments))})" if self.arguments else self.family
+
+    @cached_property
+    def size(self) -> Size:
+        """As the family says."""
+        return _bounded(FAMILIES[self.family].size(*self.arguments), self)
+
+    def facts(self) -> Facts:
+        """By the family's formulas, or computed."""
+        size = self.size
+        if size.steps is None or size.bandwidth_time is None:
+            return self.measured()
+        return Facts(
+            size.ranks,
+            size.degree,
+            size.steps,
+            size.bandwidth_time,
+            exact=True,
+            bidirectional=size.bidirectional,
+        )
+
+    def _made(self) -> Graph:
+        graph: Graph = FAMILIES[self.family].build(str(self), *self.arguments)
+        return graph
+
+
+@dataclass(frozen=True)
+class Line(Recipe):
+    """The line graph, ``times`` times: ``line^3(R)``."""
+
+    inner: Recipe
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        _check_times("line^n(R)", self.times)
+        if isinstance(self.inner, Line):
+            object.__setattr__(self, "times", self.times + self.inner.times)
+            object.__setattr__(self, "inner", self.inner.inner)
+
+    def __str__(self) -> str:
+        return f"line^{self.times}({self.inner})" if self.times > 1 else f"line({self.inner})"
+
+    @cached_property
+    def size(self) -> Size:
+        """N d^n nodes of degree d."""
+        size = self.inner.size
+        _bounded_power(size.degree, self.times, self)
+        both_ways = size.bidirectional and size.degree == 1
+        return _bounded(
+            Size(
+                size.ranks * size.degree**self.times, size.degree, bidirectional=both_ways, simple=size.simple
+            ),
+            self,
+        )
+
+    def facts(self) -> Facts:
+        """A step more each time, and 1 / N of bandwidth time with N that of the graph expanded."""
+        size, facts = self.size, self.inner.facts()
+        more = sum((Fraction(1, facts.ranks * facts.degree**i) for i in range(self.times)), Fraction(0))
+        steps = facts.steps + self.times
+        return Facts(
+            size.ranks,
+            size.degree,
+            steps,
+            facts.bandwidth_time + more,
+            exact=False,
+            bidirectional=size.bidirectional,
+        )
+
+    def _made(self) -> Graph:
+        return reduce(lambda graph, _: line_graph(graph, str(self)), range(self.times), self.inner.build())
+
+
+@dataclass(frozen=True)
+class Degree(Recipe):
+    """Degree expansion: ``degree(R, n)``, n copies of every node."""
+
+    inner: Recipe
+    copies: int
+
+    def __post_init__(self) -> None:
+        if self.copies < 2:
+            msg = f"expected 2 or more copies in degree(R, n), found {self.copies}."
+            raise InputError(msg)
+
+    def __str__(self) -> str:
+        return f"degree({self.inner}, {self.copies})"
+
+    @cached_property
+    def size(self) -> Size:
+        """So many times the nodes and the degree."""
+        size = self.inner.size
+        expanded = Size(
+            size.ranks * self.copies,
+            size.degree * self.copies,
+            bidirectional=size.bidirectional,
+            simple=size.simple,
+        )
+        return _bounded(expanded, self)
+
+    def facts(self) -> Facts:
+        """A step more, and (n - 1) / (n N) of bandwidth time."""
+        size, facts = self.size, self.inner.facts()
+        time = facts.bandwidth_time + Fraction(self.copies - 1, self.copies * facts.ranks)
+        return Facts(
+            size.ranks, size.degree, facts.steps + 1, time, exact=False, bidirectional=size.bidirectional
+        )
+
+    def _made(self) -> Graph:
+        return degree_expansion(self.inner.build(), self.copies, str(self))
+
+
+@dataclass(frozen=True)
+class Power(Recipe):
+    """Cartesian power: ``R^n``."""
+
+    inner: Recipe
+    exponent: int
+
+    def __post_init__(self) -> None:
+        _check_times("R^n", self.exponent, least=2)
+        if isinstance(self.inner, Power):
+            object.__setattr__(self, "exponent", self.exponent * self.inner.exponent)
+            object.__setattr__(self, "inner", self.inner.inner)
+            _check_times("R^n", self.exponent, least=2)
+
+    def __str__(self) -> str:
+        return f"{_atom(self.inner)}^{self.exponent}"
+
+    @cached_property
+    def size(self) -> Size:
+        """N^n nodes of n times the degree."""
+        size = self.inner.size
+        _bounded_power(size.ranks, self.exponent, self)
+        ranks, ports = size.ranks**self.exponent, size.degree * self.exponent
+        return _bounded(Size(ranks, ports, bidirectional=size.bidirectional, simple=size.simple), self)
+
+    def facts(self) -> Facts:
+        """So many times the steps; bandwidth-optimal where the factor is."""
+        size, facts = self.size, self.inner.facts()
+        time = facts.bandwidth_time / optimum(facts.ranks) * optimum(size.ranks)
+        exact = facts.exact and size.simple and facts.bandwidth_optimal
+        return Facts(
+            size.ranks,
+            size.degree,
+            self.exponent * facts.steps,
+            time,
+            exact=exact,
+            bidirectional=size.bidirectional,
+        )
+
+    def _made(self) -> Graph:
+        return cartesian_product([self.inner.build()] * self.exponent, str(self))
+
+
+@dataclass(frozen=True)
+class Product(Recipe):
+    """Cartesian product: ``R * S * T``."""
+
+    parts: tuple[Recipe, ...]
+
+    def __post_init__(self) -> None:
+        flat: list[Recipe] = []
+        for part in self.parts:
+            flat.extend(part.parts if isinstance(part, Product) else [part])
+        if len(flat) < 2:
+            msg = f"expected two or more factors of a product, found {len(flat)}."
+            raise InputError(msg)
+        object.__setattr__(self, "parts", tuple(flat))
+
+    def __str__(self) -> str:
+        return " * ".join(map(str, self.parts))
+
+    @cached_property
+    def size(self) -> Size:
+        """The product of the numbers of nodes, the sum of the degrees."""
+        sizes = [part.size for part in self.parts]
+        ranks = reduce(lambda a, b: min(a * b, 2 * _MAX_FORMULA), (size.ranks for size in sizes))
+        both_ways, simple = all(size.bidirectional for size in sizes), all(size.simple for size in sizes)
+        return _bounded(
+            Size(ranks, sum(size.degree for size in sizes), bidirectional=both_ways, simple=simple), self
+        )
+
+    def facts(self) -> Facts:
+        """Optimal where all factors are; otherwise computed."""
+        size, parts = self.size, [part.facts() for part in self.parts]
+        if not size.simple or not all(facts.bandwidth_optimal for facts in parts):
+            return self.measured()
+        exact = all(facts.exact for facts in parts)
+        steps = sum(facts.steps for facts in parts)
+        return Facts(
+            size.ranks, size.degree, steps, optimum(size.ranks), exact=exact, bidirectional=size.bidirectional
+        )
+
+    def _made(self) -> Graph:
+        return cartesian_product([part.build() for part in self.parts], str(self))
+
+
+@dataclass(frozen=True)
+class Bidirectional(Recipe):
+    """A graph and its transpose: ``bidirectional(R)``."""
+
+    inner: Recipe
+
+    def __str__(self) -> str:
+        return f"bidirectional({self.inner})"
+
+    @cached_property
+    def size(self) -> Size:
+        """N nodes of degree 2 d."""
+        size = self.inner.size
+        return _bounded(Size(size.ranks, 2 * size.degree, bidirectional=True, simple=False), self)
+
+    def facts(self) -> Facts:
+        """Computed: shortest paths use both directions, so that no formula comes close."""
+        return self.measured()
+
+    def _made(self) -> Graph:
+        return with_transpose(self.inner.build(), str(self))
+
+
+def base(family: str, *arguments: int) -> Recipe:
+    """A member of a family: ``base("circulant", 16, 3, 4)``.
+
+    Raises:
+        InputError: If there is no such family, or it takes another number of arguments.
+    """
+    return Base(family, arguments)
+
+
+def line(inner: Recipe, times: int = 1) -> Recipe:
+    """The line graph of a recipe, ``times`` times."""
+    return Line(inner, times)
+
+
+def degree(inner: Recipe, copies: int) -> Recipe:
+    """The degree expansion of a recipe."""
+    return Degree(inner, copies)
+
+
+def power(inner: Recipe, exponent: int) -> Recipe:
+    """The Cartesian power of a recipe; the recipe itself for exponent 1."""
+    return inner if exponent == 1 else Power(inner, exponent)
+
+
+def product(*parts: Recipe) -> Recipe:
+    """The Cartesian product of recipes; the recipe itself if there is only one."""
+    return parts[0] if len(parts) == 1 else Product(parts)
+
+
+def parse(text: str) -> Recipe:
+    """The recipe that a text describes.
+
+    Args:
+        text: Such as ``line^3(circulant(16, 3, 4))``, ``diamond^2``, ``uniring(4) * uniring(8)``, ``degree(K, 2)``.
+
+    Raises:
+        InputError: If it is no recipe, with the column and what was expected there.
+
+    Examples:
+        >>> str(parse("line( line(complete(3)))")), parse("torus(4,4)").facts().steps
+        ('line^2(complete(3))', 4)
+    """
+    from coppice.design.recipe_parser import parsed
+
+    return parsed(text)
+
+
+@lru_cache(maxsize=4096)
+def _measured(recipe: Recipe) -> Facts:
+    graph, size = recipe.build(), recipe.size
+    steps, _, time = schedule_facts(graph)
+    return Facts(size.ranks, size.degree, steps, time, exact=True, bidirectional=graph.bidirectional)
+
+
+def _atom(recipe: Recipe) -> str:
+    return f"({recipe})" if isinstance(recipe, Product) else str(recipe)
+
+
+def _bounded(size: Size, recipe: Recipe) -> Size:
+    if size.ranks * size.degree > _MAX_FORMULA:
+        msg = f"expected at most 2^40 links, found more in {recipe}: choose a smaller graph."
+        raise InputError(msg)
+    return size
+
+
+def _bounded_power(number: int, exponent: int, recipe: Recipe) -> None:
+    """Refuse a power that runs away before it is computed."""
+    if (number.bit_length() - 1) * exponent > 40:
+        msg = f"expected at most 2^40 nodes, found more in {recipe}: choose a smaller graph."
+        raise InputError(msg)
+
+
+def _check_times(shape: str, times: int, least: int = 1) -> None:
+    if not least <= times <= _MAX_TIMES:
+        msg = f"expected n between {least} and {_MAX_TIMES} in {shape}, found {times}."
+        raise InputError(msg)
