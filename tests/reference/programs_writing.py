@@ -61,13 +61,16 @@ class Writer:
     def __init__(
         self, places: Places, traffic: Traffic, blocks: Blocks, *, fused: bool, joined: bool = True
     ) -> None:
-        self._places, self._traffic, self._blocks = places, traffic, blocks
+        self._places, self._traffic = places, traffic
+        self._rows: list[tuple[int, int, int, int]] = [tuple(row) for row in blocks.rows.tolist()]
+        self._sender = {(rank, to, channel): row for row, (rank, to, _, channel) in enumerate(self._rows)}
+        self._receiver = {(source, rank, ch): row for row, (rank, _, source, ch) in enumerate(self._rows)}
         self._fused, self._joined = fused, fused and joined
-        self._lines: list[list[_Line]] = [[] for _ in blocks.rows]
+        self._lines: list[list[_Line]] = [[] for _ in self._rows]
         self._cells: dict[int, _Cell] = {}
-        self._waited: list[dict[int, int]] = [{} for _ in blocks.rows]
+        self._waited: list[dict[int, int]] = [{} for _ in self._rows]
         self._staging: list[int] = [0] * len(
-            blocks.rows
+            self._rows
         )  # slots that a thread block receives into before it adds
         self._unread: set[_Step] = set()  # joined steps whose sum is kept but not read again
 
@@ -80,7 +83,7 @@ class Writer:
         """The program, in place or not as ``places`` says, with further attributes."""
         self._steps()
         self._drop_unread()
-        rows = [*self._blocks.rows]
+        rows = [*self._rows]
         self._own_copies(rows)
         return self._columns(rows, attributes)
 
@@ -92,7 +95,7 @@ class Writer:
             traffic.old_buffer, traffic.old_offset,
         )  # fmt: skip
         messages = list(zip(*(column.tolist() for column in columns), strict=True))
-        senders, receivers, ranks = self._blocks.sender, self._blocks.receiver, self._places.ranks
+        senders, receivers, ranks = self._sender, self._receiver, self._places.ranks
         for event in traffic.events.tolist():
             number = event >> 1
             (src, dst, color, op, first, runs, count, sb, so, db, do, fresh, ob, oo) = messages[number]

@@ -18,7 +18,14 @@ from coppice.program.order import Stuck, execution_order
 from coppice.program.places import Places, in_units
 from coppice.program.program import Program
 from coppice.program.structure import messages_of
-from coppice.program.thread_blocks import Blocks, blocks_of, colors_of, most_trees_together, paths_differ
+from coppice.program.thread_blocks import (
+    Blocks,
+    blocks_of,
+    colors_of,
+    fewest_blocks,
+    most_trees_together,
+    paths_differ,
+)
 from coppice.program.traffic import Rows, rows_of, traffic_of
 from coppice.program.writing import Writer
 from coppice.schedule.forest import Forest
@@ -141,7 +148,8 @@ def _spread(
     tried = min(channels // instances, max(useful, 1))
     while True:
         color = colors_of(one, runs, tried)
-        for tight in (False, True):
+        fewest = fewest_blocks(one, color) * instances
+        for tight in (False, True) if max_blocks is None or fewest <= max_blocks else ():
             blocks = blocks_of(one, color, tight=tight)
             if max_blocks is None or blocks.most * instances <= max_blocks:
                 if instances == 1:
@@ -157,7 +165,7 @@ def _spread(
                 else f"one for each peer and each of {instances} instances"
             )
             msg = (
-                f"expected at most {max_blocks} thread blocks a rank, found {blocks.most * instances}, {words}: "
+                f"expected at most {max_blocks} thread blocks a rank, found {fewest}, {words}: "
                 f"{'plan with fewer peers a rank' if instances == 1 else 'use fewer instances'}."
             )
             raise CheckError(msg)

@@ -15,28 +15,42 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.sorting import distinct, sorted_rows
 from coppice.program.traffic import Rows
 
-__all__ = ["Blocks", "blocks_of", "colors_of", "most_trees_together", "paths_differ"]
+__all__ = ["Blocks", "blocks_of", "colors_of", "fewest_blocks", "most_trees_together", "paths_differ"]
 
 _Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Blocks:
     """Thread blocks of all ranks.
 
     Attributes:
-        rows: (rank, send peer or -1, receive peer or -1, channel) of each, sorted.
-        sender: Thread block (row) of each (sender, receiver, channel) at its sender.
-        receiver: And at its receiver.
+        rows: (rank, send peer or -1, receive peer or -1, channel) of each, sorted (int64).
         most: Most thread blocks of a rank.
     """
 
-    rows: list[tuple[int, int, int, int]]
-    sender: dict[tuple[int, int, int], int]
-    receiver: dict[tuple[int, int, int], int]
+    rows: _Ints
     most: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Links:
+    """Connections that carry something, sorted.
+
+    Attributes:
+        key: A number for each.
+        src: Sending rank.
+        dst: Receiving rank.
+        channel: Channel.
+    """
+
+    key: _Ints
+    src: _Ints
+    dst: _Ints
+    channel: _Ints
 
 
 def _span(rows: Rows) -> int:
@@ -51,16 +65,16 @@ def _pair(rows: Rows) -> _Ints:
 
 def most_trees_together(rows: Rows) -> int:
     """Largest number of runs that pass between the same two ranks."""
-    pair = np.unique(_pair(rows) * (rows.run.max(initial=0) + 1) + rows.run) // (rows.run.max(initial=0) + 1)
-    _, counts = np.unique(pair, return_counts=True)
-    return int(counts.max(initial=1))
+    runs = rows.run.max(initial=0) + 1
+    pairs, _ = distinct(_pair(rows) * runs + rows.run)
+    return int(distinct(pairs // runs)[1].max(initial=1))
 
 
 def paths_differ(rows: Rows) -> int:
     """Largest number of different paths between the same two ranks."""
     paths = rows.path.max(initial=-1) + 2
-    _, counts = np.unique(np.unique(_pair(rows) * paths + rows.path + 1) // paths, return_counts=True)
-    return int(counts.max(initial=1))
+    ways, _ = distinct(_pair(rows) * paths + rows.path + 1)
+    return int(distinct(ways // paths)[1].max(initial=1))
 
 
 def colors_of(rows: Rows, runs: int, colors: int) -> _Ints:
@@ -95,61 +109,102 @@ def colors_of(rows: Rows, runs: int, colors: int) -> _Ints:
     return chosen[rows.run]
 
 
+def fewest_blocks(rows: Rows, color: _Ints) -> int:
+    """Thread blocks that the rank which has most needs at least: as :func:`blocks_of` finds them if ``tight``."""
+    links = _links(rows, color)
+    width = int(links.channel.max(initial=0)) + 1
+    sizes = [
+        np.bincount(end * width + links.channel, minlength=_span(rows) * width)
+        for end in (links.src, links.dst)
+    ]
+    return int(np.maximum(*sizes).reshape(-1, width).sum(axis=1).max(initial=0))
+
+
 def blocks_of(rows: Rows, color: _Ints, *, tight: bool) -> Blocks:
     """Thread blocks for the connections of all rows."""
-    pairs = _pairs(rows, color)
-    span, channels = _span(rows), int(color.max(initial=0)) + 1
-    links = [
-        (*divmod(pair, span), channel)
-        for pair, channel in (
-            divmod(key, channels) for key in np.unique(_pair(rows) * channels + color).tolist()
-        )
-    ]
-    out: dict[tuple[int, int], list[int]] = {}
-    into: dict[tuple[int, int], list[int]] = {}
-    for src, dst, channel in links:
-        out.setdefault((src, channel), []).append(dst)
-        into.setdefault((dst, channel), []).append(src)
-    found: list[tuple[int, int, int, int]] = []
-    for rank, channel in sorted({*out, *into}):
-        sends, receives = (
-            dict.fromkeys(out.get((rank, channel), [])),
-            dict.fromkeys(into.get((rank, channel), [])),
-        )
-        for source, target in pairs.get((rank, channel), ()):
-            if source in receives and target in sends:
-                del receives[source], sends[target]
-                found.append((rank, target, source, channel))
-        left, right = list(sends), list(receives)
-        while tight and left and right:
-            found.append((rank, left.pop(), right.pop(), channel))
-        found += [(rank, target, -1, channel) for target in left]
-        found += [(rank, -1, source, channel) for source in right]
-    found.sort()
-    counts = np.bincount([rank for rank, *_ in found], minlength=1)
-    return Blocks(
-        rows=found,
-        sender={(rank, send, ch): row for row, (rank, send, _, ch) in enumerate(found) if send >= 0},
-        receiver={(recv, rank, ch): row for row, (rank, _, recv, ch) in enumerate(found) if recv >= 0},
-        most=int(counts.max(initial=0)),
+    links = _links(rows, color)
+    into, outof = _passed_on(rows, color, links)
+    receives, sends = _matched(into, outof, len(links.key))
+    if tight:
+        more = _paired_off(links, receives, sends)
+        receives, sends = np.append(receives, more[0]), np.append(sends, more[1])
+    alone = np.ones((2, len(links.key)), dtype=np.bool_)
+    alone[0, receives], alone[1, sends] = False, False
+    only_receives, only_sends = np.flatnonzero(alone[0]), np.flatnonzero(alone[1])
+    none = np.full(len(links.key), -1)
+    found = np.stack(
+        [
+            np.concatenate([links.dst[receives], links.dst[only_receives], links.src[only_sends]]),
+            np.concatenate([links.dst[sends], none[only_receives], links.dst[only_sends]]),
+            np.concatenate([links.src[receives], links.src[only_receives], none[only_sends]]),
+            np.concatenate([links.channel[each] for each in (receives, only_receives, only_sends)]),
+        ],
+        axis=1,
     )
+    found = found[sorted_rows(*found.T)]
+    return Blocks(rows=found, most=int(np.bincount(found[:, 0], minlength=1).max(initial=0)))
 
 
-def _pairs(rows: Rows, color: _Ints) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """For each (rank, channel): (receive peer, send peer), by how many runs are passed on, most first."""
+def _links(rows: Rows, color: _Ints) -> _Links:
+    channels = int(color.max(initial=0)) + 1
+    key, _ = distinct(_pair(rows) * channels + color)
+    pair, channel = np.divmod(key, channels)
+    src, dst = np.divmod(pair, _span(rows))
+    return _Links(key, src, dst, channel)
+
+
+def _passed_on(rows: Rows, color: _Ints, links: _Links) -> tuple[_Ints, _Ints]:
+    """(link in, link out) of every pair that passes runs on, those that pass on most runs first."""
     span, channels = _span(rows), int(color.max(initial=0)) + 1
     into, outof = rows.run * span + rows.dst, rows.run * span + rows.src
-    by = np.lexsort((rows.round, into))
-    sorted_into, place = into[by], np.searchsorted(into[by], outof, side="left")
-    last = np.searchsorted(sorted_into, outof, side="right") - 1  # what a rank passes on came last, as a rule
-    has = np.flatnonzero(place <= last)
+    by = sorted_rows(into, rows.round)
+    ordered = into[by]
+    last = np.searchsorted(ordered, outof, side="right") - 1  # what a rank passes on came last, as a rule
+    has = np.flatnonzero(last >= 0)
+    has = has[ordered[last[has]] == outof[has]]
     source = rows.src[by[last[has]]]
     key = ((rows.src[has] * channels + color[has]) * span + source) * span + rows.dst[has]
-    names, counts = np.unique(key, return_counts=True)
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for place in np.argsort(-counts, kind="stable").tolist():
-        rest, send = divmod(int(names[place]), span)
-        rest, receive = divmod(rest, span)
-        rank, channel = divmod(rest, channels)
-        found.setdefault((rank, channel), []).append((receive, send))
-    return found
+    names, counts = distinct(key)
+    names = names[np.argsort(-counts, kind="stable")]
+    rest, send = np.divmod(names, span)
+    rest, receive = np.divmod(rest, span)
+    rank, channel = np.divmod(rest, channels)
+    there = np.minimum(
+        np.searchsorted(links.key, (receive * span + rank) * channels + channel), max(len(links.key) - 1, 0)
+    )
+    kept = links.key[there] == (receive * span + rank) * channels + channel if len(there) else there > 0
+    return there[kept], np.searchsorted(links.key, (rank * span + send) * channels + channel)[kept]
+
+
+def _matched(into: _Ints, outof: _Ints, links: int) -> tuple[_Ints, _Ints]:
+    """Pairs taken one after the other where both links are still free; here, all that come first at both at once."""
+    free = np.ones((2, links), dtype=np.bool_)
+    first = np.zeros((2, links), dtype=np.int64)
+    found: list[tuple[_Ints, _Ints]] = [(into[:0], outof[:0])]
+    while len(into):
+        place = np.arange(len(into))[::-1]
+        first[0, into[::-1]], first[1, outof[::-1]] = place, place  # the last one assigned stays
+        taken = (first[0, into] == place[::-1]) & (first[1, outof] == place[::-1])
+        found.append((into[taken], outof[taken]))
+        free[0, into[taken]], free[1, outof[taken]] = False, False
+        left = free[0, into] & free[1, outof]
+        into, outof = into[left], outof[left]
+    return np.concatenate([each for each, _ in found]), np.concatenate([each for _, each in found])
+
+
+def _paired_off(links: _Links, receives: _Ints, sends: _Ints) -> tuple[_Ints, _Ints]:
+    """Of the links that are left at a rank and channel, the last one in with the last one out, and so on."""
+    width = int(links.channel.max(initial=0)) + 1
+    ends = []
+    for used, rank, peer in ((receives, links.dst, links.src), (sends, links.src, links.dst)):
+        free = np.ones(len(links.key), dtype=np.bool_)
+        free[used] = False
+        left = np.flatnonzero(free)
+        place = rank[left] * width + links.channel[left]
+        by = sorted_rows(place, -peer[left])
+        left, place = left[by], place[by]
+        turn = np.arange(len(left)) - np.searchsorted(place, place)
+        ends.append((left, place * (len(links.key) + 1) + turn))
+    (one, one_key), (other, other_key) = ends
+    _, here, there = np.intersect1d(one_key, other_key, assume_unique=True, return_indices=True)
+    return one[here], other[there]

@@ -65,7 +65,7 @@ class Writer:
         self, places: Places, traffic: Traffic, blocks: Blocks, *, fused: bool, joined: bool = True
     ) -> None:
         self._places, self._traffic, self._fused = places, traffic, fused
-        self._rows = np.array(blocks.rows, dtype=np.int64).reshape(-1, 4)
+        self._rows = blocks.rows
         self._message = traffic.events // 2
         self._receives = traffic.events % 2 == 1
         self._block = self._blocks_of_events()
