@@ -1,0 +1,25 @@
+"""AutoLRS without torch: forecasts, proposals, the state machine, the log and its report, over plain numbers."""
+
+from __future__ import annotations
+
+from coppice.training.autolrs.controller import Action, Controller, Decision, Phase
+from coppice.training.autolrs.forecast import ExponentialFit, fit_exponential
+from coppice.training.autolrs.published import fit_published
+from coppice.training.autolrs.records import read_events
+from coppice.training.autolrs.search import propose, regress
+from coppice.training.autolrs.settings import Method, Settings
+
+__all__ = [
+    "Action",
+    "Controller",
+    "Decision",
+    "ExponentialFit",
+    "Method",
+    "Phase",
+    "Settings",
+    "fit_exponential",
+    "fit_published",
+    "propose",
+    "read_events",
+    "regress",
+]

@@ -1,0 +1,405 @@
+"""The state machine of a search: losses go in, decisions come out; it knows of no model.
+
+    WARMUP ──> SEARCH (trial 0 ... trial K-1) ──> EXPLOIT ──> SEARCH of the next stage ──> ... ──> DONE
+                 each from the same snapshot         └── the loss fails: the next best rate, same snapshot
+
+A stage keeps one learning rate for tau steps. Before it, K rates are tried for tau/10 steps each, all from the same
+snapshot; the loss that each would reach after tau steps is forecast, and the best one is chosen. tau doubles from stage
+to stage until ``tau_max``; after the first stage of that length trials are judged by validation losses, if there are
+any. The caller trains, hands over losses when :meth:`Controller.steps_to_event` has run down, and does what it is told.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from math import inf, isfinite
+from statistics import median
+
+import msgspec
+
+from coppice.errors import CheckError, InputError
+from coppice.training.autolrs.forecast import ExponentialFit, fit_exponential
+from coppice.training.autolrs.published import fit_published
+from coppice.training.autolrs.records import Event, Finished, Kept, Retreat, TrialEnd, curve
+from coppice.training.autolrs.search import best_of, propose
+from coppice.training.autolrs.settings import FEWEST_TRIAL_STEPS, Method, Settings
+
+__all__ = ["READ_EVERY", "Action", "Controller", "Decision", "Phase", "State", "Trial"]
+
+READ_EVERY = 100
+"""Most steps between two looks at the losses."""
+
+_LOOKS_PER_TRIAL = 10
+_FEWEST_READ = 10
+_FAILED_SCORE = 1e6
+"""What the published code tells its search of a rate that made the loss NaN."""
+
+
+class Phase(enum.StrEnum):
+    """What the steps of the moment are for."""
+
+    WARMUP = "warmup"
+    SEARCH = "search"
+    EXPLOIT = "exploit"
+    DONE = "done"
+
+
+class Action(enum.StrEnum):
+    """What the caller has to do before the next step, besides setting the learning rate."""
+
+    CONTINUE = "continue"
+    SAVE = "save"
+    RESTORE = "restore"
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A rate that was tried in this stage, and the loss forecast for it; infinite if it failed."""
+
+    lr: float
+    forecast: float
+
+
+class State(msgspec.Struct, kw_only=True):
+    """All that a search remembers; the caller's checkpoint holds it.
+
+    Attributes:
+        phase: What the steps of the moment are for.
+        lr: Learning rate of the segment (at its end, in the warm-up).
+        stage: Number of the stage, from 0.
+        tau: Steps of a full stage at this point of the training.
+        length: Steps of the segment: warm-up, trial or stage.
+        done: Steps of the segment that were seen.
+        stage_steps: Steps of this stage; less than ``tau`` at the end of the training.
+        validating: Trials are judged by validation losses.
+        trials: Trials of this stage that have ended.
+        losses: Training losses of the segment.
+        validations: Validation losses of the trial.
+        chosen: Rate of the last stage that was chosen.
+        first_loss: First loss that was ever seen.
+        kept: Steps that stay in the model.
+        searched: Steps of trials.
+        lost: Steps of stages that failed.
+    """
+
+    phase: Phase
+    lr: float
+    tau: int
+    length: int
+    stage: int = 0
+    done: int = 0
+    stage_steps: int = 0
+    validating: bool = False
+    trials: list[Trial] = []
+    losses: list[float] = []
+    validations: list[float] = []
+    chosen: float | None = None
+    first_loss: float | None = None
+    kept: int = 0
+    searched: int = 0
+    lost: int = 0
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do now, whether the segment ended, and what to write into the log."""
+
+    action: Action
+    ended: bool
+    events: list[Event] = []
+
+
+class Controller:
+    """Decides learning rates from losses.
+
+    Args:
+        settings: What is searched, and how.
+
+    Raises:
+        InputError: If the training to keep is too short for a search.
+
+    Examples:
+        >>> control = Controller(Settings(tau=100, tau_max=200, candidates=2))
+        >>> control.phase, control.first.action, control.steps_to_event
+        (<Phase.SEARCH: 'search'>, <Action.SAVE: 'save'>, 10)
+        >>> control.observe([1.0 - 0.05 * step for step in range(10)]).action
+        <Action.RESTORE: 'restore'>
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        least = settings.warmup_steps + FEWEST_TRIAL_STEPS * settings.trial_share
+        if settings.kept_steps is not None and settings.kept_steps < least:
+            msg = f"expected kept_steps >= {least} (warm-up and one stage), found {settings.kept_steps}: train longer."
+            raise InputError(msg)
+        self.state = State(
+            phase=Phase.WARMUP, lr=settings.warmup_lr, tau=settings.tau, length=settings.warmup_steps
+        )
+        self.first = (
+            Decision(action=Action.CONTINUE, ended=False) if settings.warmup_steps else self._begin_stage([])
+        )
+        """What to do before the first step."""
+
+    @property
+    def phase(self) -> Phase:
+        """What the steps of the moment are for."""
+        return self.state.phase
+
+    @property
+    def steps_to_event(self) -> int:
+        """Steps until :meth:`observe` wants to be called; 0 when the training has its length."""
+        state = self.state
+        if state.phase is Phase.DONE:
+            return 0
+        every = READ_EVERY
+        if state.phase is Phase.SEARCH:
+            every = min(max(state.length // _LOOKS_PER_TRIAL, _FEWEST_READ), READ_EVERY)
+        next_look = min((state.done // every + 1) * every, state.length)
+        if state.phase is Phase.SEARCH and state.validating:
+            step = self._validation_steps()
+            next_look = min(next_look, (state.done // step + 1) * step)
+        return next_look - state.done
+
+    def lr_at(self, step: int) -> float:
+        """Learning rate of a step of the segment, counted from 0: it rises in the warm-up and then stays.
+
+        >>> [Controller(Settings(warmup_steps=4, warmup_lr=0.4)).lr_at(step) for step in (0, 3)]
+        [0.1, 0.4]
+        """
+        if self.state.phase is Phase.WARMUP:
+            return self.state.lr * (step + 1) / self.state.length
+        return self.state.lr
+
+    def validation_due(self, steps: int) -> bool:
+        """Whether a validation loss is wanted once ``steps`` more steps are done."""
+        state = self.state
+        if state.phase is not Phase.SEARCH or not state.validating:
+            return False
+        return (state.done + steps) % self._validation_steps() == 0 and len(
+            state.validations
+        ) < self.settings.validations
+
+    def follow(self, losses: Sequence[float], validation: float | None = None) -> None:
+        """Take losses in without deciding anything; the decision comes from elsewhere."""
+        state = self.state
+        if len(losses) > state.length - state.done:
+            left = state.length - state.done
+            msg = f"expected at most {left} losses, found {len(losses)}: observe segment by segment."
+            raise InputError(msg)
+        if state.first_loss is None and losses:
+            state.first_loss = float(losses[0])
+        state.losses.extend(map(float, losses))
+        state.done += len(losses)
+        if validation is not None:
+            state.validations.append(float(validation))
+
+    def observe(self, losses: Sequence[float], validation: float | None = None) -> Decision:
+        """Take in the losses since the last call, and decide.
+
+        Args:
+            losses: Training losses, one per step, in order.
+            validation: Validation loss, where :meth:`validation_due` asked for one.
+
+        Raises:
+            CheckError: If training fails at every rate that was tried, or in the warm-up.
+        """
+        self.follow(losses, validation)
+        state = self.state
+        verdict = self._verdict(len(losses), validation)
+        if state.phase is Phase.SEARCH:
+            if verdict != "ok" or state.done == state.length:
+                return self._end_trial(verdict)
+        elif state.phase is Phase.WARMUP:
+            if verdict == "not finite":
+                msg = f"the loss is not finite after {state.done} steps of the warm-up: lower warmup_lr ({state.lr:g})."
+                raise CheckError(msg)
+            if state.done == state.length:
+                return self._end_kept()
+        elif state.phase is Phase.EXPLOIT:
+            if verdict != "ok":
+                return self._retreat(verdict)
+            if state.done == state.length:
+                return self._end_kept()
+        return Decision(action=Action.CONTINUE, ended=False)
+
+    def stop(self) -> Decision:
+        """End the training here; a search that is under way is taken back."""
+        state = self.state
+        events: list[Event] = []
+        if state.phase is Phase.DONE:
+            return Decision(action=Action.CONTINUE, ended=False)
+        searching = state.phase is Phase.SEARCH
+        if searching:
+            state.searched += state.done
+        elif state.done:
+            events = [self._kept_event()]
+            state.kept += state.done
+        events.append(self._finished_event())
+        self._begin(Phase.DONE, lr=state.lr if state.chosen is None else state.chosen, length=0)
+        return Decision(action=Action.RESTORE if searching else Action.CONTINUE, ended=True, events=events)
+
+    def _validation_steps(self) -> int:
+        return max(self.state.length // self.settings.validations, 1)
+
+    def _verdict(self, count: int, validation: float | None) -> str:
+        """Whether the last ``count`` losses are those of a training that works."""
+        state, settings = self.state, self.settings
+        recent = state.losses[len(state.losses) - count :]
+        if not all(map(isfinite, recent)) or (validation is not None and not isfinite(validation)):
+            return "not finite"
+        if settings.method is Method.PUBLISHED or not recent or state.first_loss is None:
+            return "ok"
+        limit = state.first_loss + (settings.divergence - 1) * abs(state.first_loss)
+        return "diverged" if median(recent) > limit else "ok"
+
+    def _begin(self, phase: Phase, *, lr: float, length: int) -> None:
+        """A new segment."""
+        state = self.state
+        state.phase, state.lr, state.length, state.done = phase, lr, length, 0
+        state.losses, state.validations = [], []
+
+    def _begin_stage(self, events: list[Event]) -> Decision:
+        """The search before a stage; none where too few steps remain to judge by."""
+        state, settings = self.state, self.settings
+        left = None if settings.kept_steps is None else settings.kept_steps - state.kept
+        if left == 0:
+            self._begin(Phase.DONE, lr=state.lr, length=0)
+            return Decision(action=Action.CONTINUE, ended=True, events=[*events, self._finished_event()])
+        state.trials = []
+        state.stage_steps = state.tau if left is None else min(state.tau, left)
+        steps = settings.trial_steps(state.stage_steps)
+        if steps < FEWEST_TRIAL_STEPS and state.chosen is not None:
+            self._begin(Phase.EXPLOIT, lr=state.chosen, length=state.stage_steps)
+        else:
+            self._begin(Phase.SEARCH, lr=self._proposal(), length=max(steps, FEWEST_TRIAL_STEPS))
+        return Decision(action=Action.SAVE, ended=True, events=events)
+
+    def _proposal(self) -> float:
+        state, settings = self.state, self.settings
+        published = settings.method is Method.PUBLISHED
+        scores = [trial.forecast for trial in state.trials]
+        if published:
+            scores = [score if isfinite(score) else _FAILED_SCORE for score in scores]
+        return propose(
+            [trial.lr for trial in state.trials],
+            scores,
+            lr_range=settings.lr_range,
+            seed=(settings.seed, state.stage),
+            previous=state.chosen,
+            published=published,
+        )
+
+    def _end_trial(self, verdict: str) -> Decision:
+        """Judge the trial; then the next one, or the stage."""
+        state, settings = self.state, self.settings
+        fit, forecast = (None, inf) if verdict != "ok" else self._forecast()
+        event = TrialEnd(
+            stage=state.stage,
+            number=len(state.trials),
+            lr=state.lr,
+            horizon=state.stage_steps,
+            forecast=forecast if isfinite(forecast) else None,
+            verdict=verdict,
+            fit=None if fit is None else (fit.a, fit.b, fit.c),
+            outliers=0 if fit is None else fit.outliers,
+            losses=curve(range(len(state.losses)), state.losses),
+            validations=curve(self._validated_at(), state.validations) if state.validating else None,
+        )
+        state.trials = [*state.trials, Trial(lr=state.lr, forecast=forecast)]
+        state.searched += state.done
+        if len(state.trials) < settings.candidates:
+            self._begin(Phase.SEARCH, lr=self._proposal(), length=state.length)
+        else:
+            state.chosen = self._choice()
+            self._begin(Phase.EXPLOIT, lr=state.chosen, length=state.stage_steps)
+        return Decision(action=Action.RESTORE, ended=True, events=[event])
+
+    def _validated_at(self) -> list[int]:
+        step = self._validation_steps()
+        return [step * (number + 1) for number in range(len(self.state.validations))]
+
+    def _forecast(self) -> tuple[ExponentialFit | None, float]:
+        """The fit of the trial (over steps) and the loss that it promises at the end of the stage."""
+        state, settings = self.state, self.settings
+        if settings.method is Method.ROBUST:
+            places, values = (
+                (self._validated_at(), state.validations)
+                if state.validating
+                else (list(range(len(state.losses))), state.losses)
+            )
+            robust = fit_exponential(values, positions=places, horizon=state.stage_steps)
+            return robust, robust.at(state.stage_steps)
+        if not state.validating:
+            published = fit_published(state.losses)
+            return published, _finite_or_inf(published.at(state.stage_steps))
+        if state.first_loss is not None and max(state.validations) >= state.first_loss:
+            return None, state.validations[-1]
+        every = self._validation_steps()
+        indexed = fit_published(state.validations, validating=True)
+        forecast = _finite_or_inf(indexed.at(state.stage_steps // every))
+        a, b = (
+            indexed.a,
+            indexed.b / every,
+        )  # over steps, the first validation standing after ``every`` of them
+        return ExponentialFit(
+            a=_finite_or_inf(indexed.at(-1)) - indexed.c if a else 0.0, b=b, c=indexed.c
+        ), forecast
+
+    def _choice(self, *, below: float = inf) -> float:
+        """The best rate that was tried and has not failed."""
+        state, settings = self.state, self.settings
+        trials = [trial for trial in state.trials if trial.lr < below]
+        number = best_of(
+            [trial.lr for trial in trials],
+            [trial.forecast for trial in trials],
+            lr_range=settings.lr_range,
+            published=settings.method is Method.PUBLISHED,
+        )
+        if number is None:
+            low = min((trial.lr for trial in state.trials), default=state.lr)
+            msg = (
+                f"training fails at every learning rate tried for stage {state.stage}, down to {low:.3g}: lower "
+                f"lr_range, which begins at {settings.lr_range[0]:g}."
+            )
+            raise CheckError(msg)
+        return trials[number].lr
+
+    def _retreat(self, verdict: str) -> Decision:
+        """The stage fails at its rate: begin it again with the best lower one."""
+        state = self.state
+        failed = state.lr
+        state.chosen = self._choice(below=failed)
+        state.lost += state.done
+        event = Retreat(stage=state.stage, lr=failed, steps=state.done, verdict=verdict, next_lr=state.chosen)
+        self._begin(Phase.EXPLOIT, lr=state.chosen, length=state.length)
+        return Decision(action=Action.RESTORE, ended=True, events=[event])
+
+    def _end_kept(self) -> Decision:
+        """The warm-up or a stage is over."""
+        state, settings = self.state, self.settings
+        event = self._kept_event()
+        state.kept += state.done
+        if state.phase is Phase.EXPLOIT:
+            state.validating = settings.validation and state.tau == settings.tau_max
+            state.stage += 1
+            state.tau = settings.next_tau(state.tau)
+        return self._begin_stage([event])
+
+    def _kept_event(self) -> Kept:
+        state = self.state
+        return Kept(
+            phase=str(state.phase),
+            stage=state.stage if state.phase is Phase.EXPLOIT else -1,
+            lr=state.lr,
+            first_step=state.kept,
+            steps=state.done,
+            losses=curve(range(len(state.losses)), state.losses),
+        )
+
+    def _finished_event(self) -> Finished:
+        state = self.state
+        return Finished(kept_steps=state.kept, search_steps=state.searched, lost_steps=state.lost)
+
+
+def _finite_or_inf(value: float) -> float:
+    """An overflow or a division by nothing is a failure."""
+    return value if isfinite(value) else inf

@@ -1,0 +1,200 @@
+"""What the loss will be: an exponential through a short, noisy beginning, read far to its right.
+
+The model is ``loss(t) = a exp(-b t) + c`` with ``b > 0``. For a given ``b`` the best ``a`` and ``c`` are a weighted
+linear regression in closed form, so one dimension is searched: ``log b``, on a grid and then by golden section.
+Outliers lose their weight twice: a running median names the gross ones before the first fit (a median of a falling
+series is a point of that series, so the bend at the beginning is not taken for one), and Tukey's biweight does the rest
+around the fit. The published method instead smooths with a spline first, which bends every exponential;
+:mod:`coppice.training.autolrs.published` keeps it for comparison.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from coppice.errors import InputError
+
+__all__ = ["ExponentialFit", "Series", "fit_exponential"]
+
+Series: TypeAlias = npt.NDArray[np.float64]
+
+FEWEST_POINTS = 4
+"""An exponential has three parameters: with fewer points than this the level is all there is to see."""
+
+_GRID = 96
+_GOLDEN_ROUNDS = 48
+_WEIGHT_ROUNDS = 12
+_BIWEIGHT = 4.685
+"""Tukey's constant: 95% efficiency on normal noise."""
+
+_GROSS = 6.0
+"""Distance from the running median, in standard deviations, beyond which a point is left out of the first fit."""
+
+_MAD_TO_SIGMA = 1.4826
+_EXACT = 1e-9
+"""Share of the range of the data below which residuals count as rounding."""
+
+_SLOWEST_DECAY = 0.5
+"""Smallest ``b`` times the horizon: slower decays look like straight lines, whose far end is anything."""
+
+_FASTEST_DECAY = 3.0
+"""Largest ``b`` times the distance between points: gone from one point to the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExponentialFit:
+    """``a exp(-b t) + c``.
+
+    Attributes:
+        a: Height above (below, if negative) the level at ``t = 0``.
+        b: Rate of decay per step.
+        c: Level that it tends to.
+        noise: Robust standard deviation of the data around the curve.
+        outliers: Points that have no weight in it.
+    """
+
+    a: float
+    b: float
+    c: float
+    noise: float = 0.0
+    outliers: int = 0
+
+    def at(self, position: float) -> float:
+        """The curve at a position, in steps.
+
+        >>> ExponentialFit(a=2.0, b=0.01, c=0.5).at(0)
+        2.5
+        """
+        return float(self.a * np.exp(-self.b * position) + self.c)
+
+
+def fit_exponential(
+    losses: npt.ArrayLike, *, horizon: float, positions: npt.ArrayLike | None = None
+) -> ExponentialFit:
+    """Fit ``a exp(-b t) + c`` robustly.
+
+    Args:
+        losses: Finite losses, in order.
+        horizon: Position (in steps) at which the curve will be read; decays slower than twice that are not told from
+            straight lines and are left out.
+        positions: Steps at which the losses were taken, ascending; 0, 1, 2 ... by default.
+
+    Raises:
+        InputError: If there is no loss, one is not finite, or the positions do not ascend.
+
+    Examples:
+        >>> steps = np.arange(100)
+        >>> fit = fit_exponential(2 * np.exp(-0.01 * steps) + 0.5, horizon=1000)
+        >>> round(fit.a, 5), round(fit.b, 7), round(fit.c, 5)
+        (2.0, 0.01, 0.5)
+    """
+    y = np.asarray(losses, dtype=np.float64)
+    x = np.arange(len(y), dtype=np.float64) if positions is None else np.asarray(positions, dtype=np.float64)
+    _check(x, y, horizon)
+    spread = float(np.ptp(y))
+    if len(y) < FEWEST_POINTS or spread <= _EXACT * float(np.abs(y).max()):
+        return ExponentialFit(a=0.0, b=1.0 / horizon, c=float(np.median(y)))
+    start, x = float(x[0]), x - x[0]
+    gap = float(np.median(np.diff(x)))
+    slowest = _SLOWEST_DECAY / max(horizon, float(x[-1]))
+    rates = np.geomspace(slowest, max(_FASTEST_DECAY / gap, 2 * slowest), _GRID)
+    floor = _EXACT * spread
+    weights = _without_gross_outliers(y, floor)
+    a, b, c = _best(x, y, weights, rates)
+    for _ in range(_WEIGHT_ROUNDS):
+        residual = y - (a * np.exp(-b * x) + c)
+        updated = _biweight(residual, _sigma(residual, floor))
+        if np.abs(updated - weights).max() < _EXACT:
+            break
+        weights = updated
+        a, b, c = _best(x, y, weights, rates)
+    residual = y - (a * np.exp(-b * x) + c)
+    sigma = _sigma(residual, floor)
+    outliers = int((np.abs(residual) >= _BIWEIGHT * sigma).sum())
+    return ExponentialFit(a=a * float(np.exp(b * start)), b=b, c=c, noise=sigma, outliers=outliers)
+
+
+def _check(x: Series, y: Series, horizon: float) -> None:
+    """Refuse what has no fit."""
+    if y.ndim != 1 or not len(y) or not np.isfinite(y).all():
+        msg = f"expected one or more finite losses, found {y.shape} with {np.isfinite(y).sum()} finite: drop the rest."
+        raise InputError(msg)
+    if x.shape != y.shape or not np.isfinite(x).all() or (np.diff(x) <= 0).any():
+        msg = f"expected one ascending position per loss, found {x.shape} for {y.shape}: give the steps in order."
+        raise InputError(msg)
+    if not (np.isfinite(horizon) and horizon > 0):
+        msg = f"expected a horizon of more than 0 steps, found {horizon}: give the position to forecast."
+        raise InputError(msg)
+
+
+def _best(x: Series, y: Series, weights: Series, rates: Series) -> tuple[float, float, float]:
+    """``a, b, c`` of least weighted squares: a grid over ``log b``, then golden section around its best point."""
+    squares = _squares(x, y, weights, rates)
+    best = int(squares.argmin())
+    low, high = np.log(rates[max(best - 1, 0)]), np.log(rates[min(best + 1, len(rates) - 1)])
+    golden = (5**0.5 - 1) / 2
+    left, right = high - golden * (high - low), low + golden * (high - low)
+    at_left, at_right = (float(_squares(x, y, weights, np.exp([b]))[0]) for b in (left, right))
+    for _ in range(_GOLDEN_ROUNDS):
+        if at_left <= at_right:
+            high, right, at_right = right, left, at_left
+            left = high - golden * (high - low)
+            at_left = float(_squares(x, y, weights, np.exp([left]))[0])
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + golden * (high - low)
+            at_right = float(_squares(x, y, weights, np.exp([right]))[0])
+    # An end of the grid is a candidate of its own: golden section never touches the ends of its interval.
+    ends = np.array([np.exp((low + high) / 2), rates[best]])
+    b = float(ends[int(_squares(x, y, weights, ends).argmin())])
+    a, c = _line(np.exp(-b * x)[None], y, weights)
+    return float(a[0]), b, float(c[0])
+
+
+def _line(curves: Series, y: Series, weights: Series) -> tuple[Series, Series]:
+    """Slope and intercept of ``y`` over each row of ``curves``; centred, so that near-constant rows stay accurate."""
+    total = weights.sum()
+    middle = curves @ weights / total
+    centred = curves - middle[:, None]
+    level = float(y @ weights / total)
+    power = (centred * centred) @ weights
+    slope = np.divide(centred @ (weights * (y - level)), power, out=np.zeros_like(power), where=power > 0)
+    return slope, level - slope * middle
+
+
+def _squares(x: Series, y: Series, weights: Series, rates: Series) -> Series:
+    """Weighted squared residuals of the best curve for each rate."""
+    curves = np.exp(-rates[:, None] * x)
+    slope, intercept = _line(curves, y, weights)
+    residual = y - (slope[:, None] * curves + intercept[:, None])
+    squares: Series = (residual * residual) @ weights
+    return squares
+
+
+def _without_gross_outliers(y: Series, floor: float) -> Series:
+    """Weight 1, or 0 where a point lies far from the median of its neighbours."""
+    count = len(y)
+    reach = max(2, count // 20)
+    middle = np.empty(count)
+    for index in range(count):
+        near = min(reach, index, count - 1 - index)
+        middle[index] = np.median(y[index - near : index + near + 1])
+    distance = y - middle
+    weights = (np.abs(distance) <= _GROSS * _sigma(distance, floor)).astype(np.float64)
+    return weights if weights.sum() >= FEWEST_POINTS else np.ones(count)
+
+
+def _sigma(residual: Series, floor: float) -> float:
+    """Robust standard deviation, at least what is rounding."""
+    return max(_MAD_TO_SIGMA * float(np.median(np.abs(residual))), floor)
+
+
+def _biweight(residual: Series, sigma: float) -> Series:
+    """Tukey's weights; all 1 where too few points would be left."""
+    share = np.clip(np.abs(residual) / (_BIWEIGHT * sigma), 0, 1)
+    weights: Series = (1 - share**2) ** 2
+    return weights if (weights > 0).sum() >= FEWEST_POINTS else np.ones(len(residual))

@@ -1,0 +1,16 @@
+"""AutoLRS for torch: ``from coppice.training.torch import AutoLRS``. Only this package imports torch."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from coppice.errors import MissingExtraError
+
+PACKAGE = "torch"
+if find_spec(PACKAGE) is None:
+    raise MissingExtraError.of(PACKAGE, extra="autolrs")
+
+from coppice.training.torch.autolrs import AutoLRS  # noqa: E402 (a missing torch is named first)
+from coppice.training.torch.lightning import lightning_callback  # noqa: E402
+
+__all__ = ["AutoLRS", "lightning_callback"]

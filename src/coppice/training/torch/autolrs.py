@@ -1,0 +1,367 @@
+"""Finds the learning-rate schedule while a torch model trains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from coppice.errors import InputError
+from coppice.training.autolrs.controller import READ_EVERY, Action, Controller, Decision, Phase, State
+from coppice.training.autolrs.log import EventLog
+from coppice.training.autolrs.progress import ProgressLine
+from coppice.training.autolrs.settings import Method, Settings
+from coppice.training.torch import checkpoints
+from coppice.training.torch.learning_rates import LearningRates
+from coppice.training.torch.losses import LossBuffer
+from coppice.training.torch.packing import pack, unpack
+from coppice.training.torch.random_state import preserved_random_state, random_state, set_random_state
+from coppice.training.torch.snapshot import Snapshots, Training
+from coppice.training.torch.world import World
+
+__all__ = ["AutoLRS"]
+
+VERSION = 1
+Policy = Literal["restore", "keep"]
+
+
+class AutoLRS:
+    """Searches learning rates, restores, exploits, while the training loop just goes on.
+
+    Call :meth:`step` after every ``optimizer.step()``. Between two calls the model may go back to where a trial began:
+    that is the search. Before stopping in the middle of one, call :meth:`finish`, or give ``kept_steps`` and stop when
+    :attr:`finished` is true. In a process group all ranks build it and call its methods together; rank 0 decides.
+
+    What goes back with the weights and the optimizer's state is a policy. Random numbers do, so that all trials and
+    the stage itself draw the same ones, and the training that is kept is the training that the found schedule alone
+    would have given. So do buffers (batch norm). The data goes on, because a ``for`` loop cannot be turned back: every
+    trial sees fresh batches. To turn it back too, give a stateful loader as ``data``.
+
+    Args:
+        model: The module; DDP, FSDP2 and other DTensor models are captured shard by shard.
+        optimizer: Any optimizer that keeps its state in ``state`` and ``param_groups``. The rate that is found is the
+            one of its first group; the other groups keep the ratio to it that they have now.
+        val_fn: Returns the validation loss (a number, or a tensor of one) of the model as it is; it is called a few
+            times per trial once stages have their full length. Random numbers and training modes are put back after
+            it. None judges trials by the training loss throughout.
+        lr_range: Smallest and largest learning rate.
+        tau: Steps of the first stage.
+        tau_max: Steps of the longest stage.
+        candidates: Learning rates tried before each stage, for a tenth of its steps each.
+        warmup_steps: Steps of a linear rise before the first search.
+        warmup_lr: Learning rate at the end of the warm-up; by default the optimizer's present one.
+        kept_steps: Length of the training that is kept, without trials; None has no end.
+        accumulate: Micro-batches per optimizer step: :meth:`step` is then called after each of them.
+        scaler: Gradient scaler, part of the snapshot.
+        data: Loader with ``state_dict`` and ``load_state_dict`` that take effect with the next batch; None lets the
+            data go on.
+        also: Further things by name that go back with the model: objects with ``state_dict`` and ``load_state_dict``
+            (averages of weights), or random generators.
+        rng: ``restore`` or ``keep`` global random numbers (Python, NumPy, torch); ``keep`` never touches them.
+        buffers: ``restore`` or ``keep`` the model's buffers.
+        snapshots: Directory for the snapshot that trials go back to; None keeps it in the memory of the CPU.
+        log: File for the log of every trial and stage, for ``coppice train lr-report``; written by rank 0.
+        progress: Show a bar on standard error, if that is a terminal.
+        method: ``robust``, or ``published`` to search as the published code does.
+        divergence: A loss above the very first one by this factor has diverged.
+        seed: Seed of the proposals.
+        group: Process group whose ranks train together; by default all of them.
+
+    Raises:
+        InputError: If an argument cannot be used.
+
+    Examples:
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> tuner = AutoLRS(model, optimizer, lr_range=(1e-3, 1.0), tau=100, kept_steps=100)
+        >>> while not tuner.finished:
+        ...     optimizer.zero_grad()
+        ...     loss = (model(torch.ones(4, 2)) - 1).square().mean()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     tuner.step(loss)
+        >>> tuner.phase, tuner.kept_steps, tuner.search_steps
+        (<Phase.DONE: 'done'>, 100, 100)
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        val_fn: Callable[[], torch.Tensor | float] | None = None,
+        lr_range: tuple[float, float] = (1e-4, 1.0),
+        tau: int = 1000,
+        tau_max: int = 8000,
+        candidates: int = 10,
+        warmup_steps: int = 0,
+        warmup_lr: float | None = None,
+        kept_steps: int | None = None,
+        accumulate: int = 1,
+        scaler: Any = None,
+        data: Any = None,
+        also: Mapping[str, Any] | None = None,
+        rng: Policy = "restore",
+        buffers: Policy = "restore",
+        snapshots: str | os.PathLike[str] | None = None,
+        log: str | os.PathLike[str] | None = None,
+        progress: bool = True,
+        method: Method | str = Method.ROBUST,
+        divergence: float = 3.0,
+        seed: int = 0,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        _check(rng=rng, buffers=buffers, method=method, accumulate=accumulate)
+        self._rates = LearningRates(optimizer)
+        self.settings = Settings(
+            lr_range=(float(lr_range[0]), float(lr_range[1])),
+            tau=tau,
+            tau_max=tau_max,
+            candidates=candidates,
+            warmup_steps=warmup_steps,
+            warmup_lr=self._rates.initial if warmup_lr is None else float(warmup_lr),
+            kept_steps=kept_steps,
+            validation=val_fn is not None,
+            divergence=divergence,
+            method=Method(method),
+            seed=seed,
+        )
+        self._world = World(group)
+        self._val_fn = val_fn
+        self._training = Training(
+            model=model,
+            optimizer=optimizer,
+            also=_things(also, scaler=scaler, data=data),
+            buffers=buffers == "restore",
+            rng=rng == "restore",
+        )
+        file = None if snapshots is None else Path(snapshots) / f"snapshot-{self._world.rank}.pt"
+        self._snapshots = Snapshots(self._training, file=file)
+        self._controller = Controller(self.settings)
+        self._controller.state = msgspec.msgpack.decode(
+            self._world.agree(lambda: msgspec.msgpack.encode(self._controller.state)), type=State
+        )
+        self._losses = LossBuffer(capacity=READ_EVERY, accumulate=accumulate)
+        self._log = EventLog(log, self.settings) if log is not None and self._world.decides else None
+        self._progress = ProgressLine(self.settings) if progress and self._world.decides else None
+        self._act(self._controller.first)
+
+    @property
+    def phase(self) -> Phase:
+        """What the steps of the moment are for: ``warmup``, ``search``, ``exploit`` or ``done``."""
+        return self._controller.phase
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training that is kept has its length."""
+        return self.phase is Phase.DONE
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the next step (of the first group)."""
+        return self._rates.current
+
+    @property
+    def stage(self) -> int:
+        """Number of the stage, from 0."""
+        return self._controller.state.stage
+
+    @property
+    def kept_steps(self) -> int:
+        """Steps that are in the model: warm-up and stages, trials not counted."""
+        state = self._controller.state
+        under_way = 0 if self.phase is Phase.SEARCH else state.done + self._losses.steps
+        return state.kept + under_way
+
+    @property
+    def search_steps(self) -> int:
+        """Steps of trials."""
+        state = self._controller.state
+        return state.searched + (state.done + self._losses.steps if self.phase is Phase.SEARCH else 0)
+
+    @property
+    def total_steps(self) -> int:
+        """All optimizer steps: kept, of trials, and lost in stages that failed."""
+        return self.kept_steps + self.search_steps + self._controller.state.lost
+
+    def get_last_lr(self) -> list[float]:
+        """Learning rate of every parameter group, as torch's schedulers tell it."""
+        return self._rates.all()
+
+    def step(self, loss: torch.Tensor | float) -> None:
+        """Take note of the step that was just made, and set the learning rate of the next one.
+
+        Args:
+            loss: Training loss of the step (of the micro-batch, with ``accumulate``); a tensor is not waited for.
+
+        Raises:
+            CheckError: If training fails at every learning rate.
+            InputError: If the loss is not one number.
+        """
+        controller = self._controller
+        if controller.state.phase is Phase.DONE or not self._losses.add(loss):
+            return
+        if self._losses.steps == self._next_event:
+            self._observe()
+        elif controller.state.phase is Phase.WARMUP:
+            self._rates.set(controller.lr_at(controller.state.done + self._losses.steps))
+
+    def finish(self) -> None:
+        """End the training here: in the middle of a search, the model goes back to where the search began."""
+        if not self.finished:
+            self._controller.follow(self._world.mean(self._losses.read()))
+            self._act(self._controller.stop())
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the search remembers, its snapshot included: tensors on the CPU and plain values.
+
+        In a process group every rank has its own. The snapshot's memory is used again by the next one: write or copy
+        it before the next step. To save a whole training, see :meth:`save`.
+        """
+        searching = self.phase is not Phase.WARMUP and self.phase is not Phase.DONE
+        return {
+            "version": VERSION,
+            "settings": msgspec.json.encode(self.settings).decode(),
+            "state": torch.frombuffer(
+                bytearray(msgspec.msgpack.encode(self._controller.state)), dtype=torch.uint8
+            ),
+            "losses": self._losses.state(),
+            "ratios": list(self._rates.ratios),
+            "lines": 0 if self._log is None else self._log.lines,
+            "snapshot": self._snapshots.packed() if searching else None,
+            "random": pack(random_state()) if self._training.rng else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a :meth:`state_dict`; weights and optimizer are loaded by the caller, before or after.
+
+        Raises:
+            InputError: If it was saved with other settings, or is no such state.
+        """
+        settings = _settings_of(state)
+        if settings != self.settings:
+            names = Settings.__struct_fields__
+            name = next(name for name in names if getattr(settings, name) != getattr(self.settings, name))
+            msg = f"expected the settings that the state was saved with, found another {name}: build AutoLRS alike."
+            raise InputError(msg)
+        self._rates.ratios = list(state["ratios"])
+        self._controller.state = msgspec.msgpack.decode(state["state"].numpy().tobytes(), type=State)
+        self._losses.load(state["losses"])
+        if self._log is not None:
+            self._log.resume(state["lines"])
+        if state["snapshot"] is not None:
+            self._snapshots.put(state["snapshot"])
+        if state["random"] is not None and self._training.rng:
+            set_random_state(unpack(state["random"]))
+        self._prepare()
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """Save the whole training, every rank its part: model, optimizer, what goes with them, and the search.
+
+        The new checkpoint replaces the old one only when every rank has written its part.
+
+        Raises:
+            InputError: If a file cannot be written, or a step is half done (gradients are not saved).
+        """
+        if self._losses.parts:
+            parts = f"{self._losses.parts} of {self._losses.accumulate} micro-batches"
+            msg = f"expected a whole step, found {parts}: save after optimizer.step()."
+            raise InputError(msg)
+        content = {"training": self._training.capture(), "tuner": self.state_dict()}
+        checkpoints.save(content, Path(directory), number=self.total_steps, world=self._world)
+
+    def load(self, directory: str | os.PathLike[str]) -> bool:
+        """Go on from the last checkpoint of :meth:`save`; whether there was one.
+
+        Raises:
+            InputError: If it belongs to another training, or was written by another number of ranks.
+        """
+        content = checkpoints.load(Path(directory), world=self._world)
+        if content is None:
+            return False
+        self._training.restore(content["training"], everything=True)
+        self.load_state_dict(content["tuner"])
+        return True
+
+    def _observe(self) -> None:
+        """Hand the losses over and do what is decided."""
+        losses = self._losses.read()
+        values = list(losses)
+        due = self._controller.validation_due(len(losses))
+        if due:
+            values.append(self._validate())
+        values = self._world.mean(values)
+        validation = values.pop() if due else None
+        self._act(self._world.observe(self._controller, values, validation))
+
+    def _validate(self) -> float:
+        """The validation loss; training goes on as if nothing had been asked."""
+        if self._val_fn is None:
+            msg = "expected a validation function, found none: give val_fn."
+            raise InputError(msg)
+        modes = [(module, module.training) for module in self._training.model.modules()]
+        if not self._training.rng:
+            loss = self._val_fn()
+        else:
+            with preserved_random_state():
+                loss = self._val_fn()
+        for module, mode in modes:
+            module.training = mode
+        return float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+
+    def _act(self, decision: Decision) -> None:
+        if decision.action is Action.SAVE:
+            self._snapshots.save()
+        elif decision.action is Action.RESTORE:
+            self._snapshots.restore()
+        if self._log is not None:
+            self._log.write(decision.events)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Set the rate of the next step, and note when losses are wanted next."""
+        controller = self._controller
+        self._next_event = controller.steps_to_event
+        self._rates.set(controller.lr_at(controller.state.done + self._losses.steps))
+        if self._progress is not None:
+            self._progress.show(controller.state)
+
+
+def _check(*, rng: str, buffers: str, method: str, accumulate: int) -> None:
+    for name, value, choices in (
+        ("rng", rng, ("restore", "keep")),
+        ("buffers", buffers, ("restore", "keep")),
+        ("method", str(method), tuple(map(str, Method))),
+    ):
+        if value not in choices:
+            msg = f"expected {name} to be one of {', '.join(choices)}, found {value!r}: choose one."
+            raise InputError(msg)
+    if accumulate < 1:
+        msg = f"expected accumulate >= 1 micro-batches per step, found {accumulate}: leave it out for one."
+        raise InputError(msg)
+
+
+def _things(also: Mapping[str, Any] | None, **named: Any) -> dict[str, Any]:
+    """Everything with a state that goes back, by name."""
+    things = {name: thing for name, thing in named.items() if thing is not None} | dict(also or {})
+    for name, thing in things.items():
+        pairs = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
+        if not any(hasattr(thing, get) and hasattr(thing, put) for get, put in pairs):
+            msg = f"expected {name!r} to have state_dict and load_state_dict, found {type(thing).__name__}: wrap it."
+            raise InputError(msg)
+    return things
+
+
+def _settings_of(state: Mapping[str, Any]) -> Settings:
+    try:
+        if state["version"] == VERSION:
+            return msgspec.json.decode(state["settings"], type=Settings)
+    except (KeyError, TypeError, msgspec.MsgspecError):
+        pass
+    msg = f"expected a state of AutoLRS, version {VERSION}, found something else: load what state_dict returned."
+    raise InputError(msg)

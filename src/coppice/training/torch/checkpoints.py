@@ -1,0 +1,70 @@
+"""Checkpoints of a training on many ranks: one directory per step, and a file that names the last complete one.
+
+    directory/LATEST              "step-000001230 4": the checkpoint and its number of ranks
+    directory/step-000001230/     rank-0.pt ... rank-3.pt
+
+LATEST is replaced once every rank has written its part, and older steps are removed after that: whenever a crash comes,
+LATEST names a checkpoint whose parts are all there.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from coppice.errors import InputError
+from coppice.training.torch.files import load_file, save_file, write_text
+from coppice.training.torch.world import World
+
+__all__ = ["load", "save"]
+
+_LATEST = "LATEST"
+
+
+def save(content: Any, directory: Path, *, number: int, world: World) -> None:
+    """Write this rank's part of a checkpoint.
+
+    Args:
+        content: Tensors and plain values.
+        directory: Where checkpoints of this training are.
+        number: Number of the step.
+        world: The ranks.
+
+    Raises:
+        InputError: If a file cannot be written.
+    """
+    name = f"step-{number:09d}"
+    save_file(content, directory / name / f"rank-{world.rank}.pt")
+    world.barrier()
+    if world.decides:
+        write_text(f"{name} {world.size}\n", directory / _LATEST)
+        for old in directory.glob("step-*"):
+            if old.name != name:
+                shutil.rmtree(old, ignore_errors=True)
+    world.barrier()
+
+
+def load(directory: Path, *, world: World) -> Any:
+    """This rank's part of the last complete checkpoint, or None if there is none.
+
+    Raises:
+        InputError: If it was written by another number of ranks, or is damaged.
+    """
+    words: list[str] = world.agree(lambda: _latest(directory))
+    if not words:
+        return None
+    if len(words) != 2 or words[1] != str(world.size):
+        msg = (
+            f"expected a checkpoint of {world.size} ranks in {directory}, found {' '.join(words)!r}: resume on as many "
+            "ranks as wrote it."
+        )
+        raise InputError(msg)
+    return load_file(directory / words[0] / f"rank-{world.rank}.pt")
+
+
+def _latest(directory: Path) -> list[str]:
+    try:
+        return (directory / _LATEST).read_text(encoding="utf-8").split()
+    except FileNotFoundError:
+        return []

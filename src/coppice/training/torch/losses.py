@@ -1,0 +1,108 @@
+"""Losses wait on their own device and are read in batches: an ordinary step never waits for the GPU."""
+
+from __future__ import annotations
+
+from math import inf
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from coppice.errors import InputError
+
+__all__ = ["LossBuffer"]
+
+
+class LossBuffer:
+    """Sums of the losses of micro-batches, one per step.
+
+    Args:
+        capacity: Most steps between two reads.
+        accumulate: Micro-batches per step; the loss of a step is their mean.
+    """
+
+    def __init__(self, *, capacity: int, accumulate: int = 1) -> None:
+        self.accumulate = accumulate
+        self.parts = 0
+        """Micro-batches of the step that is under way."""
+        self.steps = 0
+        """Steps that are complete."""
+        self._capacity = capacity
+        self._slots: list[torch.Tensor] = []
+        self._sums: torch.Tensor | None = None
+
+    def add(self, loss: torch.Tensor | float) -> bool:
+        """Take a loss in, without waiting for it; whether it completes a step.
+
+        Raises:
+            InputError: If it is not a single number.
+        """
+        if not isinstance(loss, torch.Tensor):
+            loss = _tensor(loss)
+        elif isinstance(loss, DTensor):
+            loss = loss.full_tensor()
+        if loss.numel() != 1:
+            msg = f"expected the loss of a step as one number, found a tensor of {tuple(loss.shape)}: take its mean."
+            raise InputError(msg)
+        sums = self._sums
+        if sums is None or sums.device != loss.device or (loss.dtype == torch.float64 != sums.dtype):
+            self._move(loss)
+        slot, value = self._slots[self.steps], loss.detach()
+        if value.dim():
+            value = value.reshape(())
+        # A copy, not a reference: the tensor may be a static one that a captured graph overwrites.
+        if self.parts:
+            slot.add_(value)
+        else:
+            slot.copy_(value)
+        self.parts += 1
+        if self.parts < self.accumulate:
+            return False
+        self.parts = 0
+        self.steps += 1
+        return True
+
+    def read(self) -> list[float]:
+        """The losses of the complete steps, which are forgotten; waits for the device."""
+        if self._sums is None:
+            return []
+        values: list[float] = self._sums[: self.steps].tolist()
+        self.steps = 0
+        return [value / self.accumulate for value in values]
+
+    def state(self) -> dict[str, object]:
+        """What was not read yet."""
+        sums = [] if self._sums is None else self._sums[: self.steps + bool(self.parts)].tolist()
+        wide = self._sums is not None and self._sums.dtype is torch.float64
+        return {"sums": sums, "parts": self.parts, "wide": wide}
+
+    def load(self, state: dict[str, object]) -> None:
+        """Put back what :meth:`state` returned."""
+        sums, parts = state["sums"], state["parts"]
+        if not isinstance(sums, list) or not isinstance(parts, int) or len(sums) > self._capacity:
+            msg = "expected the losses that a checkpoint holds, found something else: use a checkpoint of AutoLRS."
+            raise InputError(msg)
+        self._sums, self._slots = None, []
+        self.parts, self.steps = parts, len(sums) - bool(parts)
+        if sums:
+            self._move(torch.zeros((), dtype=torch.float64 if state["wide"] else torch.float32))
+            for slot, value in zip(self._slots, sums, strict=False):
+                slot.fill_(value)
+
+    def _move(self, loss: torch.Tensor) -> None:
+        """Wait where losses are; single precision holds them, unless they have more."""
+        before = torch.float32 if self._sums is None else self._sums.dtype
+        dtype = torch.float64 if torch.float64 in (loss.dtype, before) else torch.float32
+        sums = torch.zeros(self._capacity, dtype=dtype, device=loss.device)
+        if self._sums is not None:
+            sums.copy_(self._sums)
+        self._sums, self._slots = sums, list(sums.unbind())
+
+
+def _tensor(loss: object) -> torch.Tensor:
+    try:
+        return torch.tensor(float(loss), dtype=torch.float64)  # type: ignore[arg-type]
+    except OverflowError:
+        return torch.tensor(inf, dtype=torch.float64)
+    except (TypeError, ValueError):
+        msg = f"expected a loss as a tensor or a number, found {type(loss).__name__}: give the loss of the step."
+        raise InputError(msg) from None

@@ -1,0 +1,127 @@
+"""Forecasts of losses: exact on exponentials, sound with noise and outliers, better than the published method."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coppice.errors import InputError
+from coppice.training.autolrs.forecast import fit_exponential
+from coppice.training.autolrs.published import _simplex, _smoothed, fit_published
+
+STEPS = np.arange(100)
+HORIZON = 1000
+
+
+def exponential(a: float, b: float, c: float, steps: np.ndarray = STEPS) -> np.ndarray:
+    return a * np.exp(-b * steps) + c
+
+
+@pytest.mark.parametrize(("a", "b"), [(2, 0.01), (2, 0.03), (1, 0.003), (2, 0.1), (-1, 0.02), (1, 0.001)])
+def test_exact_without_noise(a: float, b: float) -> None:
+    fit = fit_exponential(exponential(a, b, 0.5), horizon=HORIZON)
+    assert fit.at(HORIZON) == pytest.approx(exponential(a, b, 0.5, np.array(HORIZON)), abs=1e-6)
+    assert fit.outliers == 0
+
+
+@given(
+    a=st.floats(0.1, 10),
+    b=st.floats(0.002, 0.3),
+    c=st.floats(-5, 5),
+    scale=st.sampled_from([1e-6, 1.0, 1e6]),
+)
+def test_exact_at_any_scale(a: float, b: float, c: float, scale: float) -> None:
+    fit = fit_exponential(scale * exponential(a, b, c), horizon=HORIZON)
+    assert fit.at(HORIZON) / scale == pytest.approx(
+        c + a * np.exp(-b * HORIZON), abs=1e-4 * (abs(a) + abs(c))
+    )
+
+
+@pytest.mark.parametrize(("b", "bias"), [(0.01, 0.07), (0.03, 0.13)])
+def test_published_method_is_biased_where_ours_is_not(b: float, bias: float) -> None:
+    losses, truth = exponential(2, b, 0.5), float(exponential(2, b, 0.5, np.array(HORIZON)))
+    assert bias < abs(fit_published(losses).at(HORIZON) - truth) < 0.16
+    assert abs(fit_exponential(losses, horizon=HORIZON).at(HORIZON) - truth) < 1e-6
+
+
+def median_error(fit, b: float, *, noise: float, outliers: int) -> float:
+    truth = float(exponential(2, b, 0.5, np.array(HORIZON)))
+    errors = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        losses = exponential(2, b, 0.5) + noise * rng.normal(size=len(STEPS))
+        losses[rng.choice(len(STEPS), outliers, replace=False)] += rng.uniform(1, 5, outliers)
+        errors.append(abs(fit(losses) - truth))
+    return float(np.median(errors))
+
+
+@pytest.mark.parametrize(("b", "ours_below", "times"), [(0.01, 0.04, 15), (0.03, 0.005, 15), (0.1, 0.002, 8)])
+def test_noise_and_outliers(b: float, ours_below: float, times: float) -> None:
+    def ours(losses: np.ndarray) -> float:
+        return fit_exponential(losses, horizon=HORIZON).at(HORIZON)
+
+    def published(losses: np.ndarray) -> float:
+        return fit_published(losses).at(HORIZON)
+
+    assert median_error(ours, b, noise=0.01, outliers=0) < ours_below
+    mine = median_error(ours, b, noise=0.01, outliers=5)
+    assert mine < ours_below
+    assert median_error(published, b, noise=0.01, outliers=5) > times * mine
+
+
+def test_outliers_are_named() -> None:
+    losses = exponential(2, 0.02, 0.5)
+    losses[[3, 40, 90]] += [4, -3, 8]
+    fit = fit_exponential(losses, horizon=HORIZON)
+    assert fit.outliers == 3
+    assert fit.at(HORIZON) == pytest.approx(0.5, abs=1e-6)
+
+
+def test_positions_are_steps() -> None:
+    places = np.array([5, 10, 20, 25, 40, 60, 80])
+    fit = fit_exponential(exponential(3, 0.05, 1, places), positions=places, horizon=HORIZON)
+    assert (fit.a, fit.b, fit.c) == pytest.approx((3, 0.05, 1), abs=1e-6)
+
+
+@pytest.mark.parametrize("losses", [[2.0], [2.0, 2.0, 2.0], [2.0] * 50, [1.0, 2.0, 3.0]])
+def test_without_a_curve_the_level_is_forecast(losses: list[float]) -> None:
+    assert fit_exponential(losses, horizon=10).at(1000) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"losses": [], "horizon": 10}, "one or more finite losses"),
+        ({"losses": [1.0, float("nan")], "horizon": 10}, "1 finite"),
+        ({"losses": [1.0, 2.0], "horizon": 10, "positions": [3, 3]}, "ascending position"),
+        ({"losses": [1.0, 2.0], "horizon": 10, "positions": [3]}, "ascending position"),
+        ({"losses": [1.0, 2.0], "horizon": 0}, "more than 0 steps"),
+    ],
+)
+def test_bad_input(arguments: dict, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        fit_exponential(**arguments)
+
+
+def test_published_smoothing_is_that_of_scipy() -> None:
+    interpolate = pytest.importorskip("scipy.interpolate", reason="SciPy is what the published code calls")
+    rng = np.random.default_rng(0)
+    x = np.arange(100.0)
+    for losses in (exponential(2, 0.01, 0.5), exponential(2, 0.05, 0.5) + 0.1 * rng.normal(size=100)):
+        assert _smoothed(x, losses, x) == pytest.approx(
+            interpolate.UnivariateSpline(x, losses, k=2)(x), abs=1e-9
+        )
+    rough = 100 * exponential(2, 0.05, 0.5) + 20 * rng.normal(size=100)  # knots are needed
+    assert _smoothed(x, rough, x) == pytest.approx(interpolate.UnivariateSpline(x, rough, k=2)(x), abs=1e-9)
+
+
+def test_published_search_is_that_of_scipy() -> None:
+    optimize = pytest.importorskip("scipy.optimize", reason="SciPy is what the published code calls")
+    for middle in (-4.5, -0.2, 0.0, 0.3, 7.0):
+        ours = _simplex(lambda x, m=middle: (x - m) ** 2 + 0.1 * abs(x - m))
+        theirs = optimize.fmin(
+            lambda x, m=middle: (x[0] - m) ** 2 + 0.1 * abs(x[0] - m), 0, xtol=1e-5, ftol=1e-5, disp=0
+        )
+        assert ours == pytest.approx(float(theirs[0]), abs=1e-4)
