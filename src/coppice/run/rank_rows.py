@@ -131,7 +131,7 @@ class RankRows:
             schedule.chunk[rows],
             schedule.dst[rows],
             schedule.src[rows],
-            sides.turn[rows],
+            flow.turn[rows],
             op,
             flow.step[rows],
         )
@@ -173,7 +173,7 @@ class RankRows:
             step=flow.step[lead] + lead_piece,
             kind=np.where(sends, Kind.SEND, np.where(reduces, Kind.RECV_REDUCE, Kind.RECV)).astype(np.int64),
             dst_kind=np.where(reduces, Kind.RECV_REDUCE, Kind.RECV).astype(np.int64),
-            turn=sides.turn[lead],
+            turn=flow.turn[lead],
             number=number,
             part=np.zeros(len(lead), dtype=np.int64),
             peer=np.where(sends, schedule.dst[lead], schedule.src[lead]).astype(np.int64),

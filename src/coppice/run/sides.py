@@ -34,8 +34,8 @@ class Side:
 class Sides:
     """What all ranks know of a schedule at a count.
 
-    Cells in scratch memory come in *groups* that lie side by side: what one rank receives from another in one step,
-    in the order of chunks, as long as chunks are not cut into pieces; then every cell is a group of its own.
+    Cells in scratch memory come in *groups* that lie side by side: chunks that follow each other and that one rank
+    receives from another in one step, as long as chunks are not cut into pieces; then every cell is a group of its own.
 
     A copy that would overwrite what its rank sends in the same step lands in a cell of its own (a *detour*) and is
     copied home when the step's messages are done; the second copy of the same value in one step lands in such a cell
@@ -49,7 +49,6 @@ class Sides:
         piece_elements: Longest message, or None.
         detour: Cell in which each transfer lands instead of its home, or -1 (int64).
         dropped: It stays there (bool).
-        turn: How many transfers of the same step into the same cell come before each (int64).
         cell_group: Group of each cell that lies in scratch memory, otherwise -1 (int64). Detours come after the
             schedule's own cells.
         cell_offset: Place of each such cell in its group (int64).
@@ -66,7 +65,6 @@ class Sides:
         self.pieces = max(1, -(-longest // piece_elements)) if piece_elements else 1
         self.piece_elements = piece_elements
         self._check_starts()
-        self.turn = self._turns()
         self.detour, self.dropped = self._detours()
         around = np.flatnonzero(self.detour >= 0)
         flow = self.flow
@@ -129,35 +127,27 @@ class Sides:
                 )
                 raise InputError(msg)
 
-    def _turns(self) -> NDArray[np.int64]:
-        """Place of each transfer among those of its step into its cell."""
-        rows = self.schedule.num_transfers
-        order = np.lexsort((self.flow.step, self.flow.write_cell))
-        cell, step = self.flow.write_cell[order], self.flow.step[order]
-        begins = (np.diff(cell, prepend=-1) != 0) | (np.diff(step, prepend=-1) != 0)
-        place = np.arange(rows)
-        turn = np.empty(rows, dtype=np.int64)
-        turn[order] = place - np.maximum.accumulate(np.where(begins, place, 0)) if rows else place
-        return turn
-
     def _detours(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Cells beyond the schedule's own for copies that cannot go home at once, and which of them stay there."""
         flow, rows = self.flow, self.schedule.num_transfers
         detour, dropped = np.full(rows, -1, dtype=np.int64), np.zeros(rows, dtype=np.bool_)
         copies = self.schedule.op == Op.COPY
-        dropped[copies & (self.turn > 0)] = True
-        steps = int(flow.step.max()) + 1 if rows else 1
-        busy = flow.read_cell * steps + flow.step
-        reads_home = flow.cell_first[flow.read_cell] < flow.step
-        fresh = np.flatnonzero(~reads_home)
-        cell = flow.read_cell[fresh]
-        chunk, rank = flow.cell_chunk[cell], flow.cell_rank[cell]
-        (place, offset), (home_place, home) = self.homes.start(chunk, rank), self.homes.home(chunk, rank)
-        reads_home[fresh] = (place == home_place) & (offset == home) & (place != Place.SCRATCH)
-        wanted = flow.write_cell * steps + flow.step
-        around = np.flatnonzero(dropped | (copies & np.isin(wanted, busy[reads_home])))
+        dropped[copies & (flow.turn > 0)] = True
+        late = np.flatnonzero(copies & flow.met)
+        if len(late):
+            late = late[self._read_at_home(late)]
+        around = np.union1d(np.flatnonzero(dropped), late)
         detour[around] = len(flow.cell_chunk) + np.arange(len(around))
         return detour, dropped
+
+    def _read_at_home(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The homes of what ``rows`` bring are sent in the same step, rather than other memory of the cell."""
+        flow = self.flow
+        cell = flow.write_cell[rows]
+        chunk, rank = flow.cell_chunk[cell], flow.cell_rank[cell]
+        (place, offset), (home_place, home) = self.homes.start(chunk, rank), self.homes.home(chunk, rank)
+        same = (place == home_place) & (offset == home) & (home_place != Place.SCRATCH)
+        return np.asarray(same | (flow.cell_first[cell] < flow.step[rows]))
 
     def _groups(self, around: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Group of each cell in scratch memory, and its place in it."""
@@ -176,7 +166,7 @@ class Sides:
         source = self.schedule.src[flow.cell_writer[scratch]]
         chunk, rank, first = flow.cell_chunk[scratch], flow.cell_rank[scratch], flow.cell_first[scratch]
         order = np.lexsort((chunk, source, first, rank))
-        begins = np.zeros(len(order), dtype=np.bool_)
+        begins = np.diff(chunk[order], prepend=-2) != 1
         for column in (source, first, rank):
             begins |= np.diff(column[order], prepend=-1) != 0
         size = length[chunk[order]]

@@ -31,6 +31,8 @@ class Flow:
         read_cell: Cell that each transfer sends (int64).
         write_cell: Cell that it writes (int64).
         first_write: Each transfer is the first, in row order, that writes its cell (bool).
+        turn: How many transfers of the same step into the same cell come before each (int64).
+        met: The cell that it writes is sent in the same step (bool).
         cell_chunk: Chunk of each cell (int64).
         cell_rank: Rank of each cell (int64).
         cell_first: Step of the first transfer into each cell; one more than the last step where there is none (int64).
@@ -44,6 +46,8 @@ class Flow:
     read_cell: NDArray[np.int64]
     write_cell: NDArray[np.int64]
     first_write: NDArray[np.bool_]
+    turn: NDArray[np.int64]
+    met: NDArray[np.bool_]
     cell_chunk: NDArray[np.int64]
     cell_rank: NDArray[np.int64]
     cell_first: NDArray[np.int64]
@@ -106,6 +110,8 @@ def _flow(schedule: Schedule) -> Flow:
         read_cell=cell_of[0::2],
         write_cell=cell_of[1::2],
         first_write=writer[cell_of[1::2]] == np.arange(rows),
+        turn=_turns(cell_of[1::2] * max(end, 1) + step),
+        met=_among(cell_of[1::2] * max(end, 1) + step, cell_of[0::2] * max(end, 1) + step),
         cell_chunk=cell_key // ranks,
         cell_rank=cell_key % ranks,
         cell_first=first,
@@ -114,6 +120,24 @@ def _flow(schedule: Schedule) -> Flow:
         rank_rows=by_rank // 2,
         rank_start=np.searchsorted(at_rank[by_rank], np.arange(ranks + 1)).astype(np.int64),
     )
+
+
+def _turns(key: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number of earlier rows with the same key."""
+    order = np.argsort(key, kind="stable")
+    place = np.arange(len(key))
+    begins = np.diff(key[order], prepend=-1) != 0
+    turn = np.empty_like(place)
+    turn[order] = place - np.maximum.accumulate(np.where(begins, place, 0)) if len(key) else place
+    return turn
+
+
+def _among(keys: NDArray[np.int64], members: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Each key is one of the members."""
+    if not len(members):
+        return np.zeros(len(keys), dtype=np.bool_)
+    ascending = np.sort(members)
+    return np.asarray(ascending[np.searchsorted(ascending[:-1], keys)] == keys)
 
 
 def _given_steps(schedule: Schedule) -> NDArray[np.int64]:
@@ -200,5 +224,6 @@ def _depths(schedule: Schedule, waits: _Waits) -> NDArray[np.int64]:
         reached = target[edge]
         np.maximum.at(depth, reached, np.repeat(depth[wave], count) + gap[edge])
         np.subtract.at(left, reached, 1)
-        wave = np.unique(reached[left[reached] == 0])
+        wave = np.sort(reached[left[reached] == 0])
+        wave = wave[np.diff(wave, prepend=-1) != 0]
     return depth
