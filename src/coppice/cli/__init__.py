@@ -21,6 +21,7 @@ from coppice.cli.doctor import doctor
 from coppice.cli.explain import explain
 from coppice.cli.export import export
 from coppice.cli.importing import import_file
+from coppice.cli.lab import app as lab
 from coppice.cli.plan import plan
 from coppice.cli.report import report
 from coppice.cli.select import select
@@ -119,6 +120,7 @@ def coppice_command(
 
 
 app.add_typer(topology, name="topology")
+app.add_typer(lab, name="lab")
 app.command("bound")(bound)
 app.command("plan")(plan)
 app.command("algorithms")(algorithms)

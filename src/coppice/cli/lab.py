@@ -1,0 +1,271 @@
+"""`coppice lab`: a topology as a network of this machine, to run real programs in."""
+
+from __future__ import annotations
+
+import sys
+from fractions import Fraction
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+
+from coppice.cli.inputs import (
+    BoxesOption,
+    JsonOption,
+    RanksOption,
+    RatesOption,
+    SetOption,
+    TopologyArgument,
+    load_topology,
+)
+from coppice.cli.render import Stages, print_fields, print_json, print_lines
+from coppice.errors import CheckError, InputError
+from coppice.run.lab.blueprint import Blueprint, draw
+from coppice.run.lab.check import check_links
+from coppice.run.lab.inside import link_bytes
+from coppice.run.lab.launch import launch_mpi, launch_ranks
+from coppice.run.lab.load import Load, load_of
+from coppice.run.lab.namespaces import Lab, build, find, remove, remove_all
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Build a topology from network namespaces and rate-limited links, and run programs in it (Linux, root).",
+)
+
+LabOption = Annotated[str, typer.Option("--name", help="Name of the lab.")]
+
+
+@app.command("up")
+def up(
+    topology: TopologyArgument,
+    *,
+    scale: Annotated[
+        str,
+        typer.Option("--scale", help="What the rates are multiplied with: 300 GB/s at 1e-4 are 240 Mbit/s."),
+    ] = "1e-4",
+    name: LabOption = "lab",
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Build it although the cores of this machine would be the bottleneck."),
+    ] = False,
+    boxes: BoxesOption = None,
+    rates: RatesOption = None,
+    settings: SetOption = None,
+    ranks: RanksOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a lab: a namespace for every node, a rate-limited cable for every link.
+
+    It is refused where an optimal all-gather would bring more traffic than the cores of this machine can carry:
+    then they, not the links, would be measured.
+
+    \b
+    Examples:
+      coppice lab up examples/two-boxes.json --scale 1e-4
+      coppice lab run -- python train.py
+      coppice lab down
+    """  # noqa: D301 (\b is for the help formatter)
+    loaded = load_topology(topology, boxes=boxes, rates=rates, settings=settings, ranks=ranks)
+    factor = _factor(scale)
+    blueprint = draw(loaded, factor)
+    load = load_of(loaded, factor)
+    if not load.fits and not force:
+        largest = factor * load.limit_bits_per_s / load.bits_per_s
+        msg = (
+            f"expected at most {_gbit(load.limit_bits_per_s)} Gbit/s at all ranks together, which the cores of this "
+            f"machine can carry, found {_gbit(load.bits_per_s)} in an optimal all-gather: choose --scale "
+            f"{float(largest):.1e} or less, or --force."
+        )
+        raise InputError(msg)
+    with Stages() as stages:
+        stages.begin("building namespaces and cables")
+        lab = build(name, blueprint)
+    if as_json:
+        print_json(_facts(lab, load))
+        return
+    print_fields(f"lab {name}: {loaded.name}", _fields(lab, load))
+
+
+@app.command("check")
+def check(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
+    """Measure every link with a TCP stream; exit code 1 if one carries less than 90% of its rate."""
+    lab = find(name)
+    ids = lab.blueprint.topology.node_ids
+    with Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("measuring links", total=None)
+        found = check_links(
+            lab, progress=lambda done, all_: progress.update(task, completed=done, total=all_)
+        )
+    bad = [each for each in found if not each.ok]
+    if as_json:
+        rows = [
+            {
+                "from": ids[each.src],
+                "to": ids[each.dst],
+                "mbit_per_s": each.bits_per_s / 1e6,
+                "measured_mbit_per_s": round(each.measured_bits_per_s / 1e6, 3),
+                "ok": each.ok,
+            }
+            for each in found
+        ]
+        print_json({"links": rows, "ok": not bad})
+    else:
+        shares = sorted(each.measured_bits_per_s / each.bits_per_s for each in found)
+        print_lines(
+            [
+                (
+                    f"{len(found)} links: TCP carries {100 * shares[0]:.1f}% to {100 * shares[-1]:.1f}% of "
+                    f"their rates, median {100 * shares[len(shares) // 2]:.1f}%"
+                )
+            ]
+        )
+    if bad:
+        worst = min(bad, key=lambda each: each.measured_bits_per_s / each.bits_per_s)
+        msg = (
+            f"expected at least 90% of the rate of every link, found {worst.measured_bits_per_s / 1e6:.1f} of "
+            f"{worst.bits_per_s / 1e6:g} Mbit/s from {ids[worst.src]} to {ids[worst.dst]}, and {len(bad) - 1} more: "
+            "leave the machine alone, or choose a smaller --scale."
+        )
+        raise CheckError(msg)
+
+
+@app.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="Program and arguments.")],
+    *,
+    name: LabOption = "lab",
+    mpi: Annotated[
+        str | None,
+        typer.Option("--mpi", metavar="open-mpi|mpich", help="Start the ranks with this library's launcher."),
+    ] = None,
+    launcher: Annotated[
+        str | None, typer.Option("--launcher", help="Path of mpirun or mpiexec [default: on PATH].")
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--mpi-option", metavar="WORD", help="Further word for the MPI launcher; may be repeated."
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", min=0.1, help="Stop everything after so many seconds.")
+    ] = None,
+) -> None:
+    """Run a command once per rank, each in the namespace of its GPU.
+
+    The processes get the variables that torchrun sets, and COPPICE_TOPOLOGY. Output of ranks above 0 is marked
+    with the rank. However it ends, no process stays.
+
+    \b
+    Examples:
+      coppice lab run -- python train.py
+      coppice lab run -- python -m coppice bench all_gather -b 1M -e 16M
+      coppice lab run --mpi open-mpi -- python -m coppice bench all_reduce --engine mpi
+    """  # noqa: D301 (\b is for the help formatter)
+    lab = find(name)
+    if mpi is None:
+        if launcher is not None or options:
+            msg = (
+                "--launcher and --mpi-option go with --mpi open-mpi or --mpi mpich: add it or leave them out."
+            )
+            raise InputError(msg)
+        launch_ranks(lab, command, timeout_s=timeout)
+    else:
+        launch_mpi(lab, mpi, command, launcher=launcher, options=options or (), timeout_s=timeout)
+
+
+@app.command("bytes")
+def counters(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
+    """Bytes that every link has carried, as the kernel counts them."""
+    lab = find(name)
+    ids = lab.blueprint.topology.node_ids
+    counted = link_bytes(lab)
+    if as_json:
+        print_json(
+            {"links": [{"from": ids[a], "to": ids[b], "bytes": n} for (a, b), n in sorted(counted.items())]}
+        )
+        return
+    print_lines([f"{ids[a]} -> {ids[b]}  {n}" for (a, b), n in sorted(counted.items())])
+
+
+@app.command("status")
+def status(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
+    """Say what stands."""
+    lab = find(name)
+    load = load_of(lab.blueprint.topology, lab.blueprint.scale)
+    if as_json:
+        print_json(_facts(lab, load))
+        return
+    print_fields(f"lab {name}: {lab.blueprint.topology.name}", _fields(lab, load))
+
+
+@app.command("down")
+def down(
+    *, name: LabOption = "lab", every: Annotated[bool, typer.Option("--all", help="All labs.")] = False
+) -> None:
+    """Take a lab down, with every process in it; also what was left of one that was interrupted."""
+    if every:
+        names = remove_all()
+        print_lines([f"removed {', '.join(names) if names else 'nothing: no lab stands'}"])
+        return
+    print_lines([f"removed {remove(name)} namespaces of the lab {name}"])
+
+
+def _factor(text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        msg = f"expected --scale as a number above 0, found {text!r}: 1e-4 turns 300 GB/s into 240 Mbit/s."
+        raise InputError(msg) from None
+
+
+def _gbit(bits_per_s: Fraction) -> str:
+    return f"{float(bits_per_s) / 1e9:.3g}"
+
+
+def _slowest_and_fastest(blueprint: Blueprint) -> tuple[int, int]:
+    rates = [
+        rate
+        for cable in blueprint.cables
+        for rate in (cable.near_to_far_bits_per_s, cable.far_to_near_bits_per_s)
+        if rate
+    ]
+    return min(rates, default=0), max(rates, default=0)
+
+
+def _facts(lab: Lab, load: Load) -> dict[str, object]:
+    blueprint = lab.blueprint
+    slowest, fastest = _slowest_and_fastest(blueprint)
+    return {
+        "name": lab.name,
+        "topology": str(lab.topology_file),
+        "scale": str(blueprint.scale),
+        "nodes": blueprint.topology.num_nodes,
+        "ranks": blueprint.topology.num_ranks,
+        "cables": len(blueprint.cables),
+        "slowest_mbit_per_s": slowest / 1e6,
+        "fastest_mbit_per_s": fastest / 1e6,
+        "load_gbit_per_s": float(load.bits_per_s) / 1e9,
+        "limit_gbit_per_s": float(load.limit_bits_per_s) / 1e9,
+        "addresses": [blueprint.identity[node] for node in blueprint.rank_nodes],
+    }
+
+
+def _fields(lab: Lab, load: Load) -> list[tuple[str, str]]:
+    blueprint = lab.blueprint
+    slowest, fastest = _slowest_and_fastest(blueprint)
+    share = 100 * float(load.bits_per_s / load.limit_bits_per_s)
+    return [
+        ("nodes", f"{blueprint.topology.num_nodes} namespaces, {blueprint.topology.num_ranks} of them ranks"),
+        ("links", f"{len(blueprint.cables)} cables, {slowest / 1e6:g} to {fastest / 1e6:g} Mbit/s each way"),
+        ("topology", str(lab.topology_file)),
+        (
+            "load",
+            (
+                f"{_gbit(load.bits_per_s)} Gbit/s at all ranks in an optimal all-gather, {share:.0f}% of what "
+                "the cores carry"
+            ),
+        ),
+    ]

@@ -1,0 +1,195 @@
+"""What the lab builds for a topology: namespaces, cables, addresses and routes. Nothing here touches the system.
+
+Every node becomes a network namespace, every pair of linked nodes a virtual cable whose two ends are limited to the
+scaled rates of the two directions. A node has one identity address, on which its processes listen; routes lead to
+the identity of every rank. As in hardware, a route depends on the destination alone: fewest GPUs in between, then
+fewest hops, then the widest, then another of the equally good neighbours for each destination.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from fractions import Fraction
+from ipaddress import IPv4Address
+
+from coppice.errors import InputError, UnreachableError
+from coppice.topology.model import Topology
+
+__all__ = ["BITS_PER_GB", "Blueprint", "Cable", "Route", "draw"]
+
+BITS_PER_GB = 8 * 10**9
+_IDENTITIES = int(IPv4Address("10.64.0.0"))
+_CABLES = int(IPv4Address("10.66.0.0"))
+_MAX_NODES = 512
+_MIN_BITS_PER_S = 100_000  # below, the kernel's queue holds a packet for longer than TCP waits
+_MAX_BITS_PER_S = 32 * 10**9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cable:
+    """Two nodes and the rates between them, in bits per second; 0 where that direction does not exist."""
+
+    near: int
+    far: int
+    near_to_far_bits_per_s: int
+    far_to_near_bits_per_s: int
+    near_address: str
+    far_address: str
+
+    def end(self, node: int) -> tuple[str, str, str, int]:
+        """At ``node``: name of the interface, its address, the other end's address, bits per second outwards."""
+        if node == self.near:
+            return f"to{self.far}", self.near_address, self.far_address, self.near_to_far_bits_per_s
+        return f"to{self.near}", self.far_address, self.near_address, self.far_to_near_bits_per_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Route:
+    """At ``node``, packets for the identity ``to`` leave through ``interface`` towards ``via``."""
+
+    node: int
+    to: str
+    via: str
+    interface: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blueprint:
+    """A lab that could be built.
+
+    Attributes:
+        topology: The topology with its true rates.
+        scale: What rates are multiplied with.
+        identity: Address of each node.
+        cables: All cables.
+        routes: All routes.
+    """
+
+    topology: Topology
+    scale: Fraction
+    identity: tuple[str, ...]
+    cables: tuple[Cable, ...]
+    routes: tuple[Route, ...]
+
+    @property
+    def rank_nodes(self) -> list[int]:
+        """Node of each rank."""
+        found: list[int] = self.topology.rank_nodes.tolist()
+        return found
+
+
+def draw(topology: Topology, scale: Fraction) -> Blueprint:
+    """Namespaces, cables, addresses and routes for ``topology`` at ``scale`` times its rates.
+
+    Raises:
+        InputError: If it has too many nodes or a scaled rate is outside of what the kernel can limit.
+        UnreachableError: If a rank cannot reach another one.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> lab = draw(preset("ring", gpus=4, gb_per_s=25), Fraction(1, 1000))
+        >>> lab.identity[1], lab.cables[0].near_to_far_bits_per_s
+        ('10.64.0.2', 200000000)
+    """
+    if topology.num_nodes > _MAX_NODES:
+        msg = f"expected at most {_MAX_NODES} nodes in a lab, found {topology.num_nodes}: take a part with --ranks."
+        raise InputError(msg)
+    if scale <= 0:
+        msg = f"expected a scale above 0, found {scale}: 1e-4 turns 300 GB/s into 240 Mbit/s."
+        raise InputError(msg)
+    cables = _cables(topology, scale)
+    identity = tuple(str(IPv4Address(_IDENTITIES + node + 1)) for node in range(topology.num_nodes))
+    return Blueprint(
+        topology=topology,
+        scale=scale,
+        identity=identity,
+        cables=cables,
+        routes=tuple(_routes(topology, identity, cables)),
+    )
+
+
+def _cables(topology: Topology, scale: Fraction) -> tuple[Cable, ...]:
+    rate: dict[tuple[int, int], int] = {}
+    for link in range(topology.num_links):
+        src, dst = int(topology.src[link]), int(topology.dst[link])
+        bits = round(topology.gb_per_s(link) * scale * BITS_PER_GB)
+        if not _MIN_BITS_PER_S <= bits <= _MAX_BITS_PER_S:
+            way = "larger" if bits < _MIN_BITS_PER_S else "smaller"
+            msg = (
+                f"expected links of {_MIN_BITS_PER_S / 1e6:g} Mbit/s to {_MAX_BITS_PER_S / 1e9:g} Gbit/s, found "
+                f"{bits / 1e6:g} Mbit/s from {topology.node_ids[src]} to {topology.node_ids[dst]}: "
+                f"choose a {way} --scale."
+            )
+            raise InputError(msg)
+        rate[src, dst] = bits
+    pairs = sorted({(min(pair), max(pair)) for pair in rate})
+    return tuple(
+        Cable(
+            near=near,
+            far=far,
+            near_to_far_bits_per_s=rate.get((near, far), 0),
+            far_to_near_bits_per_s=rate.get((far, near), 0),
+            near_address=str(IPv4Address(_CABLES + 2 * number)),
+            far_address=str(IPv4Address(_CABLES + 2 * number + 1)),
+        )
+        for number, (near, far) in enumerate(pairs)
+    )
+
+
+def _routes(topology: Topology, identity: tuple[str, ...], cables: tuple[Cable, ...]) -> list[Route]:
+    by_pair = {
+        (end, cable.near + cable.far - end): cable for cable in cables for end in (cable.near, cable.far)
+    }
+    routes: list[Route] = []
+    rank_nodes: list[int] = topology.rank_nodes.tolist()
+    for destination in range(topology.num_nodes):
+        nexts = _next_hops(topology, destination)
+        if topology.rank[destination] >= 0:
+            for node in rank_nodes:
+                if node != destination and node not in nexts:
+                    ends = f"{topology.node_ids[node]} to {topology.node_ids[destination]}"
+                    msg = f"no path leads from {ends}: a lab needs one between all ranks."
+                    raise UnreachableError(msg)
+        for node, after in nexts.items():
+            interface, _, via, _ = by_pair[node, after].end(node)
+            routes.append(Route(node=node, to=identity[destination], via=via, interface=interface))
+    return routes
+
+
+def _next_hops(topology: Topology, destination: int) -> dict[int, int]:
+    """The neighbour to which each node hands what is meant for ``destination``."""
+    into: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
+    for src, dst, capacity in zip(
+        topology.src.tolist(), topology.dst.tolist(), topology.capacity.tolist(), strict=True
+    ):
+        into[dst].append((src, capacity))
+    # Distance in (GPUs in between, hops): 0-1 breadth-first search from the destination backwards.
+    unseen = (topology.num_nodes + 1, 0)
+    distance = [unseen] * topology.num_nodes
+    distance[destination] = (0, 0)
+    queue = deque([destination])
+    while queue:
+        node = queue.popleft()
+        relays, hops = distance[node]
+        relay = int(topology.rank[node] >= 0 and node != destination)
+        for src, _ in into[node]:
+            candidate = (relays + relay, hops + 1)
+            if candidate < distance[src]:
+                distance[src] = candidate
+                queue.append(src)
+    width = [0] * topology.num_nodes
+    width[destination] = 2**62
+    nexts: dict[int, int] = {}
+    choices: dict[int, list[tuple[int, int]]] = {}
+    for node in range(topology.num_nodes):
+        relay = int(topology.rank[node] >= 0 and node != destination)
+        for src, capacity in into[node]:
+            if distance[src] == (distance[node][0] + relay, distance[node][1] + 1) != unseen:
+                choices.setdefault(src, []).append((node, capacity))
+    for node in sorted(choices, key=lambda each: distance[each]):
+        widths = [(min(capacity, width[after]), after) for after, capacity in choices[node]]
+        width[node] = max(widths)[0]
+        best = sorted(after for wide, after in widths if wide == width[node])
+        nexts[node] = best[destination % len(best)]
+    return nexts

@@ -1,0 +1,285 @@
+"""Programs in a lab: one process for every rank, each in the namespace of its GPU, or an MPI launcher across them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from coppice.errors import CheckError, InputError
+from coppice.run.lab.namespaces import IDENTITY, Lab
+
+__all__ = ["launch_mpi", "launch_ranks"]
+
+_PORT = 29500
+_GRACE_S = 20.0
+"""How long the others may go on after one rank failed: their own errors say more than a signal."""
+
+_LAST_WORDS_S = 3.0
+_POLL_S = 0.02
+_PR_SET_PDEATHSIG = 1
+
+Writer = Callable[[str], None]
+
+
+def launch_ranks(
+    lab: Lab,
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    out: IO[str] | None = None,
+    err: IO[str] | None = None,
+) -> None:
+    """Run ``command`` once for every rank, with the variables that torchrun would set.
+
+    Rank 0's output passes as it is; that of the others is marked with the rank. Whatever ends the run (a failure, the
+    timeout, Ctrl-C), no process of it stays.
+
+    Args:
+        lab: The lab.
+        command: Program and arguments.
+        environment: Further variables.
+        timeout_s: After so many seconds all are stopped.
+        out: Where standard output goes (default: this process's).
+        err: Where standard error goes.
+
+    Raises:
+        CheckError: If a rank failed or the time ran out.
+    """
+    ranks = range(lab.blueprint.topology.num_ranks)
+    nodes = lab.blueprint.rank_nodes
+    processes: list[subprocess.Popen[str]] = []
+    readers: list[threading.Thread] = []
+    lock = threading.Lock()
+    try:
+        for rank in ranks:
+            process = subprocess.Popen(
+                ["ip", "netns", "exec", lab.namespace(nodes[rank]), *command],
+                env={**os.environ, **_variables(lab, rank), **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+            processes.append(process)
+            for stream, sink in ((process.stdout, out or sys.stdout), (process.stderr, err or sys.stderr)):
+                if stream is not None:
+                    reader = threading.Thread(target=_copy, args=(stream, sink, rank, lock), daemon=True)
+                    reader.start()
+                    readers.append(reader)
+        failed = _watch(processes, timeout_s)
+    finally:
+        _stop(processes)
+        for reader in readers:
+            reader.join(timeout=1.0)
+    if failed is not None:
+        raise CheckError(failed)
+
+
+def _variables(lab: Lab, rank: int) -> dict[str, str]:
+    nodes = lab.blueprint.rank_nodes
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(nodes)),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": str(rank),
+        "MASTER_ADDR": lab.blueprint.identity[nodes[0]],
+        "MASTER_PORT": str(_PORT),
+        "GLOO_SOCKET_IFNAME": IDENTITY,
+        "NCCL_SOCKET_IFNAME": IDENTITY,
+        "COPPICE_TOPOLOGY": str(lab.topology_file),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    }
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _copy(stream: IO[str], sink: IO[str], rank: int, lock: threading.Lock) -> None:
+    mark = f"[{rank}] " if rank else ""
+    with stream:
+        for line in stream:
+            with lock:
+                sink.write(mark + line)
+                sink.flush()
+
+
+def _watch(processes: Sequence[subprocess.Popen[str]], timeout_s: float | None) -> str | None:
+    """Wait for all; what failed, in words."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    first: str | None = None
+    while True:
+        codes = [process.poll() for process in processes]
+        now = time.monotonic()
+        if first is None:
+            bad = [rank for rank, code in enumerate(codes) if code]
+            if bad:
+                first = (
+                    f"expected every rank to exit with 0, found rank {bad[0]} with {_code(codes[bad[0]])}."
+                )
+                grace = now + _GRACE_S
+                deadline = grace if deadline is None else min(deadline, grace)
+        if None not in codes:
+            return first
+        if deadline is not None and now > deadline:
+            running = [str(rank) for rank, code in enumerate(codes) if code is None]
+            return first or f"ranks {', '.join(running)} still ran after {timeout_s:g} s: they were stopped."
+        time.sleep(_POLL_S)
+
+
+def _code(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return str(code)
+
+
+def _stop(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Ask what still runs to stop, then make it."""
+    for how, patience in ((signal.SIGTERM, _LAST_WORDS_S), (signal.SIGKILL, _LAST_WORDS_S)):
+        running = [process for process in processes if process.poll() is None]
+        for process in running:
+            try:
+                os.killpg(process.pid, how)
+            except ProcessLookupError:
+                continue
+        deadline = time.monotonic() + patience
+        for process in running:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                continue
+
+
+def launch_mpi(
+    lab: Lab,
+    library: str,
+    command: Sequence[str],
+    *,
+    launcher: str | None = None,
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+) -> None:
+    """Run ``command`` under ``mpirun`` (Open MPI 5) or ``mpiexec`` (MPICH) with one process per rank, over TCP.
+
+    Every node takes the host name ``r<rank>`` in its own namespace, and an agent takes the place of ssh.
+
+    Args:
+        lab: The lab.
+        library: ``open-mpi`` or ``mpich``.
+        command: Program and arguments.
+        launcher: Path of the launcher (default: the one of PATH).
+        options: Further options of the launcher.
+        environment: Further variables, for the launcher and, where the launcher hands them on, the ranks.
+        timeout_s: After so many seconds all are stopped.
+
+    Raises:
+        InputError: If the library is not one of the two.
+        CheckError: If the launcher failed or the time ran out.
+    """
+    agent, first = _write_agent(lab), lab.namespace(lab.blueprint.rank_nodes[0])
+    hosts = [f"r{rank}" for rank in range(lab.blueprint.topology.num_ranks)]
+    variables = {
+        key: value
+        for key, value in _variables(lab, 0).items()
+        if key in ("COPPICE_TOPOLOGY", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME")
+    } | dict(environment or {})
+    if library == "open-mpi":
+        start = [
+            *(launcher or "mpirun", "--allow-run-as-root", "-n", str(len(hosts))),
+            *("--host", ",".join(f"{host}:1" for host in hosts), "--bind-to", "none"),
+            *("--prtemca", "plm_ssh_agent", str(agent), "--prtemca", "oob_tcp_if_include", IDENTITY),
+            *("--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", IDENTITY),
+            *("--mca", "mpi_yield_when_idle", "1"),
+            *(word for key in variables for word in ("-x", key)),
+        ]
+    elif library == "mpich":
+        start = [
+            *(launcher or "mpiexec", "-n", str(len(hosts)), "-hosts", ",".join(hosts)),
+            *("-launcher", "ssh", "-launcher-exec", str(agent), "-iface", IDENTITY),
+        ]
+        variables |= {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": IDENTITY}
+    else:
+        msg = f"expected the library open-mpi or mpich, found {library!r}: choose one of them."
+        raise InputError(msg)
+    process = subprocess.Popen(
+        ["ip", "netns", "exec", first, str(agent), "r0", shlex.join([*start, *options, *command])],
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        msg = f"`{library}` still ran after {timeout_s:g} s: it was stopped."
+        raise CheckError(msg) from None
+    finally:
+        _stop([process])
+        _clear(lab)
+    if process.returncode:
+        msg = f"expected the launcher of {library} to exit with 0, found {_code(process.returncode)}."
+        raise CheckError(msg)
+
+
+def _write_agent(lab: Lab) -> Path:
+    """The stand-in for ssh: the command on the named host, which sees its own host name and /etc/hosts."""
+    blueprint = lab.blueprint
+    lines = ["127.0.0.1 localhost"]
+    cases = []
+    for rank, node in enumerate(blueprint.rank_nodes):
+        lines.append(f"{blueprint.identity[node]} r{rank}")
+        cases.append(f"  r{rank}) space={lab.namespace(node)} ;;")
+    hosts = lab.directory / "hosts"
+    hosts.write_text("\n".join(lines) + "\n")
+    agent = lab.directory / "agent"
+    agent.write_text(
+        "\n".join(
+            [
+                "#!/bin/sh",
+                "# HOST COMMAND...: runs the command in the namespace of the host, as ssh would on the machine.",
+                'while [ "${1#-}" != "$1" ]; do shift; done',
+                "host=$1; shift",
+                "case $host in",
+                *cases,
+                '  *) echo "no host $host in this lab" >&2; exit 1 ;;',
+                "esac",
+                (
+                    "exec ip netns exec $space unshare --uts --mount sh -c "
+                    f'\'mount --bind {shlex.quote(str(hosts))} /etc/hosts && hostname "$0" && exec sh -c "$1"\' '
+                    '"$host" "$*"'
+                ),
+                "",
+            ]
+        )
+    )
+    agent.chmod(0o755)
+    return agent
+
+
+def _clear(lab: Lab) -> None:
+    """Stop what a launcher that was stopped left behind in the lab (its daemons detach themselves)."""
+    for node in lab.blueprint.rank_nodes:
+        found = subprocess.run(
+            ["ip", "netns", "pids", lab.namespace(node)], capture_output=True, text=True, check=False
+        )
+        for pid in found.stdout.split():
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                continue

@@ -1,0 +1,266 @@
+"""Building a lab, finding it again and taking it down: `ip` and `tc` on namespaces that bear the lab's name.
+
+Everything that a lab is lies inside its own namespaces (cables are created with both ends in them), so the network of
+the machine is never touched, and deleting the namespaces deletes the lab. A lab is found by the names of its
+namespaces, also when whoever built it was killed half-way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import msgspec
+
+from coppice.errors import InputError
+from coppice.run.lab.blueprint import Blueprint, draw
+from coppice.topology.operations import scale as scaled
+from coppice.topology.sources import resolve
+from coppice.topology.writer import write_topology
+
+__all__ = ["IDENTITY", "STATE", "Lab", "build", "find", "namespace", "remove", "remove_all"]
+
+STATE = Path("/run/coppice-lab")
+IDENTITY = "id0"
+"""Interface that bears the identity address of a node."""
+
+_NAME = re.compile(r"[a-z0-9]{1,16}")
+_MTU = 9000  # with 1500, headers take 4.4% of every link
+_BURST_BYTES = (
+    80_000  # above the 64 KiB that the kernel hands down at once; below, it cuts them up in software
+)
+_QUEUE_MS = 20
+_SYSCTLS = (
+    "net.ipv4.ip_forward=1",
+    "net.ipv4.conf.all.rp_filter=0",
+    "net.ipv4.conf.default.rp_filter=0",
+    "net.ipv4.tcp_congestion_control=reno",
+    "net.ipv4.tcp_slow_start_after_idle=0",
+)
+
+
+class _Record(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What is written down about a lab that stands."""
+
+    scale: str
+    topology: str
+
+
+class Lab:
+    """A lab that stands.
+
+    Attributes:
+        name: Its name.
+        blueprint: What was built.
+        directory: Files of this lab: ``topology.json`` (at the rates of the lab) and what launchers need.
+    """
+
+    def __init__(self, name: str, blueprint: Blueprint) -> None:
+        self.name = name
+        self.blueprint = blueprint
+        self.directory = STATE / name
+
+    @property
+    def topology_file(self) -> Path:
+        """The topology at the rates of the lab: what programs in it plan for."""
+        return self.directory / "topology.json"
+
+    def namespace(self, node: int) -> str:
+        """Namespace of a node."""
+        return namespace(self.name, node)
+
+
+def namespace(name: str, node: int) -> str:
+    """Namespace of ``node`` in the lab ``name``."""
+    return f"coppice-{name}-{node}"
+
+
+def build(name: str, blueprint: Blueprint) -> Lab:
+    """Build a lab; whatever goes wrong or interrupts, nothing of it stays.
+
+    Raises:
+        InputError: If the name is taken or is not one, the rights are missing, or the kernel refuses something.
+    """
+    _check_name(name)
+    _check_rights()
+    if _standing(name):
+        msg = f"a lab named {name!r} stands already: take it down with `coppice lab down --name {name}`."
+        raise InputError(msg)
+    lab = Lab(name, blueprint)
+    try:
+        _write_files(lab)
+        _raise(lab)
+    except BaseException:
+        remove(name)
+        raise
+    return lab
+
+
+def find(name: str) -> Lab:
+    """The lab that stands under this name.
+
+    Raises:
+        InputError: If there is none, or only part of one.
+    """
+    _check_name(name)
+    standing = _standing(name)
+    if not standing:
+        others = sorted({match[1] for each in _all_namespaces() if (match := _OURS.fullmatch(each))})
+        hint = f"; these stand: {', '.join(others)}" if others else ""
+        msg = f"no lab named {name!r} stands{hint}: build one with `coppice lab up TOPOLOGY`."
+        raise InputError(msg)
+    directory = STATE / name
+    try:
+        record = msgspec.json.decode((directory / "lab.json").read_bytes(), type=_Record)
+        blueprint = draw(resolve(str(directory / record.topology)), Fraction(record.scale))
+    except (OSError, msgspec.MsgspecError, ValueError) as error:
+        msg = f"the lab {name!r} was not built to its end ({error}): take it down with `coppice lab down`."
+        raise InputError(msg) from None
+    if len(standing) != blueprint.topology.num_nodes:
+        msg = (
+            f"expected {blueprint.topology.num_nodes} namespaces of the lab {name!r}, found {len(standing)}: "
+            "take it down with `coppice lab down`."
+        )
+        raise InputError(msg)
+    return Lab(name, blueprint)
+
+
+def remove(name: str) -> int:
+    """Take the lab ``name`` down, with every process in it; how many namespaces went.
+
+    Raises:
+        InputError: If the name is not one or the rights are missing.
+    """
+    _check_name(name)
+    _check_rights()
+    standing = _standing(name)
+    for each in standing:
+        _kill_inside(each)
+    if standing:
+        _batch(["ip", "-batch", "-"], [f"netns del {each}" for each in standing])
+    shutil.rmtree(STATE / name, ignore_errors=True)
+    return len(standing)
+
+
+def remove_all() -> list[str]:
+    """Take every lab down; their names."""
+    _check_rights()
+    names = {match[1] for each in _all_namespaces() if (match := _OURS.fullmatch(each))}
+    if STATE.is_dir():
+        names.update(each.name for each in STATE.iterdir() if _NAME.fullmatch(each.name))
+    for name in sorted(names):
+        remove(name)
+    return sorted(names)
+
+
+_OURS = re.compile(r"coppice-([a-z0-9]{1,16})-[0-9]+")
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        msg = f"expected a lab's name of 1 to 16 small letters and digits, found {name!r}: choose another --name."
+        raise InputError(msg)
+
+
+def _check_rights() -> None:
+    if not sys.platform.startswith("linux"):
+        msg = f"a lab needs Linux's network namespaces, found {sys.platform}: run it in a Linux machine."
+        raise InputError(msg)
+    if os.geteuid() != 0:
+        msg = "building and entering network namespaces needs root, found another user: run it with sudo."
+        raise InputError(msg)
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            msg = f"a lab needs the command {tool}, which is not on PATH: install iproute2."
+            raise InputError(msg)
+
+
+def _all_namespaces() -> list[str]:
+    place = Path("/run/netns")
+    return sorted(each.name for each in place.iterdir()) if place.is_dir() else []
+
+
+def _standing(name: str) -> list[str]:
+    return [each for each in _all_namespaces() if (match := _OURS.fullmatch(each)) and match[1] == name]
+
+
+def _write_files(lab: Lab) -> None:
+    lab.directory.mkdir(parents=True, exist_ok=True)
+    blueprint = lab.blueprint
+    write_topology(blueprint.topology, lab.directory / "true.json")
+    write_topology(scaled(blueprint.topology, blueprint.scale), lab.topology_file)
+    record = _Record(scale=str(blueprint.scale), topology="true.json")
+    (lab.directory / "lab.json").write_bytes(msgspec.json.encode(record))
+
+
+def _raise(lab: Lab) -> None:
+    """Namespaces, cables between them, then in each its limits, addresses and routes."""
+    blueprint = lab.blueprint
+    nodes = range(blueprint.topology.num_nodes)
+    lines = [f"netns add {lab.namespace(node)}" for node in nodes]
+    for cable in blueprint.cables:
+        near, far = cable.end(cable.near)[0], cable.end(cable.far)[0]
+        lines.append(
+            f"link add name {near} netns {lab.namespace(cable.near)} type veth "
+            f"peer name {far} netns {lab.namespace(cable.far)}"
+        )
+    _batch(["ip", "-batch", "-"], lines)
+    routes: dict[int, list[str]] = {node: [] for node in nodes}
+    for route in blueprint.routes:
+        source = blueprint.identity[route.node]
+        routes[route.node].append(
+            f"route add {route.to}/32 via {route.via} dev {route.interface} src {source}"
+        )
+    ends: dict[int, list[tuple[str, str, str, int]]] = {node: [] for node in nodes}
+    for cable in blueprint.cables:
+        for node in (cable.near, cable.far):
+            ends[node].append(cable.end(node))
+    for node in nodes:
+        inside = lab.namespace(node)
+        _run(["ip", "netns", "exec", inside, "sysctl", "-q", "-w", *_SYSCTLS])
+        lines = [
+            "link set lo up",
+            f"link add {IDENTITY} type veth peer name id1",
+            "link set id1 up",
+            f"link set {IDENTITY} up",
+            f"addr add {blueprint.identity[node]}/32 dev {IDENTITY}",
+        ]
+        limits = []
+        for interface, address, _, bits in ends[node]:
+            lines += [f"link set {interface} mtu {_MTU} up", f"addr add {address}/31 dev {interface}"]
+            if bits:
+                limits.append(
+                    f"qdisc add dev {interface} root tbf rate {bits}bit burst {_BURST_BYTES} latency {_QUEUE_MS}ms"
+                )
+        _batch(["ip", "-n", inside, "-batch", "-"], lines + routes[node])
+        if limits:
+            _batch(["tc", "-n", inside, "-batch", "-"], limits)
+
+
+def _batch(command: list[str], lines: list[str]) -> None:
+    _run(command, text="".join(f"{line}\n" for line in lines))
+
+
+def _run(command: list[str], *, text: str = "") -> None:
+    # A session of its own: Ctrl-C must not stop it half-way, since what it leaves is found by name and removed.
+    done = subprocess.run(
+        command, input=text, capture_output=True, text=True, check=False, start_new_session=True
+    )
+    if done.returncode:
+        complaint = " ".join((done.stderr or done.stdout).split())[:300]
+        msg = f"`{' '.join(command[:4])}` failed: {complaint}: a lab needs veth and tbf in this kernel."
+        raise InputError(msg)
+
+
+def _kill_inside(inside: str) -> None:
+    found = subprocess.run(["ip", "netns", "pids", inside], capture_output=True, text=True, check=False)
+    for pid in found.stdout.split():
+        try:
+            os.kill(int(pid), 9)
+        except ProcessLookupError:
+            continue

@@ -1,0 +1,191 @@
+"""A lab that stands: its links carry their rates, programs run in it, and nothing of it stays.
+
+Needs root and a kernel with network namespaces, veth and tbf.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from coppice.errors import CheckError, InputError
+from coppice.run.lab.blueprint import draw
+from coppice.run.lab.check import check_links
+from coppice.run.lab.inside import link_bytes
+from coppice.run.lab.launch import launch_ranks
+from coppice.run.lab.namespaces import STATE, Lab, build, find, remove
+from coppice.topology.presets import preset
+
+NAME = f"t{os.getpid() % 10**6}"
+
+
+def can_build() -> str | None:
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        return "a lab needs Linux and root"
+    try:
+        build(NAME, draw(preset("ring", gpus=2, gb_per_s=1), Fraction(1, 100)))
+    except (InputError, OSError) as error:
+        return f"this kernel builds no lab: {error}"
+    remove(NAME)
+    return None
+
+
+reason = can_build()
+pytestmark = pytest.mark.skipif(reason is not None, reason=str(reason))
+
+
+def namespaces() -> list[str]:
+    return [each.name for each in Path("/run/netns").iterdir() if each.name.startswith(f"coppice-{NAME}-")]
+
+
+@pytest.fixture
+def ring() -> Iterator[Lab]:
+    lab = build(NAME, draw(preset("ring", gpus=3, gb_per_s=5), Fraction(1, 1000)))
+    yield lab
+    remove(NAME)
+    assert not namespaces()
+    assert not (STATE / NAME).exists()
+
+
+def test_links_carry_their_rates(ring: Lab) -> None:
+    before = link_bytes(ring)
+    found = check_links(ring)
+    assert len(found) == 6
+    for each in found:
+        # A busy machine may be slower than the links; no stream can be faster than its link for long.
+        assert 0.3 < each.measured_bits_per_s / each.bits_per_s < 1.25
+    after = link_bytes(ring)
+    assert set(after) == {(a, b) for a in range(3) for b in range(3) if a != b}
+    assert all(after[pair] > before[pair] + 500_000 for pair in after)
+
+
+def test_ranks_see_themselves_and_only_the_lab(ring: Lab) -> None:
+    out = io.StringIO()
+    script = (
+        "echo $RANK of $WORLD_SIZE $MASTER_ADDR $COPPICE_TOPOLOGY; ls /sys/class/net | tr '\\n' ' '; echo"
+    )
+    launch_ranks(ring, ["sh", "-c", script], out=out, timeout_s=30)
+    lines = out.getvalue().splitlines()
+    assert f"0 of 3 {ring.blueprint.identity[0]} {ring.topology_file}" in lines
+    assert any(line.startswith("[2] 2 of 3 ") for line in lines)
+    assert "id0 id1 lo to1 to2 " in lines
+
+
+def test_a_failing_rank_is_named_and_the_others_stop(ring: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coppice.run.lab.launch._GRACE_S", 0.5)
+    script = "if [ $RANK = 1 ]; then exit 3; fi; exec sleep 60"
+    with pytest.raises(CheckError, match="rank 1 with 3"):
+        launch_ranks(ring, ["sh", "-c", script])
+    assert not running(ring)
+
+
+def test_the_time_runs_out(ring: Lab) -> None:
+    with pytest.raises(CheckError, match=r"ranks 0, 1, 2 still ran after 0.5 s"):
+        launch_ranks(ring, ["sleep", "60"], timeout_s=0.5)
+    assert not running(ring)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_runs_on_after_the_command_ends(ring: Lab, how: signal.Signals) -> None:
+    command = [sys.executable, "-m", "coppice", "lab", "run", "--name", NAME, "--", "sleep", "60"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    wait_until(lambda: len(running(ring)) >= 3)
+    process.send_signal(how)
+    process.communicate(timeout=20)
+    wait_until(lambda: not running(ring))
+
+
+def test_an_interrupted_build_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    lab = draw(preset("ring", gpus=3, gb_per_s=5), Fraction(1, 1000))
+    monkeypatch.setattr("coppice.run.lab.namespaces.write_topology", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        build(NAME, lab)
+    monkeypatch.undo()
+    calls = 0
+    real = subprocess.run
+
+    def second_fails(*arguments: object, **keywords: object) -> object:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise KeyboardInterrupt
+        return real(*arguments, **keywords)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("coppice.run.lab.namespaces.subprocess.run", second_fails)
+    with pytest.raises(KeyboardInterrupt):
+        build(NAME, lab)
+    assert calls > 2
+    assert not namespaces()
+    assert not (STATE / NAME).exists()
+
+
+def test_a_lab_whose_builder_was_killed_is_refused_and_removed() -> None:
+    build(NAME, draw(preset("ring", gpus=3, gb_per_s=5), Fraction(1, 1000)))
+    subprocess.run(["ip", "netns", "del", f"coppice-{NAME}-1"], check=True)
+    with pytest.raises(InputError, match=r"expected 3 namespaces .* found 2"):
+        find(NAME)
+    with pytest.raises(InputError, match="stands already"):
+        build(NAME, draw(preset("ring", gpus=3, gb_per_s=5), Fraction(1, 1000)))
+    assert remove(NAME) == 2
+    with pytest.raises(InputError, match="no lab named"):
+        find(NAME)
+
+
+def test_the_machine_itself_is_left_alone(ring: Lab) -> None:
+    shown = subprocess.run(["ip", "-o", "addr"], capture_output=True, text=True, check=True).stdout
+    assert ring.blueprint.identity[0] not in shown
+    assert "to1" not in shown
+
+
+def test_commands() -> None:
+    def coppice(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "coppice", "lab", *arguments], capture_output=True, text=True, check=False
+        )
+
+    try:
+        refused = coppice("up", "dgx-a100", "--boxes", "2", "--scale", "1e-2", "--name", NAME)
+        assert refused.returncode == 2
+        assert "Gbit/s at all ranks together" in refused.stderr
+        assert not namespaces()
+        made = coppice(
+            "up", "ring", "--set", "gpus=2", "--set", "gb_per_s=5", "--scale", "1/1000", "--name", NAME
+        )
+        assert made.returncode == 0, made.stderr
+        assert "1 cables, 40 to 40 Mbit/s" in made.stdout
+        ran = coppice("run", "--name", NAME, "--", "sh", "-c", "exit $RANK")
+        assert ran.returncode == 1
+        assert "rank 1 with 1" in ran.stderr
+        assert "gpu0 -> gpu1" in coppice("bytes", "--name", NAME).stdout
+    finally:
+        gone = coppice("down", "--name", NAME)
+    assert "removed 2 namespaces" in gone.stdout
+
+
+def running(lab: Lab) -> list[str]:
+    found: list[str] = []
+    for node in lab.blueprint.rank_nodes:
+        shown = subprocess.run(
+            ["ip", "netns", "pids", lab.namespace(node)], capture_output=True, text=True, check=True
+        )
+        found += shown.stdout.split()
+    return found
+
+
+def wait_until(condition: object) -> None:
+    deadline = time.monotonic() + 15
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
