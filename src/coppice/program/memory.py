@@ -9,20 +9,45 @@ the data.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.program.program import Buffer, Program
+from coppice.program.program import Buffer
 
-__all__ = ["NOTHING", "Memory", "buffer_sizes", "memory_of"]
+__all__ = ["NOTHING", "Layout", "Memory", "buffer_sizes", "memory_of"]
 
 NOTHING = 0
 """The value of memory that nothing was written to."""
 
 _IN_BLOCKS = (Collective.ALL_GATHER, Collective.GATHER)
 _OUT_BLOCKS = (Collective.REDUCE_SCATTER, Collective.SCATTER)
+
+
+class Layout(Protocol):
+    """What decides on addresses and values: the attributes of these names of a program."""
+
+    @property
+    def collective(self) -> Collective:
+        """What is implemented."""
+
+    @property
+    def num_ranks(self) -> int:
+        """R."""
+
+    @property
+    def num_chunks(self) -> int:
+        """C."""
+
+    @property
+    def root(self) -> int:
+        """Root rank, or -1."""
+
+    @property
+    def scratch_chunks(self) -> NDArray[Any]:
+        """Slots of each rank's scratch memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +103,7 @@ def buffer_sizes(collective: Collective, ranks: int, chunks: int, root: int) -> 
     return np.array(sizes, dtype=np.int64)
 
 
-def memory_of(program: Program, *, in_place: bool) -> Memory:
+def memory_of(program: Layout, *, in_place: bool) -> Memory:
     """Addresses and values for one way to run a program whose scalars are sound."""
     ranks, chunks, collective = program.num_ranks, program.num_chunks, program.collective
     size = np.zeros((3, ranks), dtype=np.int64)
@@ -120,7 +145,7 @@ def memory_of(program: Program, *, in_place: bool) -> Memory:
     return Memory(base, size, int(ends[-1]), start, end)
 
 
-def _start_values(program: Program, rank: int) -> tuple[int, ...]:
+def _start_values(program: Layout, rank: int) -> tuple[int, ...]:
     """Values of the input of a rank."""
     ranks, chunks = program.num_ranks, program.num_chunks
     match program.collective:
@@ -136,7 +161,7 @@ def _start_values(program: Program, rank: int) -> tuple[int, ...]:
     return tuple(chunk << ranks | 1 << rank for chunk in range(first, first + length))
 
 
-def _end_values(program: Program, rank: int) -> tuple[int, ...]:
+def _end_values(program: Layout, rank: int) -> tuple[int, ...]:
     """Values that the output of a rank must hold."""
     ranks, chunks, root = program.num_ranks, program.num_chunks, program.root
     block = chunks // ranks

@@ -1,0 +1,259 @@
+"""A JSON file whose values know where they stand: by path, and by line where something is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from coppice.errors import InputError
+
+__all__ = [
+    "MOST_BYTES",
+    "JsonText",
+    "Value",
+    "is_mscclpp",
+    "line_of",
+    "parse_document",
+    "path_text",
+    "read_bytes",
+]
+
+MOST_BYTES = 256 * 1024**2
+"""Largest file that is read."""
+
+_BLANK = re.compile(r"[ \t\n\r]*")
+_PathPart = str | int
+
+
+@dataclass(frozen=True)
+class JsonText:
+    """A JSON file.
+
+    Attributes:
+        file: Its name, for messages.
+        text: Its text.
+        tree: Its values.
+    """
+
+    file: str
+    text: str
+    tree: Any
+
+    @property
+    def top(self) -> Value:
+        """The outermost value."""
+        return Value(self, (), self.tree)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A value of the file, asked for what it should be.
+
+    Attributes:
+        document: The file.
+        path: Keys and indices that lead to it.
+        data: The value.
+    """
+
+    document: JsonText
+    path: tuple[_PathPart, ...]
+    data: Any
+
+    def refuse(self, expected: str) -> NoReturn:
+        """Refuse the file for this value.
+
+        Args:
+            expected: What was expected.
+
+        Raises:
+            InputError: Always; with line and path.
+        """
+        place = f"{self.document.file}:{line_of(self.document.text, self.path)} {path_text(self.path)}"
+        msg = f"{place}: expected {expected}, found {_shown(self.data)}."
+        raise InputError(msg)
+
+    def __getitem__(self, key: str) -> Value:
+        """The value of a key that must be there."""
+        if key not in self.mapping():
+            place = f"{self.document.file}:{line_of(self.document.text, self.path)} {path_text(self.path)}"
+            msg = f"{place}: expected the key {key!r}, which is missing: add it."
+            raise InputError(msg)
+        return Value(self.document, (*self.path, key), self.data[key])
+
+    def has(self, key: str) -> bool:
+        """Whether there is such a key."""
+        return key in self.mapping()
+
+    def mapping(self) -> dict[str, Any]:
+        """The value as an object."""
+        if not isinstance(self.data, dict):
+            self.refuse("an object {..}")
+        return self.data
+
+    def items(self) -> Iterator[Value]:
+        """The values of a list."""
+        if not isinstance(self.data, list):
+            self.refuse("a list [..]")
+        for number, each in enumerate(self.data):
+            yield Value(self.document, (*self.path, number), each)
+
+    def integer(self, least: int = 0, below: int | None = None) -> int:
+        """The value as an integer, ``least`` or more and smaller than ``below``."""
+        data = self.data
+        if (
+            not isinstance(data, int)
+            or isinstance(data, bool)
+            or data < least
+            or (below is not None and data >= below)
+        ):
+            self.refuse(
+                f"an integer of {least} or more"
+                if below is None
+                else f"an integer from {least} to {below - 1}"
+            )
+        return data
+
+    def string(self, *choices: str) -> str:
+        """The value as text, one of ``choices`` if any are given."""
+        if not isinstance(self.data, str) or (choices and self.data not in choices):
+            self.refuse(f"one of {', '.join(choices)}" if choices else "text")
+        return self.data
+
+    def flag(self) -> bool:
+        """The value as true or false."""
+        if not isinstance(self.data, bool):
+            self.refuse("true or false")
+        return self.data
+
+
+def read_bytes(path: str | os.PathLike[str]) -> tuple[bytes, str]:
+    """Bytes of a file (or of standard input, ``-``), and its name for messages.
+
+    Raises:
+        InputError: If it cannot be read, or is too large.
+    """
+    name = os.fspath(path)
+    try:
+        if name == "-":
+            data, name = sys.stdin.buffer.read(MOST_BYTES + 1), "standard input"
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        msg = f"{name} cannot be read ({error.strerror}): check the name and its permissions."
+        raise InputError(msg) from None
+    if len(data) > MOST_BYTES:
+        msg = f"{name} has more than {MOST_BYTES // 1024**2} MiB: no execution plan is that large."
+        raise InputError(msg)
+    return data, name
+
+
+def parse_document(data: bytes, *, file: str) -> JsonText:
+    """Read a JSON text.
+
+    Args:
+        data: The text, in UTF-8.
+        file: Name for messages.
+
+    Raises:
+        InputError: If it is not JSON (with line and column), or has a key twice.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        msg = f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8."
+        raise InputError(msg) from None
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            msg = f"{file} has the key {twice!r} twice in one object: keep one."
+            raise InputError(msg)
+        return made
+
+    try:
+        tree = json.loads(text, object_pairs_hook=mapping)
+    except json.JSONDecodeError as error:
+        msg = (
+            f"{file}:{error.lineno}:{error.colno} is not JSON ({error.msg}): mend it, or write the file again if it "
+            "was cut short."
+        )
+        raise InputError(msg) from None
+    except (RecursionError, ValueError):
+        msg = f"{file} is nested, or has numbers, beyond reason: it is no execution plan."
+        raise InputError(msg) from None
+    return JsonText(file, text, tree)
+
+
+def is_mscclpp(data: bytes) -> bool:
+    """Whether a file is an execution plan of MSCCL++, rather than another JSON file.
+
+    >>> is_mscclpp(b'{"name": "x", "collective": "allreduce", "gpus": []}')
+    True
+    >>> is_mscclpp(b'{"format": "coppice-plan", "version": 1}')
+    False
+    """
+    if not data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        return False
+    try:
+        tree = json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(tree, dict) and "gpus" in tree and "format" not in tree
+
+
+def path_text(path: tuple[_PathPart, ...]) -> str:
+    """A path as text.
+
+    >>> path_text(("gpus", 0, "id"))
+    '$.gpus[0].id'
+    """
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+
+
+def line_of(text: str, path: tuple[_PathPart, ...]) -> int:
+    """Line of a JSON text on which the value at a path begins.
+
+    >>> line_of(chr(10).join(['{"a": [1,', "2]}"]), ("a", 1))
+    2
+    """
+    decoder = json.JSONDecoder()
+
+    def skip(place: int) -> int:
+        found = _BLANK.match(text, place)
+        return found.end() if found else place
+
+    place = skip(1 if text.startswith("\ufeff") else 0)
+    for part in path:
+        wanted = part if isinstance(part, int) else -1
+        place = skip(place + 1)
+        number = 0
+        while True:
+            if isinstance(part, int):
+                here = number == wanted
+            else:
+                key, place = decoder.raw_decode(text, place)
+                place = skip(skip(place) + 1)
+                here = key == part
+            if here:
+                break
+            _, place = decoder.raw_decode(text, place)
+            place = skip(skip(place) + 1)
+            number += 1
+    return text.count("\n", 0, place) + 1
+
+
+def _shown(data: Any) -> str:
+    if isinstance(data, (dict, list)):
+        kind = "an object" if isinstance(data, dict) else "a list"
+        return f"{kind} of {len(data)}"
+    text = json.dumps(data)
+    return text if len(text) <= 40 else f"{text[:37]}..."
