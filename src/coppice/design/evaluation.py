@@ -1,0 +1,184 @@
+"""A graph put to the test: its schedule verified, simulated, and measured by what any schedule could reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from coppice.bounds.concurrent_flow import concurrent_flow
+from coppice.bounds.optimum import bound
+from coppice.bounds.result import Bound, Problem
+from coppice.collectives import Collective
+from coppice.design.bfb import moore_steps
+from coppice.design.families.family import optimum
+from coppice.design.graph import Graph
+from coppice.design.schedules import Designed, breadth_first_schedule
+from coppice.errors import InputError
+from coppice.planners.all_to_all import plan_all_to_all
+from coppice.planners.forest import plan_forest
+from coppice.schedule.forest import Forest
+from coppice.schedule.plan import Plan
+from coppice.schedule.report import Report
+from coppice.schedule.schedule import Schedule
+from coppice.schedule.verify import verify
+from coppice.simulation.scenario import Scenario
+from coppice.topology.model import Topology
+
+__all__ = ["COLLECTIVES", "Evaluation", "evaluate"]
+
+COLLECTIVES = (
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.ALL_REDUCE,
+    Collective.ALL_TO_ALL,
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Evaluation:
+    """What a graph and its schedule reach.
+
+    Attributes:
+        graph: The network.
+        designed: The schedule by steps and its loads; None for all-to-all, which is routed by a flow.
+        plan: The schedule as a plan, with the bound beside it.
+        report: What the verifier says.
+        times_us: Simulated time by size in bytes.
+        forest_times_us: The same for the trees of the forest planner; empty where they were not asked for.
+    """
+
+    graph: Graph
+    designed: Designed | None
+    plan: Plan
+    report: Report
+    times_us: dict[int, float]
+    forest_times_us: dict[int, float]
+
+    @property
+    def bound(self) -> Bound:
+        """What no schedule on this graph beats."""
+        if self.plan.bound is None:
+            msg = "an evaluation has a bound, found none: make it with `evaluate`."
+            raise InputError(msg)
+        return self.plan.bound
+
+    @property
+    def share_of_optimum(self) -> Fraction:
+        """Rate of the schedule over that of the bound, if every step waits for the slowest link before it."""
+        return self.bound.inv_rate / self.plan.inv_rate if self.plan.inv_rate else Fraction(1)
+
+    def record(self) -> dict[str, Any]:
+        """The figures as JSON values: fractions are strings, nodes are names."""
+        graph, designed, found = self.graph, self.designed, self.bound
+        return {
+            "recipe": graph.name,
+            "ranks": graph.num_nodes,
+            "degree": graph.degree,
+            "links": graph.num_links,
+            "bidirectional": graph.bidirectional,
+            "collective": self.plan.problem.collective.value,
+            "steps": None if designed is None else designed.steps,
+            "moore_steps": moore_steps(graph.num_nodes, graph.degree),
+            "step_loads": None if designed is None else [str(load) for load in designed.step_loads],
+            "t_b": None if designed is None else str(designed.bandwidth_time),
+            "t_b_least": str(optimum(graph.num_nodes)),
+            "pieces": None if designed is None else designed.pieces,
+            "loss_by_pieces": None if designed is None else str(designed.loss),
+            "inv_rate": str(self.plan.inv_rate),
+            "bound_inv_rate": str(found.inv_rate),
+            "bound_cut": [self.plan.topology.node_ids[node] for node in found.cut],
+            "share_of_optimum": float(self.share_of_optimum),
+            "verified": self.report.ok,
+            "failures": list(self.report.failures),
+            "checked": self.report.checked,
+            "simulated_us": {str(size): time for size, time in self.times_us.items()},
+            "forest_simulated_us": {str(size): time for size, time in self.forest_times_us.items()},
+        }
+
+
+def evaluate(
+    graph: Graph,
+    topology: Topology,
+    collective: Collective = Collective.ALL_GATHER,
+    *,
+    pieces: int | None = None,
+    sizes: Sequence[int] = (),
+    with_forest: bool = False,
+    on_stage: Callable[[str], None] | None = None,
+) -> Evaluation:
+    """Schedule a collective on a graph, verify and simulate it, and find what it is measured by.
+
+    Args:
+        graph: Any strongly connected graph.
+        topology: What ``graph.to_topology(..)`` returned.
+        collective: All-gather, reduce-scatter, all-reduce (breadth-first broadcast) or all-to-all (concurrent flow).
+        pieces: Pieces of every shard; None takes as many as the least loads need.
+        sizes: Message sizes M in bytes to simulate.
+        with_forest: Plan trees on the same graph as well, and simulate them.
+        on_stage: Told in words what begins.
+
+    Raises:
+        UnreachableError: If some node cannot reach another one.
+        InputError: For another collective, or too many transfers.
+
+    Examples:
+        >>> from coppice.design.recipe import parse
+        >>> graph = parse("hypercube(3)").build()
+        >>> found = evaluate(graph, graph.to_topology(gb_per_s=25), sizes=[2**20])
+        >>> found.report.ok, str(found.share_of_optimum), found.times_us[2**20] > 2**20 * 7 / 8 / 75e3
+        (True, '1', True)
+    """
+    if collective not in COLLECTIVES:
+        msg = f"expected one of {', '.join(COLLECTIVES)} for a direct-connect graph, found {collective}."
+        raise InputError(msg)
+    tell = on_stage or (lambda _: None)
+    problem = Problem(topology=topology, collective=collective)
+    designed: Designed | None = None
+    body: Schedule
+    if collective is Collective.ALL_TO_ALL:
+        tell("routing the flow")
+        flow = concurrent_flow(problem)
+        body, inv_rate = plan_all_to_all(problem, bound=flow), flow.reached
+        found = Bound(problem=problem, inv_rate=flow.inv_rate, cut=(), method=flow.method)
+    else:
+        tell("scheduling")
+        designed = breadth_first_schedule(graph, topology, collective, pieces=pieces)
+        body = designed.schedule
+        inv_rate = designed.inv_rate(_link_rate(graph, topology))
+        tell("finding the bound")
+        found = bound(problem)
+    made = Plan(
+        problem=problem,
+        inv_rate=inv_rate,
+        schedule=body,
+        bound=found,
+        planner="concurrent-flow" if designed is None else "breadth-first",
+        parameters={"recipe": graph.name, "pieces": 1 if designed is None else designed.pieces},
+    )
+    tell("verifying")
+    report = verify(made)
+    tell("simulating")
+    forest_times: dict[int, float] = {}
+    times = _times(body, sizes)
+    if with_forest and collective is not Collective.ALL_TO_ALL:
+        tell("planning trees")
+        forest_times = _times(plan_forest(problem), sizes)
+    return Evaluation(
+        graph=graph, designed=designed, plan=made, report=report, times_us=times, forest_times_us=forest_times
+    )
+
+
+def _link_rate(graph: Graph, topology: Topology) -> Fraction:
+    """Rate of a link of capacity 1 in GB/s."""
+    if not topology.num_links:
+        return Fraction(1)
+    sent = int(topology.capacity.sum()) * Fraction(1, topology.denominator)
+    return sent / int(graph.count[graph.src != graph.dst].sum())
+
+
+def _times(body: Schedule | Forest, sizes: Sequence[int]) -> dict[int, float]:
+    """Simulated time by size, with the fastest number of pieces of every chunk."""
+    scenario = Scenario(pieces=1 if isinstance(body, Schedule) else None)
+    return {size: scenario.outcome(body, size).nominal.time_us for size in sizes}
