@@ -37,6 +37,7 @@ def test_every_format_takes_options_that_exist() -> None:
 def test_options_of_other_formats_are_refused(run: Run, plan: Path) -> None:
     values = {
         "--out-of-place": [],
+        "--in-place": [],
         "--channels": ["2"],
         "--boxes": ["2"],
         "--ranks": ["0-3"],
@@ -86,3 +87,37 @@ def test_standard_input_is_xml_or_a_plan(run: Run, plan: Path) -> None:
         assert "found JSON: a plan needs no import" in refused.err
     wrong = text.replace(b'dstoff="3"', b'dstoff="4"', 1)
     assert run("verify", "-", stdin=wrong).code == 1
+
+
+def test_msccl_xml_says_what_was_chosen(run: Run, plan: Path, tmp_path: Path) -> None:
+    to = ("--to", "msccl-xml", "--target")
+    done = run("export", plan, *to, "msccl", "--instances", "2", "-o", tmp_path / "a.xml")
+    assert done.code == 0
+    assert (
+        "note: 2 instances: 28 thread blocks and 2 channels of a GPU instead of 14 and 1; the busiest"
+        in done.err
+    )
+    assert "sends 21.4 GB/s at the plan's rate instead of 42.9 (one sends about 24 with Simple)" in done.err
+    assert "note: messages of 512K and more use it, by simulation: at 512K" in done.err
+    assert 'minBytes="524288" maxBytes="9223372036854775807"' in (tmp_path / "a.xml").read_text()
+    done = run("export", plan, *to, "rccl", "-o", tmp_path / "b.xml")
+    assert "calls in place and out of place use it" in done.err
+    assert "`--instances 2` spreads it" in done.err
+    text = (tmp_path / "b.xml").read_text()
+    assert 'inplace="1" outofplace="1"' in text
+    assert run("verify", tmp_path / "b.xml").code == 0
+    for flags, switches in (
+        (("--in-place",), 'inplace="1" outofplace="0"'),
+        (("--out-of-place",), 'inplace="0" outofplace="1"'),
+        (("--in-place", "--out-of-place"), 'inplace="1" outofplace="1"'),
+    ):
+        assert switches in run("export", plan, *to, "rccl", "--size", "all", *flags).out
+    done = run("export", plan, *to, "rccl", "--size", "all", "--trees", "3")
+    assert 'minBytes="0" maxBytes="0"' in done.out
+    assert "planned again with 3 trees per root" in done.err
+    done = run("export", plan, *to, "rccl", "--instances", "3", "--size", "1K,1M")
+    assert "at 2 of 2 sizes from 1K to 1M it is not used: 1K is no multiple of 96" in done.err
+    assert 'minBytes="1024" maxBytes="1048576"' in done.out
+    slow = run("export", plan, *to, "rccl", "--trees", "64", "--channels", "1", "--instances", "2")
+    assert slow.code == 1
+    assert "at most 1 instances, one channel each, found 2" in slow.err

@@ -23,9 +23,9 @@ from coppice.errors import CheckError, InputError
 from coppice.export.doctor import diagnose
 from coppice.export.msccl_xml import msccl_xml
 from coppice.export.msccl_xml_document import parse_document
-from coppice.export.msccl_xml_plan import program_for
+from coppice.export.msccl_xml_plan import Form, Place, program_for, serves_both
 from coppice.export.msccl_xml_reader import program_of
-from coppice.export.msccl_xml_targets import TARGETS
+from coppice.export.msccl_xml_targets import TARGETS, target_named
 from coppice.planners.planning import plan as make_plan
 from coppice.program.back import to_schedule
 from coppice.program.builder import ProgramBuilder
@@ -78,9 +78,9 @@ def traffic(plan: Schedule | Forest) -> Counter[tuple[int, int, int, int]]:
     return Counter({key: round(share * 10**6) for key, share in moved.items()})
 
 
-def check(plan: Plan, target: str, **options: bool | int) -> Program:
+def check(plan: Plan, target: str, place: Place | None = None) -> Program:
     """The program of a plan in a file of a target, read back."""
-    program = program_for(plan.body, target, **options)  # type: ignore[arg-type]
+    program = program_for(plan.body, target, Form(place=place))
     text = msccl_xml(program, target=target)
     ranks = program.num_ranks
     diagnosis = diagnose(text.encode(), target, ranks=ranks, sizes=(program.num_chunks * 4096,))
@@ -106,9 +106,18 @@ def test_oracle_topologies(name: str) -> None:
 @pytest.mark.parametrize("collective", [*COLLECTIVES, Collective.ALL_TO_ALL])
 def test_every_collective_in_place_and_out_of_place(collective: Collective, target: str) -> None:
     plan = plan_of(preset("star", gpus=4), collective)
-    places = [False] if collective is Collective.ALL_TO_ALL else [True, False]
-    for in_place in places:
-        assert check(plan, target, in_place=in_place).in_place == in_place
+    for place in [Place.OUT] if collective is Collective.ALL_TO_ALL else [Place.IN, Place.OUT]:
+        program = check(plan, target, place)
+        assert (program.in_place, program.out_of_place) == (place is Place.IN, place is Place.OUT)
+    program = check(plan, target)
+    both = serves_both(collective, target_named(target))
+    assert both == (target != "msccl" and not (target == "rccl" and collective.reduces)) or not both
+    assert (program.in_place and program.out_of_place) == both
+    if both:
+        assert check(plan, target, Place.BOTH).num_steps == program.num_steps
+    else:
+        with pytest.raises(InputError, match="found both: "):
+            check(plan, target, Place.BOTH)
 
 
 def test_two_mi250_boxes_fit_rccl() -> None:
@@ -118,7 +127,7 @@ def test_two_mi250_boxes_fit_rccl() -> None:
 
 def test_a_cap_on_channels_holds() -> None:
     plan = plan_of(preset("dgx-a100", boxes=2), Collective.ALL_GATHER, 2)
-    assert program_for(plan.body, "azure-executor", channels=1).num_channels == 1
+    assert program_for(plan.body, "azure-executor", Form(channels=1)).num_channels == 1
 
 
 def test_a_plan_that_does_not_fit_says_by_how_much() -> None:
@@ -255,7 +264,7 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
     code, out, _ = run("verify", xml)
     assert code == 0
     assert "all_gather of 16 ranks" in out
-    assert "in place, connections of 2 messages" in out
+    assert "in place and out of place, connections of 2 messages" in out
     wrong = tmp_path / "wrong.xml"
     wrong.write_text(re.sub('type="r"(.*)dstoff="3"', r'type="r"\1dstoff="4"', xml.read_text(), count=1))
     code, out, error = run("verify", wrong, "--json")
@@ -273,7 +282,10 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
         (("--to", "msccl-xml"), "expected --target"),
         (("--to", "msccl-xml", "--target", "nccl"), "expected a target"),
         (("--to", "msccl-xml", "--target", "rccl", "--protocol", "ll"), "expected --protocol"),
-        (("--to", "msccl-xml", "--target", "rccl", "--size", "1M"), "expected --size LOW:HIGH"),
+        (("--to", "msccl-xml", "--target", "rccl", "--size", "0"), "expected --size of 1 byte or more"),
+        (("--to", "msccl-xml", "--target", "rccl", "--size", "1G:1M"), "to rise from 1 byte"),
+        (("--to", "msccl-xml", "--target", "rccl", "--trees", "0"), "expected --trees to be a number"),
+        (("--to", "msccl-xml", "--target", "msccl", "--in-place", "--out-of-place"), "takes a file for one"),
         (
             ("--to", "msccl-xml", "--target", "rccl", "--boxes", "2"),
             "--boxes does not go with --to msccl-xml",

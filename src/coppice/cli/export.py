@@ -101,16 +101,38 @@ def export(
             show_default=False,
         ),
     ] = None,
+    instances: Annotated[
+        int | None,
+        typer.Option(
+            "--instances",
+            min=1,
+            metavar="N",
+            help="MSCCL XML: run N copies side by side, each on its part of the data [default: 1].",
+            show_default=False,
+        ),
+    ] = None,
     protocol: Annotated[
         str | None,
         typer.Option("--protocol", metavar="Simple|LL|LL128", help="MSCCL XML: protocol [default: Simple]."),
+    ] = None,
+    trees: Annotated[
+        str | None,
+        typer.Option(
+            "--trees",
+            metavar="N|plan",
+            help="MSCCL XML: plan again with N trees per root, or with no other number than the plan has "
+            "[default: those of the plan if they fit and divide the sizes, else the best that do].",
+            show_default=False,
+        ),
     ] = None,
     size: Annotated[
         str | None,
         typer.Option(
             "--size",
-            metavar="LOW:HIGH",
-            help="MSCCL XML: message sizes that are to use the file [default: all]; chakra: the size of the message.",
+            metavar="SIZES",
+            help="MSCCL XML: message sizes that are to use the file, as LOW:HIGH, a list or all [default: where it is "
+            "faster than the library, by simulation]; others: the size of the message.",
+            show_default=False,
         ),
     ] = None,
     name: Annotated[
@@ -119,8 +141,16 @@ def export(
             "--name", help="MSCCL XML: label of the algorithm; chakra: first part of the names of the files."
         ),
     ] = None,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place",
+            help="MSCCL XML: for calls in place [default: for both where one file can serve both, else in place].",
+        ),
+    ] = False,
     out_of_place: Annotated[
-        bool, typer.Option("--out-of-place", help="MSCCL XML: input and output are different memory.")
+        bool,
+        typer.Option("--out-of-place", help="MSCCL XML: for calls out of place; with --in-place, for both."),
     ] = False,
     options: Annotated[
         list[str] | None,
@@ -149,9 +179,12 @@ def export(
         output=output,
         target=target,
         channels=channels,
+        instances=instances,
         protocol=protocol,
+        trees=trees,
         size=size,
         name=name,
+        in_place=in_place,
         out_of_place=out_of_place,
         options=tuple(options or ()),
         boxes=boxes,

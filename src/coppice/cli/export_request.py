@@ -24,9 +24,12 @@ class Request:
     output: Path | None = None
     target: str | None = field(default=None, metadata={"flag": "--target"})
     channels: int | None = field(default=None, metadata={"flag": "--channels"})
+    instances: int | None = field(default=None, metadata={"flag": "--instances"})
     protocol: str | None = field(default=None, metadata={"flag": "--protocol"})
+    trees: str | None = field(default=None, metadata={"flag": "--trees"})
     size: str | None = field(default=None, metadata={"flag": "--size"})
     name: str | None = field(default=None, metadata={"flag": "--name"})
+    in_place: bool = field(default=False, metadata={"flag": "--in-place"})
     out_of_place: bool = field(default=False, metadata={"flag": "--out-of-place"})
     options: tuple[str, ...] = field(default=(), metadata={"flag": "--option"})
     boxes: int | None = field(default=None, metadata={"flag": "--boxes"})

@@ -58,6 +58,8 @@ class Target:
         default_max_bytes: ``maxBytes`` where the attribute is missing, or None where that is refused.
         checks_chunks: ``i_chunks`` and ``o_chunks`` must agree with ``nchunksperloop``.
         checks_peers: Peers must be below ``ngpus``.
+        both_places: ``inplace`` and ``outofplace`` are two switches, and both may be on. Otherwise ``inplace`` alone
+            says for which of the two kinds of calls the file is.
         max_files: Algorithms that can be loaded at a time.
         switches: How the runtime is told to load and use the file.
         max_count: Steps move fewer slots than this.
@@ -88,6 +90,7 @@ class Target:
     default_max_bytes: int | None
     checks_chunks: bool = False
     checks_peers: bool = False
+    both_places: bool = False
     max_files: int
     switches: str
     max_count: int = 72
@@ -121,6 +124,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                 max_channels=128,
                 unlimited_bytes=0,
                 default_max_bytes=None,
+                both_places=True,
                 max_files=1_024,
                 switches="MSCCL_ALGO_DIR=<folder of nothing else> RCCL_MSCCL_ENABLE=1 RCCL_MSCCL_FORCE_ENABLE=1",
             ),
@@ -137,6 +141,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                 max_channels=32,
                 unlimited_bytes=0,
                 default_max_bytes=None,
+                both_places=True,
                 max_files=1_024,
                 switches="MSCCL_ALGO_DIR=<folder of nothing else> NCCL_MSCCL_ENABLE=1",
             ),
