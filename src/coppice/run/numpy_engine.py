@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -38,6 +38,7 @@ class _Hub:
     rounds: dict[int, dict[int, bytes]] = field(default_factory=dict)
     gone: dict[int, str] = field(default_factory=dict)
     failed: str = ""
+    groups: dict[tuple[int, tuple[int, ...]], _Hub] = field(default_factory=dict)
 
 
 def numpy_engines(ranks: int, *, exchange_timeout_s: float = 300.0) -> list[NumpyEngine]:
@@ -66,6 +67,7 @@ class NumpyEngine:
         self.rank, self.ranks = rank, hub.ranks
         self._hub, self._exchange_timeout_s = hub, exchange_timeout_s
         self._rounds = 0
+        self._groups: list[NumpyEngine] = []
 
     def run(
         self,
@@ -138,8 +140,23 @@ class NumpyEngine:
             hub.rounds.pop(number - 1, None)  # every rank has answered this round, so has left the one before
             return [here[rank] for rank in range(self.ranks)]
 
+    def subset(self, ranks: Sequence[int]) -> NumpyEngine:
+        """See :meth:`coppice.run.communicator.GroupingEngine.subset`."""
+        members = tuple(ranks)
+        if self.rank not in members or len(set(members)) != len(members):
+            msg = f"expected a list of ranks with rank {self.rank} in it once, found {list(members)}."
+            raise InputError(msg)
+        hub = self._hub
+        with hub.changed:
+            group = hub.groups.setdefault((len(self._groups), members), _Hub(len(members)))
+        engine = NumpyEngine(group, members.index(self.rank), self._exchange_timeout_s)
+        self._groups.append(engine)
+        return engine
+
     def close(self) -> None:
         """See :meth:`coppice.run.engine.Engine.close`."""
+        for group in self._groups:
+            group.close()
         with self._hub.changed:
             self._hub.gone.setdefault(self.rank, "closed its engine")
             self._hub.changed.notify_all()

@@ -10,9 +10,34 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.run.datatype import DataType, ReduceOp
 
-__all__ = ["combine", "divide", "elements_of", "from_bfloat16", "to_bfloat16"]
+__all__ = ["array_of", "combine", "data_type_of", "divide", "elements_of", "from_bfloat16", "to_bfloat16"]
 
 Array = NDArray[Any]
+
+
+def array_of(buffer: Any) -> Array:
+    """The buffer as NumPy sees it, without a copy.
+
+    Raises:
+        InputError: If there is none.
+    """
+    if buffer is None:
+        msg = "expected an array, found None: give one."
+        raise InputError(msg)
+    return np.asarray(buffer)
+
+
+def data_type_of(buffer: Any, dtype: DataType | str | None) -> DataType:
+    """The type of a buffer's elements, as given or as it says itself.
+
+    Raises:
+        InputError: If engines do not know it.
+    """
+    name = array_of(buffer).dtype.name if dtype is None else str(dtype)
+    if name not in tuple(DataType):
+        msg = f"expected elements of type {', '.join(DataType)}, found {name}: convert them first."
+        raise InputError(msg)
+    return DataType(name)
 
 
 def elements_of(buffer: Any, dtype: DataType, elements: int, *, name: str, writable: bool = False) -> Array:
