@@ -1,0 +1,64 @@
+"""Small right programs of every collective, in place and not, fused and not."""
+
+from __future__ import annotations
+
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.algorithms.catalogue import algorithms, case_of, make
+from coppice.planners.planning import plan
+from coppice.program.lower import lower_to_program
+from coppice.program.program import Program
+from coppice.topology.presets import preset
+from msccl_samples import all_pairs, gather
+from msccl_samples import ring_all_reduce as kept_ring
+from reference.programs import pair_all_reduce, ring_all_gather, ring_all_reduce
+
+__all__ = ["SAMPLES"]
+
+
+def lowered(name: str, collective: Collective, *, in_place: bool, fused: bool, **options: int) -> Program:
+    """The program of a forest with a few channels."""
+    root = 1 if collective.rooted else None
+    problem = Problem(topology=preset(name, **options), collective=collective, root=root)
+    body = plan(problem, trees=1 if collective.made_of_trees else None, ring=False).plan.body
+    return lower_to_program(body, in_place=in_place, fused=fused, channels=2)
+
+
+def catalogue(
+    name: str, collective: Collective, ranks: int, *, in_place: bool, fused: bool
+) -> Program | None:
+    """The program of an algorithm, where it serves so many ranks."""
+    entry = algorithms()[name, collective]
+    root = ranks - 1 if collective.rooted else None
+    case = case_of(entry, Problem(topology=preset("star", gpus=ranks), collective=collective, root=root), {})
+    if entry.refusal(case) is not None:
+        return None
+    try:
+        body = make(entry, case)
+    except InputError:  # a family that only some topologies suit
+        return None
+    return lower_to_program(body, in_place=in_place, fused=fused, channels=2)
+
+
+def _samples() -> list[Program]:
+    """Small programs of every collective, in place and not, fused and not."""
+    found: list[Program | None] = [
+        ring_all_gather(4), ring_all_reduce(3), pair_all_reduce(), gather(4), gather(3, in_place=False),
+        all_pairs(4), kept_ring(5),
+    ]  # fmt: skip
+    for in_place in (True, False):
+        for fused in (True, False):
+            for collective in Collective:
+                if collective is Collective.BARRIER or (in_place and collective is Collective.ALL_TO_ALL):
+                    continue
+                for topology, gpus in (("ring", 4), ("star", 3)):
+                    if collective.made_of_trees:
+                        found.append(lowered(topology, collective, in_place=in_place, fused=fused, gpus=gpus))
+                for name, served in algorithms():
+                    if served is collective:
+                        found.append(catalogue(name, collective, 4, in_place=in_place, fused=fused))
+    return [program for program in found if program is not None]
+
+
+SAMPLES = _samples()
