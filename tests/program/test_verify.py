@@ -173,8 +173,8 @@ def test_missing_contribution() -> None:
     ("column", "row", "value", "told"),
     [
         ("count", 1, 2, "writes slots 3 to 4 of the output"),
-        ("dst_offset", 1, 4, "writes slots 4 to 4 of the output, which has 4 there"),
-        ("dst_offset", 1, -1, "writes slots -1 to -1"),
+        ("dst_offset", 1, 4, "writes slot 4 of the output, which has 4 there"),
+        ("dst_offset", 1, -1, "writes slot -1"),
         ("dst_buffer", 1, 2, "of the scratch, which has 0 there"),
         ("dst_buffer", 1, -1, "writes no buffer"),
         ("count", 0, 0, "has count 0"),

@@ -204,9 +204,10 @@ def _check_steps(program: Program, findings: Findings) -> None:
             if not real[step]:
                 return f"{step_name(program, step)} {verb} no buffer: expected input, output or scratch."
             first, count = int(offset[step]), int(program.count[step])
+            slots = f"slot {first}" if count == 1 else f"slots {first} to {first + count - 1}"
             return (
-                f"{step_name(program, step)} {verb} slots {first} to {first + count - 1} of the "
-                f"{Buffer(buffer[step]).name.lower()}, which has {limit[step]} there."
+                f"{step_name(program, step)} {verb} {slots} of the {Buffer(buffer[step]).name.lower()}, which has "
+                f"{limit[step]} there."
             )
 
         _examples(findings, mask & (~real | outside), "steps", beyond)
