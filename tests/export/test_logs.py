@@ -62,7 +62,7 @@ GOOD = ("1", "1", "1", "0")
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (row(8, 2, GOOD), "13 columns at log:11, found 9"),
+        (row(8, 2, GOOD), "13 columns at log:11, or 21 with `-I`, found 9"),
         (row(8, 2, ("x", "1", "1", "0"), GOOD), "time as a number of 0 or more at log:11"),
         (row(8, 2, GOOD, ("1", "-1", "1", "0")), "algbw as a number"),
         (row(8, 2, GOOD, ("1", "1", "nan", "0")), "busbw as a number"),

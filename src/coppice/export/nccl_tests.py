@@ -1,8 +1,10 @@
 """The printed table of nccl-tests and rccl-tests as typed records.
 
 A row has 13 columns: size, count, type, redop and root, then time, algbw, busbw and wrong values for out of place and
-for in place. Everything else that the programs print begins with ``#``; launchers and libraries add lines of their own
-before and after, which are passed over. A line that begins like a row and is none is an error.
+for in place. Reports of each iteration (``-I``) add four columns to each half, time stamps two words at the end, and
+where out of place is not run, its columns are blank. Everything else that the programs print begins with ``#``;
+launchers and libraries add lines of their own before and after, which are passed over. A line that begins like a row
+and is none is an error.
 """
 
 from __future__ import annotations
@@ -15,9 +17,19 @@ from coppice.errors import InputError
 
 __all__ = ["Device", "Row", "Run", "Table", "read_nccl_tests"]
 
-_DEVICE = re.compile(r"#\s+Rank\s+(\d+).*?\s+Pid\s+(\d+)\s+on\s+(\S+)\s+device\s+(\d+)\s+\[([^\]]*)\]\s*(.*)")
+_DEVICE = re.compile(
+    r"#\s+Rank\s+([0-9]+)(?:\s+Group\s+([0-9]+))?.*?\s+Pid\s+([0-9]+)\s+on\s+(\S+)\s+device\s+([0-9]+)"
+    r"\s+\[([^\]]*)\]\s*(.*)"
+)
 _SUMMARY = re.compile(r"#\s*(Out of bounds values|Avg bus bandwidth)\s*:\s*([0-9.eE+-]+)")
-_COLUMNS = 13
+_PROGRAM = re.compile(r"#\s*Collective test starting:\s*(\S+)")
+_KEYS = 5
+_HALF = 4
+_WHOLE_HALF = 8
+_BLANK_HALF = 32 * " "
+_STAMP = re.compile(r"\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}$")
+_DIGITS = 18
+_INTEGER = re.compile(r"[0-9]+")
 _UNCHECKED = "N/A"
 
 
@@ -48,8 +60,8 @@ class Row:
         type: Their type, such as ``float``.
         redop: Reduction, or ``none``.
         root: Root rank, -1 without one.
-        out_of_place: Times with two buffers.
-        in_place: Times with one.
+        out_of_place: Times with two buffers, None where that was not run.
+        in_place: Times with one, None likewise.
         line: Line of the text.
     """
 
@@ -58,8 +70,8 @@ class Row:
     type: str
     redop: str
     root: int
-    out_of_place: Run
-    in_place: Run
+    out_of_place: Run | None
+    in_place: Run | None
     line: int
 
 
@@ -73,6 +85,7 @@ class Device:
     device: int
     bus_id: str
     name: str
+    group: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,12 +97,14 @@ class Table:
         devices: Ranks, in order.
         wrong: Wrong values in all, None where nothing says so.
         avg_busbw_gb_per_s: Average bus bandwidth, None likewise.
+        program: Name of the program, such as ``all_reduce_perf``, None likewise.
     """
 
     rows: tuple[Row, ...]
     devices: tuple[Device, ...]
     wrong: int | None
     avg_busbw_gb_per_s: float | None
+    program: str | None = None
 
 
 def read_nccl_tests(text: str, *, file: str) -> Table:
@@ -111,27 +126,31 @@ def read_nccl_tests(text: str, *, file: str) -> Table:
     rows: list[Row] = []
     devices: list[Device] = []
     found: dict[str, float] = {}
+    program: str | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split()
         if line.startswith("#"):
             device = _DEVICE.match(line)
             if device:
-                rank, pid, host, index, bus_id, name = device.groups()
+                rank, group, pid, host, index, bus_id, name = device.groups()
                 devices.append(
                     Device(
-                        rank=int(rank),
-                        pid=int(pid),
+                        rank=_index(rank, "a rank", f"{file}:{number}"),
+                        pid=_index(pid, "a process", f"{file}:{number}"),
                         host=host,
-                        device=int(index),
+                        device=_index(index, "a device", f"{file}:{number}"),
                         bus_id=bus_id,
                         name=name.strip(),
+                        group=_index(group or "0", "a group", f"{file}:{number}"),
                     )
                 )
+            started = _PROGRAM.match(line)
+            program = started[1] if started else program
             summary = _SUMMARY.match(line)
             if summary:
                 found[summary[1]] = _number(summary[2], summary[1], f"{file}:{number}")
-        elif len(words) > 2 and words[0].isdecimal() and words[1].isdecimal():
-            rows.append(_row(words, number, f"{file}:{number}"))
+        elif len(words) > 2 and _INTEGER.fullmatch(words[0]) and _INTEGER.fullmatch(words[1]):
+            rows.append(_row(line, number, f"{file}:{number}"))
     if not rows:
         msg = f"{file} holds no row of nccl-tests: give the output of a run, such as that of all_reduce_perf."
         raise InputError(msg)
@@ -141,27 +160,42 @@ def read_nccl_tests(text: str, *, file: str) -> Table:
         devices=tuple(devices),
         wrong=None if wrong is None else int(wrong),
         avg_busbw_gb_per_s=found.get("Avg bus bandwidth"),
+        program=program,
     )
 
 
-def _row(words: list[str], line: int, where: str) -> Row:
-    if len(words) != _COLUMNS:
-        msg = f"expected {_COLUMNS} columns at {where}, found {len(words)}: print the plain table (without `-I`)."
+def _row(text: str, line: int, where: str) -> Row:
+    words = _STAMP.sub("", text.rstrip()).split()
+    halves = len(words) - _KEYS
+    alone = halves == _HALF and _BLANK_HALF in text
+    if halves not in (2 * _HALF, 2 * _WHOLE_HALF) and not alone:
+        whole, detailed = _KEYS + 2 * _HALF, _KEYS + 2 * _WHOLE_HALF
+        msg = f"expected {whole} columns at {where}, or {detailed} with `-I`, found {len(words)}: drop the line."
         raise InputError(msg)
     root = words[4]
     if not re.fullmatch(r"-1|\d{1,9}", root):
         msg = f"expected a root of -1 or more at {where}, found {root[:20]!r}."
         raise InputError(msg)
+    half = _HALF if halves <= 2 * _HALF else _WHOLE_HALF
+    first = _run(words[_KEYS : _KEYS + _HALF], where)
+    second = None if alone else _run(words[_KEYS + half : _KEYS + half + _HALF], where)
     return Row(
-        size_bytes=int(words[0]),
-        count=int(words[1]),
+        size_bytes=_index(words[0], "a size", where),
+        count=_index(words[1], "a count", where),
         type=words[2],
         redop=words[3],
         root=int(root),
-        out_of_place=_run(words[5:9], where),
-        in_place=_run(words[9:], where),
+        out_of_place=None if second is None else first,
+        in_place=first if second is None else second,
         line=line,
     )
+
+
+def _index(text: str, what: str, where: str) -> int:
+    if len(text) > _DIGITS:
+        msg = f"expected {what} of at most {_DIGITS} digits at {where}, found {text[:40]!r}."
+        raise InputError(msg)
+    return int(text)
 
 
 def _run(words: list[str], where: str) -> Run:

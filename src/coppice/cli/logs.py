@@ -1,0 +1,245 @@
+"""`coppice logs`: what logs, tables of benchmarks and dumps of libraries say, in one table."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from coppice.bounds.describe import plural
+from coppice.cli.inputs import JsonOption
+from coppice.cli.render import Stages, print_json, print_lines
+from coppice.cli.sizes import short_size
+from coppice.errors import InputError
+from coppice.export.logs import read_logs
+from coppice.export.logs_records import Log, Measurement, collective_named
+
+__all__ = ["logs"]
+
+_MOST_LINES = 200
+
+
+def logs(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE...", help="Logs and dumps; - is standard input.", show_default=False),
+    ],
+    *,
+    collective: Annotated[
+        str | None,
+        typer.Option(
+            "--collective",
+            metavar="NAME",
+            help="What nccl-tests ran, for versions that do not print it.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read what libraries and benchmarks leave behind, and show it in one table.
+
+    The kind of a file is found by its content: the table of nccl-tests or rccl-tests (text, or JSON of -J), the log
+    of NCCL or RCCL (NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING), records of NCCL's inspector, graphs
+    (NCCL_GRAPH_DUMP_FILE), topology (NCCL_TOPO_DUMP_FILE). Files of one job are put together.
+
+    \b
+    Examples:
+      coppice logs all_reduce.log
+      coppice logs inspector/*.log --json
+      coppice logs nccl.log graph.xml topo.xml
+    """  # noqa: D301 (\b is for the help formatter)
+    given = None if collective is None else collective_named(collective)
+    if collective is not None and given is None:
+        msg = f"expected --collective with a name such as all_reduce, found {collective!r}."
+        raise InputError(msg)
+    with Stages() as stages:
+        stages.begin(f"reading {plural(len(files), 'file')}")
+        found = read_logs(files, collective=given)
+    if as_json:
+        print_json({"files": [_record(log) for log in found]})
+    else:
+        print_lines(_lines(found))
+    for log in found:
+        for warning in log.warnings:
+            typer.echo(f"warning: {warning.rstrip('.')}.", err=True)
+
+
+def _record(log: Log) -> dict[str, Any]:
+    return {
+        "file": log.file,
+        "kind": log.kind,
+        "version": log.version,
+        "tuner": log.tuner,
+        "settings": dict(log.settings),
+        "beside": dict(log.beside),
+        "measurements": [asdict(each) for each in log.measurements],
+        "decisions": [asdict(each) | {"size_bytes": each.size_bytes} for each in log.decisions],
+        "communicators": [asdict(each) for each in log.communicators],
+        "graphs": [
+            {
+                "id": graph.id,
+                "kind": graph.kind,
+                "nchannels": graph.nchannels,
+                "speed_intra_gb_per_s": float(graph.speed_intra),
+                "speed_inter_gb_per_s": float(graph.speed_inter),
+                "type_intra": graph.type_intra,
+                "type_inter": graph.type_inter,
+                "channels": [
+                    {"entry": channel.entry, "gpus": [gpu.dev for gpu in channel.gpus], "exit": channel.exit}
+                    for channel in graph.channels
+                ],
+            }
+            for graph in log.graphs
+        ],
+        "topology": None
+        if log.topology is None
+        else {"name": log.topology.name, "ranks": log.topology.num_ranks, "sha256": log.topology.sha256},
+        "warnings": list(log.warnings),
+    }
+
+
+def _lines(found: Sequence[Log]) -> list[str]:
+    lines = [line for log in found for line in _head(log)]
+    measured = [measurement for log in found for measurement in log.measurements]
+    if measured:
+        lines += ["", *_table(_times(measured))]
+    decisions = [decision for log in found for decision in log.decisions]
+    if decisions:
+        rows = [("chosen", "ranks", "nodes", "size", "calls", "algorithm", "protocol", "channels")]
+        rows += [
+            (
+                "(not named)" if each.collective is None else str(each.collective),
+                _text(each.ranks),
+                _text(each.nodes),
+                f"{each.rank_bytes} B a rank" if each.size_bytes is None else short_size(each.size_bytes),
+                str(each.calls),
+                each.algorithm,
+                each.protocol,
+                _text(each.channels),
+            )
+            for each in decisions
+        ]
+        lines += ["", *_table(rows)]
+    for log in found:
+        for communicator in log.communicators:
+            if communicator.cells:
+                lines += [
+                    "",
+                    f"cost model of {_shape(communicator.ranks, communicator.nodes)} ({log.file}:{communicator.line})",
+                ]
+                lines += _table(
+                    [
+                        ("collective", "algorithm", "protocol", "latency us", "GB/s"),
+                        *(
+                            (
+                                str(c.collective),
+                                c.algorithm,
+                                c.protocol,
+                                f"{c.latency_us:g}",
+                                f"{c.gb_per_s:g}",
+                            )
+                            for c in communicator.cells
+                            if c.gb_per_s
+                        ),
+                    ]
+                )
+        for graph in log.graphs:
+            lines.append(
+                f"  {graph.kind}: {plural(graph.nchannels, 'channel')} of {float(graph.speed_intra):g} GB/s inside and "
+                f"{float(graph.speed_inter):g} GB/s between nodes, {graph.type_intra}/{graph.type_inter}"
+            )
+            lines += [f"    {' '.join(_channel(channel))}" for channel in graph.channels]
+    return lines
+
+
+def _channel(channel: Any) -> list[str]:
+    words = [f"{gpu.dev}" for gpu in channel.gpus]
+    entry = [] if channel.entry is None else [f"NIC{channel.entry}"]
+    return [*entry, *words, *([] if channel.exit is None else [f"NIC{channel.exit}"])]
+
+
+def _head(log: Log) -> list[str]:
+    parts = [log.kind]
+    if log.version:
+        parts.append(f"version {log.version}")
+    if log.tuner is not None:
+        parts.append(f"tuner {log.tuner}" if log.tuner else "no tuner plug-in")
+    if log.topology is not None:
+        parts.append(f"{plural(log.topology.num_ranks, 'GPU')}, {plural(log.topology.num_links, 'link')}")
+    for name, count in (("measurement", len(log.measurements)), ("communicator", len(log.communicators))):
+        if count:
+            parts.append(plural(count, name))
+    lines = [f"{log.file}: {', '.join(parts)}"]
+    forced = [f"{name}={value}" for name, value in log.settings.items() if log.forced]
+    if forced:
+        lines.append(f"  the choice is limited by the environment: {', '.join(forced)}")
+    if log.beside:
+        calls = ", ".join(f"{name} ({count})" for name, count in log.beside.items())
+        lines.append(f"  calls that no tuner is asked about: {calls}")
+    return lines
+
+
+_COLUMNS = (
+    *("measured", "ranks", "nodes", "size", "buffers", "times", "median us", "least us", "algbw GB/s"),
+    *("algorithm", "protocol", "channels", "wrong"),
+)
+
+
+def _times(measured: Sequence[Measurement]) -> list[tuple[str, ...]]:
+    """Measurements of one kind and size together."""
+    groups: dict[tuple[Any, ...], list[Measurement]] = {}
+    for each in measured:
+        key = (each.collective, each.ranks, each.nodes, each.size_bytes, each.algorithm, each.protocol)
+        groups.setdefault((*key, each.channels, each.in_place), []).append(each)
+
+    def order(members: list[Measurement]) -> tuple[Any, ...]:
+        first = members[0]
+        cell = (first.algorithm or "", first.protocol or "", first.channels or 0, bool(first.in_place))
+        return (str(first.collective), first.ranks or 0, first.nodes or 0, first.size_bytes, *cell)
+
+    rows: list[tuple[str, ...]] = [_COLUMNS]
+    for members in sorted(groups.values(), key=order):
+        first = members[0]
+        median = statistics.median(each.time_us for each in members)
+        wrong = [each.wrong for each in members if each.wrong is not None]
+        rows.append(
+            (
+                str(first.collective),
+                _text(first.ranks),
+                _text(first.nodes),
+                short_size(first.size_bytes),
+                {None: "-", True: "one", False: "two"}[first.in_place],
+                str(len(members)),
+                f"{median:.6g}",
+                f"{min(each.time_us for each in members):.6g}",
+                f"{first.size_bytes / median / 1000:.4g}" if median else "-",
+                first.algorithm or "-",
+                first.protocol or "-",
+                _text(first.channels),
+                str(sum(wrong)) if wrong else "-",
+            )
+        )
+    return rows
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    shown, hidden = rows[: _MOST_LINES + 1], len(rows) - _MOST_LINES - 1
+    widths = [max(len(row[at]) for row in shown) for at in range(len(rows[0]))]
+    lines = [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in shown
+    ]
+    return lines + ([f"... and {hidden} more (--json gives all)"] if hidden > 0 else [])
+
+
+def _shape(ranks: int | None, nodes: int | None) -> str:
+    if ranks is None or nodes is None:
+        return "a communicator of unknown shape"
+    return f"{plural(ranks, 'rank')} on {plural(nodes, 'node')}"
+
+
+def _text(value: int | None) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,124 @@
+"""JSON texts with lines: one value, or many after each other as profilers write them; sizes and depth are bounded."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from coppice.errors import InputError
+
+__all__ = ["integer", "json_objects", "mapping", "number", "text_of"]
+
+_MOST_OBJECTS = 5_000_000
+_MOST_DIGITS = 18
+
+
+def json_objects(text: str, *, file: str, warnings: list[str] | None = None) -> Iterator[tuple[int, Any]]:
+    r"""Every JSON value of a text with the line where it begins; the elements of an outermost list one by one.
+
+    Args:
+        text: The text.
+        file: Name for messages.
+        warnings: Gets a sentence where the last line is cut off, as when a job was killed; None makes that an error.
+
+    Raises:
+        InputError: If it is no JSON, with the line.
+
+    Examples:
+        >>> list(json_objects('{"a": 1}\n\n{"a":\n 2}\n', file="x"))
+        [(1, {'a': 1}), (3, {'a': 2})]
+    """
+    decoder = json.JSONDecoder(parse_int=_integer)
+    at, line, counted = 0, 1, 0
+    for found in range(_MOST_OBJECTS):
+        while at < len(text) and text[at] in " \t\r\n,":
+            at += 1
+        if at == len(text):
+            return
+        line += text.count("\n", counted, at)
+        counted = at
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            if warnings is not None and found and "\n" not in text[at:].rstrip():
+                warnings.append(f"{file}:{line} is cut off: the last record is left out")
+                return
+            msg = f"{file}:{error.lineno} is no JSON ({error.msg}): is the file complete?"
+            raise InputError(msg) from None
+        except (RecursionError, ValueError):
+            msg = f"{file}:{line} has a value that is nested too deeply or too large: is this the right file?"
+            raise InputError(msg) from None
+        if isinstance(value, list) and found == 0:
+            yield from ((line, each) for each in value)
+        else:
+            yield line, value
+    msg = f"{file} holds more than {_MOST_OBJECTS} records: split it."
+    raise InputError(msg)
+
+
+def mapping(value: Any, key: str, where: str) -> dict[str, Any]:
+    """An object under a key.
+
+    Raises:
+        InputError: If there is none.
+    """
+    found = value.get(key) if isinstance(value, dict) else None
+    if isinstance(found, dict):
+        return found
+    msg = f"expected an object {key!r} at {where}, found {_words(found)}."
+    raise InputError(msg)
+
+
+def integer(value: Any, key: str, where: str, *, low: int = 0, high: int = 1 << 62) -> int:
+    """An integer under a key, also one that is written as a text.
+
+    Raises:
+        InputError: If there is none within the limits.
+    """
+    found = value.get(key)
+    if isinstance(found, str) and len(found.strip()) <= _MOST_DIGITS:
+        text = found.strip()
+        found = int(text) if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() else found
+    if isinstance(found, int) and not isinstance(found, bool) and low <= found <= high:
+        return found
+    msg = f"expected {key!r} as an integer {low} .. {high} at {where}, found {_words(found)}."
+    raise InputError(msg)
+
+
+def number(value: Any, key: str, where: str) -> float:
+    """A number of 0 or more under a key.
+
+    Raises:
+        InputError: If there is none.
+    """
+    found = value.get(key)
+    if isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < math.inf:
+        return float(found)
+    msg = f"expected {key!r} as a number of 0 or more at {where}, found {_words(found)}."
+    raise InputError(msg)
+
+
+def text_of(value: Any, key: str, where: str) -> str:
+    """A text under a key.
+
+    Raises:
+        InputError: If there is none.
+    """
+    found = value.get(key)
+    if isinstance(found, str):
+        return found
+    msg = f"expected {key!r} as a text at {where}, found {_words(found)}."
+    raise InputError(msg)
+
+
+def _integer(text: str) -> int:
+    if len(text) > 2 * _MOST_DIGITS:
+        msg = "too long a number"
+        raise ValueError(msg)
+    return int(text)
+
+
+def _words(value: Any) -> str:
+    return "nothing" if value is None else repr(value)[:40]

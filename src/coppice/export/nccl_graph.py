@@ -1,0 +1,183 @@
+"""Graph files of NCCL and RCCL (``NCCL_GRAPH_DUMP_FILE``): rings, trees and so on that they found, as records.
+
+Numbers of devices are hexadecimal, with or without ``0x``. A channel is a chain of the GPUs of one node: a ring runs
+through it from the first to the last GPU, and so on to the next node or back; in a tree every GPU is the child of the
+one before it. NICs stand before the first and after the last GPU, and are missing in communicators of one node.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from coppice.errors import InputError
+from coppice.topology.readers.xml_tree import Element, parse_xml
+
+__all__ = ["KINDS", "PATTERNS", "TYPES", "Channel", "Gpu", "Graph", "graphs_of", "read_nccl_graph"]
+
+KINDS = ("ring", "tree", "collnet_chain", "nvls", "collnet_direct")
+"""What a graph is for, by its id."""
+
+PATTERNS = (1, 2, 3, 4, 5, 6)
+"""Patterns: balanced tree, split tree, tree, ring, NVLS, CollNet direct."""
+
+TYPES = ("LOC", "NVL", "NVB", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+"""Types of paths that the reader of the library knows, best first."""
+
+_DEV = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,8}")
+_MOST = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """A GPU of a channel.
+
+    Attributes:
+        dev: Its index on the host.
+        rank: Its rank, where the file gives one.
+        line: Line of the file.
+    """
+
+    dev: int
+    rank: int | None
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Channel:
+    """A channel.
+
+    Attributes:
+        gpus: Its GPUs, in order.
+        entry: NIC by which data come in, None where there is none.
+        exit: NIC by which they leave, None likewise.
+        line: Line of the file.
+    """
+
+    gpus: tuple[Gpu, ...]
+    entry: int | None
+    exit: int | None
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Graph:
+    """A graph.
+
+    Attributes:
+        id: Its number; :data:`KINDS` by number.
+        pattern: Shape of its channels.
+        crossnic: 0 if data leave by the rail by which they came in.
+        nchannels: Number of channels that it claims to have.
+        channels: The channels that it has.
+        speed_intra: Rate of a channel within the node, GB/s.
+        speed_inter: Rate of a channel between nodes, GB/s.
+        latency_inter: Latency between nodes, microseconds.
+        type_intra: Worst path within the node, as written.
+        type_inter: Worst path to a NIC, as written.
+        same_channels: Whether the second half of the channels equals the first.
+        line: Line of the file.
+    """
+
+    id: int
+    pattern: int
+    crossnic: int
+    nchannels: int
+    channels: tuple[Channel, ...]
+    speed_intra: Fraction
+    speed_inter: Fraction
+    latency_inter: Fraction
+    type_intra: str
+    type_inter: str
+    same_channels: bool
+    line: int
+
+    @property
+    def kind(self) -> str:
+        """What it is for."""
+        return KINDS[self.id]
+
+
+def read_nccl_graph(data: bytes, *, file: str) -> tuple[Graph, ...]:
+    """The graphs in a graph file.
+
+    Args:
+        data: The text.
+        file: Name of the file, for messages.
+
+    Raises:
+        InputError: If it cannot be read, with the line.
+
+    Examples:
+        >>> text = b'''<graphs version="1">
+        ...   <graph id="0" pattern="4" crossnic="0" nchannels="1" speedintra="20" speedinter="20" latencyinter="0"
+        ...    typeintra="NVL" typeinter="PIX" samechannels="1">
+        ...     <channel><gpu dev="0x0"/><gpu dev="a"/></channel>
+        ...   </graph>
+        ... </graphs>'''
+        >>> graph, = read_nccl_graph(text, file="graph.xml")
+        >>> graph.kind, [gpu.dev for gpu in graph.channels[0].gpus], graph.speed_intra
+        ('ring', [0, 10], Fraction(20, 1))
+    """
+    return graphs_of(parse_xml(data, file=file))
+
+
+def graphs_of(root: Element) -> tuple[Graph, ...]:
+    """The graphs of a parsed graph file.
+
+    Raises:
+        InputError: As :func:`read_nccl_graph`.
+    """
+    if root.tag != "graphs":
+        msg = f"expected <graphs> at {root.where}, found <{root.tag[:40]}>: give the file of NCCL_GRAPH_DUMP_FILE."
+        raise InputError(msg)
+    found: list[Graph] = []
+    for element in root.named("graph"):
+        graph = _graph(element)
+        if any(graph.id == other.id for other in found):
+            msg = f"two graphs have the id {graph.id} (second at {element.where}): keep one."
+            raise InputError(msg)
+        found.append(graph)
+    return tuple(found)
+
+
+def _graph(element: Element) -> Graph:
+    zero = Fraction(0)
+    return Graph(
+        id=element.integer("id", low=0, high=len(KINDS) - 1),
+        pattern=element.integer("pattern", low=PATTERNS[0], high=PATTERNS[-1]),
+        crossnic=element.integer("crossnic", low=0, high=2, default=0),
+        nchannels=element.integer("nchannels", low=0, high=_MOST),
+        channels=tuple(_channel(each) for each in element.named("channel")),
+        speed_intra=element.number("speedintra", default=zero),
+        speed_inter=element.number("speedinter", default=zero),
+        latency_inter=element.number("latencyinter", default=zero),
+        type_intra=element.text("typeintra"),
+        type_inter=element.text("typeinter"),
+        same_channels=element.integer("samechannels", low=0, high=1, default=0) == 1,
+        line=element.line,
+    )
+
+
+def _channel(element: Element) -> Channel:
+    gpus: list[Gpu] = []
+    entry: int | None = None
+    leave: int | None = None
+    for child in element.named("net", "gpu"):
+        if child.tag == "gpu":
+            rank = child.integer("rank", low=-1, high=1 << 24, default=-1)
+            gpus.append(Gpu(dev=_dev(child), rank=rank if rank >= 0 else None, line=child.line))
+        elif gpus:
+            leave = _dev(child)
+        else:
+            entry = _dev(child)
+    return Channel(gpus=tuple(gpus), entry=entry, exit=leave, line=element.line)
+
+
+def _dev(element: Element) -> int:
+    text = element.text("dev")
+    if not _DEV.fullmatch(text):
+        msg = f"expected dev as a hexadecimal number on <{element.tag}> at {element.where}, found {text[:40]!r}."
+        raise InputError(msg)
+    return int(text, 16)
