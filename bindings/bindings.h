@@ -81,5 +81,6 @@ void init_breadth_first(nb::module_& m);
 void init_feasibility(nb::module_& m);
 void init_packing(nb::module_& m);
 void init_routing(nb::module_& m);
+void init_shm(nb::module_& m);
 void init_simulator(nb::module_& m);
 void init_symmetry(nb::module_& m);

@@ -7,6 +7,7 @@ NB_MODULE(_core, m) {
   init_feasibility(m);
   init_packing(m);
   init_routing(m);
+  init_shm(m);
   init_simulator(m);
   init_symmetry(m);
 }

@@ -200,7 +200,7 @@ TEST(random_direct_collectives) {
   int runs = random_runs();
   for (int done = 0; done < runs;) {
     int ranks = static_cast<int>(dice.roll(1, 8));
-    Sizes sizes{static_cast<std::uint64_t>(4096 * dice.roll(1, 4)), static_cast<std::uint64_t>(dice.roll(2, 6)), 4096};
+    Sizes sizes{static_cast<std::uint64_t>(4096 * dice.roll(1, 4)), static_cast<std::uint64_t>(dice.roll(3, 6)), 4096};
     std::vector<Example> examples;
     for (int k = 0; k < 25; ++k, ++done) {
       Example example;

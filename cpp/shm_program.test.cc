@@ -189,7 +189,7 @@ TEST(random_programs_end_as_their_messages_in_order) {
         script.exchange(a, b, to, length);
       }
     }
-    Sizes sizes{4096, 2, static_cast<std::uint64_t>(4096 * dice.roll(1, 8))};
+    Sizes sizes{4096, 3, static_cast<std::uint64_t>(4096 * dice.roll(1, 8))};
     CHECK(runs_right(script, ranks, type, op, sizes, 2));
   }
 }
@@ -201,13 +201,13 @@ TEST(long_exchanges_in_place_do_not_block_each_other) {
   script.exchange(2, 3, {kOut, 0}, 100000);
   script.exchange(0, 2, {kOut, 0}, 100000);
   script.exchange(1, 3, {kOut, 0}, 100000);
-  CHECK(runs_right(script, 4, DataType::float32, ReduceOp::sum, {4096, 2, 4096}, 3));
+  CHECK(runs_right(script, 4, DataType::float32, ReduceOp::sum, {4096, 3, 4096}, 3));
 }
 
 TEST(a_ring_of_long_messages_completes) {
   Script script(3, {30000, 30000, 0}, DataType::int16, ReduceOp::sum);
   for (int rank = 0; rank < 3; ++rank) script.message(rank, (rank + 1) % 3, {0, 0}, {kOut, 0}, 30000);
-  CHECK(runs_right(script, 3, DataType::int16, ReduceOp::sum, {4096, 2, 4096}, 3));
+  CHECK(runs_right(script, 3, DataType::int16, ReduceOp::sum, {4096, 3, 4096}, 3));
 }
 
 TEST(programs_are_checked) {
@@ -244,7 +244,7 @@ TEST(programs_are_checked) {
 
 TEST(programs_that_do_not_belong_together_are_a_mismatch) {
   for (int variant = 0; variant < 3; ++variant) {
-    Segment segment = Segment::anonymous(2, {4096, 2, 4096});
+    Segment segment = Segment::anonymous(2, {4096, 3, 4096});
     auto thrown = together(2, [&](int rank) {
       segment.attach(rank);
       bool differs = rank == 1;
@@ -267,7 +267,7 @@ TEST(programs_that_do_not_belong_together_are_a_mismatch) {
 }
 
 TEST(a_rank_that_holds_up_others_is_named_through_those_that_wait) {
-  Segment segment = Segment::anonymous(4, {4096, 2, 4096});
+  Segment segment = Segment::anonymous(4, {4096, 3, 4096});
   auto thrown = together(4, [&](int rank) {
     segment.attach(rank);
     Script script(4, {0, 10, 0}, DataType::int32, ReduceOp::sum);

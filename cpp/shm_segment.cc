@@ -9,6 +9,7 @@
 #include <cstring>
 #include <ctime>
 #include <limits>
+#include <mutex>
 #include <new>
 #include <random>
 #include <utility>
@@ -26,8 +27,10 @@ std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage 
 
 /// A number that no other process has: not the process number, which namespaces repeat.
 std::uint64_t this_process() {
+  static std::mutex mutex;
   static std::uint64_t number = 0;
   static pid_t owner = 0;
+  std::lock_guard lock(mutex);
   if (owner != getpid()) {  // the first call, or the first in a forked child
     std::random_device random;
     number = (static_cast<std::uint64_t>(random()) << 32 | random()) | 1;
@@ -97,7 +100,7 @@ static void check_sizes(int ranks, const Sizes& sizes) {
   if (ranks < 1 || ranks > kMaxRanks) {
     throw std::invalid_argument("expected 1 to " + std::to_string(kMaxRanks) + " ranks, found " + std::to_string(ranks));
   }
-  if (sizes.slots < 2 || sizes.slots > kMaxSlots - 2) throw std::invalid_argument("expected 2 to 6 slots");
+  if (sizes.slots < kMinSlots || sizes.slots > kMaxSlots) throw std::invalid_argument("expected 3 to 6 slots");
   if (sizes.slot_bytes < kPage || sizes.slot_bytes % kPage || sizes.ring_bytes < kPage || sizes.ring_bytes % kPage) {
     throw std::invalid_argument("expected slots and rings of whole pages of 4096 bytes");
   }
@@ -209,7 +212,12 @@ void Segment::attach(int rank) {
   own.presence.store(Presence::attached, std::memory_order_release);
 }
 
-void Segment::leave(int rank) noexcept { records_[rank].presence.store(Presence::left, std::memory_order_release); }
+void Segment::leave(int rank) noexcept {
+  RankRecord& record = records_[rank];
+  // A forked child has the parent's mapping, and must not speak for it.
+  if (record.process.load(std::memory_order_relaxed) != this_process()) return;
+  record.presence.store(Presence::left, std::memory_order_release);
+}
 
 void Segment::unlink() noexcept {
   if (std::exchange(is_named_, false)) ::unlink(path_.c_str());

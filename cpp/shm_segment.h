@@ -22,7 +22,8 @@ namespace coppice::shm {
 inline constexpr std::uint32_t kLayout = 1;
 inline constexpr std::size_t kLine = 64;
 inline constexpr int kMaxRanks = 4096;
-inline constexpr std::size_t kMaxSlots = 8;
+inline constexpr std::size_t kMinSlots = 3;  // a round is staged while the one before is reduced and the one before that is taken
+inline constexpr std::size_t kMaxSlots = 6;
 
 /// What makes all ranks give up. Once set, a segment stays unusable.
 enum class FaultKind : std::uint8_t {
@@ -59,7 +60,7 @@ struct RankRecord {
   // Rounds of direct collectives (shm_direct.h).
   alignas(kLine) std::atomic<std::uint64_t> staged;     // rounds whose contribution lies in its staging area
   std::atomic<std::uint64_t> reduced;                   // rounds whose share of the result lies there as well
-  std::atomic<std::uint64_t> signature[kMaxSlots - 2];  // per slot: what collective the round belongs to
+  std::atomic<std::uint64_t> signature[kMaxSlots];  // per slot: what collective the round belongs to
   alignas(kLine) std::atomic<std::uint64_t> taken;      // rounds in which it has read all that it needs of the others
   // How it fares.
   alignas(kLine) std::atomic<Presence> presence;

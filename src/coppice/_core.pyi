@@ -116,3 +116,67 @@ def simulate_messages(
     keep_hops: bool,
     keep_rates: bool,
 ) -> dict[str, Any]: ...
+
+SHM_LAYOUT: int
+
+class ShmProgram:
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        input_elements: int,
+        output_elements: int,
+        scratch_elements: int,
+        kind: NDArray[np.int8],
+        peer: NDArray[np.int32],
+        tag: NDArray[np.int32],
+        place: NDArray[np.int8],
+        offset: NDArray[np.int64],
+        length: NDArray[np.int64],
+        source: NDArray[np.int8],
+        source_offset: NDArray[np.int64],
+        needs_start: NDArray[np.int64],
+        needs: NDArray[np.int32],
+        /,
+    ) -> None: ...
+
+class ShmRank:
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def path(self) -> str: ...
+    def unlink(self) -> None: ...
+    def leave(self) -> None: ...
+    def give_up(self) -> None: ...
+    def run_program(
+        self,
+        program: ShmProgram,
+        input: int,  # noqa: A002
+        output: int,
+        scratch_bytes: int,
+        result_offset: int,
+        result_elements: int,
+        type: int,  # noqa: A002
+        op: int,
+        run: int,
+        timeout_s: float,
+        /,
+    ) -> tuple[int, int, int] | None: ...
+    def run_direct(
+        self,
+        collective: int,
+        input: int,  # noqa: A002
+        output: int,
+        bounds: NDArray[np.int64],
+        type: int,  # noqa: A002
+        op: int,
+        root: int,
+        timeout_s: float,
+        /,
+    ) -> tuple[int, int, int] | None: ...
+
+def shm_create(
+    path: str, ranks: int, host: int, slot_bytes: int, slots: int, ring_bytes: int, /
+) -> ShmRank: ...
+def shm_open(path: str, rank: int, ranks: int, host: int, /) -> ShmRank: ...
+def shm_threads(ranks: int, slot_bytes: int, slots: int, ring_bytes: int, /) -> list[ShmRank]: ...

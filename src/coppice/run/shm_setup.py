@@ -1,0 +1,228 @@
+"""How the ranks of one host come to share a segment of memory.
+
+All that the caller brings is a way to exchange a few bytes: ``exchange(data)`` gives every rank the ``data`` of all, in
+rank order, whatever does it: MPI's ``comm.allgather``, a store of torch (:func:`store_exchange`), or a directory that
+all ranks see (:func:`directory_exchange`).
+
+The segment is an anonymous file, which cannot be left behind. Where the others cannot reach rank 0's files (another
+process namespace) or there are no such files (outside Linux), it is a file in a directory of memory, whose name is
+removed as soon as all ranks have opened it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coppice import _core
+from coppice.errors import CoppiceError, InputError
+from coppice.run.errors import Mismatch, RunError, TimedOut
+
+__all__ = ["Exchange", "directory_exchange", "join", "store_exchange"]
+
+Exchange = Callable[[bytes], list[bytes]]
+_PREFIX = "coppice-"
+_STALE_AFTER_S = 60.0
+_POLL_S = 0.002
+
+
+def store_exchange(store: Any, rank: int, ranks: int, *, prefix: str = "coppice-shm") -> Exchange:
+    """An exchange over a store with ``set(key, bytes)`` and a ``get(key)`` that waits, such as torch's.
+
+    Args:
+        store: The store. Its own timeout says how long to wait for other ranks.
+        rank: This rank.
+        ranks: Number of ranks.
+        prefix: What keys begin with; every group needs another one.
+    """
+    rounds = 0
+
+    def exchange(data: bytes) -> list[bytes]:
+        nonlocal rounds
+        rounds += 1
+        store.set(f"{prefix}/{rounds}/{rank}", data)
+        return [bytes(store.get(f"{prefix}/{rounds}/{peer}")) for peer in range(ranks)]
+
+    return exchange
+
+
+def directory_exchange(
+    directory: str | os.PathLike[str], rank: int, ranks: int, *, timeout_s: float = 300.0
+) -> Exchange:
+    """An exchange over files in a directory that all ranks see, and no group has used before.
+
+    Args:
+        directory: The directory; made if it is not there.
+        rank: This rank.
+        ranks: Number of ranks.
+        timeout_s: Longest time to wait for another rank, in seconds.
+    """
+    folder, rounds = Path(directory), 0
+
+    def exchange(data: bytes) -> list[bytes]:
+        nonlocal rounds
+        rounds += 1
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f".{rounds}.{rank}"
+        unfinished.write_bytes(data)
+        unfinished.replace(folder / f"{rounds}.{rank}")
+        end = time.monotonic() + timeout_s
+        paths = [folder / f"{rounds}.{peer}" for peer in range(ranks)]
+        for peer, path in enumerate(paths):
+            while not path.exists():
+                if time.monotonic() > end:
+                    msg = f"rank {peer} did not come to {folder} within {timeout_s:g} s: start it, or see its output."
+                    raise TimedOut(msg)
+                time.sleep(_POLL_S)
+        return [path.read_bytes() for path in paths]
+
+    return exchange
+
+
+class _Card(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank says of itself before anything is shared."""
+
+    version: str
+    layout: int
+    host: str
+    rank: int
+    ranks: int
+
+
+class _Word(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank says at one attempt: where the segment is, or why there is none."""
+
+    path: str = ""
+    error: str = ""
+
+
+def join(
+    rank: int, ranks: int, exchange: Exchange, *, directory: str | None, sizes: tuple[int, int, int]
+) -> _core.ShmRank:
+    """This rank's end of a segment that all ranks share; every rank calls this.
+
+    Args:
+        rank: This rank.
+        ranks: Number of ranks.
+        exchange: Gives every rank what all ranks give.
+        directory: Where the segment's file is made; None for an anonymous file where that works.
+        sizes: Bytes of a staging slot, number of slots, bytes of a ring.
+
+    Raises:
+        Mismatch: On every rank, if they are not the ranks of one group, host and version.
+        RunError: On every rank, if some rank cannot have the memory.
+    """
+    from coppice import __version__
+
+    if not 0 <= rank < ranks:
+        msg = f"expected a rank of 0 to {ranks - 1}, found {rank}."
+        raise InputError(msg)
+    host = _host()
+    card = _Card(version=__version__, layout=_core.SHM_LAYOUT, host=host, rank=rank, ranks=ranks)
+    _compare(card, exchange(msgspec.json.encode(card)))
+    number = int.from_bytes(hashlib.blake2b(host.encode(), digest_size=8).digest(), "little")
+    told: list[str] = []
+    for place in [directory] if directory else _places():
+        end, errors = _attempt(place, rank, ranks, exchange, number, sizes)
+        if end is not None:
+            return end
+        told.append(f"{place or 'an anonymous file'} ({'; '.join(errors)})")
+    msg = (
+        f"expected shared memory for {ranks} ranks of this host, found none: {', then '.join(told)}: make room "
+        "there, or name another directory in memory with COPPICE_SHM_DIR."
+    )
+    raise RunError(msg)
+
+
+def _places() -> list[str]:
+    """Directories to try in turn; an empty one stands for an anonymous file."""
+    return ["", "/dev/shm"] if sys.platform == "linux" else [tempfile.gettempdir()]
+
+
+def _host() -> str:
+    """What only processes of one boot of one host have in common."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return os.uname().nodename
+
+
+def _compare(own: _Card, found: list[bytes]) -> None:
+    """Every rank must be of the same group, version and host.
+
+    Raises:
+        Mismatch: If one is not.
+    """
+    for peer, data in enumerate(found):
+        try:
+            card = msgspec.json.decode(data, type=_Card)
+        except msgspec.MsgspecError as error:
+            msg = f"expected the card of rank {peer} of a shared memory group, found something else: {error}."
+            raise Mismatch(msg) from error
+        for name in ("version", "layout", "host", "ranks"):
+            if getattr(card, name) != getattr(own, name):
+                msg = (
+                    f"expected {name} {getattr(own, name)} on rank {peer} as on rank {own.rank}, found "
+                    f"{getattr(card, name)}: shared memory joins ranks of one host and one version of Coppice."
+                )
+                raise Mismatch(msg)
+        if card.rank != peer:
+            msg = f"expected rank {peer} at place {peer} of the exchange, found rank {card.rank}: give each its own."
+            raise Mismatch(msg)
+    if len(found) != own.ranks:
+        msg = f"expected {own.ranks} ranks in the exchange, found {len(found)}: use one of the same group."
+        raise Mismatch(msg)
+
+
+def _attempt(
+    place: str, rank: int, ranks: int, exchange: Exchange, host: int, sizes: tuple[int, int, int]
+) -> tuple[_core.ShmRank | None, list[str]]:
+    """The segment in one place, or what ranks say against it: the same answer on all ranks."""
+    end: _core.ShmRank | None = None
+    word = _Word()
+    if rank == 0:
+        path = ""
+        if place:
+            _sweep(Path(place))
+            path = str(Path(place) / f"{_PREFIX}{secrets.token_hex(8)}")
+        try:
+            end = _core.shm_create(path, ranks, host, *sizes)
+            word = _Word(path=end.path)
+        except CoppiceError as error:
+            word = _Word(error=str(error))
+    try:
+        offer = msgspec.json.decode(exchange(msgspec.json.encode(word))[0], type=_Word)
+        word = offer
+        if rank != 0 and not offer.error:
+            try:
+                end = _core.shm_open(offer.path, rank, ranks, host)
+            except CoppiceError as error:
+                word = _Word(error=str(error))
+        words = [msgspec.json.decode(data, type=_Word) for data in exchange(msgspec.json.encode(word))]
+    finally:
+        if rank == 0 and end is not None:
+            end.unlink()
+    errors = sorted({f"rank {peer}: {each.error}" for peer, each in enumerate(words) if each.error})
+    if offer.error:
+        errors = [f"rank 0: {offer.error}"]
+    return (None, errors) if errors else (end, [])
+
+
+def _sweep(directory: Path) -> None:
+    """Remove segments that a killed rank 0 has left: old ones on which no process holds a lock."""
+    with contextlib.suppress(OSError):
+        for path in directory.glob(f"{_PREFIX}*"):
+            with contextlib.suppress(OSError), path.open("r+b") as file:
+                if time.time() - path.stat().st_mtime > _STALE_AFTER_S:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
