@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -29,6 +30,7 @@ class Group:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                env=os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])},
             )
             for rank in range(ranks)
         ]
@@ -136,7 +138,7 @@ def small_memory(tmp_path: Path) -> Iterator[Path]:
 
 def fill(path: Path) -> None:
     """Write until there is no room."""
-    with path.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
 

@@ -12,8 +12,8 @@ within the timeout (death and closing are noticed at once). Nothing is left behi
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -27,7 +27,7 @@ from coppice.run.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.program import RankProgram
 from coppice.run.reduction import elements_of
-from coppice.run.shm_setup import Exchange, join
+from coppice.run.shm_setup import Exchange, join, usual_places
 
 __all__ = ["ShmEngine", "shm_engines"]
 
@@ -89,6 +89,7 @@ class ShmEngine:
         self.rank, self.ranks = rank, ranks
         self._end: _core.ShmRank | None = end
         self._exchange_timeout_s = exchange_timeout_s
+        self._groups: list[ShmEngine] = []
         self._programs: WeakKeyDictionary[RankProgram, _core.ShmProgram] = WeakKeyDictionary()
 
     @classmethod
@@ -117,8 +118,8 @@ class ShmEngine:
             Mismatch: On every rank, if they are not the ranks of one group, host and version.
             RunError: On every rank, if some rank cannot have the memory.
         """
-        directory = directory or os.environ.get("COPPICE_SHM_DIR")
-        end = join(rank, ranks, exchange, directory=directory, sizes=_SIZES)
+        places = [directory] if directory else usual_places()
+        end = join(rank, ranks, exchange, places=places, sizes=_SIZES)
         return cls(end, rank, ranks, exchange_timeout_s=exchange_timeout_s)
 
     def run(
@@ -241,8 +242,30 @@ class ShmEngine:
         self._gather(np.frombuffer(data, dtype=np.uint8), whole, edges, DataType.UINT8)
         return [whole[edges[rank] : edges[rank + 1]].tobytes() for rank in range(self.ranks)]
 
+    def subset(self, ranks: Sequence[int]) -> ShmEngine:
+        """See :meth:`coppice.run.groups.GroupingEngine.subset`; the group has a segment of its own."""
+        members = list(ranks)
+        if members.count(self.rank) != 1 or not all(0 <= rank < self.ranks for rank in members):
+            msg = f"expected a list of ranks below {self.ranks} with rank {self.rank} in it once, found {members}."
+            raise InputError(msg)
+        path = Path(self._open().path)
+        place = str(path.parent) if path.is_absolute() and path.parts[1] != "proc" else ""
+
+        def exchange(data: bytes) -> list[bytes]:
+            found = self.exchange(data)
+            return [found[rank] for rank in members]
+
+        # One place, so that all groups exchange equally often.
+        end = join(members.index(self.rank), len(members), exchange, places=[place], sizes=_SIZES)
+        timeout_s = self._exchange_timeout_s
+        group = ShmEngine(end, members.index(self.rank), len(members), exchange_timeout_s=timeout_s)
+        self._groups.append(group)
+        return group
+
     def close(self) -> None:
         """See :meth:`coppice.run.engine.Engine.close`."""
+        for group in self._groups:
+            group.close()
         if self._end is not None:
             self._end.leave()
             self._end = None

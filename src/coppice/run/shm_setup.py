@@ -19,7 +19,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from coppice import _core
 from coppice.errors import CoppiceError, InputError
 from coppice.run.errors import Mismatch, RunError, TimedOut
 
-__all__ = ["Exchange", "directory_exchange", "join", "store_exchange"]
+__all__ = ["Exchange", "directory_exchange", "join", "store_exchange", "usual_places"]
 
 Exchange = Callable[[bytes], list[bytes]]
 _PREFIX = "coppice-"
@@ -108,7 +108,7 @@ class _Word(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def join(
-    rank: int, ranks: int, exchange: Exchange, *, directory: str | None, sizes: tuple[int, int, int]
+    rank: int, ranks: int, exchange: Exchange, *, places: Sequence[str], sizes: tuple[int, int, int]
 ) -> _core.ShmRank:
     """This rank's end of a segment that all ranks share; every rank calls this.
 
@@ -116,7 +116,7 @@ def join(
         rank: This rank.
         ranks: Number of ranks.
         exchange: Gives every rank what all ranks give.
-        directory: Where the segment's file is made; None for an anonymous file where that works.
+        places: Directories to make the segment's file in, tried in turn; an empty one stands for an anonymous file.
         sizes: Bytes of a staging slot, number of slots, bytes of a ring.
 
     Raises:
@@ -133,7 +133,7 @@ def join(
     _compare(card, exchange(msgspec.json.encode(card)))
     number = int.from_bytes(hashlib.blake2b(host.encode(), digest_size=8).digest(), "little")
     told: list[str] = []
-    for place in [directory] if directory else _places():
+    for place in places:
         end, errors = _attempt(place, rank, ranks, exchange, number, sizes)
         if end is not None:
             return end
@@ -145,8 +145,10 @@ def join(
     raise RunError(msg)
 
 
-def _places() -> list[str]:
-    """Directories to try in turn; an empty one stands for an anonymous file."""
+def usual_places() -> list[str]:
+    """Where segments are made by default."""
+    if directory := os.environ.get("COPPICE_SHM_DIR"):
+        return [directory]
     return ["", "/dev/shm"] if sys.platform == "linux" else [tempfile.gettempdir()]
 
 
