@@ -57,6 +57,21 @@ class Memory:
         self._source: list[int] = program.source.tolist()
         self._source_offset: list[int] = program.source_offset.tolist()
 
+    @property
+    def scratch(self) -> Array:
+        """SCRATCH."""
+        return self._arrays[Place.SCRATCH]
+
+    @property
+    def addresses(self) -> tuple[int, int]:
+        """Where INPUT and OUTPUT lie."""
+        given, wanted, _ = self._arrays
+        return given.ctypes.data, wanted.ctypes.data
+
+    def use_scratch(self, scratch: Array) -> None:
+        """Let ``scratch``, as long as the present one, be SCRATCH from now on."""
+        self._arrays = (*self._arrays[:2], scratch)
+
     def at(self, row: int) -> Array:
         """What ``place`` and ``offset`` of a row name."""
         begin = self._offset[row]

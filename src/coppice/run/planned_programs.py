@@ -165,11 +165,13 @@ class RankPrograms:
         problem = Problem(topology=self._topology, collective=request.collective, root=request.root)
         default = self._algorithm == FOREST or request.collective is Collective.BARRIER
         name = None if default else self._algorithm
-        return self._cache.plan(
-            problem,
-            FOREST if default else self._algorithm,
-            lambda: plan(problem, algorithm=name, ring=False).plan,
-        )
+        # Messages find their way through other machines by themselves, where an algorithm asks for them.
+        relayed = not default or request.collective is Collective.BARRIER
+
+        def make() -> Plan:
+            return plan(problem, algorithm=name, relay_gpus=relayed, ring=False).plan
+
+        return self._cache.plan(problem, FOREST if default else self._algorithm, make)
 
     def _chosen_pieces(self, request: Request, body: Schedule | Forest) -> int:
         """Pieces for the power of two at or above the size."""

@@ -1,0 +1,297 @@
+"""The engine over MPI: every message of a program is a persistent request of mpi4py.
+
+Requests are made once for a program and its buffers, so that a later run of the same is no more than starting them.
+Ranks that give up tell the others by a message on a communicator of their own; nobody waits for a rank that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError, MissingExtraError
+from coppice.run.datatype import DataType, ReduceOp
+from coppice.run.errors import PeerLost, RunError, TimedOut
+from coppice.run.interpreter import Memory
+from coppice.run.program import Kind, RankProgram
+from coppice.run.progress import Order, carry_out
+
+__all__ = ["MpiEngine"]
+
+_KEPT = 32
+"""Programs with their buffers whose requests are kept."""
+
+_FAILED, _CLOSED = 1, 2
+_POLL_S = 200e-6
+
+
+class MpiEngine:
+    """One rank's end of an MPI communicator.
+
+    Args:
+        communicator: An mpi4py communicator (default: ``COMM_WORLD``); it is duplicated, so that its own messages
+            and collectives do not mix with ours.
+        exchange_timeout_s: Longest time to wait in an exchange, in seconds.
+
+    Raises:
+        MissingExtraError: If mpi4py is not installed.
+    """
+
+    name = "mpi"
+
+    def __init__(self, communicator: Any = None, *, exchange_timeout_s: float = 300.0) -> None:
+        try:
+            from mpi4py import MPI
+        except ImportError:
+            package = "mpi4py"
+            raise MissingExtraError.of(package, extra="mpi") from None
+        self.mpi = MPI
+        given = MPI.COMM_WORLD if communicator is None else communicator
+        self.data, self._notices = given.Dup(), given.Dup()
+        self.rank, self.ranks = given.Get_rank(), given.Get_size()
+        self._exchange_timeout_s = exchange_timeout_s
+        self._largest_tag = int(given.Get_attr(MPI.TAG_UB) or 32767)
+        self._orders: OrderedDict[int, tuple[RankProgram, Order]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], _Requests] = OrderedDict()
+        self._lost: str | None = None
+        self._gone: set[int] = set()
+        self._sent: list[Any] = []
+        self._closed = False
+
+    def run(
+        self,
+        program: RankProgram,
+        input: Any,  # noqa: A002
+        output: Any,
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        timeout_s: float,
+    ) -> None:
+        """See :meth:`coppice.run.engine.Engine.run`."""
+        self._check_open()
+        if (program.rank, program.ranks) != (self.rank, self.ranks):
+            msg = (
+                f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
+                f"{program.ranks}: lower the schedule for this group."
+            )
+            raise InputError(msg)
+        if len(program.tag) and int(program.tag.max()) > self._largest_tag:
+            msg = (
+                f"expected at most {self._largest_tag + 1} messages between two ranks, the tags of this MPI library, "
+                f"found {int(program.tag.max()) + 1}: choose longer pieces."
+            )
+            raise InputError(msg)
+        memory = Memory(program, input, output, dtype=dtype, op=op)
+        with self._telling_others(str(program.collective)):
+            requests = self._requests(program, memory, dtype)
+            carry_out(requests.order, memory, requests.staging, requests, timeout_s=timeout_s)
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """See :meth:`coppice.run.engine.Engine.exchange`."""
+        self._check_open()
+        with self._telling_others("an exchange"):
+            lengths = np.empty(self.ranks, dtype=np.int64)
+            own = np.array([len(data)], dtype=np.int64)
+            self._finish(self.data.Iallgather(own, lengths))
+            found = np.empty(int(lengths.sum()), dtype=np.uint8)
+            mine = np.frombuffer(data, dtype=np.uint8)
+            starts = np.cumsum(lengths) - lengths
+            counts = (lengths.tolist(), starts.tolist())
+            self._finish(self.data.Iallgatherv([mine, self.mpi.BYTE], [found, counts, self.mpi.BYTE]))
+            ends = (starts + lengths).tolist()
+            return [found[begin:end].tobytes() for begin, end in zip(starts.tolist(), ends, strict=True)]
+
+    def subset(self, ranks: Sequence[int]) -> MpiEngine:
+        """The engine of this rank in the group of ``ranks``, in that order; only those ranks call this.
+
+        Raises:
+            InputError: If this rank is not among them.
+        """
+        self._check_open()
+        if self.rank not in ranks:
+            msg = f"expected rank {self.rank} among the ranks of the new group, found {list(ranks)}: leave it out."
+            raise InputError(msg)
+        group = self.data.Get_group().Incl(list(ranks))
+        try:
+            made = self.data.Create_group(group, tag=min(ranks))
+        finally:
+            group.Free()
+        try:
+            return MpiEngine(made, exchange_timeout_s=self._exchange_timeout_s)
+        finally:
+            made.Free()
+
+    def close(self) -> None:
+        """See :meth:`coppice.run.engine.Engine.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self.tell_others(_CLOSED, "closed its engine")
+        _keep_for_ever(self._sent)
+        while self._kept:
+            self._kept.popitem()[1].free()
+
+    @contextlib.contextmanager
+    def _telling_others(self, what: str) -> Iterator[None]:
+        """Tell the other ranks when the body raises; the engine is of no more use then."""
+        try:
+            yield
+        except InputError:
+            raise
+        except BaseException as error:
+            for requests in self._kept.values():
+                requests.abandon()
+            if self._lost is None:
+                kind = type(error).__name__
+                self.tell_others(_FAILED, f"failed in {what} with {kind}")
+                self._lost = f"the group broke earlier: {error if isinstance(error, RunError) else kind}"
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = f"the engine of rank {self.rank} is closed: make a new one."
+            raise InputError(msg)
+        if self._lost is not None:
+            raise PeerLost(self._lost)
+
+    def _requests(self, program: RankProgram, memory: Memory, dtype: DataType) -> _Requests:
+        key = (id(program), dtype.itemsize, *memory.addresses)
+        found = self._kept.get(key)
+        if found is None:
+            if id(program) not in self._orders:
+                self._orders[id(program)] = (program, Order(program))
+            found = _Requests(self, self._orders[id(program)][1], memory)
+            self._kept[key] = found
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)[1].free()
+            while len(self._orders) > _KEPT:
+                self._orders.popitem(last=False)
+        else:
+            memory.use_scratch(found.scratch)
+        self._kept.move_to_end(key)
+        self._orders.move_to_end(id(program))
+        return found
+
+    def _finish(self, request: Any) -> None:
+        """Wait for one request, in naps.
+
+        Raises:
+            RunError: If a rank is gone or does not answer.
+        """
+        end = time.monotonic() + self._exchange_timeout_s
+        while not request.Test():
+            self.look_around(range(self.ranks))
+            if time.monotonic() > end:
+                msg = (
+                    f"rank {self.rank} waited {self._exchange_timeout_s:g} s in an exchange for the other ranks: "
+                    "see what they do, or allow more time."
+                )
+                raise TimedOut(msg)
+            time.sleep(_POLL_S)
+
+    def look_around(self, awaited: Iterable[int]) -> None:
+        """Raise if another rank has told that it failed, or one of ``awaited`` that it closed its engine."""
+        status = self.mpi.Status()
+        while self._notices.Iprobe(source=self.mpi.ANY_SOURCE, tag=self.mpi.ANY_TAG, status=status):
+            peer, tag = status.Get_source(), status.Get_tag()
+            words = bytearray(status.Get_count(self.mpi.BYTE))
+            self._notices.Recv([words, self.mpi.BYTE], source=peer, tag=tag)
+            self._gone.add(peer)
+            if tag == _FAILED:
+                self._lost = f"rank {peer} {words.decode(errors='replace')}: see the output of that rank."
+                raise PeerLost(self._lost)
+        for peer in awaited:
+            if peer in self._gone:
+                self._lost = (
+                    f"rank {peer} closed its engine while rank {self.rank} waited for it: see its output."
+                )
+                raise PeerLost(self._lost)
+
+    def tell_others(self, tag: int, words: str) -> None:
+        """Tell all other ranks that this one gave up; whoever does not wait for it never reads that."""
+        data = bytearray(words.encode()[:200])
+        for peer in range(self.ranks):
+            if peer != self.rank:
+                with contextlib.suppress(self.mpi.Exception):
+                    # So short a message leaves at once; the buffer is kept for a library that sends it later.
+                    self._sent.append((data, self._notices.Isend([data, self.mpi.BYTE], dest=peer, tag=tag)))
+
+
+class _Requests:
+    """The requests of one program on one set of buffers: the transport of :func:`carry_out`."""
+
+    def __init__(self, engine: MpiEngine, order: Order, memory: Memory) -> None:
+        self.order, self._engine, self.mpi = order, engine, engine.mpi
+        self.scratch = memory.scratch
+        self.staging: NDArray[Any] = np.empty(order.staging_elements, dtype=memory.scratch.dtype)
+        program, byte, data = order.program, engine.mpi.BYTE, engine.data
+        self._requests: list[Any] = []
+        peers, tags = program.peer.tolist(), program.tag.tolist()
+        for row, kind in enumerate(order.kind):
+            if kind == Kind.COPY:
+                self._requests.append(None)
+            elif kind == Kind.SEND:
+                buffer = [memory.at(row).view(np.uint8), byte]
+                self._requests.append(data.Send_init(buffer, dest=peers[row], tag=tags[row]))
+            else:
+                place = memory.at(row) if kind == Kind.RECV else order.arrival(row, self.staging)
+                self._requests.append(
+                    data.Recv_init([place.view(np.uint8), byte], source=peers[row], tag=tags[row])
+                )
+        self._active: list[Any] = []
+        self._rows: list[int] = []
+
+    def start(self, row: int) -> None:
+        """Start the message of a row."""
+        request = self._requests[row]
+        request.Start()
+        self._active.append(request)
+        self._rows.append(row)
+
+    def completed(self) -> list[int]:
+        """Rows whose messages have completed since the last call."""
+        try:
+            found = self.mpi.Request.Testsome(self._active)
+        except self.mpi.Exception as error:
+            msg = f"rank {self._engine.rank} lost another rank ({error}): see the output of the others."
+            raise PeerLost(msg) from None
+        if not found:
+            return []
+        rows = [self._rows[place] for place in found]
+        gone = set(found)
+        keep = [place for place in range(len(self._rows)) if place not in gone]
+        self._active = [self._active[place] for place in keep]
+        self._rows = [self._rows[place] for place in keep]
+        return rows
+
+    def look_around(self) -> None:
+        """Raise if another rank has given up."""
+        peers = self.order.program.peer
+        self._engine.look_around({int(peers[row]) for row in self._rows})
+
+    def abandon(self) -> None:
+        """Leave what is under way as it is: the group is of no more use."""
+        if self._active:
+            _keep_for_ever((self._requests, self.staging, self.scratch))
+            self._requests, self._active, self._rows = [], [], []
+
+    def free(self) -> None:
+        """Give the requests back."""
+        for request in self._requests:
+            if request is not None:
+                with contextlib.suppress(self.mpi.Exception):
+                    request.Free()
+        self._requests = []
+
+
+def _keep_for_ever(what: Any) -> None:
+    """Memory of messages that may never complete: MPI is finalized after Python has let go of everything."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))

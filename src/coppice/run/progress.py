@@ -1,0 +1,186 @@
+"""Carrying out a program by its needs: a row starts as soon as what it needs is complete, steps need not wait.
+
+Rows open in step order, so many steps at a time as the window is wide: it bounds the messages under way and the memory
+for arrivals. A program that is free of deadlock step by step is so with any window, since the rows of the first
+step that is not complete are always open.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.run.errors import TimedOut
+from coppice.run.interpreter import Memory
+from coppice.run.program import Kind, RankProgram
+
+__all__ = ["Order", "Transport", "carry_out"]
+
+WINDOW = 4
+_SPINS = 10
+_PATIENT_SPINS = 5_000
+_NAP_S = 50e-6
+_CHECK_S = 0.02
+
+
+class Transport(Protocol):
+    """Starts messages and says which are complete."""
+
+    def start(self, row: int) -> None:
+        """Start the message of a row."""
+
+    def completed(self) -> list[int]:
+        """Rows whose messages have completed since the last call; empty if none has."""
+
+    def look_around(self) -> None:
+        """Called from time to time while nothing completes.
+
+        Raises:
+            RunError: If another rank has given up.
+        """
+
+
+class Order:
+    """What of a program does not depend on buffers: who waits for whom, and where arrivals lie.
+
+    Attributes:
+        staging_elements: Elements of memory for the arrivals of RECV_REDUCE rows.
+    """
+
+    def __init__(self, program: RankProgram, window: int = WINDOW) -> None:
+        rows = program.num_rows
+        self.program, self.window = program, window
+        self.needs: list[int] = np.diff(program.needs_start).tolist()
+        waiting = np.repeat(np.arange(rows), np.diff(program.needs_start))
+        by_need = np.argsort(program.needs, kind="stable")
+        ends = np.searchsorted(program.needs[by_need], np.arange(rows + 1)).tolist()
+        waiters = waiting[by_need].tolist()
+        self.dependents: list[list[int]] = [waiters[ends[row] : ends[row + 1]] for row in range(rows)]
+        self.kind: list[int] = program.kind.tolist()
+        bounds = program.step_start.tolist()
+        self.steps = [range(begin, end) for begin, end in pairwise(bounds)]
+        self.step_of = np.repeat(np.arange(len(self.steps)), np.diff(program.step_start)).tolist()
+        arrives = np.where(program.kind == Kind.RECV_REDUCE, program.length, 0)
+        before = np.cumsum(arrives) - arrives
+        inside = before - before[program.step_start[:-1]][self.step_of] if rows else before
+        lanes = np.array(self.step_of, dtype=np.int64) % window
+        self._offset: list[int] = (inside + lanes * program.staging_elements).tolist()
+        self._length: list[int] = program.length.tolist()
+        self.staging_elements = window * program.staging_elements
+
+    def arrival(self, row: int, staging: NDArray[Any]) -> NDArray[Any]:
+        """Where the message of a RECV_REDUCE row arrives."""
+        return staging[self._offset[row] : self._offset[row] + self._length[row]]
+
+
+def carry_out(
+    order: Order, memory: Memory, staging: NDArray[Any], transport: Transport, *, timeout_s: float
+) -> None:
+    """Carry out the program of ``order`` on ``memory``; the result is there when it returns.
+
+    Args:
+        order: Made of the program, used any number of times.
+        memory: The rank's buffers.
+        staging: ``order.staging_elements`` elements.
+        transport: Moves the messages.
+        timeout_s: Longest time without any progress, in seconds.
+
+    Raises:
+        TimedOut: If nothing completed for that long.
+        RunError: As the transport finds.
+    """
+    needs, kinds, dependents, step_of = list(order.needs), order.kind, order.dependents, order.step_of
+    left = [len(rows) for rows in order.steps]
+    arrived = bytearray(len(kinds))
+    opened = frontier = under_way = 0
+    ready: deque[int] = deque()
+
+    def complete(row: int) -> None:
+        left[step_of[row]] -= 1
+        for waiter in dependents[row]:
+            needs[waiter] -= 1
+            open_now = not needs[waiter] and step_of[waiter] < opened
+            if open_now and (kinds[waiter] != Kind.RECV_REDUCE or arrived[waiter]):
+                ready.append(waiter)
+
+    idle = _Patience(order.program, transport, timeout_s)
+    while frontier < len(left):
+        while opened < min(frontier + order.window, len(left)):
+            for row in order.steps[opened]:
+                if kinds[row] == Kind.RECV_REDUCE:
+                    transport.start(row)
+                    under_way += 1
+                elif not needs[row]:
+                    ready.append(row)
+            opened += 1
+        while ready:
+            row = ready.popleft()
+            if kinds[row] == Kind.COPY:
+                memory.copy(row)
+                complete(row)
+            elif kinds[row] == Kind.RECV_REDUCE:
+                memory.add(row, order.arrival(row, staging))
+                complete(row)
+            else:
+                transport.start(row)
+                under_way += 1
+        if frontier < len(left) and not left[frontier]:
+            while frontier < len(left) and not left[frontier]:
+                frontier += 1
+            continue
+        done = transport.completed() if under_way else []
+        if not done:
+            idle.wait()
+            continue
+        idle.over()
+        under_way -= len(done)
+        for row in done:
+            if kinds[row] != Kind.RECV_REDUCE:
+                complete(row)
+            elif needs[row]:
+                arrived[row] = 1
+            else:
+                ready.append(row)
+    memory.finish()
+
+
+class _Patience:
+    """Waits between looks: at first not at all, then leaving the core to others, then in naps."""
+
+    def __init__(self, program: RankProgram, transport: Transport, timeout_s: float) -> None:
+        self._program, self._transport, self._timeout_s = program, transport, timeout_s
+        self._looks = 0
+        self._since = self._checked = 0.0
+
+    def over(self) -> None:
+        """Something completed."""
+        self._looks = 0
+
+    def wait(self) -> None:
+        """Nothing completed."""
+        self._looks += 1
+        if self._looks < _SPINS:
+            return
+        now = time.monotonic()
+        if self._looks == _SPINS:
+            self._since = self._checked = now
+        if self._looks < _PATIENT_SPINS:
+            os.sched_yield()
+        else:
+            time.sleep(_NAP_S)
+        if now - self._checked > _CHECK_S:
+            self._checked = now
+            self._transport.look_around()
+            if now - self._since > self._timeout_s:
+                program = self._program
+                msg = (
+                    f"rank {program.rank} waited {self._timeout_s:g} s in {program.collective} without a message "
+                    "from any rank: see what the other ranks do, or allow more time."
+                )
+                raise TimedOut(msg)

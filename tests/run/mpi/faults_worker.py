@@ -1,0 +1,52 @@
+"""One rank of a group in which rank 1 closes, raises, hangs or asks for something else: what the others raise."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+
+import numpy as np
+from mpi4py import MPI
+
+from coppice.run.communicator import Communicator
+from coppice.run.errors import RunError
+from coppice.run.mpi_engine import MpiEngine
+from coppice.topology.presets import preset
+
+
+def main(fault: str) -> None:
+    world = MPI.COMM_WORLD
+    rank = world.Get_rank()
+    where = world.bcast(tempfile.mkdtemp() if rank == 0 else None)
+    group = Communicator(
+        MpiEngine(exchange_timeout_s=20),
+        preset("ring", gpus=world.Get_size()),
+        cache_dir=where,
+        timeout_s=3.0,
+        check_every_call=fault in ("size", "type"),
+    )
+    data = np.ones(50_000, dtype=np.float32)
+    group.all_reduce(data)
+    try:
+        if rank == 1:
+            if fault == "close":
+                group.close()
+                return
+            if fault == "hang":
+                time.sleep(8)
+            if fault == "size":
+                data = data[:-1]
+            if fault == "type":
+                data = data.astype(np.float64)
+            if fault == "slow":
+                time.sleep(0.7)
+        group.all_reduce(data)
+        print(f"rank {rank}: done", flush=True)
+    except RunError as error:
+        print(f"rank {rank}: {type(error).__name__}: {error}", flush=True)
+    group.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
