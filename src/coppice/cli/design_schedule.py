@@ -27,6 +27,7 @@ from coppice.errors import InputError
 from coppice.schedule.plan import Plan
 from coppice.schedule.plan_file import write_plan
 from coppice.schedule.verify import verify
+from coppice.topology import PRESETS
 
 __all__ = ["schedule"]
 
@@ -74,7 +75,11 @@ def schedule(
     with Stages() as stages:
         stages.begin("reading the topology")
         loaded = load_topology(
-            topology, boxes=boxes, rates=rates, settings=settings, round_digits=round_digits
+            topology,
+            boxes=boxes,
+            rates=rates,
+            settings=_dropping_loops(topology, settings),
+            round_digits=round_digits,
         )
         graph, least = graph_of(loaded)
         stages.begin("scheduling")
@@ -126,3 +131,11 @@ def schedule(
             fields.append(("written to", output))
         print_fields(f"{collective} on {loaded.name} ({plural(loaded.num_ranks, 'rank')})", fields)
     report.require_ok()
+
+
+def _dropping_loops(topology: str, settings: list[str] | None) -> list[str]:
+    """The settings, and for a file that its self-loops be dropped: they take ports and carry nothing."""
+    given = list(settings or ())
+    if topology in PRESETS or any(setting.startswith("self_links") for setting in given):
+        return given
+    return [*given, "self_links=drop"]

@@ -45,6 +45,7 @@ __all__ = [
 _MAX_FORMULA = 2**40
 """Sizes are followed up to here, far beyond what can be built, so that no formula runs away."""
 _MAX_TIMES = 64
+_FEW_LINKS = 2**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class Facts:
         steps: Latency: number of steps of a schedule that exists.
         bandwidth_time: Its bandwidth time in units of M over the bandwidth of a node.
         exact: The figures are those of breadth-first broadcast on the graph itself; otherwise they are those of the
-            schedule that follows from the expansions, and breadth-first broadcast may do better.
+            schedule that follows from the expansions (:mod:`coppice.design.expanded`): breadth-first broadcast is often
+            better, and can be worse on powers of graphs without symmetry.
         bidirectional: Links are full-duplex cables.
     """
 
@@ -193,6 +195,8 @@ class Line(Recipe):
         size = self.inner.size
         _bounded_power(size.degree, self.times, self)
         both_ways = size.bidirectional and size.degree == 1
+        if size.bidirectional and size.ranks == 2 and size.degree ** (self.times + 1) <= _FEW_LINKS:
+            both_ways = self._made().bidirectional  # parallel links between two nodes
         return _bounded(
             Size(
                 size.ranks * size.degree**self.times, size.degree, bidirectional=both_ways, simple=size.simple

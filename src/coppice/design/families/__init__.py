@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from coppice.design.families import circulants, complete, distance_regular, kautz, rings, tori
+from coppice.design.families import circulants, complete, distance_regular, geometries, kautz, rings, tori
 from coppice.design.families.family import Family
 
 __all__ = ["FAMILIES", "Family"]
 
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for room in (rings, complete, circulants, tori, distance_regular, kautz)
+    for room in (rings, complete, circulants, tori, distance_regular, geometries, kautz)
     for family in room.FAMILIES
 }

@@ -16,7 +16,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.design.families.family import Family, Size, at_least, between
-from coppice.design.graph import MAX_NODES, Graph
+from coppice.design.graph import MAX_LINKS, MAX_NODES, Graph
 
 __all__ = ["FAMILIES"]
 
@@ -38,9 +38,11 @@ def _kautz(name: str, d: int, n: int) -> Graph:
 
 
 def _gkautz_size(d: int, m: int) -> Size:
-    between("gkautz(d, m)", "d", d, 1, MAX_NODES)
+    between("gkautz(d, m)", "d", d, 2, MAX_NODES)
     at_least("gkautz(d, m)", "m", m, 2)
-    return Size(m, d, bidirectional=False, simple=False)
+    # Node 0 hears back from -2 only if 2 d - b is a multiple of m for some b = 1 .. d.
+    both_ways = m < 2 * d and m * d <= MAX_LINKS and _gkautz("", d, m).bidirectional
+    return Size(m, d, bidirectional=both_ways, simple=False)
 
 
 def _gkautz(name: str, d: int, m: int) -> Graph:

@@ -60,7 +60,7 @@ def topology_from_document(
             $.topology``.
         name: Replaces the document's name.
         default_name: Stands in where the document has no name.
-        options: Only ``round`` has a meaning here.
+        options: ``round`` and ``self_links`` have a meaning here.
 
     Raises:
         InputError: With the path of what is wrong.
@@ -162,8 +162,9 @@ class _Document:
                 msg = f"{self.where}{path}.{key} names an unknown node {end[:80]!r}: {_near(end, ids)}"
                 raise InputError(msg)
             ends.append(end)
-        if ends[0] == ends[1]:
-            msg = f"{self.where}{path} leads from {ends[0]!r} to itself: remove it."
+        if ends[0] == ends[1] and self.options.self_links != "drop":
+            hint = "remove it, or read on without it with `--set self_links=drop`"
+            msg = f"{self.where}{path} leads from {ends[0]!r} to itself: {hint}."
             raise InputError(msg)
         latency = row.get("latency_us", 0)
         return Link(
