@@ -172,8 +172,11 @@ class Homes:
                 slot = rank * self.ranks + rank
                 begin = int(self._slot[slot] - self._slot[rank * self.ranks])
                 length = int(self._slot[slot + 1] - self._slot[slot])
+                target = int(self._arrives[rank, rank])
+                if self._staged and begin == target:
+                    return []
                 source = Place.SCRATCH if self._staged else source
-                spans: list[Span] = [(source, begin, Place.OUTPUT, int(self._arrives[rank, rank]), length)]
+                spans: list[Span] = [(source, begin, Place.OUTPUT, target, length)]
             case _ if self.in_place:
                 return []
             case Collective.ALL_GATHER:

@@ -24,7 +24,7 @@ def array_of(buffer: Any) -> Array:
     if buffer is None:
         msg = "expected an array, found None: give one."
         raise InputError(msg)
-    return np.asarray(buffer)
+    return np.frombuffer(buffer, dtype=np.uint8) if isinstance(buffer, bytes) else np.asarray(buffer)
 
 
 def data_type_of(buffer: Any, dtype: DataType | str | None) -> DataType:
@@ -63,7 +63,7 @@ def elements_of(buffer: Any, dtype: DataType, elements: int, *, name: str, writa
     if buffer is None:
         msg = f"expected {elements} elements of {dtype} in {name}, found none: give a buffer."
         raise InputError(msg)
-    array = np.asarray(buffer)
+    array = array_of(buffer)
     if not (array.flags.c_contiguous and (array.flags.writeable or not writable)):
         wanted = "writable, contiguous" if writable else "contiguous"
         msg = f"expected {wanted} memory in {name}: make a copy of it first."
