@@ -9,6 +9,7 @@ the data.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,10 +18,22 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.program.program import Buffer
 
-__all__ = ["NOTHING", "Layout", "Memory", "buffer_sizes", "memory_of"]
+__all__ = [
+    "EVERYONE",
+    "NOTHING",
+    "Layout",
+    "Memory",
+    "buffer_sizes",
+    "end_columns",
+    "memory_of",
+    "start_columns",
+]
 
 NOTHING = 0
 """The value of memory that nothing was written to."""
+
+EVERYONE = -1
+"""Stands for the contributions of all ranks together."""
 
 _IN_BLOCKS = (Collective.ALL_GATHER, Collective.GATHER)
 _OUT_BLOCKS = (Collective.REDUCE_SCATTER, Collective.SCATTER)
@@ -58,15 +71,40 @@ class Memory:
         base: Address of slot 0 of each buffer (row, as :class:`Buffer`) of each rank (column) (int64).
         size: Number of slots of each buffer of each rank (int64).
         words: Number of addresses.
-        start: (first address, values) of what is there at the start.
-        end: (rank, first address, first slot of the output, values) of what must be there at the end.
+        layout: What decides on the values.
     """
 
     base: NDArray[np.int64]
     size: NDArray[np.int64]
     words: int
-    start: tuple[tuple[int, tuple[int, ...]], ...]
-    end: tuple[tuple[int, int, int, tuple[int, ...]], ...]
+    layout: Layout
+
+    @cached_property
+    def start(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """(first address, values) of what is there at the start."""
+        return tuple(
+            (int(self.base[Buffer.INPUT, rank]), values)
+            for rank in range(self.layout.num_ranks)
+            if (values := self._values(*start_columns(self.layout, rank)))
+        )
+
+    @cached_property
+    def end(self) -> tuple[tuple[int, int, int, tuple[int, ...]], ...]:
+        """(rank, first address, first slot of the output, values) of what must be there at the end."""
+        return tuple(
+            (rank, int(self.base[Buffer.OUTPUT, rank]), 0, values)
+            for rank in range(self.layout.num_ranks)
+            if (values := self._values(*end_columns(self.layout, rank)))
+        )
+
+    def _values(self, chunks: NDArray[np.int64], member: NDArray[np.int64]) -> tuple[int, ...]:
+        """Chunks and their contributors as integers."""
+        ranks = self.layout.num_ranks
+        everyone = (1 << ranks) - 1
+        return tuple(
+            chunk << ranks | (everyone if one == EVERYONE else 1 << one)
+            for chunk, one in zip(chunks.tolist(), member.tolist(), strict=True)
+        )
 
 
 def buffer_sizes(collective: Collective, ranks: int, chunks: int, root: int) -> NDArray[np.int64]:
@@ -132,25 +170,20 @@ def memory_of(program: Layout, *, in_place: bool) -> Memory:
             base[Buffer.OUTPUT] = np.where(shared, base[Buffer.INPUT] + own, base[Buffer.OUTPUT])
         else:
             base[Buffer.OUTPUT] = base[Buffer.INPUT]
-    start = tuple(
-        (int(base[Buffer.INPUT, rank]), values)
-        for rank in range(ranks)
-        if (values := _start_values(program, rank))
-    )
-    end = tuple(
-        (rank, int(base[Buffer.OUTPUT, rank]), 0, values)
-        for rank in range(ranks)
-        if (values := _end_values(program, rank))
-    )
-    return Memory(base, size, int(ends[-1]), start, end)
+    return Memory(base, size, int(ends[-1]), program)
 
 
-def _start_values(program: Layout, rank: int) -> tuple[int, ...]:
-    """Values of the input of a rank."""
-    ranks, chunks = program.num_ranks, program.num_chunks
+def start_columns(program: Layout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(chunk, contributing rank) of each slot of the input of a rank, as far as it holds something.
+
+    Args:
+        program: What decides on the values.
+        rank: The rank.
+    """
+    chunks = program.num_chunks
     match program.collective:
         case Collective.ALL_GATHER | Collective.GATHER:
-            block = chunks // ranks
+            block = chunks // program.num_ranks
             first, length = rank * block, block
         case Collective.ALL_TO_ALL:
             first, length = rank * chunks, chunks
@@ -158,33 +191,36 @@ def _start_values(program: Layout, rank: int) -> tuple[int, ...]:
             first, length = 0, chunks if rank == program.root else 0
         case _:
             first, length = 0, chunks
-    return tuple(chunk << ranks | 1 << rank for chunk in range(first, first + length))
+    return first + np.arange(length), np.full(length, rank)
 
 
-def _end_values(program: Layout, rank: int) -> tuple[int, ...]:
-    """Values that the output of a rank must hold."""
+def end_columns(program: Layout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(chunk, contributing rank or EVERYONE) of each slot that the output of a rank must hold.
+
+    Args:
+        program: What decides on the values.
+        rank: The rank.
+    """
     ranks, chunks, root = program.num_ranks, program.num_chunks, program.root
     block = chunks // ranks
-    everyone = (1 << ranks) - 1
+    whole, own = np.arange(chunks), rank * block + np.arange(block)
     match program.collective:
         case Collective.ALL_GATHER:
-            return tuple(chunk << ranks | 1 << chunk // block for chunk in range(chunks))
+            return whole, whole // block
         case Collective.GATHER:
-            held = chunks if rank == root else 0
-            return tuple(chunk << ranks | 1 << chunk // block for chunk in range(held))
+            held = whole[: chunks if rank == root else 0]
+            return held, held // block
         case Collective.REDUCE_SCATTER:
-            return tuple(chunk << ranks | everyone for chunk in range(rank * block, (rank + 1) * block))
+            return own, np.full(block, EVERYONE)
         case Collective.SCATTER:
-            return tuple(chunk << ranks | 1 << root for chunk in range(rank * block, (rank + 1) * block))
+            return own, np.full(block, root)
         case Collective.REDUCE:
-            return tuple(chunk << ranks | everyone for chunk in range(chunks if rank == root else 0))
+            held = whole[: chunks if rank == root else 0]
+            return held, np.full(len(held), EVERYONE)
         case Collective.BROADCAST:
-            return tuple(chunk << ranks | 1 << root for chunk in range(chunks))
+            return whole, np.full(chunks, root)
         case Collective.ALL_TO_ALL:
-            return tuple(
-                (source * chunks + rank * block + k) << ranks | 1 << source
-                for source in range(ranks)
-                for k in range(block)
-            )
+            source = whole // max(block, 1)
+            return source * chunks + rank * block + whole % max(block, 1), source
         case _:
-            return tuple(chunk << ranks | everyone for chunk in range(chunks))
+            return whole, np.full(chunks, EVERYONE)

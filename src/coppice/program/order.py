@@ -10,6 +10,7 @@ away: what comes to an end with depth d does so with every greater depth.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from coppice.program.program import Program
 from coppice.program.structure import Messages, step_name
 
-__all__ = ["Stuck", "execution_order"]
+__all__ = ["Order", "Stuck", "execution_order", "find_order"]
 
 _SHOWN = 8
 _PATIENCE = 256
@@ -29,16 +30,40 @@ class Stuck(Exception):  # noqa: N818  (an outcome, caught by the verifier)
     """The program stands still; the message is the circle of waiting, a sentence."""
 
 
+@dataclass(frozen=True, eq=False)
+class Order:
+    """All steps in an order in which they can take place.
+
+    Attributes:
+        waves: Steps that can take place at once, wave after wave (int64 each).
+        rest: Steps that follow, one after the other.
+    """
+
+    waves: tuple[NDArray[np.int64], ...]
+    rest: list[int]
+
+    @property
+    def steps(self) -> list[int]:
+        """All of them one after the other."""
+        found: list[int] = np.concatenate([np.zeros(0, dtype=np.int64), *self.waves]).tolist()
+        return found + self.rest
+
+
 def execution_order(
     program: Program, messages: Messages, *, depth: int, seed: int | None = None
 ) -> list[int]:
+    """All steps one after the other; see :func:`find_order`."""
+    return find_order(program, messages, depth=depth, seed=seed).steps
+
+
+def find_order(program: Program, messages: Messages, *, depth: int, seed: int | None = None) -> Order:
     """All steps in an order in which they can take place.
 
     Args:
         program: A program of sound structure.
         messages: Its messages.
         depth: Messages that a connection holds, 1 or more.
-        seed: Take a random order rather than one in which thread blocks run as far as they can.
+        seed: Take a random order, one step after the other, rather than one in waves.
 
     Raises:
         Stuck: If it stands still.
@@ -65,9 +90,9 @@ class _Run:
         block = program.step_block[self._waiting]
         target = program.rank_start[program.block_rank[block]] + program.dep_block
         self._deps = program.step_start[target] + program.dep_step
-        self._found: list[NDArray[np.int64]] = []
+        self._waves: list[NDArray[np.int64]] = []
 
-    def order(self, seed: int | None) -> list[int]:
+    def order(self, seed: int | None) -> Order:
         """All steps in order.
 
         Raises:
@@ -75,12 +100,11 @@ class _Run:
         """
         if seed is None:
             self._in_waves()
-        found: list[int] = np.concatenate([np.zeros(0, dtype=np.int64), *self._found]).tolist()
-        if len(found) < self.program.num_steps:
-            self._one_by_one(found, seed)
-        if len(found) < self.program.num_steps:
+        found = sum(map(len, self._waves))
+        rest = self._one_by_one(seed) if found < self.program.num_steps else []
+        if found + len(rest) < self.program.num_steps:
             raise Stuck(self._circle())
-        return found
+        return Order(tuple(self._waves), rest)
 
     def _in_waves(self) -> None:
         """Carry out whole waves, until nothing can take place or waves are too narrow to be worth it."""
@@ -107,7 +131,7 @@ class _Run:
         waves = 0
         done = 0
         while len(ready):
-            self._found.append(ready)
+            self._waves.append(ready)
             waves, done = waves + 1, done + len(ready)
             if waves % _PATIENCE == 0 and done < waves * _NARROW:
                 return
@@ -123,14 +147,14 @@ class _Run:
             mark[reached] = np.arange(len(reached))
             ready = reached[mark[reached] == np.arange(len(reached))]
 
-    def _begin_with(self, found: list[int]) -> None:
+    def _lists(self) -> None:
         """The same as lists, which are quicker to look into one at a time."""
         program = self.program
         self.sent_by: list[int] = self._sent_by.tolist()
         self.room_by: list[int] = self._room_by.tolist()
         self.dep_start: list[int] = program.dep_start.tolist()
         self.deps: list[int] = self._deps.tolist()
-        done = np.array(found, dtype=np.int64)
+        done = np.concatenate([np.zeros(0, dtype=np.int64), *self._waves])
         passed = np.bincount(program.step_block[done], minlength=program.num_blocks)
         self.next: list[int] = (program.step_start[:-1] + passed).tolist()
         self.end: list[int] = program.step_start[1:].tolist()
@@ -149,9 +173,10 @@ class _Run:
                 return self.deps[row]
         return -1
 
-    def _one_by_one(self, found: list[int], seed: int | None) -> None:
-        """Go on after the steps ``found``, and add what follows to them."""
-        self._begin_with(found)
+    def _one_by_one(self, seed: int | None) -> list[int]:
+        """Go on after the waves, as long as anything can."""
+        self._lists()
+        found: list[int] = []
         waiting: dict[int, list[int]] = {}
         ready = list(range(len(self.next)))[::-1]
         pick = None if seed is None else random.Random(seed)
@@ -175,6 +200,7 @@ class _Run:
                     ready.append(block)
                     break
             self.next[block] = step
+        return found
 
     def _circle(self) -> str:
         """The circle of waiting in words."""
