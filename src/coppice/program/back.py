@@ -13,18 +13,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from itertools import pairwise
-
-import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.program.memory import memory_of
+from coppice.program.moves import Move, schedule_of_moves
 from coppice.program.order import Stuck, execution_order
 from coppice.program.program import Program, StepOp
 from coppice.program.structure import check_structure, step_name
 from coppice.program.verify import fifo_depth
-from coppice.schedule.columns import num_slots
 from coppice.schedule.report import Findings
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
@@ -32,20 +29,6 @@ from coppice.topology.model import Topology
 __all__ = ["to_schedule"]
 
 _TAKES = frozenset(op for op in StepOp if op.reads_src and (op.sends or op.receives))
-
-
-@dataclass(slots=True)
-class _Move:
-    """One chunk of one message.
-
-    ``sent`` and ``written`` are the times of the steps that read and write it, in the order of execution.
-    """
-
-    src: int
-    dst: int
-    op: int
-    sent: int
-    written: int
 
 
 def to_schedule(program: Program, topology: Topology) -> Schedule:
@@ -78,7 +61,7 @@ def to_schedule(program: Program, topology: Topology) -> Schedule:
         raise InputError(msg)
     moves = _Trace(program).run()
     unit_moves = [moves.get(unit, []) for unit in range(_num_units(program))]
-    return _schedule(program, topology, unit_moves)
+    return schedule_of_moves(program, topology, unit_moves)
 
 
 def _num_units(program: Program) -> int:
@@ -92,11 +75,11 @@ class _Trace:
     """Runs a program and notes the moves of every chunk."""
 
     program: Program
-    moves: dict[int, list[_Move]] = field(default_factory=lambda: defaultdict(list))
+    moves: dict[int, list[Move]] = field(default_factory=lambda: defaultdict(list))
     held: dict[tuple[int, int], int] = field(default_factory=dict)  # contributions of (rank, chunk)
-    staged: dict[int, tuple[_Move, int]] = field(default_factory=dict)  # address: arrival, and what was held
+    staged: dict[int, tuple[Move, int]] = field(default_factory=dict)  # address: arrival, and what was held
 
-    def run(self) -> dict[int, list[_Move]]:
+    def run(self) -> dict[int, list[Move]]:
         """The moves of every chunk, in the order in which they are written."""
         program = self.program
         findings = Findings()
@@ -134,11 +117,11 @@ class _Trace:
                 if src[step] + k in self.staged and op in _TAKES:
                     self._take(step, here, value, src[step] + k)
                 if op.receives and op.reads_src:
-                    self._add(step, here, value, message[k], _Move(origin, here, Op.REDUCE, sent, time))
+                    self._add(step, here, value, message[k], Move(origin, here, Op.REDUCE, sent, time))
                     value |= message[k]
                 elif op.receives:
                     value = message[k]
-                    self._arrive(here, value, words, dst[step] + k, _Move(origin, here, Op.COPY, sent, time))
+                    self._arrive(here, value, words, dst[step] + k, Move(origin, here, Op.COPY, sent, time))
                 elif op is StepOp.REDUCE:
                     value = self._reduce(step, here, words, src[step] + k, dst[step] + k, time)
                 elif op is StepOp.COPY and (waiting := self.staged.get(src[step] + k)):
@@ -169,7 +152,7 @@ class _Trace:
             "one value of each chunk at a rank; verify and use it as a program."
         )
 
-    def _add(self, step: int, here: int, value: int, message: int, move: _Move) -> None:
+    def _add(self, step: int, here: int, value: int, message: int, move: Move) -> None:
         """A message is added to a value as it arrives."""
         chunk = message >> self.program.num_ranks
         if self.held.get((here, chunk)) != value:
@@ -177,7 +160,7 @@ class _Trace:
         self.held[here, chunk] = value | message
         self.moves[chunk].append(move)
 
-    def _arrive(self, here: int, message: int, words: list[int], address: int, move: _Move) -> None:
+    def _arrive(self, here: int, message: int, words: list[int], address: int, move: Move) -> None:
         """A message is written: in place of what the rank holds, or to be added to it later."""
         ranks = self.program.num_ranks
         chunk = message >> ranks
@@ -207,7 +190,7 @@ class _Trace:
         if staged not in self.staged or self.held.get((here, chunk)) != value:
             raise self._strange(step)
         move, _ = self.staged.pop(staged)
-        self.moves[chunk].append(_Move(move.src, here, Op.REDUCE, move.sent, time))
+        self.moves[chunk].append(Move(move.src, here, Op.REDUCE, move.sent, time))
         self.held[here, chunk] = one | other
         return one | other
 
@@ -217,91 +200,3 @@ def _ranks_of_start(program: Program) -> list[int]:
     if program.collective in (Collective.BROADCAST, Collective.SCATTER):
         return [program.root]
     return list(range(program.num_ranks))
-
-
-def _schedule(program: Program, topology: Topology, unit_moves: list[list[_Move]]) -> Schedule:
-    """Join what travels together, and put the rows in order."""
-    ranks, chunks = program.num_ranks, program.num_chunks
-    collective = program.collective
-    slots = num_slots(collective, ranks)
-    per_slot = chunks // ranks if collective.sharded else chunks
-    if collective is Collective.ALL_REDUCE:
-        per_slot = len(unit_moves)  # everything in slot 0
-    slot_of: list[int] = []
-    share: list[int] = []
-    moves: list[list[_Move]] = []
-    last: tuple[int, list[tuple[int, int, int, int]]] | None = None
-    for unit, each in enumerate(unit_moves):
-        mark = (unit // per_slot, [(move.src, move.dst, move.sent, move.written) for move in each])
-        if mark == last:
-            share[-1] += 1
-            continue
-        last = mark
-        slot_of.append(unit // per_slot)
-        share.append(1)
-        moves.append(each)
-    plain = all(_in_row_order(each) for each in moves)
-    rows: list[tuple[int, int, int, _Move]] = []
-    for chunk, each in enumerate(moves):
-        steps = [-1] * len(each) if plain else _steps(each)
-        rows += [(step, move.written, chunk, move) for step, move in zip(steps, each, strict=True)]
-    rows.sort(key=lambda row: row[:3])
-    weight = np.ones(slots, dtype=np.int64)
-    if collective is Collective.ALL_REDUCE:
-        weight[1:] = 0
-    nothing = np.zeros(0, dtype=np.int32)
-    return Schedule(
-        topology=topology,
-        collective=collective,
-        root=program.root,
-        slot_weight=weight,
-        chunk_slot=np.array(slot_of, dtype=np.int32),
-        chunk_share=np.array(share, dtype=np.int64),
-        src=np.array([move.src for *_, move in rows], dtype=np.int32),
-        dst=np.array([move.dst for *_, move in rows], dtype=np.int32),
-        chunk=np.array([chunk for _, _, chunk, _ in rows], dtype=np.int32),
-        op=np.array([move.op for *_, move in rows], dtype=np.int8),
-        path=np.full(len(rows), -1, dtype=np.int32),
-        step=np.array([step for step, *_ in rows], dtype=np.int32),
-        after_start=np.zeros(len(rows) + 1, dtype=np.int64),
-        after=nothing,
-        path_start=np.zeros(1, dtype=np.int64),
-        path_nodes=nothing,
-    )
-
-
-def _in_row_order(moves: list[_Move]) -> bool:
-    """In the order of writing, no move overwrites what a later one has already sent."""
-    latest: dict[int, int] = {}
-    for move in moves:
-        if latest.get(move.src, -1) > move.sent:
-            return False
-        latest[move.dst] = move.written
-    return True
-
-
-def _steps(moves: list[_Move]) -> list[int]:
-    """The fewest steps such that every move reads what was there before its own step."""
-    limits: list[tuple[int, int, int]] = []  # step of the second >= step of the first + gap
-    into: dict[int, list[int]] = defaultdict(list)
-    for index, move in enumerate(moves):
-        into[move.dst].append(index)
-    for index, move in enumerate(moves):
-        for other in into[move.src]:
-            before = moves[other].written <= move.sent  # one step receives first, then sends
-            limits.append((other, index, 1) if before else (index, other, 0))
-    for written in into.values():
-        for one, two in pairwise(written):
-            both_add = moves[one].op == Op.REDUCE == moves[two].op
-            limits.append((one, two, 0 if both_add else 1))
-    steps = [0] * len(moves)
-    for _ in range(len(moves) + 1):
-        changed = False
-        for one, two, gap in limits:
-            if steps[two] < steps[one] + gap:
-                steps[two] = steps[one] + gap
-                changed = True
-        if not changed:
-            return steps
-    msg = "expected transfers that steps can put in order, found a circle of them: use it as a program."
-    raise InputError(msg)

@@ -1,0 +1,132 @@
+"""A schedule of what chunks did one by one: moves that go together are joined, and rows put in order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.program.memory import Layout
+from coppice.schedule.columns import num_slots
+from coppice.schedule.schedule import Op, Schedule
+from coppice.topology.model import Topology
+
+__all__ = ["Move", "schedule_of_moves"]
+
+
+@dataclass(slots=True)
+class Move:
+    """One chunk of one message.
+
+    ``sent`` and ``written`` are the times of the steps that read and write it, in the order of execution.
+    """
+
+    src: int
+    dst: int
+    op: int
+    sent: int
+    written: int
+
+
+def schedule_of_moves(program: Layout, topology: Topology, unit_moves: list[list[Move]]) -> Schedule:
+    """Join what travels together, and put the rows in order.
+
+    Args:
+        program: What the moves belong to.
+        topology: Where its ranks are.
+        unit_moves: Moves of each chunk of each slot, in the order in which they are written.
+
+    Returns:
+        Transfers without steps if an order of rows says it all; otherwise with the fewest steps.
+
+    Raises:
+        InputError: If steps cannot put them in order.
+    """
+    ranks, chunks = program.num_ranks, program.num_chunks
+    collective = program.collective
+    slots = num_slots(collective, ranks)
+    per_slot = chunks // ranks if collective.sharded else chunks
+    if collective is Collective.ALL_REDUCE:
+        per_slot = len(unit_moves)  # everything in slot 0
+    slot_of: list[int] = []
+    share: list[int] = []
+    moves: list[list[Move]] = []
+    last: tuple[int, list[tuple[int, int, int, int]]] | None = None
+    for unit, each in enumerate(unit_moves):
+        mark = (unit // per_slot, [(move.src, move.dst, move.sent, move.written) for move in each])
+        if mark == last:
+            share[-1] += 1
+            continue
+        last = mark
+        slot_of.append(unit // per_slot)
+        share.append(1)
+        moves.append(each)
+    plain = all(_in_row_order(each) for each in moves)
+    rows: list[tuple[int, int, int, Move]] = []
+    for chunk, each in enumerate(moves):
+        steps = [-1] * len(each) if plain else _steps(each)
+        rows += [(step, move.written, chunk, move) for step, move in zip(steps, each, strict=True)]
+    rows.sort(key=lambda row: row[:3])
+    weight = np.ones(slots, dtype=np.int64)
+    if collective is Collective.ALL_REDUCE:
+        weight[1:] = 0
+    nothing = np.zeros(0, dtype=np.int32)
+    return Schedule(
+        topology=topology,
+        collective=collective,
+        root=program.root,
+        slot_weight=weight,
+        chunk_slot=np.array(slot_of, dtype=np.int32),
+        chunk_share=np.array(share, dtype=np.int64),
+        src=np.array([move.src for *_, move in rows], dtype=np.int32),
+        dst=np.array([move.dst for *_, move in rows], dtype=np.int32),
+        chunk=np.array([chunk for _, _, chunk, _ in rows], dtype=np.int32),
+        op=np.array([move.op for *_, move in rows], dtype=np.int8),
+        path=np.full(len(rows), -1, dtype=np.int32),
+        step=np.array([step for step, *_ in rows], dtype=np.int32),
+        after_start=np.zeros(len(rows) + 1, dtype=np.int64),
+        after=nothing,
+        path_start=np.zeros(1, dtype=np.int64),
+        path_nodes=nothing,
+    )
+
+
+def _in_row_order(moves: list[Move]) -> bool:
+    """In the order of writing, no move overwrites what a later one has already sent."""
+    latest: dict[int, int] = {}
+    for move in moves:
+        if latest.get(move.src, -1) > move.sent:
+            return False
+        latest[move.dst] = move.written
+    return True
+
+
+def _steps(moves: list[Move]) -> list[int]:
+    """The fewest steps such that every move reads what was there before its own step."""
+    limits: list[tuple[int, int, int]] = []  # step of the second >= step of the first + gap
+    into: dict[int, list[int]] = defaultdict(list)
+    for index, move in enumerate(moves):
+        into[move.dst].append(index)
+    for index, move in enumerate(moves):
+        for other in into[move.src]:
+            before = moves[other].written <= move.sent  # one step receives first, then sends
+            limits.append((other, index, 1) if before else (index, other, 0))
+    for written in into.values():
+        for one, two in pairwise(written):
+            both_add = moves[one].op == Op.REDUCE == moves[two].op
+            limits.append((one, two, 0 if both_add else 1))
+    steps = [0] * len(moves)
+    for _ in range(len(moves) + 1):
+        changed = False
+        for one, two, gap in limits:
+            if steps[two] < steps[one] + gap:
+                steps[two] = steps[one] + gap
+                changed = True
+        if not changed:
+            return steps
+    msg = "expected transfers that steps can put in order, found a circle of them: use it as a program."
+    raise InputError(msg)
