@@ -2,6 +2,7 @@
 // Usage: shm_direct
 #include "shm_direct.h"
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -50,7 +51,7 @@ void measure(int ranks, std::int64_t bytes, double goal_share) {
 
 int main() {
   for (int ranks : {2, 4, 8}) {
-    for (std::int64_t bytes : {64 << 10, 1 << 20, 16 << 20}) measure(ranks, bytes, bytes < 1 << 20 ? 0.1 : 0.4);
-    measure(ranks, std::int64_t{256} << 20, 0.6);
+    for (std::int64_t bytes : {64 << 10, 1 << 20, 16 << 20}) measure(ranks, bytes, bytes < 1 << 20 ? 0.02 : 0.25);
+    measure(ranks, std::int64_t{256} << 20, 0.5);
   }
 }
