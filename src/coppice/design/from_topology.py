@@ -26,7 +26,7 @@ def graph_of(topology: Topology) -> tuple[Graph, int]:
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> graph, least = graph_of(preset("ring", gpus=4, gb_per_s="25"))
+        >>> graph, least = graph_of(preset("ring", gpus=4, gb_per_s=25))
         >>> graph.num_nodes, graph.degree, least
         (4, 2, 1)
     """
