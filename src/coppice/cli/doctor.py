@@ -1,4 +1,4 @@
-"""`coppice doctor`: will a runtime load this algorithm file, and use it at these sizes?"""
+"""`coppice doctor`: will a runtime load this file, and use it at these sizes?"""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from coppice.cli.doctor_tuning import ARTEFACTS, GIVEN, doctor_tuning
 from coppice.cli.inputs import JsonOption
 from coppice.cli.render import print_json, print_lines
 from coppice.cli.sizes import parse_sizes, short_size
+from coppice.errors import InputError
 from coppice.export.doctor import Diagnosis, Severity, rules
 from coppice.export.doctor import doctor as examine
 from coppice.export.msccl_xml_targets import TARGETS
@@ -19,13 +21,20 @@ __all__ = ["doctor"]
 
 def doctor(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="MSCCL XML file; - is standard input.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="FILE", help="MSCCL XML or tuning file; - is standard input.", show_default=False
+        ),
     ],
     *,
     target: Annotated[
         str,
         typer.Option(
-            "--target", metavar="|".join(TARGETS), help="Runtime that is to read it.", show_default=False
+            "--target",
+            metavar="NAME",
+            help=f"Runtime that is to read MSCCL XML ({', '.join(TARGETS)}), or kind of a tuning file "
+            f"({', '.join(ARTEFACTS)}).",
+            show_default=False,
         ),
     ],
     ranks: Annotated[
@@ -38,19 +47,41 @@ def doctor(
             "--size", "-s", metavar="LIST", help="Message sizes, such as 1M:1G or 64K,1M.", show_default=False
         ),
     ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="KEY=VALUE",
+            help=f"Tuning files: what is known of the job, out of {', '.join(GIVEN)}; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a runtime will load an MSCCL XML file and use it, and if not, why and what to do.
+    """Say whether a runtime will load a file and use it, and if not, why and what to do.
 
     Every rule of the target's loader is checked, those that it does not check itself included. Whether the
     algorithm is right is another question: `coppice import` verifies it. Exit code 1 if there is an error, or a
     size at which the file would not be used.
 
+    Tuning files are tuner tables, graphs, topologies, rings and trees that NCCL and RCCL read as they are shipped;
+    they hardly check them. The more is told of the job, the more rules can be decided; the rest are listed.
+
     \b
     Examples:
       coppice doctor algo.xml --target rccl
       coppice doctor algo.xml --target rccl --ranks 16 --size 1M:1G
+      coppice doctor table.csv --target nccl-tuner --option dialect=rccl-builtin --option log=nccl.log
     """  # noqa: D301 (\b is for the help formatter)
+    if target in ARTEFACTS:
+        if ranks is not None or size is not None:
+            msg = f"--ranks and --size are for MSCCL XML: tell the doctor of {target} files by --option (shapes=2x16)."
+            raise InputError(msg)
+        doctor_tuning(file, target, options=options or (), as_json=as_json)
+        return
+    if options:
+        msg = "--option is for tuning files: give --ranks and --size for MSCCL XML."
+        raise InputError(msg)
     sizes = () if size is None else parse_sizes(size, option="--size")
     diagnosis = examine(file, target, ranks=ranks, sizes=sizes)
     if as_json:
