@@ -69,6 +69,7 @@ class Traffic:
         old_offset: Slot (int64).
         events: Message * 2 of each send, and message * 2 + 1 of each receive, in order (int64).
         scratch: Slots of scratch memory that homes take at each rank (int64).
+        round: Round of each message (int64).
     """
 
     src: _Ints
@@ -87,6 +88,7 @@ class Traffic:
     old_offset: _Ints
     events: _Ints
     scratch: _Ints
+    round: _Ints
 
 
 def rows_of(schedule: Schedule, places: Places) -> Rows:
@@ -225,6 +227,7 @@ def traffic_of(rows: Rows, color: _Ints, places: Places, *, max_count: int | Non
         old_offset=old_offset[first],
         events=events,
         scratch=scratch,
+        round=rounds[first],
     )
 
 

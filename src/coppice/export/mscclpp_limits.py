@@ -1,0 +1,126 @@
+"""What the MSCCL++ executor has room for, most of which it does not check: a plan that passes a limit spoils memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from coppice.collectives import Collective
+from coppice.program.memory import buffer_sizes
+from coppice.program.one_sided import Act, Block, OneSidedProgram, Operation
+
+__all__ = ["LIMITS", "Excess", "block_excesses", "largest_message", "size_unit", "told_chunks"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Limits:
+    """Numbers of the executor.
+
+    Attributes:
+        operations: Of a thread block, those in pipelines counted.
+        channels: Of a thread block, of one type.
+        remote_buffers: That a thread block refers to, of one type of access.
+        together: Channels of one operation.
+        buffers: Sources, or targets, of one operation: 2 of its own rank and 8 of others.
+        barriers: Of a GPU.
+        semaphores: Of a GPU.
+        threads: Of a thread block.
+        offset: First byte that a buffer cannot have.
+    """
+
+    operations: int = 64
+    channels: int = 16
+    remote_buffers: int = 16
+    together: int = 8
+    buffers: int = 10
+    barriers: int = 16
+    semaphores: int = 16
+    threads: int = 1024
+    offset: int = 2**32
+
+
+LIMITS = _Limits()
+"""Limits of the current executor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excess:
+    """A limit that a thread block passes.
+
+    Attributes:
+        limit: What is limited, in words.
+        found: How much it needs.
+        allowed: How much there is.
+        where: Which thread block.
+    """
+
+    limit: str
+    found: int
+    allowed: int
+    where: str
+
+    @property
+    def sentence(self) -> str:
+        """The limit, by how much, and where."""
+        return (
+            f"{self.found:,} {self.limit} where {self.allowed:,} are allowed, {self.found - self.allowed:,} too many "
+            f"({self.where})"
+        )
+
+
+def block_excesses(program: OneSidedProgram) -> tuple[Excess, ...]:
+    """The limits that thread blocks of a program pass, the worst case of each.
+
+    Args:
+        program: Any program.
+    """
+    worst: dict[str, Excess] = {}
+    for row, block in enumerate(program.blocks):
+        where = f"thread block {program.block_ids[row]} of rank {block.rank}"
+        for limit, found, allowed in _needs(program, block):
+            known = worst.get(limit)
+            if found > allowed and (known is None or found > known.found):
+                worst[limit] = Excess(limit=limit, found=found, allowed=allowed, where=where)
+    return tuple(sorted(worst.values(), key=lambda excess: -excess.found / excess.allowed))
+
+
+def told_chunks(program: OneSidedProgram) -> int:
+    """Chunks of the buffer by whose size messages are told: the output of an all-gather, else the input."""
+    buffer = 1 if program.collective is Collective.ALL_GATHER else 0
+    sizes = buffer_sizes(program.collective, program.num_ranks, program.num_chunks, -1)
+    return int(sizes[buffer, 0])
+
+
+def size_unit(program: OneSidedProgram) -> int:
+    """Messages that use a plan have a multiple of this many bytes."""
+    return told_chunks(program) * program.alignment
+
+
+def largest_message(program: OneSidedProgram) -> int:
+    """Largest message, in bytes, whose offsets the executor can hold in 32 bits."""
+    widest = max(program.num_chunks, *program.scratch) * (2 if program.uses_packets else 1)
+    chunk = (LIMITS.offset - 1) // widest // program.alignment * program.alignment
+    return chunk * told_chunks(program)
+
+
+def _needs(program: OneSidedProgram, block: Block) -> Iterator[tuple[str, int, int]]:
+    """(what, how much is needed, how much there is) of a thread block."""
+    channels: dict[bool, set[int]] = {False: set(), True: set()}
+    remote: dict[bool, set[tuple[int, int]]] = {False: set(), True: set()}
+    every: list[Operation] = [each for op in block.operations for each in (op, *op.body)]
+    yield "operations in a thread block", len(every), LIMITS.operations
+    for op in every:
+        for row in op.channels:
+            channels[program.channels[row].port].add(row)
+        yield "channels of one operation", len(op.channels), LIMITS.together
+        if op.act.on_data:
+            for slots in (*op.sources, *op.targets):
+                if len(slots.ranks) == 1 and slots.ranks[0] != block.rank:
+                    remote[op.port].add((slots.ranks[0], int(slots.buffer)))
+            yield "buffers of one operation", max(len(op.sources), len(op.targets)), LIMITS.buffers
+    for port, name in ((False, "memory"), (True, "port")):
+        yield f"{name} channels of a thread block", len(channels[port]), LIMITS.channels
+        yield f"remote buffers of a thread block by {name} channels", len(remote[port]), LIMITS.remote_buffers
+    barriers = [op.ids[0] + 1 for op in every if op.act is Act.BARRIER]
+    yield "barriers of a GPU", max(barriers, default=0), LIMITS.barriers
+    yield "semaphores of a GPU", len(program.semaphores[block.rank]), LIMITS.semaphores
