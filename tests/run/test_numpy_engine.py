@@ -207,6 +207,37 @@ def test_a_rank_that_hangs_is_noticed_after_the_timeout() -> None:
     assert all(isinstance(found[rank], (TimedOut, PeerLost)) for rank in (0, 2, 3))
 
 
+def test_a_failure_is_told_to_the_others_at_once() -> None:
+    """Also where the rank that failed goes on and does not close its engine."""
+    programs = programs_of(Collective.ALL_REDUCE, 4, 12, in_place=True)
+    told = threading.Semaphore(0)
+    over = threading.Event()
+
+    def work(engine: NumpyEngine) -> str:
+        if engine.rank == 1:
+            over.wait(30)
+            return "silent"
+        patience = 0.2 if engine.rank == 0 else 60.0
+        try:
+            data = np.zeros(12)
+            engine.run(
+                programs[engine.rank], None, data, dtype=DataType.FLOAT64, op=ReduceOp.SUM, timeout_s=patience
+            )
+        except (PeerLost, TimedOut) as error:
+            told.release()
+            if engine.rank == 0:
+                for _ in range(3):
+                    told.acquire(timeout=30)
+                over.set()
+            over.wait(30)
+            return type(error).__name__
+        return "done"
+
+    begin = time.monotonic()
+    assert run_ranks(4, work) == ["TimedOut", "silent", "PeerLost", "PeerLost"]
+    assert time.monotonic() - begin < 25
+
+
 def test_a_rank_that_runs_something_else_is_a_mismatch() -> None:
     other = programs_of(Collective.ALL_REDUCE, 4, 24, in_place=True)
 
