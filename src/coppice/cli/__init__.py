@@ -15,8 +15,10 @@ from typer.core import TyperGroup
 
 import coppice
 from coppice.cli.algorithms import algorithms
+from coppice.cli.bench import bench
 from coppice.cli.bound import bound
 from coppice.cli.compare import compare
+from coppice.cli.design import app as design
 from coppice.cli.doctor import doctor
 from coppice.cli.explain import explain
 from coppice.cli.export import export
@@ -121,6 +123,7 @@ def coppice_command(
 
 app.add_typer(topology, name="topology")
 app.add_typer(lab, name="lab")
+app.add_typer(design, name="design")
 app.command("bound")(bound)
 app.command("plan")(plan)
 app.command("algorithms")(algorithms)
@@ -133,6 +136,7 @@ app.command("export")(export)
 app.command("import")(import_file)
 app.command("doctor")(doctor)
 app.command("report")(report)
+app.command("bench")(bench)
 
 
 def main() -> None:

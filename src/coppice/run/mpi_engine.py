@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.collectives import Collective
 from coppice.errors import InputError, MissingExtraError
 from coppice.run.datatype import DataType, ReduceOp
 from coppice.run.errors import PeerLost, RunError, TimedOut
 from coppice.run.interpreter import Memory
+from coppice.run.mpi_native import run_native
 from coppice.run.program import Kind, RankProgram
 from coppice.run.progress import Order, carry_out
 
@@ -94,18 +96,38 @@ class MpiEngine:
             requests = self._requests(program, memory, dtype)
             carry_out(requests.order, memory, requests.staging, requests, timeout_s=timeout_s)
 
+    def native(
+        self,
+        collective: Collective,
+        given: NDArray[Any] | None,
+        output: NDArray[Any],
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        root: int,
+    ) -> None:
+        """See :meth:`coppice.run.bench.Native.native`: MPI's own collective, which waits as long as it likes."""
+        if dtype in (DataType.BFLOAT16, DataType.FLOAT16):
+            msg = f"expected a type that MPI knows, found {dtype}: choose float32, or leave native out."
+            raise InputError(msg)
+        if given is None and collective is Collective.REDUCE_SCATTER:
+            msg = "MPI's reduce-scatter in place puts the result elsewhere: leave native or --in-place out."
+            raise InputError(msg)
+        run_native(self.mpi, self.data, collective, given, output, op=op, root=root)
+
     def exchange(self, data: bytes) -> list[bytes]:
         """See :meth:`coppice.run.engine.Engine.exchange`."""
         self._check_open()
         with self._telling_others("an exchange"):
             lengths = np.empty(self.ranks, dtype=np.int64)
             own = np.array([len(data)], dtype=np.int64)
-            self._finish(self.data.Iallgather(own, lengths))
+            self._finish(self.data.Iallgather(own, lengths), own, lengths)
             found = np.empty(int(lengths.sum()), dtype=np.uint8)
             mine = np.frombuffer(data, dtype=np.uint8)
             starts = np.cumsum(lengths) - lengths
             counts = (lengths.tolist(), starts.tolist())
-            self._finish(self.data.Iallgatherv([mine, self.mpi.BYTE], [found, counts, self.mpi.BYTE]))
+            request = self.data.Iallgatherv([mine, self.mpi.BYTE], [found, counts, self.mpi.BYTE])
+            self._finish(request, mine, found)
             ends = (starts + lengths).tolist()
             return [found[begin:end].tobytes() for begin, end in zip(starts.tolist(), ends, strict=True)]
 
@@ -180,22 +202,26 @@ class MpiEngine:
         self._orders.move_to_end(id(program))
         return found
 
-    def _finish(self, request: Any) -> None:
+    def _finish(self, request: Any, *memory: NDArray[Any]) -> None:
         """Wait for one request, in naps.
 
         Raises:
             RunError: If a rank is gone or does not answer.
         """
         end = time.monotonic() + self._exchange_timeout_s
-        while not request.Test():
-            self.look_around(range(self.ranks))
-            if time.monotonic() > end:
-                msg = (
-                    f"rank {self.rank} waited {self._exchange_timeout_s:g} s in an exchange for the other ranks: "
-                    "see what they do, or allow more time."
-                )
-                raise TimedOut(msg)
-            time.sleep(_POLL_S)
+        try:
+            while not request.Test():
+                self.look_around(range(self.ranks))
+                if time.monotonic() > end:
+                    msg = (
+                        f"rank {self.rank} waited {self._exchange_timeout_s:g} s in an exchange for the other "
+                        "ranks: see what they do, or allow more time."
+                    )
+                    raise TimedOut(msg)
+                time.sleep(_POLL_S)
+        except BaseException:
+            _keep_for_ever((request, memory))
+            raise
 
     def look_around(self, awaited: Iterable[int]) -> None:
         """Raise if another rank has told that it failed, or one of ``awaited`` that it closed its engine."""

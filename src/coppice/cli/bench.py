@@ -1,0 +1,206 @@
+"""`coppice bench`: algorithms and the library's own collective, timed on the processes that a launcher started."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+
+from coppice.cli.inputs import BoxesOption, SetOption, load_topology
+from coppice.cli.sizes import parse_size
+from coppice.collectives import Collective
+from coppice.errors import CheckError, InputError
+from coppice.run.datatype import DataType, ReduceOp
+from coppice.topology.model import Topology
+
+__all__ = ["bench"]
+
+TOPOLOGY_VARIABLE = "COPPICE_TOPOLOGY"
+
+_TITLES = (
+    "size",
+    "count",
+    "type",
+    "redop",
+    "root",
+    "algorithm",
+    "time",
+    "min",
+    "max",
+    "algbw",
+    "busbw",
+    "#wrong",
+)
+_UNITS = ("(B)", "(elements)", "", "", "", "", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "")
+_WIDTHS = (12, 12, 9, 7, 5, 24, 10, 10, 10, 8, 8, 7)
+
+
+def bench(
+    collective: Annotated[
+        str,
+        typer.Argument(metavar="COLLECTIVE", help="all_reduce, all_gather, reduce_scatter, broadcast, ..."),
+    ],
+    *,
+    first: Annotated[str, typer.Option("-b", "--minbytes", help="Smallest size M.")] = "1K",
+    last: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size M.")] = "64M",
+    factor: Annotated[int, typer.Option("-f", "--stepfactor", min=2, help="From one size to the next.")] = 4,
+    algorithms: Annotated[
+        str,
+        typer.Option(
+            "--algorithm",
+            "-a",
+            metavar="LIST",
+            help="forest, names of `coppice algorithms`, and native, in any order.",
+        ),
+    ] = "forest,ring,native",
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            "--engine", metavar="torch|mpi|shm", help="What moves the data [default: by the launcher]."
+        ),
+    ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "--topology",
+            metavar="TOPOLOGY",
+            help=f"Preset or file [default: ${TOPOLOGY_VARIABLE}, else one switch between all ranks].",
+            show_default=False,
+        ),
+    ] = None,
+    boxes: BoxesOption = None,
+    settings: SetOption = None,
+    rounds: Annotated[int, typer.Option("-n", "--iters", min=1, help="Measured rounds.")] = 20,
+    warmup: Annotated[int, typer.Option("-w", "--warmup-iters", min=0, help="Rounds before.")] = 5,
+    dtype: Annotated[
+        str, typer.Option("-d", "--datatype", help="Such as float32, bfloat16, int64.")
+    ] = "float32",
+    op: Annotated[str, typer.Option("-o", "--op", help="sum, avg, min, max, product.")] = "sum",
+    root: Annotated[int, typer.Option("-r", "--root", min=0, help="Root rank.")] = 0,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Input and output are one memory.")] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, help="Longest wait for another rank, s.")
+    ] = 300.0,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Write the rows as JSON lines.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of the table.")] = False,
+) -> None:
+    """Time algorithms beside each other and beside the library's own collective, in one run, round by round.
+
+    Started by torchrun, mpirun or `coppice lab run`; rank 0 prints a table like that of nccl-tests. Exit code 1 if
+    any element is wrong.
+
+    \b
+    Examples:
+      torchrun --nproc-per-node 8 -m coppice bench all_reduce -b 1K -e 256M -f 2 --algorithm forest,ring,native
+      mpirun -np 8 coppice bench all_gather --engine mpi --topology dgx-h100
+      coppice lab run -- coppice bench all_gather -b 16M -e 16M
+    """  # noqa: D301 (\b is for the help formatter)
+    from coppice.run.bench import bench as measure
+    from coppice.run.launched import engine_name, open_engine
+
+    what, kind, reduction = _named(Collective, collective), _named(DataType, dtype), _named(ReduceOp, op)
+    sizes = _sizes(first, last, factor)
+    names = [name.strip() for name in algorithms.split(",") if name.strip()]
+    chosen = engine_name(engine)
+    end = open_engine(chosen, timeout_s=timeout)
+    wrong = 0
+    lines: list[str] = []
+    try:
+        spec = topology or os.environ.get(TOPOLOGY_VARIABLE)
+        network = _topology(spec, end.ranks, boxes, settings)
+        talk = end.rank == 0
+        if talk and not as_json:
+            source = spec or "one switch between all ranks, none was given"
+            _say(f"# coppice bench {what} on {end.ranks} ranks, engine {chosen}, topology {source}")
+            _say(f"# median, least and most of {rounds} interleaved rounds of the slowest rank's time")
+            _say("#" + _line(_TITLES)[1:])
+            _say("#" + _line(_UNITS)[1:])
+        for row in measure(
+            end,
+            network,
+            what,
+            algorithms=names,
+            sizes=sizes,
+            dtype=kind,
+            op=reduction,
+            root=root,
+            in_place=in_place,
+            rounds=rounds,
+            warmup=warmup,
+            timeout_s=timeout,
+        ):
+            wrong += row.wrong
+            if not talk:
+                continue
+            record = json.dumps(row.fields())
+            lines.append(record)
+            if as_json:
+                _say(record)
+            elif row.refusal:
+                _say(f"# {row.size_bytes} {row.algorithm}: {row.refusal}")
+            else:
+                _say(
+                    _line(
+                        (
+                            *(row.size_bytes, row.count, row.dtype, row.op, row.root, row.algorithm),
+                            *(f"{each:.1f}" for each in (row.time_us, row.fastest_us, row.slowest_us)),
+                            *(f"{each:.3f}" for each in (row.algbw_gb_per_s, row.busbw_gb_per_s)),
+                            row.wrong,
+                        )
+                    )
+                )
+        if talk and output is not None:
+            temporary = output.with_name(f".{output.name}.part")
+            temporary.write_text("".join(f"{line}\n" for line in lines))
+            temporary.replace(output)
+    finally:
+        end.close()
+    if wrong:
+        msg = f"expected right results on all ranks, found {wrong} wrong elements: see the column #wrong."
+        raise CheckError(msg)
+
+
+Kind = TypeVar("Kind", Collective, DataType, ReduceOp)
+
+
+def _named(kind: type[Kind], text: str) -> Kind:
+    try:
+        return kind(text.strip().lower().replace("-", "_"))
+    except ValueError:
+        msg = f"expected one of {', '.join(kind)}, found {text!r}."
+        raise InputError(msg) from None
+
+
+def _sizes(first: str, last: str, factor: int) -> list[int]:
+    low, high = parse_size(first, option="-b"), parse_size(last, option="-e")
+    if high < low:
+        msg = f"expected -e of at least -b, found {last} below {first}: exchange them."
+        raise InputError(msg)
+    sizes = [low]
+    while low and sizes[-1] * factor <= high:
+        sizes.append(sizes[-1] * factor)
+    return sizes
+
+
+def _topology(spec: str | None, ranks: int, boxes: int | None, settings: list[str] | None) -> Topology:
+    if spec is not None:
+        return load_topology(spec, boxes=boxes, settings=settings)
+    from coppice.topology.presets import preset
+
+    return preset("star", gpus=ranks)
+
+
+def _line(cells: tuple[object, ...]) -> str:
+    return " ".join(f"{cell!s:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,72 @@
+"""The engine of a process that a launcher started: torchrun, mpirun, or the lab."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from coppice.errors import InputError
+from coppice.run.engine import Engine
+
+__all__ = ["ENGINES", "engine_name", "open_engine"]
+
+ENGINES = ("torch", "mpi", "shm")
+
+_MPI_SIGNS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_SIZE")
+_TORCH_SIGNS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def engine_name(asked: str | None = None, environment: Mapping[str, str] | None = None) -> str:
+    """Which engine fits how this process was started.
+
+    Args:
+        asked: What the user chose, or None.
+        environment: Variables of the process (default: its own).
+
+    Raises:
+        InputError: If the engine does not exist, or no launcher started this process.
+
+    Examples:
+        >>> engine_name(environment={"OMPI_COMM_WORLD_SIZE": "4"})
+        'mpi'
+    """
+    variables = os.environ if environment is None else environment
+    if asked is not None and asked not in ENGINES:
+        msg = f"expected --engine {', '.join(ENGINES)}, found {asked!r}: choose one of them."
+        raise InputError(msg)
+    by_torch = all(sign in variables for sign in _TORCH_SIGNS)
+    by_mpi = any(sign in variables for sign in _MPI_SIGNS)
+    if asked in ("torch", "shm") and not by_torch:
+        missing = next(sign for sign in _TORCH_SIGNS if sign not in variables)
+        msg = (
+            f"expected the variables of torchrun for --engine {asked}, found no {missing}: start with "
+            "`torchrun --nproc-per-node N -m coppice ...`."
+        )
+        raise InputError(msg)
+    if asked is None and not by_torch and not by_mpi:
+        msg = (
+            "expected to be started by a launcher, found none: use `torchrun --nproc-per-node N -m coppice ...` or "
+            "`mpirun -n N coppice ...`."
+        )
+        raise InputError(msg)
+    return asked or ("torch" if by_torch else "mpi")
+
+
+def open_engine(name: str, *, timeout_s: float = 300.0) -> Engine:
+    """Open the engine; every rank calls this.
+
+    Raises:
+        MissingExtraError: If its package is not installed.
+        RunError: If the other ranks do not answer.
+    """
+    if name == "mpi":
+        from coppice.run.mpi_engine import MpiEngine
+
+        return MpiEngine(exchange_timeout_s=timeout_s)
+    if name == "shm":
+        from coppice.run.shm_engine import ShmEngine
+
+        return ShmEngine.from_environment(timeout_s=timeout_s)
+    from coppice.run.torch_engine import TorchEngine
+
+    return TorchEngine.from_environment(timeout_s=timeout_s)
