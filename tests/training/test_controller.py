@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, inf, log10, nan
+from math import exp, inf, log10, nan, sin
 
 import msgspec
 import pytest
@@ -173,6 +173,27 @@ def test_a_stage_that_fails_begins_again_with_a_lower_rate(bad: float) -> None:
     done = run.of(Finished)[0]
     assert done.lost_steps == sum(event.steps for event in retreats)
     assert run.steps == done.kept_steps + done.search_steps + done.lost_steps
+
+
+def test_a_stage_that_ends_worse_than_its_trial_begins_again() -> None:
+    """Dead units: the loss is that of the untrained model for ever, which is no divergence."""
+
+    def loss(rate: float, step: int, stage: int) -> float:
+        return 2.6 if rate > 0.03 and step > 120 else smooth(rate, step, stage)
+
+    run = Run(Settings(tau=1000, tau_max=1000, kept_steps=1000), loss)
+    assert {event.verdict for event in run.of(Retreat)} == {"worse than its trial"}
+    assert run.of(Kept)[0].lr <= 0.03
+    published = Run(Settings(tau=1000, tau_max=1000, kept_steps=1000, method=Method.PUBLISHED), loss)
+    assert not published.of(Retreat)
+    assert published.of(Kept)[0].lr > 0.03
+
+
+def test_noise_alone_is_no_failure() -> None:
+    def loss(_rate: float, step: int, _stage: int) -> float:
+        return 1.0 + 0.2 * sin(37.0 * step**1.5)
+
+    assert not Run(Settings(tau=1000, tau_max=2000, kept_steps=9000), loss).of(Retreat)
 
 
 def test_failing_everywhere_is_an_error() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from itertools import pairwise
 from math import inf, isfinite
 from statistics import median
 
@@ -36,6 +37,14 @@ _FAILED_SCORE = 1e6
 """What the published code tells its search of a rate that made the loss NaN."""
 
 
+_MAD_TO_SIGMA = 1.4826
+_NOISES_ABOVE, _SHARE_ABOVE = 3.0, 0.02
+"""What may separate the loss of a stage from that at the end of its trial: so many deviations, and a share of it."""
+
+_SETTLED_AFTER = 2
+"""Trial lengths after which a stage is compared with its trial."""
+
+
 class Phase(enum.StrEnum):
     """What the steps of the moment are for."""
 
@@ -54,10 +63,17 @@ class Action(enum.StrEnum):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A rate that was tried in this stage, and the loss forecast for it; infinite if it failed."""
+    """A rate that was tried in this stage.
+
+    Attributes:
+        lr: The rate.
+        forecast: Loss forecast for it; infinite if it failed.
+        limit: Training loss above which a stage of this rate is worse than the trial was.
+    """
 
     lr: float
     forecast: float
+    limit: float = inf
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -248,8 +264,16 @@ class Controller:
             return "not finite"
         if settings.method is Method.PUBLISHED or not recent or state.first_loss is None:
             return "ok"
-        limit = state.first_loss + (settings.divergence - 1) * abs(state.first_loss)
-        return "diverged" if median(recent) > limit else "ok"
+        level = median(recent)
+        if level > state.first_loss + (settings.divergence - 1) * abs(state.first_loss):
+            return "diverged"
+        if state.phase is Phase.EXPLOIT and state.done >= _SETTLED_AFTER * settings.trial_steps(
+            state.stage_steps
+        ):
+            limit = next((trial.limit for trial in state.trials if trial.lr == state.lr), inf)
+            if level > limit:
+                return "worse than its trial"
+        return "ok"
 
     def _begin(self, phase: Phase, *, lr: float, length: int) -> None:
         """A new segment."""
@@ -304,7 +328,8 @@ class Controller:
             losses=curve(range(len(state.losses)), state.losses),
             validations=curve(self._validated_at(), state.validations) if state.validating else None,
         )
-        state.trials = [*state.trials, Trial(lr=state.lr, forecast=forecast)]
+        limit = inf if verdict != "ok" or settings.method is Method.PUBLISHED else _limit(state.losses)
+        state.trials = [*state.trials, Trial(lr=state.lr, forecast=forecast, limit=limit)]
         state.searched += state.done
         if len(state.trials) < settings.candidates:
             self._begin(Phase.SEARCH, lr=self._proposal(), length=state.length)
@@ -398,6 +423,18 @@ class Controller:
     def _finished_event(self) -> Finished:
         state = self.state
         return Finished(kept_steps=state.kept, search_steps=state.searched, lost_steps=state.lost)
+
+
+def _limit(losses: Sequence[float]) -> float:
+    """The loss at the end of a trial, and what noise may add to it.
+
+    A short trial at too large a rate may look good before training collapses; the stage then ends worse than its own
+    trial, which took a tenth of its steps.
+    """
+    level = median(losses[-max(len(losses) // 4, 3) :])
+    steps = [abs(after - before) for before, after in pairwise(losses)]
+    noise = _MAD_TO_SIGMA * median(steps) / 2**0.5
+    return level + _NOISES_ABOVE * noise + _SHARE_ABOVE * abs(level)
 
 
 def _finite_or_inf(value: float) -> float:

@@ -100,7 +100,7 @@ class Retreat(msgspec.Struct, frozen=True, kw_only=True, tag="retreat", tag_fiel
         stage: Number of the stage.
         lr: The rate that failed.
         steps: Steps that were lost.
-        verdict: ``not finite`` or ``diverged``.
+        verdict: ``not finite``, ``diverged`` or ``worse than its trial``.
         next_lr: The rate that the stage begins again with.
     """
 

@@ -1,0 +1,103 @@
+"""`coppice train`: what training left behind, read and drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coppice.cli.inputs import JsonOption
+from coppice.cli.render import Stages, print_fields, print_json, print_lines, size_text
+from coppice.training.autolrs.picture import Search, read_search
+from coppice.training.autolrs.report import write_report
+
+__all__ = ["app", "lr_report"]
+
+app = typer.Typer(
+    no_args_is_help=True, help="Read and draw what training left behind.", rich_markup_mode=None
+)
+
+
+@app.callback()
+def train() -> None:
+    """Read and draw what training left behind."""
+
+
+@app.command("lr-report")
+def lr_report(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="Log that AutoLRS wrote (JSON lines).")],
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Page (.html) or picture (.svg, .png) to write; without it the stages are printed.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the learning rates that AutoLRS found, and the fits that led to them.
+
+    A training that still runs can be looked at as well.
+
+    \b
+    Examples:
+      coppice train lr-report log.jsonl
+      coppice train lr-report log.jsonl -o report.html
+      coppice train lr-report log.jsonl -o schedule.svg
+    """  # noqa: D301 (\b is for the help formatter)
+    search = read_search(log)
+    if output is not None:
+        with Stages() as stages:
+            stages.begin("drawing")
+            written = write_report(log, output)
+        if not as_json:
+            print_lines([f"{output}: {size_text(written)}"])
+    if as_json:
+        print_json(_record(search))
+    elif output is None:
+        print_fields(str(log), _fields(search))
+
+
+def _fields(search: Search) -> list[tuple[str, str]]:
+    """A line per stage."""
+    fields = []
+    for event in search.kept:
+        if event.phase == "warmup":
+            fields.append(("warm-up", f"{event.steps} steps up to lr {event.lr:.4g}"))
+            continue
+        trials = search.trials.get(event.stage, [])
+        failed = sum(trial.forecast is None for trial in trials)
+        words = f"lr {event.lr:.4g} for {event.steps} steps, the best of {len(trials)} tried"
+        if not trials:
+            words = f"lr {event.lr:.4g} for {event.steps} steps, as before"
+        if failed:
+            words += f" ({failed} failed)"
+        fields.append((f"stage {event.stage}", words))
+    kept = sum(event.steps for event in search.kept)
+    lost = sum(event.steps for event in search.retreats)
+    total = f"{kept} kept, {search.search_steps} of trials, {lost} lost in stages that failed"
+    return [*fields, ("steps", total if search.finished is not None else f"{total}; not finished")]
+
+
+def _record(search: Search) -> dict[str, object]:
+    """The schedule as JSON."""
+    return {
+        "schedule": [
+            {
+                "phase": event.phase,
+                "stage": event.stage,
+                "lr": event.lr,
+                "first_step": event.first_step,
+                "steps": event.steps,
+            }
+            for event in search.kept
+        ],
+        "search_steps": search.search_steps,
+        "lost_steps": sum(event.steps for event in search.retreats),
+        "finished": search.finished is not None,
+    }
