@@ -2,13 +2,18 @@
 
 RCCL reduces along a tree to its root and broadcasts back along the same tree. Tree i serves the channels i, i + n and
 so on, and all channels carry equal shares; a GPU has three children at most; GPUs are named by device index, which has
-to be their rank. So the broadcast trees of a plan are repeated in proportion to their weights, children beyond the
-third move to other GPUs with a link of their own, where that loads links least, and the cost is counted exactly.
+to be their rank. For a number of trees there are two ways, of which the better one is taken:
+
+* the broadcast trees of the plan, repeated in proportion to their weights; children beyond the third move to other GPUs
+  with a link of their own, where that loads links least;
+* trees made anew for equal shares over the same links (:mod:`coppice.export.rccl_tree_search`).
+
+What is lost against the plan is counted exactly, by the load of links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -16,6 +21,7 @@ from itertools import pairwise
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
+from coppice.export.rccl_tree_search import depth_of, packed_trees
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.images import expanded
 from coppice.schedule.plan import Plan
@@ -37,12 +43,12 @@ class Trees:
 
     Attributes:
         parents: Parent of each rank, tree by tree; -1 for the root.
-        moved: Children that moved to another GPU, in all trees.
+        moved: Children that moved to another GPU, in all trees; None where the trees were made anew.
         inv_rate: Time that the busiest link needs per GB of an all-reduce, exact, 1 / (GB/s).
     """
 
     parents: tuple[tuple[int, ...], ...]
-    moved: int
+    moved: int | None
     inv_rate: Fraction
 
     @property
@@ -65,10 +71,15 @@ def export_rccl_trees(plan: Plan, *, trees: int | None = None) -> Exported:
     before, after = 1 / plan.inv_rate, 1 / made.inv_rate
     loss = 1 - after / before
     words = f"{100 * float(loss):.3g}% less" if loss > 0 else "nothing lost"
+    origin = (
+        f"not those of the plan: of at most {MOST_CHILDREN} children, made anew"
+        if made.moved is None
+        else f"those of the plan, {made.moved} children moved for the limit of {MOST_CHILDREN}"
+    )
     return Exported(
         text=f"RCCL_TREES={made.text}\n",
         notes=(
-            f"{len(made.parents)} trees of equal shares, {made.moved} children moved for the limit of {MOST_CHILDREN}",
+            f"{len(made.parents)} trees of equal shares, {origin}, up to {max(map(depth_of, made.parents))} steps deep",
             f"algbw {float(after):.6g} GB/s by links, the plan {float(before):.6g} GB/s: {words}",
             f"make the number of channels a multiple of {len(made.parents)} (NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS)",
             "every communicator of the process has to hold all GPUs of the box, rank r on device r",
@@ -79,11 +90,11 @@ def export_rccl_trees(plan: Plan, *, trees: int | None = None) -> Exported:
 
 
 def rccl_trees(plan: Plan, *, trees: int | None = None) -> Trees:
-    """Trees of equal shares with at most three children, from the broadcast trees of an all-reduce plan.
+    """Trees of equal shares with at most three children for an all-reduce plan.
 
     Args:
         plan: A forest for an all-reduce on one box.
-        trees: Number of trees; None takes the number up to 63 that loses least, the smaller of two.
+        trees: Number of trees; None takes the number up to 63 that loses least, the smallest of several.
 
     Raises:
         InputError: If RCCL cannot run the plan.
@@ -94,8 +105,41 @@ def rccl_trees(plan: Plan, *, trees: int | None = None) -> Trees:
         raise InputError(msg)
     broadcast = [t for t in range(forest.num_trees) if forest.tree_phase[t] == Phase.BROADCAST]
     weights = [int(forest.tree_weight[t]) for t in broadcast]
-    made = list(_growing(forest, broadcast, weights, MOST_TREES if trees is None else trees))
-    return made[-1] if trees is not None else min(made, key=lambda each: each.inv_rate)
+    grown = list(_growing(forest, broadcast, weights, MOST_TREES if trees is None else trees))
+    pairs = _pairs(plan.topology)
+    if trees is not None:
+        return _better(grown[-1], plan, pairs)
+    best: Trees | None = None
+    for own in grown:
+        made = _better(own, plan, pairs)
+        if best is None or made.inv_rate < best.inv_rate:
+            best = made
+        if best.inv_rate <= plan.inv_rate:
+            break
+    return grown[0] if best is None else best
+
+
+def _better(own: Trees, plan: Plan, pairs: Mapping[tuple[int, int], Fraction]) -> Trees:
+    """The plan's trees, or as many made anew where these load links less."""
+    if own.inv_rate <= plan.inv_rate:
+        return own
+    found = packed_trees(
+        plan.topology.num_ranks, pairs, trees=len(own.parents), children=MOST_CHILDREN, goal=plan.inv_rate
+    )
+    if found is None or found[1] >= own.inv_rate:
+        return own
+    return Trees(parents=found[0], moved=None, inv_rate=found[1])
+
+
+def _pairs(topology: Topology) -> dict[tuple[int, int], Fraction]:
+    """Pairs of ranks with a link of their own both ways, and the lesser rate of the two."""
+    rank, found = topology.rank, {}
+    for (a, b), link in topology.link_index.items():
+        back = topology.link_index.get((b, a))
+        if back is not None and 0 <= rank[a] < rank[b]:
+            rate = min(topology.gb_per_s(link), topology.gb_per_s(back))
+            found[int(rank[a]), int(rank[b])] = rate
+    return found
 
 
 def _checked(plan: Plan) -> Forest:

@@ -11,6 +11,7 @@ from coppice.export.nccl_topo_xml import export_nccl_topo_xml
 from coppice.export.nccl_tuner import Dialect, export_nccl_tuner
 from coppice.export.ompi_rules import FORMS, export_ompi_rules
 from coppice.export.rank_order_files import LAUNCHERS, export_rank_order
+from coppice.export.rccl_rings import export_rccl_rings
 from coppice.export.rccl_trees import export_rccl_trees
 
 __all__ = ["STOCK", "Kind", "Option", "Source", "Target"]
@@ -134,6 +135,14 @@ STOCK: Mapping[str, Target] = {
         make=export_rccl_trees,
         options={
             "trees": Option(kind=Kind.NUMBER, help="number of trees, 1 .. 63 (default: what loses least)"),
+        },
+    ),
+    "rccl-rings": Target(
+        summary="NCCL_RINGS: rings for what a plan performs on one box, for RCCL as it is shipped.",
+        source=Source.PLAN,
+        make=export_rccl_rings,
+        options={
+            "rings": Option(kind=Kind.NUMBER, help="number of rings, 1 .. 64 (default: what loses least)"),
         },
     ),
 }

@@ -1,0 +1,230 @@
+"""Trees of equal shares over the links of one box that load the busiest link least, within RCCL's limit of children.
+
+An all-reduce uses every edge of a tree both ways, so that only unordered pairs of GPUs count, each with the lesser rate
+of its two directions. A set of n trees is improved by exchanges: an edge of a busiest pair leaves its tree, and an edge
+over a less loaded pair joins the two parts again. Where no exchange helps, edges move between pairs of equal load for
+a while, with a fixed seed. The root is the GPU from which the tree is least deep among those that may be it: a GPU
+with c children below a parent has c + 1 neighbours, the root has no parent.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from fractions import Fraction
+
+__all__ = ["depth_of", "packed_trees"]
+
+_SEED = 1
+_SIDEWAYS = 400
+"""Exchanges without gain in a row before the search ends, times the number of GPUs over 8."""
+
+Pair = tuple[int, int]
+Edges = set[Pair]
+
+
+def packed_trees(
+    ranks: int, rates: Mapping[Pair, Fraction], *, trees: int, children: int, goal: Fraction = Fraction(0)
+) -> tuple[tuple[tuple[int, ...], ...], Fraction] | None:
+    """Trees, and the time of the busiest pair per GB that all of them carry together.
+
+    Args:
+        ranks: Number of GPUs.
+        rates: Rate of each pair (a, b), a < b, in GB/s: the lesser of its two directions.
+        trees: Number of trees.
+        children: Most children of a GPU.
+        goal: A time with which the search is content.
+
+    Returns:
+        Parent of each GPU, tree by tree, -1 for the root, and the time in 1 / (GB/s), exact; None where the pairs do
+        not connect the GPUs within the limit.
+
+    Examples:
+        >>> rates = {(a, b): Fraction(10) for a in range(4) for b in range(a + 1, 4)}
+        >>> made, inv_rate = packed_trees(4, rates, trees=2, children=3)
+        >>> len(made), inv_rate  # two trees of three edges use each of the six pairs once
+        (2, Fraction(1, 20))
+    """
+    search = _Search(ranks, rates, children=children, trees=trees)
+    if not search.start():
+        return None
+    search.improve(goal)
+    best = search.best
+    return tuple(_rooted(edges, ranks, children) for edges in best), search.best_time
+
+
+def depth_of(parents: tuple[int, ...]) -> int:
+    """Edges from the root to the farthest GPU.
+
+    >>> depth_of((-1, 0, 1, 0))
+    2
+    """
+    deepest = 0
+    for rank in range(len(parents)):
+        steps, at = 0, rank
+        while parents[at] >= 0:
+            at, steps = parents[at], steps + 1
+        deepest = max(deepest, steps)
+    return deepest
+
+
+class _Search:
+    def __init__(self, ranks: int, rates: Mapping[Pair, Fraction], *, children: int, trees: int) -> None:
+        self.ranks, self.rates, self.count = ranks, dict(rates), trees
+        self.most = children + 1
+        self.random = random.Random(_SEED)
+        self.near: list[list[int]] = [[] for _ in range(ranks)]
+        for a, b in rates:
+            self.near[a].append(b)
+            self.near[b].append(a)
+        self.load = dict.fromkeys(rates, 0)
+        self.cost = {pair: 1 / float(rate) for pair, rate in rates.items()}
+        self.trees: list[Edges] = []
+        self.degrees: list[list[int]] = []
+        self.best: list[Edges] = []
+        self.best_time = Fraction(0)
+
+    def start(self) -> bool:
+        """Trees one after the other, each grown from another GPU over the least loaded pairs."""
+        for at in range(self.count):
+            edges = self.grown(at % self.ranks)
+            if edges is None:
+                return False
+            self.trees.append(edges)
+            degrees = [0] * self.ranks
+            for a, b in edges:
+                self.load[a, b] += 1
+                degrees[a] += 1
+                degrees[b] += 1
+            self.degrees.append(degrees)
+        return True
+
+    def grown(self, root: int) -> Edges | None:
+        depth = {root: 0}
+        degrees = [0] * self.ranks
+        edges: Edges = set()
+        while len(depth) < self.ranks:
+            options = [
+                ((self.load[_pair(a, b)] + 1) * self.cost[_pair(a, b)], depth[a], a, b)
+                for a in depth
+                if degrees[a] < self.most - (a == root)
+                for b in self.near[a]
+                if b not in depth
+            ]
+            if not options:
+                return None
+            _, _, a, b = min(options)
+            depth[b] = depth[a] + 1
+            degrees[a] += 1
+            degrees[b] += 1
+            edges.add(_pair(a, b))
+        return edges
+
+    def improve(self, goal: Fraction) -> None:
+        """Exchange until the goal is reached, or nothing is gained for long."""
+        self.keep()
+        patience = _SIDEWAYS * max(1, self.ranks // 8)
+        idle = 0
+        before = self.level()
+        while idle < patience and self.best_time > goal:
+            self.exchange()
+            now = self.level()
+            idle = 0 if now < before else idle + 1
+            if now < before:
+                before = now
+                self.keep()
+
+    def keep(self) -> None:
+        time = max(
+            (Fraction(load) / self.rates[pair] for pair, load in self.load.items()), default=Fraction(0)
+        )
+        time /= self.count
+        if not self.best or time < self.best_time:
+            self.best, self.best_time = [set(edges) for edges in self.trees], time
+
+    def level(self) -> tuple[float, int]:
+        """Load of the busiest pair, and how many are as busy."""
+        loads = [load * self.cost[pair] for pair, load in self.load.items()]
+        most = max(loads)
+        return most, sum(1 for load in loads if load > most * (1 - 1e-9))
+
+    def exchange(self) -> None:
+        """Move an edge off a busiest pair; otherwise any edge to a pair that is then no busier than it was."""
+        most, _ = self.level()
+        busy = [pair for pair, load in self.load.items() if load * self.cost[pair] > most * (1 - 1e-9)]
+        pair = self.random.choice(busy)
+        users = [at for at, edges in enumerate(self.trees) if pair in edges]
+        self.random.shuffle(users)
+        for at in users:
+            if self.replace(at, pair, below=most * (1 - 1e-9)):
+                return
+        at = self.random.randrange(self.count)
+        pair = self.random.choice(sorted(self.trees[at]))
+        self.replace(at, pair, below=most * (1 - 1e-9))
+
+    def replace(self, at: int, old: Pair, *, below: float) -> bool:
+        edges, degrees = self.trees[at], self.degrees[at]
+        side = _side(edges - {old}, old[0], self.ranks)
+        degrees[old[0]] -= 1
+        degrees[old[1]] -= 1
+        options = [
+            ((self.load[pair] + 1) * self.cost[pair], self.random.random(), pair)
+            for pair in self.load
+            if pair != old
+            and side[pair[0]] != side[pair[1]]
+            and max(degrees[pair[0]], degrees[pair[1]]) < self.most
+            and (self.load[pair] + 1) * self.cost[pair] < below
+        ]
+        new = min(options)[2] if options else old
+        degrees[new[0]] += 1
+        degrees[new[1]] += 1
+        if new == old:
+            return False
+        edges.remove(old)
+        edges.add(new)
+        self.load[old] -= 1
+        self.load[new] += 1
+        return True
+
+
+def _pair(a: int, b: int) -> Pair:
+    return (a, b) if a < b else (b, a)
+
+
+def _neighbours(edges: Edges, ranks: int) -> list[list[int]]:
+    near: list[list[int]] = [[] for _ in range(ranks)]
+    for a, b in sorted(edges):
+        near[a].append(b)
+        near[b].append(a)
+    return near
+
+
+def _side(edges: Edges, start: int, ranks: int) -> list[bool]:
+    near = _neighbours(edges, ranks)
+    reached = [False] * ranks
+    reached[start] = True
+    stack = [start]
+    while stack:
+        for rank in near[stack.pop()]:
+            if not reached[rank]:
+                reached[rank] = True
+                stack.append(rank)
+    return reached
+
+
+def _rooted(edges: Edges, ranks: int, children: int) -> tuple[int, ...]:
+    near = _neighbours(edges, ranks)
+    found = [_parents(near, root) for root in range(ranks) if len(near[root]) <= children]
+    return min(found, key=lambda parents: (depth_of(parents), parents))
+
+
+def _parents(near: list[list[int]], root: int) -> tuple[int, ...]:
+    parents = [-1] * len(near)
+    stack = [root]
+    while stack:
+        above = stack.pop()
+        for rank in near[above]:
+            if rank != parents[above]:
+                parents[rank] = above
+                stack.append(rank)
+    return tuple(parents)
