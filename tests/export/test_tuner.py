@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from coppice.cli.export_stock import export_stock
+from coppice.cli.export_stock import export_stock, stock_help
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.nccl_tuner import Dialect, export_nccl_tuner, tuner_table
 from coppice.export.nccl_tuner_rules import NO_END, Rule, rules_of
+from coppice.export.nccl_tuner_shapes import further_rules
 from coppice.export.nccl_tuner_timings import COLLECTIVES, Timing, impossible, model_timings, read_timings
+from coppice.export.targets import STOCK
 from coppice.planners.selection import select
 from coppice.topology.presets import preset
 from export import tuner_readers as readers
@@ -240,3 +242,59 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         export_stock("dgx-h100", "nccl-tuner", boxes=2, options=["model=channels"])
     with pytest.raises(InputError, match="2 ranks or more"):
         export_nccl_tuner(preset("star", gpus=1))
+
+
+def test_further_shapes() -> None:
+    """Gathers of further shapes change where as many bytes per rank do; all-reduces get nothing of that kind."""
+    topology, sizes = preset("dgx-h100", boxes=2), [1 << power for power in range(10, 31, 2)]
+    lines = read(export_nccl_tuner(topology, sizes=sizes, shapes=["4x32", "2x16"]).text, "nvidia-example")
+    for size in (*sizes, *(size + 16 for size in sizes)):
+        for word in ("allgather", "reducescatter"):
+            own = readers.picked(lines, readers.Call(word, size, 2, 16))
+            other = readers.picked(lines, readers.Call(word, 2 * size, 4, 32))
+            assert own is not None
+            assert other is not None
+            assert (own.algorithm, own.protocol) == (other.algorithm, other.protocol)
+            assert other.nodes == range(4, 5)
+    assert not [line for line in lines if line.collective == "allreduce" and line.nodes == range(4, 5)]
+    assert len([line for line in lines if line.nodes == range(2, 3)]) == len(
+        [
+            line
+            for line in read(export_nccl_tuner(topology, sizes=sizes).text, "nvidia-example")
+            if line.nodes == range(2, 3)
+        ]
+    )
+    anywhere = read(export_nccl_tuner(topology, dialect="ncclx", sizes=sizes, shapes=["any"]).text, "ncclx")
+    for size in sizes:
+        own = readers.picked(anywhere, readers.Call("allgather", size, 2, 16), ncclx=True)
+        far = readers.picked(anywhere, readers.Call("allgather", 8 * size, 16, 128), ncclx=True)
+        assert own is not None
+        assert far is not None
+        assert (own.algorithm, own.protocol) == (far.algorithm, far.protocol)
+    assert readers.picked(anywhere, readers.Call("allreduce", 64, 16, 128), ncclx=True) is None
+    for shapes, words in (
+        (["any"], "only ncclx has them"),
+        (["32"], "NODESxRANKS"),
+        (["8x4"], "NODESxRANKS"),
+    ):
+        with pytest.raises(InputError, match=words):
+            export_nccl_tuner(topology, sizes=sizes, shapes=shapes)
+    with pytest.raises(InputError, match="to derive others from"):
+        further_rules(rules_of([timing(8, "ring", 1)], algorithms=("ring",)), ["4x32"], any_allowed=True)
+
+
+def test_version_in_the_head() -> None:
+    topology = preset("dgx-h100", boxes=2)
+    text = export_nccl_tuner(topology, sizes=[1024], library="2.27.7").text
+    assert "# library 2.27.7\n" in text
+    with pytest.raises(InputError, match="version of the library"):
+        export_nccl_tuner(topology, sizes=[1024], library="new")
+
+
+def test_help_lists_every_option() -> None:
+    for name, target in STOCK.items():
+        paragraph = next(text for text in stock_help("").split("\n\n") if f"--to {name}:" in text)
+        words = " ".join(paragraph.split())
+        for key, option in target.options.items():
+            assert f" {key}=" in words
+            assert option.help in words

@@ -14,7 +14,7 @@ from coppice.cli.export_msccl import export_msccl_xml
 from coppice.cli.export_pictures import DRAWN_OPTIONS, TIMED_OPTIONS, export_picture, export_trace
 from coppice.cli.export_request import Format, Request
 from coppice.cli.export_stock import OPTIONS as STOCK_OPTIONS
-from coppice.cli.export_stock import export_stock_format
+from coppice.cli.export_stock import export_stock_format, stock_help
 from coppice.cli.inputs import BoxesOption, OutputOption, RanksOption, RatesOption, SetOption
 from coppice.errors import InputError
 from coppice.export.msccl_xml_targets import TARGETS
@@ -202,3 +202,6 @@ def export(
             msg = f"{flag} does not go with --to {to}: leave it out (its options: {taken})."
             raise InputError(msg)
     chosen.write(request)
+
+
+export.__doc__ = f"{(export.__doc__ or '').rstrip()}\n\n{stock_help()}\n"

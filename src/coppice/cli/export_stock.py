@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from coppice.topology.readers.reading import suggestion
 from coppice.topology.readers.sources import load_bytes
 from coppice.topology.writer import write_atomically
 
-__all__ = ["OPTIONS", "export_stock", "export_stock_format", "read_options"]
+__all__ = ["OPTIONS", "export_stock", "export_stock_format", "read_options", "stock_help"]
 
 OPTIONS = frozenset({"--option", "--boxes", "--rates", "--set", "--ranks"})
 """Options that go with these exports; what stands in ``--option`` is up to each."""
@@ -112,6 +113,42 @@ def read_options(target: Target, name: str, texts: Sequence[str]) -> dict[str, A
             raise InputError(msg)
         values[key] = _value(key, text, target.options[key])
     return values
+
+
+_WIDTH = 92
+_KINDS = {
+    Kind.TEXT: "TEXT",
+    Kind.NUMBER: "N",
+    Kind.FLAG: "yes|no",
+    Kind.NAMES: "A,B,...",
+    Kind.SIZES: "SIZES",
+    Kind.FILE: "FILE",
+}
+
+
+def stock_help(indent: str = "    ") -> str:
+    r"""Options of every export of this module, for the help of the command.
+
+    Args:
+        indent: What stands before every line, as in a docstring.
+
+    Examples:
+        >>> print(stock_help("").split("\n\n")[-1].removeprefix("\b\n"))
+        --to rccl-rings: NCCL_RINGS: rings for what a plan performs on one box, for RCCL as it is
+        shipped. Its --option KEY=VALUE:
+          rings=N  number of rings, 1 .. 64 (default: what loses least)
+    """
+    paragraphs = []
+    for name, target in STOCK.items():
+        lines = textwrap.wrap(f"--to {name}: {target.summary} Its --option KEY=VALUE:", _WIDTH)
+        for key, option in target.options.items():
+            values = "|".join(option.choices) if option.kind is Kind.CHOICE else _KINDS[option.kind]
+            head = f"  {key}={values}"
+            lines += textwrap.wrap(
+                f"{head}  {option.help}", _WIDTH, subsequent_indent="      ", break_on_hyphens=False
+            )
+        paragraphs.append("\n".join(f"{indent}{line}" for line in ("\b", *lines)))
+    return "\n\n".join(paragraphs)
 
 
 def _value(key: str, text: str, option: Option) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from coppice import __version__
 from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.nccl_tuner_rules import NO_END, Rule, rules_of
+from coppice.export.nccl_tuner_shapes import further_rules
 from coppice.export.nccl_tuner_timings import ALGORITHMS, COLLECTIVES, model_timings, read_timings
 from coppice.topology.model import Topology
 
@@ -27,6 +29,7 @@ __all__ = ["Dialect", "export_nccl_tuner", "tuner_table"]
 DEFAULT_SIZES = tuple(1 << power for power in range(10, 33))
 
 _MOST_LINE = 255
+_VERSION = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){1,2}")
 _SMALL = 65_536
 """Up to this size the lines for shapes without times name LL, Simple beyond."""
 
@@ -60,6 +63,8 @@ def export_nccl_tuner(
     sizes: Sequence[int] = DEFAULT_SIZES,
     times: Path | None = None,
     model: str | None = None,
+    shapes: Sequence[str] = (),
+    library: str | None = None,
 ) -> Exported:
     """A tuner table for communicators of all ranks, from measured times or NCCL's cost model.
 
@@ -69,6 +74,9 @@ def export_nccl_tuner(
         sizes: Sizes at which the cost model is asked.
         times: Table of measured times (see :mod:`coppice.export.nccl_tuner_timings`) instead of the model.
         model: Inputs of the model, such as ``channels=16,bw_inter=24``.
+        shapes: Further communicators as ``NODESxRANKS``, or ``any`` (ncclx): they get the rules of all-gather and
+            reduce-scatter for as many bytes per rank, which nobody measured.
+        library: Version of the library that was measured, for the head of the table.
 
     Raises:
         InputError: If the dialect is unknown, times cannot be read, or the model does not apply.
@@ -94,15 +102,20 @@ def export_nccl_tuner(
         algorithms=chosen.algorithms,
         keep_default=chosen is not Dialect.NVIDIA_EXAMPLE,
     )
+    if library is not None and not _VERSION.fullmatch(library):
+        msg = f"expected a version of the library such as 2.27.7, found {library!r}."
+        raise InputError(msg)
     if not rules:
         msg = "nothing is gained on the library's own choice at any size: there is no table to write."
         raise InputError(msg)
+    derived = further_rules(rules, shapes, any_allowed=chosen is Dialect.NCCLX)
     text = tuner_table(
-        rules,
+        (*rules, *derived),
         chosen,
         comments=(
             f"tuner table ({chosen}) by coppice {__version__}, {origin}",
             f"topology {topology.name} {topology.sha256[:16]}",
+            *([] if library is None else [f"library {library}"]),
         ),
     )
     measured = times is not None
@@ -112,6 +125,11 @@ def export_nccl_tuner(
             f"{len(rules)} rules, {origin}" + ("" if measured else ": measure before you rely on them"),
             *(f"assumed: {words}" for words in assumptions),
             *_gain_notes(rules),
+            *(
+                [f"{len(derived)} rules for further shapes by equal bytes per rank: measure them"]
+                if derived
+                else []
+            ),
             _USE[chosen],
             "every rank must read the same file",
         ),
@@ -201,12 +219,12 @@ def _everything_else() -> list[str]:
 
 def _ncclx_lines(rule: Rule) -> list[str]:
     """The rule for bytes per rank, which are whole numbers: sizes of one range never share one with the next."""
-    if rule.nodes is None or rule.ranks is None:
+    if rule.ranks is None or (rule.nodes is None and not rule.any_shape):
         msg = (
             "a rule for ncclx needs numbers of nodes and ranks to count bytes per rank, found a rule for any."
         )
         raise InputError(msg)
-    if rule.ranks % rule.nodes:
+    if rule.nodes is not None and rule.ranks % rule.nodes:
         msg = f"ncclx counts ranks per node, found {rule.ranks} ranks on {rule.nodes} nodes: use equal nodes."
         raise InputError(msg)
     first = -(-rule.first_bytes // rule.ranks)
@@ -219,8 +237,8 @@ def _ncclx_lines(rule: Rule) -> list[str]:
         rule.algorithm,
         rule.protocol,
         -1 if rule.channels is None else rule.channels,
-        rule.nodes,
-        rule.ranks // rule.nodes,
+        "*" if rule.nodes is None else rule.nodes,
+        "*" if rule.nodes is None else rule.ranks // rule.nodes,
     )
     return [",".join(map(str, fields))]
 

@@ -44,6 +44,7 @@ class Rule:
         channels: Number of channels, None leaves it to the library.
         gain: Baseline time / time at the size in the middle of the range, None without a baseline.
         fallback: It stands for machines that lack what the rule before it asks for.
+        any_shape: It holds for all nodes and ranks, with as many bytes per rank as its sizes have on its own.
     """
 
     collective: Collective
@@ -56,6 +57,7 @@ class Rule:
     channels: int | None = None
     gain: float | None = None
     fallback: bool = False
+    any_shape: bool = False
 
 
 def rules_of(

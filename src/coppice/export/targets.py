@@ -95,6 +95,13 @@ STOCK: Mapping[str, Target] = {
             "sizes": Option(kind=Kind.SIZES, help="sizes at which the cost model is asked, such as 1K:4G"),
             "times": Option(kind=Kind.FILE, help="CSV of measured times, instead of the cost model"),
             "model": Option(kind=Kind.TEXT, help="inputs of the cost model, such as channels=16,bw_inter=24"),
+            "shapes": Option(
+                kind=Kind.NAMES,
+                help="further communicators by equal bytes per rank: NODESxRANKS such as 4x32, or any (ncclx)",
+            ),
+            "library": Option(
+                kind=Kind.TEXT, help="version of the library that was measured, such as 2.27.7"
+            ),
         },
     ),
     "ompi-rules": Target(
