@@ -1,5 +1,8 @@
 """Schedules to compare AutoLRS with, and a schedule-free optimizer."""
 
+# Types are checked without torch as well, where its classes are unknown.
+# mypy: allow-subclassing-any, allow-untyped-decorators, no-warn-unused-ignores
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator

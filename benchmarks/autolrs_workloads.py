@@ -4,6 +4,9 @@
 * text: the help topics of Python (``pydoc_data``, 465,000 characters), a transformer over characters, AdamW.
 """
 
+# Types are checked without torch as well, where its classes are unknown.
+# mypy: allow-subclassing-any, allow-untyped-decorators, no-warn-unused-ignores
+
 from __future__ import annotations
 
 import random

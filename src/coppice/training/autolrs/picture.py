@@ -176,10 +176,21 @@ def _draw_fits(search: Search, stage: int, axes: Axes) -> None:
                 linewidth=1.2,
                 zorder=front,
             )
+    _look_at_the_good(search.trials[stage], axes)
     judged = "validation" if search.trials[stage][0].validations is not None else "training"
     rate = "" if kept is None else f", lr {kept.lr:.3g}"
     axes.set_title(f"stage {stage} ({judged} loss){rate}", fontsize=8)
     axes.tick_params(labelsize=7)
+
+
+def _look_at_the_good(trials: Sequence[TrialEnd], axes: Axes) -> None:
+    """Trials that explode would press all others onto one line: they leave at the top."""
+    seen = [_finite(trial.losses if trial.validations is None else trial.validations)[1] for trial in trials]
+    highest = sorted(max(losses) for losses in seen if losses)
+    lowest = min((min(losses) for losses in seen if losses), default=0.0)
+    if highest:
+        top = highest[len(highest) // 2]
+        axes.set_ylim(lowest - 0.08 * (top - lowest), top + 0.15 * (top - lowest) + 1e-12)
 
 
 def _finite(seen: Curve) -> tuple[list[int], list[float]]:

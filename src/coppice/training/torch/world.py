@@ -99,4 +99,5 @@ class World:
         if self.decides:
             tensor.copy_(torch.frombuffer(bytearray(payload), dtype=torch.uint8))
         dist.broadcast(tensor, src=self._root, group=self._group)
-        return tensor.cpu().numpy().tobytes()
+        received: bytes = tensor.cpu().numpy().tobytes()
+        return received
