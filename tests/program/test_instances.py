@@ -95,5 +95,5 @@ def test_too_many_instances_are_refused() -> None:
         lower_to_program(body, channels=2, instances=3)
     with pytest.raises(CheckError, match=r"found \d+, one for each peer and each of 4 instances: use fewer"):
         lower_to_program(body, channels=8, instances=4, max_blocks=16)
-    with pytest.raises(InputError, match="1 instance or more, found 8 and 0"):
+    with pytest.raises(InputError, match="1 instance or more, found 0"):
         lower_to_program(body, instances=0)

@@ -10,7 +10,9 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl_xml import Excess, excesses
 from coppice.export.msccl_xml_targets import Target, target_named
-from coppice.program.lower import lower_to_program
+from coppice.program.channels import Limits
+from coppice.program.lower import prepare, write
+from coppice.program.numbering import waited_first
 from coppice.program.program import Program
 from coppice.program.verify import verify_program
 from coppice.schedule.forest import Forest
@@ -143,18 +145,19 @@ def _placed(plan: Schedule | Forest, chosen: Target, form: Form, place: Place) -
     """
     failed: Excess | None = None
     refused: CheckError | None = None
-    tried = [min(each * form.instances, chosen.max_channels) for each in _TRIED_CHANNELS]
-    for channels in (
-        dict.fromkeys(tried) if form.channels is None else (min(form.channels, chosen.max_channels),)
-    ):
+    prepared = prepare(
+        plan, in_place=place is Place.IN, instances=form.instances, max_count=chosen.max_count - 1
+    )
+    wanted = _TRIED_CHANNELS if form.channels is None else (form.channels,)
+    scale = form.instances if form.channels is None else 1
+    enough = chosen.max_channels + 1  # channels from which on more are not made use of
+    for channels in dict.fromkeys(min(each * scale, chosen.max_channels) for each in wanted):
+        if channels >= enough:
+            continue
         try:
-            program = lower_to_program(
-                plan,
-                in_place=place is Place.IN,
-                channels=channels,
-                instances=form.instances,
-                max_blocks=chosen.max_blocks,
-                max_count=chosen.max_count - 1,
+            program = write(
+                prepared,
+                Limits(channels=channels, blocks=chosen.max_blocks, peers=chosen.max_peers),
                 fused=not chosen.refused_types,
                 name=form.name,
                 protocol=form.protocol,
@@ -164,6 +167,10 @@ def _placed(plan: Schedule | Forest, chosen: Target, form: Form, place: Place) -
         except CheckError as error:
             refused = refused or error
             continue
+        if 2 * program.num_channels <= channels:  # it could have had twice as many
+            enough = min(enough, max(program.num_channels, 1))
+        if int(program.dep_block.max(initial=0)) > chosen.max_depid:
+            program = waited_first(program)
         found = excesses(program, target=chosen.name)
         if not found:
             return replace(program, in_place=place is not Place.OUT, out_of_place=place is not Place.IN)

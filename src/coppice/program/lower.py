@@ -6,26 +6,20 @@ thread blocks of its rank where it reads what they write, writes what they write
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.errors import CheckError, InputError
+from coppice.errors import InputError
+from coppice.program.channels import Limits, path_numbers, spread
 from coppice.program.instances import replicated
 from coppice.program.order import Stuck, execution_order
 from coppice.program.places import Places, in_units
 from coppice.program.program import Program
 from coppice.program.structure import messages_of
-from coppice.program.thread_blocks import (
-    Blocks,
-    blocks_of,
-    colors_of,
-    fewest_blocks,
-    most_trees_together,
-    paths_differ,
-)
 from coppice.program.traffic import Rows, rows_of, traffic_of
 from coppice.program.writing import Writer
 from coppice.schedule.forest import Forest
@@ -33,7 +27,7 @@ from coppice.schedule.lower import lower
 from coppice.schedule.report import Findings
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["lower_to_program"]
+__all__ = ["Prepared", "lower_to_program", "prepare", "write"]
 
 _LEAST_DEPTH = 2
 
@@ -45,6 +39,7 @@ def lower_to_program(
     channels: int = 8,
     instances: int = 1,
     max_blocks: int | None = None,
+    max_peers: int | None = None,
     max_count: int | None = None,
     fused: bool = True,
     name: str = "program",
@@ -61,6 +56,7 @@ def lower_to_program(
         instances: Run so many copies of the plan at once, each on its part of the data, with channels and thread
             blocks of its own.
         max_blocks: Most thread blocks of a rank.
+        max_peers: Most peers of a rank, each way, on one channel.
         max_count: Most chunks in a message.
         fused: Use operations that receive and send, or receive and reduce. Otherwise what is received to be
             added goes by way of scratch memory.
@@ -86,6 +82,39 @@ def lower_to_program(
         >>> verify_program(program).ok, program.num_chunks, program.most_blocks
         (True, 8, 2)
     """
+    prepared = prepare(plan, in_place=in_place, instances=instances, max_count=max_count)
+    limits = Limits(channels=channels, blocks=max_blocks, peers=max_peers)
+    attributes = {"name": name, "protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
+    return write(prepared, limits, fused=fused, **attributes)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared:
+    """A plan on its way to a program, as far as no number of channels plays a part.
+
+    Attributes:
+        places: Where values lie.
+        rows: The transfers.
+        part: Instance of each.
+        stepped: They have steps.
+        max_count: Most chunks in a message.
+    """
+
+    places: Places
+    rows: Rows
+    part: NDArray[np.int64]
+    stepped: bool
+    max_count: int | None
+
+
+def prepare(
+    plan: Schedule | Forest, *, in_place: bool, instances: int = 1, max_count: int | None = None
+) -> Prepared:
+    """The part of :func:`lower_to_program` that comes before channels are chosen; the arguments are the same.
+
+    Raises:
+        InputError: As :func:`lower_to_program`.
+    """
     schedule = lower(plan) if isinstance(plan, Forest) else plan
     collective = schedule.collective
     if collective is Collective.BARRIER:
@@ -94,15 +123,9 @@ def lower_to_program(
     if collective is Collective.ALL_TO_ALL and in_place:
         msg = "expected an all-to-all out of place: in place, it would overwrite what is still to be sent."
         raise InputError(msg)
-    if min(channels, instances) < 1:
-        msg = f"expected 1 channel or more and 1 instance or more, found {channels} and {instances}."
+    if instances < 1:
+        msg = f"expected 1 instance or more, found {instances}."
         raise InputError(msg)
-    if instances > channels:
-        msg = (
-            f"expected at most {channels} instances, one channel each, found {instances}: use fewer, or more "
-            "channels."
-        )
-        raise CheckError(msg)
     schedule, part = replicated(schedule, instances)
     places = Places(
         collective=collective,
@@ -112,70 +135,38 @@ def lower_to_program(
         units=in_units(schedule, max_count=max_count),
     )
     rows = rows_of(schedule, places)
-    stepped = bool(len(schedule.step) and int(schedule.step.min()) >= 0)
-    part = np.repeat(part, np.diff(places.units.start))[rows.run]
-    color, blocks = _spread(
-        rows, part, len(places.units.slot), stepped=stepped, channels=channels, max_blocks=max_blocks
+    if len(schedule.path_start) > 1:
+        rows = replace(rows, path=np.where(rows.path < 0, -1, path_numbers(schedule)[rows.path]))
+    return Prepared(
+        places=places,
+        rows=rows,
+        part=np.repeat(part, np.diff(places.units.start))[rows.run],
+        stepped=bool(len(schedule.step) and int(schedule.step.min()) >= 0),
+        max_count=max_count,
     )
-    traffic = traffic_of(rows, color, places, max_count=max_count)
-    attributes = {"name": name, "protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
+
+
+def write(prepared: Prepared, limits: Limits, *, fused: bool = True, **attributes: Any) -> Program:
+    """The part of :func:`lower_to_program` that chooses channels and writes steps.
+
+    Args:
+        prepared: The plan.
+        limits: What has to fit.
+        fused: As in :func:`lower_to_program`.
+        **attributes: Name, protocol and sizes of the program.
+
+    Raises:
+        CheckError: If it does not fit.
+        InputError: If no channel is allowed.
+    """
+    places, rows = prepared.places, prepared.rows
+    color, blocks = spread(rows, prepared.part, len(places.units.slot), limits, stepped=prepared.stepped)
+    traffic = traffic_of(rows, color, places, max_count=prepared.max_count)
     writer = Writer(places, traffic, blocks, fused=fused)
     program = writer.program(**attributes)
     if writer.joins and not _comes_to_an_end(program):
         program = Writer(places, traffic, blocks, fused=fused, joined=False).program(**attributes)
-    return replace(program, in_place=in_place, out_of_place=not in_place)
-
-
-def _spread(
-    rows: Rows, part: NDArray[np.int64], runs: int, *, stepped: bool, channels: int, max_blocks: int | None
-) -> tuple[NDArray[np.int64], Blocks]:
-    """As many channels as are of use and fit, every instance its own.
-
-    Args:
-        rows: The transfers; those of an instance are the same as those of any other, in the same order.
-        part: Instance of each.
-        runs: Number of runs.
-        stepped: They have steps.
-        channels: Most channels.
-        max_blocks: Most thread blocks of a rank.
-
-    Raises:
-        CheckError: If even one channel for each instance does not fit.
-    """
-    instances = int(part.max(initial=0)) + 1
-    one = rows if instances == 1 else _only(rows, part == 0)
-    useful = paths_differ(one) if stepped else most_trees_together(one)
-    tried = min(channels // instances, max(useful, 1))
-    while True:
-        color = colors_of(one, runs, tried)
-        fewest = fewest_blocks(one, color) * instances
-        for tight in (False, True) if max_blocks is None or fewest <= max_blocks else ():
-            blocks = blocks_of(one, color, tight=tight)
-            if max_blocks is None or blocks.most * instances <= max_blocks:
-                if instances == 1:
-                    return color, blocks
-                spread = np.empty(len(part), dtype=np.int64)
-                for each in range(instances):
-                    spread[part == each] = color + each * tried
-                return spread, blocks_of(rows, spread, tight=tight)
-        if tried == 1:
-            words = (
-                "one for each peer"
-                if instances == 1
-                else f"one for each peer and each of {instances} instances"
-            )
-            msg = (
-                f"expected at most {max_blocks} thread blocks a rank, found {fewest}, {words}: "
-                f"{'plan with fewer peers a rank' if instances == 1 else 'use fewer instances'}."
-            )
-            raise CheckError(msg)
-        tried -= 1 if len(one.run) < 2**15 else (tried + 1) // 2
-
-
-def _only(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
-    """The rows of a mask."""
-    columns = {each.name: getattr(rows, each.name)[mask] for each in fields(rows)}
-    return Rows(**columns)
+    return replace(program, in_place=places.in_place, out_of_place=not places.in_place)
 
 
 def _comes_to_an_end(program: Program) -> bool:

@@ -89,7 +89,8 @@ def colors_of(rows: Rows, runs: int, colors: int) -> _Ints:
         return np.zeros(len(rows.run), dtype=np.int64)
     used, inverse = np.unique(rows.run, return_inverse=True)
     chosen = np.zeros(runs, dtype=np.int64)
-    chosen[used] = np.arange(len(used)) % colors
+    dealt = _dealt(len(used), colors)
+    chosen[used] = dealt
     if paths_differ(rows) > 1:
         order = np.argsort(inverse, kind="stable")
         bounds = np.searchsorted(inverse[order], np.arange(len(used) + 1)).tolist()
@@ -100,13 +101,27 @@ def colors_of(rows: Rows, runs: int, colors: int) -> _Ints:
             edges = list(
                 zip(*(column[bounds[place] : bounds[place + 1]] for column in (pair, path)), strict=True)
             )
-            turn = [(place + shift) % colors for shift in range(colors)]
+            turn = [(int(dealt[place]) + shift) % colors for shift in range(colors)]
             fits = (c for c in turn if all(taken[c].get(pair, path) == path for pair, path in edges))
             color = next(fits, turn[0])
             for edge, way in edges:
                 taken[color].setdefault(edge, way)
             chosen[run] = color
     return chosen[rows.run]
+
+
+def _dealt(number: int, colors: int) -> _Ints:
+    """Colors in turn, by the sum of digits to the base ``colors``: numbers at any one distance take turns as well.
+
+    Ranks that are a box apart send what begins at numbers a box apart; by the last digit alone, all of it would be one
+    color where the size of a box is a multiple of ``colors``.
+    """
+    rest = np.arange(number, dtype=np.int64)
+    total = np.zeros(number, dtype=np.int64)
+    while rest.any():
+        rest, digit = np.divmod(rest, colors)
+        total += digit
+    return total % colors
 
 
 def fewest_blocks(rows: Rows, color: _Ints) -> int:
