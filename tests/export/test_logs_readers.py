@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -487,3 +488,14 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["files"][0]["decisions"][1]["size_bytes"] == 16 * 131072
     with pytest.raises(InputError, match="--collective with a name"):
         command(files, collective="all_sums")
+
+
+def test_page_shows_real_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "logs.md"
+    log, shown = re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("run.log").write_text(log)
+    command(["run.log"])
+    assert capsys.readouterr().out == shown
