@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from coppice.cli.doctor_mscclpp import TARGET as MSCCLPP
+from coppice.cli.doctor_mscclpp import doctor_mscclpp
 from coppice.cli.doctor_tuning import ARTEFACTS, GIVEN, doctor_tuning
 from coppice.cli.inputs import JsonOption
 from coppice.cli.render import print_json, print_lines
@@ -23,7 +25,9 @@ def doctor(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="MSCCL XML or tuning file; - is standard input.", show_default=False
+            metavar="FILE",
+            help="MSCCL XML, MSCCL++ JSON or tuning file; - is standard input.",
+            show_default=False,
         ),
     ],
     *,
@@ -32,7 +36,7 @@ def doctor(
         typer.Option(
             "--target",
             metavar="NAME",
-            help=f"Runtime that is to read MSCCL XML ({', '.join(TARGETS)}), or kind of a tuning file "
+            help=f"Runtime that is to read MSCCL XML ({', '.join(TARGETS)}), {MSCCLPP}, or kind of a tuning file "
             f"({', '.join(ARTEFACTS)}).",
             show_default=False,
         ),
@@ -71,6 +75,7 @@ def doctor(
     Examples:
       coppice doctor algo.xml --target rccl
       coppice doctor algo.xml --target rccl --ranks 16 --size 1M:1G
+      coppice doctor plan.mscclpp.json --target mscclpp --ranks 8 --size 1M:1G
       coppice doctor table.csv --target nccl-tuner --option dialect=rccl-builtin --option log=nccl.log
     """  # noqa: D301 (\b is for the help formatter)
     if target in ARTEFACTS:
@@ -83,6 +88,9 @@ def doctor(
         msg = "--option is for tuning files: give --ranks and --size for MSCCL XML."
         raise InputError(msg)
     sizes = () if size is None else parse_sizes(size, option="--size")
+    if target == MSCCLPP:
+        doctor_mscclpp(file, ranks=ranks, sizes=sizes, as_json=as_json)
+        return
     diagnosis = examine(file, target, ranks=ranks, sizes=sizes)
     if as_json:
         print_json(_record(diagnosis))

@@ -11,6 +11,8 @@ from coppice.cli.export_chakra import OPTIONS as CHAKRA_OPTIONS
 from coppice.cli.export_chakra import export_chakra
 from coppice.cli.export_msccl import OPTIONS as MSCCL_OPTIONS
 from coppice.cli.export_msccl import export_msccl_xml
+from coppice.cli.export_mscclpp import OPTIONS as MSCCLPP_OPTIONS
+from coppice.cli.export_mscclpp import export_mscclpp
 from coppice.cli.export_pictures import DRAWN_OPTIONS, TIMED_OPTIONS, export_picture, export_trace
 from coppice.cli.export_request import Format, Request
 from coppice.cli.export_stock import OPTIONS as STOCK_OPTIONS
@@ -28,6 +30,11 @@ FORMATS: Mapping[str, Format] = {
         summary="Algorithm file for RCCL, msccl-executor-nccl or microsoft/msccl.",
         takes=MSCCL_OPTIONS,
         write=export_msccl_xml,
+    ),
+    "mscclpp-json": Format(
+        summary="Execution plan for MSCCL++: puts, signals and waits.",
+        takes=MSCCLPP_OPTIONS,
+        write=export_mscclpp,
     ),
     "chakra": Format(
         summary="Execution traces of a message, one file per rank, for ASTRA-sim.",
@@ -170,6 +177,7 @@ def export(
     Examples:
       coppice export plan.json --to msccl-xml --target rccl -o algo.xml
       coppice export plan.json --to msccl-xml --target msccl --channels 4 --size 1M:1G -o algo.xml
+      coppice export plan.json --to mscclpp-json --size 1M:1G -o plan.mscclpp.json
       coppice export dgx-h100 --boxes 4 --to rank-order --option launcher=slurm
       coppice export plan.json --to chakra --size 64M -o traces
     """  # noqa: D301 (\b is for the help formatter)

@@ -12,8 +12,16 @@ from coppice.bounds.result import Problem
 from coppice.cli.inputs import BoxesOption, OutputOption, RatesOption, SetOption, load_topology
 from coppice.cli.render import Stages, bandwidth_text, print_fields
 from coppice.errors import InputError
-from coppice.export.msccl_xml_reader import read_msccl_xml
+from coppice.export.msccl_xml_document import parse_document as parse_xml
+from coppice.export.msccl_xml_reader import program_of, read_bytes
+from coppice.export.mscclpp_document import is_mscclpp
+from coppice.export.mscclpp_document import parse_document as parse_json
+from coppice.export.mscclpp_reader import program_of as one_sided_program_of
 from coppice.program.back import to_schedule
+from coppice.program.one_sided import OneSidedProgram
+from coppice.program.one_sided_back import one_sided_to_schedule
+from coppice.program.one_sided_verify import verify_one_sided
+from coppice.program.program import Program
 from coppice.program.verify import verify_program
 from coppice.schedule.plan import Plan
 from coppice.schedule.plan_file import write_plan
@@ -25,7 +33,10 @@ __all__ = ["import_file"]
 
 def import_file(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="MSCCL XML file; - is standard input.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="FILE", help="MSCCL XML or MSCCL++ JSON file; - is standard input.", show_default=False
+        ),
     ],
     *,
     output: OutputOption = None,
@@ -48,7 +59,7 @@ def import_file(
     rates: RatesOption = None,
     settings: SetOption = None,
 ) -> None:
-    """Import an MSCCL XML file as a plan.
+    """Import an MSCCL XML file, or an execution plan of MSCCL++, as a plan.
 
     The file is verified (deadlock, races, result); a wrong one is refused with the first fault and exit code 1.
     Thread blocks, channels and slots are left behind: the plan says which rank sends which chunk to whom.
@@ -57,6 +68,7 @@ def import_file(
     Examples:
       coppice import algo.xml -o plan.json
       coppice import algo.xml --topology mi250 --boxes 2 -o plan.json
+      coppice import plan.mscclpp.json --topology dgx-h100 -o plan.json
     """  # noqa: D301 (\b is for the help formatter)
     if topology is None and (boxes is not None or rates is not None or settings):
         msg = "--boxes, --rates and --set belong to a topology: give one with --topology."
@@ -64,16 +76,22 @@ def import_file(
     to_stdout = output is not None and str(output) == "-"
     with Stages() as stages:
         stages.begin("reading the file")
-        reading = read_msccl_xml(file, root=root)
-        program = reading.program
+        program, warnings, kind = _read(file, root)
         if topology is None:
             place = preset("star", gpus=program.num_ranks)
         else:
             place = load_topology(topology, boxes=boxes, rates=rates, settings=settings)
         stages.begin("verifying the program")
-        verify_program(program).require_ok()
+        if isinstance(program, OneSidedProgram):
+            verify_one_sided(program).require_ok()
+        else:
+            verify_program(program).require_ok()
         stages.begin("following the chunks")
-        schedule = to_schedule(program, place)
+        schedule = (
+            one_sided_to_schedule(program, place)
+            if isinstance(program, OneSidedProgram)
+            else to_schedule(program, place)
+        )
         stages.begin("verifying the schedule")
         report = verify_schedule(schedule)
         report.require_ok()
@@ -85,11 +103,11 @@ def import_file(
             inv_rate=report.inv_rate or Fraction(0),
             schedule=schedule,
             planner="import",
-            parameters={"format": "msccl-xml", "name": program.name, "chunks": program.num_chunks},
+            parameters={"format": kind, "name": program.name, "chunks": program.num_chunks},
         )
         if output is not None:
             write_plan(plan, output)
-    for warning in reading.warnings:
+    for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
     if to_stdout:
         return
@@ -106,3 +124,16 @@ def import_file(
     if output is not None:
         fields.append(("written to", str(output)))
     print_fields(f"{program.collective} on {place.name} ({plural(program.num_ranks, 'rank')})", fields)
+
+
+def _read(file: str, root: int | None) -> tuple[Program | OneSidedProgram, tuple[str, ...], str]:
+    """The program of a file, what its reader warns of, and the name of its format."""
+    data, name = read_bytes(file)
+    if is_mscclpp(data):
+        if root is not None:
+            msg = "--root is for MSCCL XML: no collective of MSCCL++ has a root, leave it out."
+            raise InputError(msg)
+        plan = one_sided_program_of(parse_json(data, file=name))
+        return plan.program, plan.warnings, "mscclpp-json"
+    reading = program_of(parse_xml(data, file=name), root=root)
+    return reading.program, tuple(reading.warnings), "msccl-xml"

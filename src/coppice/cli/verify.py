@@ -8,8 +8,10 @@ import typer
 
 from coppice.cli.inputs import JsonOption
 from coppice.cli.render import Stages, bandwidth_text, percent_text, print_fields, print_json
+from coppice.cli.verify_mscclpp import verify_mscclpp
 from coppice.cli.verify_program import is_xml, verify_xml
 from coppice.export.msccl_xml_reader import read_bytes
+from coppice.export.mscclpp_document import is_mscclpp
 from coppice.schedule.plan import Plan
 from coppice.schedule.plan_file import decode_plan
 from coppice.schedule.report import Report
@@ -28,18 +30,23 @@ def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
     Trees span the ranks, roots carry their shares, paths follow links of the topology, switches do not copy
     unless they can, every byte arrives (exactly once where it is added), and no link carries more than the
     claimed time allows. An MSCCL XML file is run symbolically instead: it must not stand still with the connections
-    that its protocol has, have no race, and bring about what its collective promises. Exit code 1 if anything fails.
+    that its protocol has, have no race, and bring about what its collective promises. So is an execution plan of
+    MSCCL++, where every put must be signalled as well. Exit code 1 if anything fails.
 
     \b
     Examples:
       coppice verify plan.json
       coppice plan dgx-a100 --collective all_gather -o - | coppice verify - --json
       coppice verify algo.xml
+      coppice verify plan.mscclpp.json
       coppice export plan.json --to msccl-xml --target msccl | coppice verify -
     """  # noqa: D301 (\b is for the help formatter)
     data, name = read_bytes(plan)
     if is_xml(data):
         verify_xml(data, name=name, as_json=as_json)
+        return
+    if is_mscclpp(data):
+        verify_mscclpp(data, name=name, as_json=as_json)
         return
     with Stages() as stages:
         stages.begin("reading the plan")

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 from coppice.errors import InputError
@@ -132,28 +129,6 @@ class Value:
         return self.data
 
 
-def read_bytes(path: str | os.PathLike[str]) -> tuple[bytes, str]:
-    """Bytes of a file (or of standard input, ``-``), and its name for messages.
-
-    Raises:
-        InputError: If it cannot be read, or is too large.
-    """
-    name = os.fspath(path)
-    try:
-        if name == "-":
-            data, name = sys.stdin.buffer.read(MOST_BYTES + 1), "standard input"
-        else:
-            with Path(name).open("rb") as file:
-                data = file.read(MOST_BYTES + 1)
-    except OSError as error:
-        msg = f"{name} cannot be read ({error.strerror}): check the name and its permissions."
-        raise InputError(msg) from None
-    if len(data) > MOST_BYTES:
-        msg = f"{name} has more than {MOST_BYTES // 1024**2} MiB: no execution plan is that large."
-        raise InputError(msg)
-    return data, name
-
-
 def parse_document(data: bytes, *, file: str) -> JsonText:
     """Read a JSON text.
 
@@ -201,7 +176,7 @@ def is_mscclpp(data: bytes) -> bool:
     >>> is_mscclpp(b'{"format": "coppice-plan", "version": 1}')
     False
     """
-    if not data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+    if b'"gpus"' not in data or b'"coppice-' in data[:4096]:
         return False
     try:
         tree = json.loads(data.decode("utf-8-sig"))

@@ -57,9 +57,7 @@ def mscclpp_json(program: OneSidedProgram) -> str:
     found = block_excesses(program)
     if found:
         more = f" ({len(found) - 1} further limits are passed as well)" if len(found) > 1 else ""
-        msg = (
-            f"the program does not fit the MSCCL++ executor: it has {found[0].sentence}{more}: use more thread blocks."
-        )
+        msg = f"the program does not fit the MSCCL++ executor: {found[0].sentence}{more}: use more thread blocks."
         raise CheckError(msg)
     return "".join(encode_mscclpp(program))
 
@@ -176,9 +174,8 @@ class _Gpu:
         buffers: dict[bool, list[tuple[int, Buffer]]],
     ) -> dict[str, Any]:
         if op.name not in _WRITTEN or op.share != (0, 1):
-            msg = (
-                f"expected operations that are written ({', '.join(_WRITTEN)}), found {op.name}: keep the file as it is."
-            )
+            known = ", ".join(_WRITTEN)
+            msg = f"expected operations that are written ({known}), found {op.name}: keep the file as it is."
             raise InputError(msg)
         made: dict[str, Any] = {"name": op.name}
         if op.act.on_data:

@@ -11,7 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from coppice.collectives import Collective
-from coppice.export.mscclpp_document import JsonText, Value, parse_document, read_bytes
+from coppice.export.msccl_xml_reader import read_bytes
+from coppice.export.mscclpp_document import JsonText, Value, parse_document
 from coppice.export.mscclpp_operations import Place, operation_of
 from coppice.program.one_sided import Block, Channel, OneSidedProgram, Operation
 from coppice.program.program import Buffer
@@ -33,6 +34,7 @@ SCRATCH_BYTES = 2**26
 """Scratch memory of a plan with ``reuse_resources``."""
 
 _NO_LIMIT = 2**64 - 1
+_MOST_CHUNKS = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +124,9 @@ class _Reader:
             for rank, gpu in enumerate(gpus)
             for place, block in enumerate(gpu["threadblocks"].items())
         ]
-        scratch = tuple(gpu["scratch_chunks"].integer() for gpu in gpus)
+        scratch = tuple(gpu["scratch_chunks"].integer(0, _MOST_CHUNKS) for gpu in gpus)
+        if chunks * len(gpus) + sum(scratch) > _MOST_CHUNKS:
+            top["gpus"].refuse(f"at most {_MOST_CHUNKS:,} chunks in all buffers")
         if reuse and len(set(scratch)) > 1:
             rank = next(rank for rank, size in enumerate(scratch) if size != scratch[0])
             gpus[rank]["scratch_chunks"].refuse(
@@ -153,7 +157,7 @@ class _Reader:
         ranks = len(gpus)
         found: set[int] = set()
         for gpu in gpus:
-            inputs, outputs = gpu["input_chunks"].integer(), gpu["output_chunks"].integer()
+            inputs, outputs = (gpu[key].integer(0, _MOST_CHUNKS) for key in ("input_chunks", "output_chunks"))
             if not inputs or not outputs:
                 empty = "input_chunks" if not inputs else "output_chunks"
                 self.warnings.append(f"a GPU has {empty} 0, by which the current executor would divide.")

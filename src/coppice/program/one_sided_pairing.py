@@ -33,8 +33,9 @@ def known_order(events: Events, order: list[int], packets: _Edges) -> tuple[_Edg
     strong: _Edges = list(events.before)
     weak: _Edges = list(packets)
     unclear: list[Counter] = []
+    direct = set(events.before)
     for counter in events.counters.values():
-        if _in_line(events, counter.posts) and _in_line(events, counter.waits):
+        if _in_line(events, counter.posts, direct) and _in_line(events, counter.waits, direct):
             late = max(-counter.start, 0)
             posts, waits = counter.posts[late:], counter.waits[max(counter.start, 0) :]
             for post, wait in zip(posts, waits, strict=False):  # what is left over waits for nobody
@@ -80,13 +81,12 @@ def check_every_order(events: Events, order: list[int], edges: _Edges) -> None:
         raise StuckOneSided(msg) from None
 
 
-def _in_line(events: Events, members: list[int]) -> bool:
+def _in_line(events: Events, members: list[int], before: set[tuple[int, int]]) -> bool:
     """All in one thread block, and each after the one before."""
     if len(members) < 2:
         return True
     if len({events.block(event) for event in members}) > 1:
         return False
-    before = set(events.before)
     return all(
         0 <= events.phase[one] < events.phase[two] or (one, two) in before for one, two in pairwise(members)
     )

@@ -83,6 +83,8 @@ def _faults(
         case Act.LOOP:
             if loop is not None:
                 yield "is a loop in a loop, which runtimes cannot run."
+            if op.pieces_of > max(map(max, sizes)):
+                yield f"walks through {op.pieces_of} chunks, of which no buffer has as many."
             if op.piece_bytes < 1 or op.pieces_of < 1 or op.piece_bytes % program.alignment:
                 yield (
                     f"walks through {op.pieces_of} chunks by {op.piece_bytes} bytes: expected positive multiples of "

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.errors import InputError
 from coppice.program.memory import Memory, memory_of
 from coppice.program.one_sided import Act, OneSidedProgram, Operation, Slots
 from coppice.program.program import Buffer
@@ -129,6 +130,9 @@ def words_of(program: OneSidedProgram, *, finest: bool = False) -> Iterator[Word
     Args:
         program: The program, of sound form.
         finest: Only the first of them.
+
+    Raises:
+        InputError: If chunks would have to be cut beyond reason.
     """
     even = 1
     loops = []
@@ -137,11 +141,19 @@ def words_of(program: OneSidedProgram, *, finest: bool = False) -> Iterator[Word
             loops.append(op)
         for slots in (*op.sources, *op.targets):
             even = lcm(even, op.share[1] // gcd(op.share[1], slots.size))
+    if even > _MOST_PIECES:
+        msg = (
+            f"expected operations shared by few thread blocks, found a need for {even} parts of every chunk."
+        )
+        raise InputError(msg)
     if not loops:
         yield Words(program, even, 0, 0, program.in_place)
         return
     piece = gcd(*(loop.piece_bytes for loop in loops))
     longest = max(loop.piece_bytes // piece for loop in loops)
+    if longest > _MOST_PIECES:
+        msg = f"expected loops by pieces of similar sizes, found one by {longest} times the common {piece} bytes."
+        raise InputError(msg)
     yield Words(program, _multiple(longest, even), piece, 0, program.in_place)
     if finest:
         return
