@@ -25,6 +25,7 @@ from coppice.cli.export import export
 from coppice.cli.importing import import_file
 from coppice.cli.lab import app as lab
 from coppice.cli.plan import plan
+from coppice.cli.probe import probe
 from coppice.cli.report import report
 from coppice.cli.select import select
 from coppice.cli.simulate import simulate
@@ -137,6 +138,7 @@ app.command("import")(import_file)
 app.command("doctor")(doctor)
 app.command("report")(report)
 app.command("bench")(bench)
+app.command("probe")(probe)
 
 
 def main() -> None:
