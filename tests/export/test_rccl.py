@@ -19,7 +19,7 @@ from coppice.export.rccl_trees import export_rccl_trees, rccl_trees
 from coppice.schedule.plan import Plan
 from coppice.schedule.plan_file import write_plan
 from coppice.topology import subset
-from coppice.topology.model import Topology
+from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
 
 
@@ -117,6 +117,7 @@ def test_search_on_random_links(seed: int) -> None:
     rates = {(a, b): Fraction(rng.randint(1, 4)) for a in range(ranks) for b in range(a + 1, ranks)}
     for pair in rng.sample(sorted(rates), len(rates) // 3):
         del rates[pair]
+    rates.update({(0, b): Fraction(50) for b in range(1, ranks)})  # a hub that every tree would like to use
     count = rng.randint(1, 6)
     found = packed_trees(ranks, rates, trees=count, children=children)
     if found is None:
@@ -224,6 +225,40 @@ def test_rooted_rings(collective: str) -> None:
     rate = topology.gb_per_s(0)
     assert found.inv_rate == made.inv_rate == Fraction(1, 2) / rate
     assert all(order[0] == 2 for order in found.orders)
+
+
+def one_way(*rates: int) -> Topology:
+    """A ring of GPUs with links in one direction."""
+    names = [f"g{at}" for at in range(len(rates))]
+    links = [
+        Link(src=name, dst=names[(at + 1) % len(names)], gb_per_s=Fraction(rates[at]), duplex=False)
+        for at, name in enumerate(names)
+    ]
+    return Topology.of("one-way", [Node(id=name, host="box") for name in names], links)
+
+
+@pytest.mark.parametrize(("collective", "slow"), [("broadcast", 2), ("reduce", 0)])
+def test_the_closing_hop_carries_nothing(collective: str, slow: int) -> None:
+    """Into the root of a broadcast, and out of the root of a reduction."""
+    for at in range(3):
+        topology = one_way(*(1 if at == other else 10 for other in range(3)))
+        made = plan(Problem(topology=topology, collective=Collective(collective), root=0), ring=False).plan
+        assert rccl_rings(made).inv_rate == made.inv_rate == (Fraction(1, 10) if at == slow else 1)
+
+
+def test_rings_in_proportion_to_their_shares() -> None:
+    names = ["a", "b", "c", "d"]
+    links = [
+        Link(src=a, dst=b, gb_per_s=Fraction(30), duplex=False) for a, b in zip(names, "bcda", strict=True)
+    ]
+    links += [
+        Link(src=b, dst=a, gb_per_s=Fraction(10), duplex=False) for a, b in zip(names, "bcda", strict=True)
+    ]
+    topology = Topology.of("uneven", [Node(id=name, host="box") for name in names], links)
+    found = rccl_rings(planned(topology))
+    assert Counter(found.orders) == {(0, 1, 2, 3): 3, (0, 3, 2, 1): 1}
+    assert found.inv_rate == found.best_inv_rate
+    assert rccl_rings(planned(topology), rings=2).inv_rate > found.inv_rate
 
 
 def test_what_rings_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -257,6 +257,9 @@ def test_further_shapes() -> None:
             assert (own.algorithm, own.protocol) == (other.algorithm, other.protocol)
             assert other.nodes == range(4, 5)
     assert not [line for line in lines if line.collective == "allreduce" and line.nodes == range(4, 5)]
+    derived = [line for line in lines if line.collective == "allgather" and line.nodes == range(4, 5)]
+    spans = list(dict.fromkeys((line.sizes.start, line.sizes.stop) for line in derived))
+    assert [stop for _, stop in spans] == [*(start for start, _ in spans[1:]), 2**64]
     assert len([line for line in lines if line.nodes == range(2, 3)]) == len(
         [
             line

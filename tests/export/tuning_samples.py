@@ -65,6 +65,18 @@ TUNER: list[Sample] = [
         NCCLX,
         "T01 warning 2",
     ),
+    (
+        "larger sizes first",
+        "allreduce,9,{END},ring,simple,-1,2,16\nallreduce,0,4,ring,ll,-1,2,16\nallreduce,5,8,tree,ll,-1,2,16\n",
+        RCCL,
+        "",
+    ),
+    (
+        "a condition hides nothing",
+        "allreduce,0,{END},ring,ll,-1,2,16,4,-1\nallreduce,0,{END},ring,simple,-1,2,16\n",
+        RCCL,
+        "T04 warning 1",
+    ),
     ("no end", "allreduce,0,4294967295,ring,ll,-1,2,16\n", RCCL, "T02 note 1"),
     ("no end, one channel", ANYTHING.replace(str(END), "4294967295", 1), EXAMPLE, "T02 error 1"),
     (
@@ -250,7 +262,16 @@ TOPOLOGY = """\
   </cpu>
 </system>
 """
-FULL = "".join(f'    <pci busid="0000:{n:02x}:00.0" class="0x060400"/>\n' for n in range(16, 256))
+
+
+def filled(count: int, version: str = "1") -> str:
+    """The topology with so many elements."""
+    more = "".join(
+        f'    <pci busid="{n // 200:04x}:{n % 200 + 16:02x}:00.0" class="0x060400"/>\n'
+        for n in range(count - 11)
+    )
+    return TOPOLOGY.replace("  </cpu>", f"{more}  </cpu>").replace('version="1"', f'version="{version}"')
+
 
 TOPOLOGIES: list[Sample] = [
     ("a good one", TOPOLOGY, Given(dump=TOPOLOGY.encode(), nics=("mlx5_0",)), ""),
@@ -264,14 +285,10 @@ TOPOLOGIES: list[Sample] = [
     ),
     ("fewer links", TOPOLOGY.replace('count="4"', 'count="2"', 1), Given(), "P03 warning 4"),
     ("no links of one", TOPOLOGY.replace("nvlink", "c2c", 1), Given(), "P03 warning 4"),
-    ("256 elements", TOPOLOGY.replace("  </cpu>", FULL[: -3 * 48] + "  </cpu>"), Given(), ""),
-    ("too many elements", TOPOLOGY.replace("  </cpu>", FULL * 2 + "  </cpu>"), Given(), "P04 error 1"),
-    (
-        "RCCL takes more",
-        TOPOLOGY.replace("  </cpu>", FULL * 2 + "  </cpu>").replace('version="1"', 'version="2"'),
-        Given(),
-        "",
-    ),
+    ("256 elements", filled(256), Given(), ""),
+    ("257 elements", filled(257), Given(), "P04 error 1"),
+    ("RCCL takes more", filled(8192, "2"), Given(), ""),
+    ("but not all", filled(8193, "2"), Given(), "P04 error 1"),
     (
         "two hosts",
         TOPOLOGY.replace("  </cpu>\n", '  </cpu>\n  <cpu numaid="1" host_hash="0x2"/>\n'),

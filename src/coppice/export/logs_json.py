@@ -30,7 +30,7 @@ def json_objects(text: str, *, file: str, warnings: list[str] | None = None) -> 
         >>> list(json_objects('{"a": 1}\n\n{"a":\n 2}\n', file="x"))
         [(1, {'a': 1}), (3, {'a': 2})]
     """
-    decoder = json.JSONDecoder(parse_int=_integer)
+    decoder = json.JSONDecoder()
     at, line, counted = 0, 1, 0
     for found in range(_MOST_OBJECTS):
         while at < len(text) and text[at] in " \t\r\n,":
@@ -111,13 +111,6 @@ def text_of(value: Any, key: str, where: str) -> str:
         return found
     msg = f"expected {key!r} as a text at {where}, found {_words(found)}."
     raise InputError(msg)
-
-
-def _integer(text: str) -> int:
-    if len(text) > 2 * _MOST_DIGITS:
-        msg = "too long a number"
-        raise ValueError(msg)
-    return int(text)
 
 
 def _words(value: Any) -> str:
