@@ -35,6 +35,8 @@ TYPE_OF_OP = {
 _LETTERS = {Buffer.NONE: b"i", Buffer.INPUT: b"i", Buffer.OUTPUT: b"o", Buffer.SCRATCH: b"s"}
 _PIECE = 2**13
 """Lines that are put together at a time, if ranks have no more."""
+_MANY = 2**16
+"""Numbers in a table that need not all occur."""
 _AnyInts = NDArray[np.signedinteger[Any]]
 _Field = tuple[NDArray[np.int64], NDArray[np.uint8]]
 """Row of the table for each line, and the table: words as rows of bytes, padded with zeros."""
@@ -153,6 +155,9 @@ class _Lines:
 
 def _numbers(column: _AnyInts) -> _Field:
     """A field of numbers in decimals."""
+    low, high = int(column.min(initial=0)), int(column.max(initial=0))
+    if high - low <= _MANY:
+        return column.astype(np.int64) - low, _table([b"%d" % value for value in range(low, high + 1)])
     values, which = np.unique(column, return_inverse=True)
     return which, _table([b"%d" % value for value in values.tolist()])
 
