@@ -1,0 +1,445 @@
+"""The engine over torch.distributed: point-to-point messages of gloo between processes, of NCCL between GPUs.
+
+Gloo tells nobody that a message has arrived but who waits for it, so a rank waits for the arrival of the earliest step
+and starts whatever that allows; receives are posted a few steps ahead. Messages travel over connections of the
+engine's own, so tags never meet those of the program around it. Tags also depend on what is run: ranks that run
+different things never take each other's messages, whose unequal lengths would end the process, and time out instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import heapq
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.errors import InputError, MissingExtraError
+from coppice.run.datatype import DataType, ReduceOp
+from coppice.run.errors import PeerLost, RunError, TimedOut
+from coppice.run.interpreter import Memory
+from coppice.run.program import Kind, RankProgram
+from coppice.run.progress import Order, carry_out
+
+__all__ = ["TorchEngine"]
+
+WINDOW = 8
+"""Steps whose receives are posted at once."""
+_SENDS_LATER = 3
+"""Steps by which waiting for a send stands back behind waiting for arrivals, below the window."""
+_KEPT = 32
+_LARGEST_TAG = 2**31 - 1
+_CARD_BYTES = 504
+_WORDS = 200
+_CLOSING = timedelta(milliseconds=1)
+
+
+class TorchEngine:
+    """One rank's end of a group of processes that have a torch store in common.
+
+    Args:
+        store: The store, such as a ``TCPStore``; what it holds for others is not touched.
+        rank: This rank.
+        ranks: Number of ranks.
+        device: ``cpu`` for gloo, or ``cuda`` for NCCL on the current GPU; buffers are tensors of the GPU then.
+        exchange_timeout_s: Longest time to wait in an exchange, and for the other ranks to appear, in seconds.
+
+    Raises:
+        InputError: If the device is not served here.
+        MissingExtraError: If torch is not installed.
+        PeerLost: If the other ranks do not appear.
+    """
+
+    name = "torch"
+
+    def __init__(
+        self, store: Any, rank: int, ranks: int, *, device: str = "cpu", exchange_timeout_s: float = 300.0
+    ) -> None:
+        dist = _distributed()
+        if not 0 <= rank < ranks:
+            msg = f"expected a rank of 0 to {ranks - 1}, found {rank}."
+            raise InputError(msg)
+        if device not in ("cpu", "cuda"):
+            msg = f"expected the device cpu or cuda, found {device!r}: choose one of them."
+            raise InputError(msg)
+        self.rank, self.ranks, self.device = rank, ranks, device
+        self._store = dist.PrefixStore("coppice-engine", store)
+        self._exchange_timeout_s = exchange_timeout_s
+        self._calls = self._subsets = 0
+        self._lost: str | None = None
+        self._groups: list[TorchEngine] = []
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        patience = timedelta(seconds=exchange_timeout_s)
+        try:
+            self._gloo: Any = dist.ProcessGroupGloo(
+                dist.PrefixStore("gloo", self._store), rank, ranks, patience
+            )
+        except RuntimeError as error:
+            msg = f"rank {rank} did not find the other {ranks - 1} ranks ({_first_line(error)}): start them all."
+            raise PeerLost(msg) from error
+        self._grouped: Any = None
+        if device == "cuda":
+            from coppice.run.torch_steps import nccl_group
+
+            self._grouped = nccl_group(dist.PrefixStore("nccl", self._store), rank, ranks, patience)
+
+    @classmethod
+    def from_environment(cls, *, timeout_s: float = 300.0) -> TorchEngine:
+        """The engine of a process that torchrun started.
+
+        Args:
+            timeout_s: Longest time to wait for the other ranks, now and in exchanges, in seconds.
+
+        Raises:
+            InputError: If a variable of torchrun is missing.
+            PeerLost: If the other ranks do not appear.
+        """
+        _distributed()
+        from torch.distributed.rendezvous import rendezvous
+
+        missing = [
+            name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ
+        ]
+        if missing:
+            msg = f"expected the variables of torchrun, found no {missing[0]}: start with `torchrun`."
+            raise InputError(msg)
+        try:
+            store, rank, ranks = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
+        except RuntimeError as error:
+            address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            msg = f"expected a store at {address}, found none ({_first_line(error)}): start all ranks."
+            raise PeerLost(msg) from error
+        return cls(store, rank, ranks, exchange_timeout_s=timeout_s)
+
+    def run(
+        self,
+        program: RankProgram,
+        input: Any,  # noqa: A002
+        output: Any,
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        timeout_s: float,
+    ) -> None:
+        """See :meth:`coppice.run.engine.Engine.run`."""
+        self._check_open()
+        if (program.rank, program.ranks) != (self.rank, self.ranks):
+            msg = (
+                f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
+                f"{program.ranks}: lower the schedule for this group."
+            )
+            raise InputError(msg)
+        if self._grouped is not None:
+            from coppice.run.torch_steps import run_steps
+
+            with self._failing_together(str(program.collective)):
+                run_steps(self._grouped, program, input, output, dtype=dtype, op=op, device=self.device)
+            return
+        memory = Memory(program, input, output, dtype=dtype, op=op)
+        self._calls += 1
+        words = (program.collective, program.count, program.root, dtype, op, self._calls)
+        with self._failing_together(str(program.collective)):
+            kept = self._kept_for(program)
+            scratch, staging = kept.memory(memory.scratch)
+            memory.use_scratch(scratch)
+            messages = _Messages(self._gloo, kept, memory, staging, _first_tag(words), timeout_s)
+            carry_out(kept.order, memory, staging, messages, timeout_s=timeout_s)
+
+    def native(
+        self,
+        collective: Collective,
+        given: NDArray[Any] | None,
+        output: NDArray[Any],
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        root: int,
+    ) -> None:
+        """See :meth:`coppice.run.bench.Native.native`: gloo's own collective."""
+        self._check_open()
+        from coppice.run.torch_native import run_native
+
+        with self._failing_together(f"gloo's {collective}"):
+            run_native(self._gloo, collective, given, output, dtype=dtype, op=op, root=root)
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """See :meth:`coppice.run.engine.Engine.exchange`."""
+        self._check_open()
+        self._calls += 1
+        with self._failing_together("an exchange"):
+            first = data[:_CARD_BYTES]
+            card = len(data).to_bytes(8, "little") + first + bytes(_CARD_BYTES - len(first))
+            cards = self._spread(card, [len(card)] * self.ranks, 0)
+            lengths = [int.from_bytes(card[:8], "little") for card in cards]
+            rests = [max(0, length - _CARD_BYTES) for length in lengths]
+            found = self._spread(data[_CARD_BYTES:], rests, 1) if any(rests) else [b""] * self.ranks
+            return [
+                card[8 : 8 + min(length, _CARD_BYTES)] + rest
+                for card, length, rest in zip(cards, lengths, found, strict=True)
+            ]
+
+    def subset(self, ranks: Sequence[int]) -> TorchEngine:
+        """The engine of this rank in the group of ``ranks``, in that order; every rank calls this with its own group's.
+
+        Raises:
+            InputError: If this rank is not among them.
+        """
+        self._check_open()
+        members = list(ranks)
+        if members.count(self.rank) != 1 or not all(0 <= rank < self.ranks for rank in members):
+            msg = f"expected a list of ranks below {self.ranks} with rank {self.rank} in it once, found {members}."
+            raise InputError(msg)
+        self._subsets += 1
+        prefix = f"{self._subsets}:{','.join(map(str, members))}"
+        group = TorchEngine(
+            _distributed().PrefixStore(prefix, self._store),
+            members.index(self.rank),
+            len(members),
+            device=self.device,
+            exchange_timeout_s=self._exchange_timeout_s,
+        )
+        self._groups.append(group)
+        return group
+
+    def close(self) -> None:
+        """See :meth:`coppice.run.engine.Engine.close`."""
+        for group in self._groups:
+            group.close()
+        self._groups.clear()
+        if self._gloo is not None:
+            self._tell("closed its engine", key=f"closed/{self.rank}")
+        self._gloo = self._grouped = None
+        self._kept.clear()
+
+    def _spread(self, data: bytes, lengths: Sequence[int], stage: int) -> list[bytes]:
+        """All ranks' bytes, whose lengths are known: in each round twice as many, from twice as far."""
+        torch = _torch()
+        tag = _first_tag(("exchange", stage, self._calls))
+        patience = timedelta(seconds=self._exchange_timeout_s)
+        have, reach = [data], 1
+        while reach < self.ranks:
+            number = min(reach, self.ranks - reach)
+            source, target = (self.rank + reach) % self.ranks, (self.rank - reach) % self.ranks
+            sizes = [lengths[(source + place) % self.ranks] for place in range(number)]
+            arrival = np.empty(sum(sizes), dtype=np.uint8)
+            leaving = np.frombuffer(b"".join(have[:number]), dtype=np.uint8).copy()
+            works = []
+            if len(arrival):
+                works.append((source, self._gloo.recv([torch.from_numpy(arrival)], source, tag)))
+            if len(leaving):
+                works.append((target, self._gloo.send([torch.from_numpy(leaving)], target, tag)))
+            for peer, work in works:
+                _wait(work, patience, self.rank, peer, "an exchange")
+            ends = np.cumsum([0, *sizes]).tolist()
+            have += [arrival[ends[place] : ends[place + 1]].tobytes() for place in range(number)]
+            reach *= 2
+        return [have[(rank - self.rank) % self.ranks] for rank in range(self.ranks)]
+
+    def _kept_for(self, program: RankProgram) -> _Kept:
+        found = self._kept.get(id(program))
+        if found is None:
+            found = self._kept[id(program)] = _Kept(program)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(id(program))
+        return found
+
+    def _check_open(self) -> None:
+        if self._lost is not None:
+            raise PeerLost(self._lost)
+        if self._gloo is None:
+            msg = f"the engine of rank {self.rank} is closed: make a new one."
+            raise InputError(msg)
+
+    @contextlib.contextmanager
+    def _failing_together(self, what: str) -> Iterator[None]:
+        """Close the connections when the body raises, so that no other rank waits for this one.
+
+        Raises:
+            PeerLost: In place of what gloo raises.
+        """
+        try:
+            yield
+        except InputError:
+            raise
+        except RunError as error:
+            first = self._reason()
+            kind = type(error)
+            text = f"{error} The first to give up was {first}" if first else str(error)
+            self._break(f"rank {self.rank} in {what}: {error}", text)
+            raise kind(text) from error
+        except BaseException as error:
+            kind_name = type(error).__name__
+            self._break(
+                f"rank {self.rank} in {what}, which failed with {kind_name}.", f"it failed with {kind_name}."
+            )
+            raise
+
+    def _reason(self) -> str:
+        """What the first rank that failed has left in the store, if that still answers."""
+        with contextlib.suppress(Exception):
+            if self._store.check(["failed"]):
+                return bytes(self._store.get("failed")).decode(errors="replace")
+        return ""
+
+    def _break(self, told: str, lost: str) -> None:
+        """Leave word for the others, and close all connections."""
+        self._lost = f"the group of rank {self.rank} broke earlier: {lost}"
+        self._tell(told, key="failed")
+        self._kept.clear()
+        gloo, self._gloo, self._grouped = self._gloo, None, None
+        if gloo is not None and self.ranks > 1:
+            # A wait that times out is what makes gloo close its connections while messages are under way.
+            nothing = _torch().zeros(1, dtype=_torch().uint8)
+            with contextlib.suppress(Exception):
+                gloo.recv([nothing], (self.rank + 1) % self.ranks, _LARGEST_TAG).wait(_CLOSING)
+
+    def _tell(self, words: str, *, key: str) -> None:
+        with contextlib.suppress(Exception):
+            self._store.compare_set(key, "", words[:_WORDS])
+
+
+class _Kept:
+    """What of a program is kept from run to run: its order and its memory."""
+
+    def __init__(self, program: RankProgram) -> None:
+        self.program = program  # its id is the key
+        self.order = Order(program, WINDOW)
+        self.turn = _turns(self.order)
+        self._memory: dict[Any, tuple[NDArray[Any], NDArray[Any]]] = {}
+
+    def memory(self, like: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Scratch memory and memory for arrivals."""
+        if like.dtype not in self._memory:
+            self._memory[like.dtype] = like, np.empty(self.order.staging_elements, dtype=like.dtype)
+        return self._memory[like.dtype]
+
+
+def _turns(order: Order) -> list[int]:
+    """When to wait for a message: an arrival in its step, a send when its memory is needed, or some steps later.
+
+    A rank that waits by these numbers, of equal ones by row, never waits for what cannot come: of all rows in the group
+    that are not started, one of the first step waits for messages of earlier steps only. Those are started at both
+    ends, and have lower turns than anything of that step.
+    """
+    turns = list(order.step_of)
+    for row, kind in enumerate(order.kind):
+        if kind == Kind.SEND:
+            used = min((order.step_of[later] for later in order.dependents[row]), default=len(order.steps))
+            turns[row] = min(order.step_of[row] + _SENDS_LATER, used)
+    return turns
+
+
+class _Messages:
+    """The messages of one run: the transport of :func:`carry_out`."""
+
+    def __init__(
+        self,
+        gloo: Any,
+        kept: _Kept,
+        memory: Memory,
+        staging: NDArray[Any],
+        first_tag: int,
+        timeout_s: float,
+    ) -> None:
+        torch, program = _torch(), kept.program
+        self._gloo, self._order, self._turn, self._program = gloo, kept.order, kept.turn, program
+        self._peers, self._tags = program.peer.tolist(), program.tag.tolist()
+        self._memory, self._staging, self._first_tag = memory, staging, first_tag
+        self._patience = timedelta(seconds=timeout_s)
+        self._tensor = torch.from_numpy
+        self._waiting: list[tuple[int, int, Any]] = []
+
+    def start(self, row: int) -> None:
+        """Start the message of a row."""
+        kind, peer = self._order.kind[row], self._peers[row]
+        tag = (self._first_tag + self._tags[row]) & _LARGEST_TAG
+        memory = self._memory.at(row)
+        if kind == Kind.RECV_REDUCE:
+            memory = self._order.arrival(row, self._staging)
+        # torch warns of memory that is not writable, and what is sent is not written.
+        part = self._tensor((memory if memory.flags.writeable else memory.copy()).view(np.uint8))
+        start = self._gloo.send if kind == Kind.SEND else self._gloo.recv
+        try:
+            work = start([part], peer, tag)
+        except RuntimeError as error:
+            raise _lost(self._program.rank, peer, str(self._program.collective), error) from None
+        heapq.heappush(self._waiting, (self._turn[row], row, work))
+
+    def completed(self) -> list[int]:
+        """Wait for the message that is needed first."""
+        _, row, work = heapq.heappop(self._waiting)
+        program = self._program
+        _wait(work, self._patience, program.rank, self._peers[row], str(program.collective))
+        return [row]
+
+    def look_around(self) -> None:
+        """Nothing: every wait ends by itself."""
+
+
+def _wait(work: Any, patience: timedelta, rank: int, peer: int, what: str) -> None:
+    """Wait for a message.
+
+    Raises:
+        TimedOut: If it does not complete in time.
+        PeerLost: If it never will.
+    """
+    try:
+        work.wait(patience)
+    except RuntimeError as error:
+        if "imed out" in str(error):
+            msg = (
+                f"rank {rank} waited {patience.total_seconds():g} s in {what} for rank {peer}: see what that rank "
+                "does, or allow more time."
+            )
+            raise TimedOut(msg) from None
+        raise _lost(rank, peer, what, error) from None
+
+
+def _lost(rank: int, peer: int, what: str, error: Exception) -> PeerLost:
+    msg = (
+        f"rank {rank} lost the connection to rank {peer} in {what} ({_first_line(error)}): see the output of the "
+        "other ranks."
+    )
+    return PeerLost(msg)
+
+
+def _first_line(error: Exception) -> str:
+    """What gloo says, without the place in its source and its advice."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return line.partition("] ")[2].partition(". This is")[0].strip() or line
+
+
+def _first_tag(words: Sequence[object]) -> int:
+    """A number that differs for different calls."""
+    digest = hashlib.blake2b(repr(tuple(map(str, words))).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") & _LARGEST_TAG
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        package = "torch"
+        raise MissingExtraError.of(package, extra="torch") from None
+    return torch
+
+
+def _distributed() -> Any:
+    """torch.distributed, with gloo.
+
+    Raises:
+        InputError: If this build of torch has none.
+    """
+    distributed = _torch().distributed
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        msg = "expected a build of torch with gloo, found one without: install another one."
+        raise InputError(msg)
+    return distributed
