@@ -32,6 +32,7 @@ _KEPT = 32
 
 _FAILED, _CLOSED = 1, 2
 _POLL_S = 200e-6
+_GRACE_S = 1.0
 
 
 class MpiEngine:
@@ -63,7 +64,7 @@ class MpiEngine:
         self._orders: OrderedDict[int, tuple[RankProgram, Order]] = OrderedDict()
         self._kept: OrderedDict[tuple[Any, ...], _Requests] = OrderedDict()
         self._lost: str | None = None
-        self._gone: set[int] = set()
+        self._gone: dict[int, float] = {}
         self._sent: list[Any] = []
         self._closed = False
 
@@ -230,12 +231,14 @@ class MpiEngine:
             peer, tag = status.Get_source(), status.Get_tag()
             words = bytearray(status.Get_count(self.mpi.BYTE))
             self._notices.Recv([words, self.mpi.BYTE], source=peer, tag=tag)
-            self._gone.add(peer)
+            self._gone.setdefault(peer, time.monotonic())
             if tag == _FAILED:
                 self._lost = f"rank {peer} {words.decode(errors='replace')}: see the output of that rank."
                 raise PeerLost(self._lost)
+        late = time.monotonic() - _GRACE_S
         for peer in awaited:
-            if peer in self._gone:
+            # What it sent before it closed may still be on its way.
+            if self._gone.get(peer, late) < late:
                 self._lost = (
                     f"rank {peer} closed its engine while rank {self.rank} waited for it: see its output."
                 )
