@@ -11,18 +11,13 @@ from typing import Any, NoReturn
 from coppice.errors import InputError
 
 __all__ = [
-    "MOST_BYTES",
     "JsonText",
     "Value",
     "is_mscclpp",
     "line_of",
     "parse_document",
     "path_text",
-    "read_bytes",
 ]
-
-MOST_BYTES = 256 * 1024**2
-"""Largest file that is read."""
 
 _BLANK = re.compile(r"[ \t\n\r]*")
 _PathPart = str | int
