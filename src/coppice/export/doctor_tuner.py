@@ -48,6 +48,9 @@ def _channel_words(case: Case) -> Iterator[Complaint]:
         elif table.dialect is Dialect.RCCL_BUILTIN and (line.channels == 0 or line.channels < -1):
             text = f"channels = {line.channels} is ignored, with a warning at every call"
             yield WARNING, line.number, text, "write -1 for RCCL's own number"
+        elif table.dialect is Dialect.COPPICE and (line.channels == 0 or line.channels < -1):
+            text = f"channels = {line.channels} has no meaning: the plug-in refuses the table"
+            yield ERROR, line.number, text, "write -1 for NCCL's own number"
 
 
 def _local(case: Case) -> Iterator[Complaint]:
@@ -66,6 +69,7 @@ def _unknown_words(case: Case) -> Iterator[Complaint]:
         Dialect.NVIDIA_EXAMPLE: "the plug-in takes it for {}",
         Dialect.RCCL_BUILTIN: "RCCL skips the line",
         Dialect.NCCLX: "no communicator is made",
+        Dialect.COPPICE: "the plug-in refuses the table",
     }
     for line in table.lines:
         if line.problem is not None:
@@ -90,7 +94,8 @@ def _long_lines(case: Case) -> Iterator[Complaint]:
     for number, text in enumerate(table.texts, start=1):
         length = len(text.encode())
         if length > _MOST_LINE:
-            what = "the rest is read as a line of its own"
+            refused = table.dialect is Dialect.COPPICE
+            what = "the plug-in refuses the table" if refused else "the rest is read as a line of its own"
             yield ERROR, number, f"the line has {length} bytes, {_MOST_LINE} are read: {what}", "shorten it"
 
 
@@ -100,6 +105,7 @@ def _empty_fields(case: Case) -> Iterator[Complaint]:
         Dialect.NVIDIA_EXAMPLE: "the fields after it move up by one",
         Dialect.RCCL_BUILTIN: "RCCL skips the line",
         Dialect.NCCLX: "no communicator is made",
+        Dialect.COPPICE: "the plug-in refuses the table",
     }[table.dialect]
     for line in table.lines:
         if line.empty:
@@ -230,7 +236,7 @@ def _other_tuner(case: Case) -> Iterator[Complaint]:
     tuner = None if log is None else log.tuner
     if tuner is None:
         return
-    builtin = table.dialect is not Dialect.NVIDIA_EXAMPLE
+    builtin = table.dialect in (Dialect.RCCL_BUILTIN, Dialect.NCCLX)
     if tuner == "" and not builtin:
         yield ERROR, 0, "the library loaded no tuner plug-in: nobody reads the table", "set NCCL_TUNER_PLUGIN"
     elif tuner and builtin:

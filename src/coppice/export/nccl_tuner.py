@@ -1,11 +1,12 @@
-"""Tuner tables: CSV files by which NCCL, RCCL and NCCLX pick algorithm, protocol and channels, in three dialects.
+"""Tuner tables: CSV files by which NCCL, RCCL and NCCLX pick algorithm, protocol and channels, in four dialects.
 
     nvidia-example    the example plugin of NCCL 2.27.7 to 2.32: sizes in bytes of the whole array, exact shapes
     rccl-builtin      RCCL 2.28.3 and later, without a plugin: the same columns
     ncclx             NCCLX, without a plugin: intervals of bytes per rank, nodes, and ranks per node
+    coppice           the plugin of `coppice tune plugin build`, for NCCL 2.22 and later: the columns of rccl-builtin
 
-They differ in what happens where no rule holds. RCCL and NCCLX go on as without a table. The example plugin then runs
-every call on one channel, so that its table names something for all collectives, sizes and shapes.
+They differ in what happens where no rule holds. RCCL, NCCLX and Coppice's plugin go on as without a table. The example
+plugin then runs every call on one channel, so that its table names something for all collectives, sizes and shapes.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Dialect(enum.StrEnum):
     NVIDIA_EXAMPLE = "nvidia-example"
     RCCL_BUILTIN = "rccl-builtin"
     NCCLX = "ncclx"
+    COPPICE = "coppice"
 
     @property
     def algorithms(self) -> tuple[str, ...]:
@@ -53,6 +55,8 @@ _USE = {
     Dialect.RCCL_BUILTIN: "NCCL_TUNER_CONFIG_FILE=FILE with RCCL 2.28.3 or later and no other tuner; it replaces the "
     "tables that RCCL brings along, as a whole",
     Dialect.NCCLX: "NCCLX_TUNER_CONFIG_FILE=ABSOLUTE-PATH; with a line that it cannot read no communicator is made",
+    Dialect.COPPICE: "NCCL_TUNER_PLUGIN=libnccl-tuner-coppice.so (`coppice tune plugin build`) and "
+    "COPPICE_TUNER_TABLE=FILE; a file with a line that it cannot read is refused as a whole",
 }
 
 

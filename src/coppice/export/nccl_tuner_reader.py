@@ -1,4 +1,4 @@
-"""Tuner tables as they stand in a file: what each line says, or why it says nothing, in each of the three dialects.
+"""Tuner tables as they stand in a file: what each line says, or why it says nothing, in each of the dialects.
 
 This reader is no judge: words that no library knows are kept, and lines that cannot be read are kept with the reason.
 Ranges of sizes, nodes and ranks are first and last value, both included; ranks and sizes are those of the dialect, that
@@ -19,7 +19,7 @@ Span = tuple[int, int]
 ANY: Span = (0, NO_END)
 """Any number."""
 
-_LEAST_FIELDS = {Dialect.NVIDIA_EXAMPLE: 8, Dialect.RCCL_BUILTIN: 8, Dialect.NCCLX: 7}
+_LEAST_FIELDS = {Dialect.NVIDIA_EXAMPLE: 8, Dialect.RCCL_BUILTIN: 8, Dialect.NCCLX: 7, Dialect.COPPICE: 8}
 _MOST_FIELDS = 10
 _INTERVAL = re.compile(r"\*|-1|([0-9]+)|([\[(])\s*([0-9]*)\s*,\s*([0-9]*)\s*([\])])")
 _COMMA = re.compile(r",(?![^\[(]*[\])])")

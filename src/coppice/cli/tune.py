@@ -1,0 +1,16 @@
+"""`coppice tune`: measure the algorithms of the installed library, and tell it which to take where."""
+
+from __future__ import annotations
+
+import typer
+
+from coppice.cli.tune_plugin import app as plugin
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Measure the algorithms of the installed NCCL, RCCL or MPI, and tell it which to take where; undone by one "
+    "variable.",
+)
+app.add_typer(plugin, name="plugin")

@@ -1,0 +1,114 @@
+"""What Coppice's tuner plugin does with a table, in Python: the reference that the compiled plugin is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+from coppice.export.nccl_tuner import Dialect
+from coppice.export.nccl_tuner_reader import ANY, Line, read_tuner_table
+from coppice.export.nccl_tuner_timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
+
+__all__ = ["PluginTable", "load_table"]
+
+_MOST_LINE = 255
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginTable:
+    """The rules of a table.
+
+    Attributes:
+        lines: Lines with a rule, in order.
+    """
+
+    lines: tuple[Line, ...]
+
+    def decide(
+        self,
+        collective: str,
+        size_bytes: int,
+        *,
+        nodes: int,
+        ranks: int,
+        available: Container[tuple[str, str]],
+    ) -> Line | None:
+        r"""The rule that decides a call, None where the library does.
+
+        Args:
+            collective: In the spelling of tuner tables.
+            size_bytes: M.
+            nodes: Nodes of the communicator.
+            ranks: Its ranks.
+            available: Pairs of algorithm and protocol that the library offers for the call.
+
+        Examples:
+            >>> table = load_table(b"allreduce,0,1023,nvls,simple,-1,-1,8\nallreduce,0,4095,ring,ll,4,-1,-1\n")
+            >>> table.decide("allreduce", 512, nodes=1, ranks=8, available=[("ring", "ll")]).channels
+            4
+            >>> table.decide("allreduce", 4096, nodes=1, ranks=8, available=[("ring", "ll")])
+        """
+        for line in self.lines:
+            if (
+                line.collective == collective
+                and line.sizes[0] <= size_bytes <= line.sizes[1]
+                and line.nodes[0] <= nodes <= line.nodes[1]
+                and line.ranks[0] <= ranks <= line.ranks[1]
+                and (line.algorithm, line.protocol) in available
+            ):
+                return line
+        return None
+
+
+def load_table(data: bytes, *, file: str = "table") -> PluginTable:
+    r"""Read a table as strictly as the plugin does.
+
+    Args:
+        data: Bytes of the file.
+        file: Its name, for messages.
+
+    Raises:
+        InputError: If there is a line that the plugin refuses, and with it the table; with its number.
+
+    Examples:
+        >>> load_table(b"allreduce,0,1023,ring,ll,0,-1,8\n", file="t.csv")
+        Traceback (most recent call last):
+        coppice.errors.InputError: t.csv:1: channels of 1 to 127 or -1 are expected, found 0.
+    """
+    text = data.decode("utf-8", errors="replace").removeprefix("\ufeff")
+    table = read_tuner_table(text, Dialect.COPPICE)
+    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if len(raw.removesuffix(b"\r")) > _MOST_LINE:
+            msg = f"{file}:{number}: lines of up to {_MOST_LINE} bytes are expected, found a longer one."
+            raise InputError(msg)
+    for line in table.lines:
+        reason = _refusal(line)
+        if reason is not None:
+            msg = f"{file}:{line.number}: {reason}."
+            raise InputError(msg)
+    if not table.lines:
+        msg = f"{file} holds no rule: expected one at least."
+        raise InputError(msg)
+    return PluginTable(lines=table.lines)
+
+
+def _refusal(line: Line) -> str | None:
+    """Why the plugin refuses a line, or None."""
+    if line.problem is not None:
+        return line.problem
+    for word, known in (
+        (line.collective, tuple(COLLECTIVES.values())),
+        (line.algorithm, tuple(ALGORITHMS.values())),
+        (line.protocol, PROTOCOLS),
+    ):
+        if word not in known:
+            return f"one of {', '.join(known)} is expected, found {word[:40]!r}"
+    if line.channels != -1 and not 1 <= line.channels <= MOST_CHANNELS:
+        return f"channels of 1 to {MOST_CHANNELS} or -1 are expected, found {line.channels}"
+    if line.pipe != ANY or line.buffers != ANY:
+        return "numPipeOps and regBuff of -1 are expected: ranks may differ in them"
+    for name, span in (("nodes", line.nodes), ("ranks", line.ranks)):
+        if span != ANY and not 1 <= span[0] < 2**31:
+            return f"{name} of 1 or more or -1 are expected, found {span[0]}"
+    return None
