@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.conftest import Run
+from cli.conftest import Run, write
 from coppice.bounds.result import Problem
 from coppice.cli.export import FORMATS
 from coppice.cli.export_request import Request
@@ -121,3 +121,25 @@ def test_msccl_xml_says_what_was_chosen(run: Run, plan: Path, tmp_path: Path) ->
     slow = run("export", plan, *to, "rccl", "--trees", "64", "--channels", "1", "--instances", "2")
     assert slow.code == 1
     assert "at most 1 instances, one channel each, found 2" in slow.err
+
+
+def test_msccl_xml_says_whether_nics_are_kept(run: Run, tmp_path: Path) -> None:
+    nodes: list[dict[str, object]] = [{"id": f"plane{plane}", "kind": "switch"} for plane in range(2)]
+    nodes += [{"id": f"gpu{gpu}", "kind": "gpu", "host": f"host{gpu}"} for gpu in range(3)]
+    links: list[dict[str, object]] = [
+        {"from": f"gpu{gpu}", "to": f"plane{plane}", "gb_per_s": 50 - 25 * plane}
+        for gpu in range(3)
+        for plane in range(2)
+    ]
+    planes, plan, xml = write(tmp_path / "planes.json", nodes, links), tmp_path / "p.json", tmp_path / "p.xml"
+    assert run("plan", planes, "--collective", "all_gather", "-o", plan).code == 0
+    arguments = ("--to", "msccl-xml", "--trees", "plan", "--size", "3M", "-o", xml, "--target")
+    assert "one NIC of a GPU whatever the channel" in run("export", plan, *arguments, "msccl").err
+    done = run("export", plan, *arguments, "azure-executor")
+    assert (
+        "every NIC carries what the plan says: a GPU with n NICs to itself sends by NIC c mod n" in done.err
+    )
+    shown = run("import", xml, "--topology", planes)
+    assert "algbw 112.5 GB/s" in shown.out
+    assert "12 of them by the NIC of their channel" in shown.out
+    assert "by default routes" in run("import", xml).out

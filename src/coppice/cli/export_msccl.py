@@ -9,6 +9,7 @@ import typer
 from coppice.cli.export_msccl_text import (
     instances_note,
     load_note,
+    nic_note,
     program_notes,
     range_note,
     size_notes,
@@ -183,6 +184,7 @@ def _notes(found: Fitted, target: str, form: Form, sizes: Sizes) -> list[str]:
         notes.append(instances_note(found, alone, form.instances))
     else:
         notes += [note] if (note := load_note(found, target)) else []
+    notes += [note] if (note := nic_note(found, target)) else []
     return notes
 
 

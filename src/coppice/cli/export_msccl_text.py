@@ -9,13 +9,25 @@ from math import ceil
 from coppice.bounds.describe import plural, rate_text
 from coppice.cli.render import percent_text
 from coppice.cli.sizes import short_size
+from coppice.export.doctor_use import ELEMENT_BYTES
 from coppice.export.msccl_xml_load import block_gb_per_s, busiest_gb_per_s
 from coppice.export.msccl_xml_range import Race, WinningRange
 from coppice.export.msccl_xml_targets import target_named
-from coppice.export.msccl_xml_trees import ELEMENT_BYTES, Fitted
+from coppice.export.msccl_xml_trees import Fitted
+from coppice.program.nics import kept_share
 from coppice.program.program import Program
+from coppice.schedule.forest import Forest
+from coppice.schedule.lower import lower
 
-__all__ = ["instances_note", "load_note", "program_notes", "range_note", "size_notes", "trees_note"]
+__all__ = [
+    "instances_note",
+    "load_note",
+    "nic_note",
+    "program_notes",
+    "range_note",
+    "size_notes",
+    "trees_note",
+]
 
 
 def program_notes(program: Program, target: str) -> list[str]:
@@ -51,7 +63,8 @@ def trees_note(found: Fitted) -> str:
         loss = "the optimum" if not found.loss else f"{percent_text(found.loss)} below the optimum"
         loss = f": {loss}"
     why = f", since {found.reason.rstrip('.')}" if found.reason else ""
-    return f"planned again with {plural(found.trees, 'tree')} per root{why}{loss}."
+    keep = " (`--trees plan` keeps those of the plan)" if found.reason and found.loss else ""
+    return f"planned again with {plural(found.trees, 'tree')} per root{why}{loss}{keep}."
 
 
 def size_notes(found: Fitted, wanted: Sequence[int]) -> list[str]:
@@ -101,6 +114,21 @@ def instances_note(found: Fitted, alone: Program | None, instances: int) -> str:
         gain += f" instead of {rate_text(round(before, 1))}"
     known = "" if carried is None else f" (one sends about {carried:g} with {program.protocol})"
     return f"{instances} instances: {cost}; {gain}{known}."
+
+
+def nic_note(found: Fitted, target: str) -> str:
+    """Whether transfers leave by the NICs that the plan names; empty where no GPU has a choice."""
+    body = found.plan.body
+    kept = kept_share(found.program, lower(body) if isinstance(body, Forest) else body)
+    if kept is None:
+        return ""
+    chosen = target_named(target)
+    if not chosen.by_nic:
+        return f"{chosen.title} sends by one NIC of a GPU whatever the channel: those that the plan names are not kept."
+    rule = "a GPU with n NICs to itself sends by NIC c mod n on channel c"
+    if kept == 1:
+        return f"every NIC carries what the plan says: {rule}."
+    return f"{percent_text(kept)} of what leaves by a NIC leaves by the one that the plan names: {rule}."
 
 
 def _load(found: Fitted, program: Program) -> tuple[Fraction, float | None]:

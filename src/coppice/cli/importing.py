@@ -25,6 +25,7 @@ from coppice.program.program import Program
 from coppice.program.verify import verify_program
 from coppice.schedule.plan import Plan
 from coppice.schedule.plan_file import write_plan
+from coppice.schedule.schedule import Schedule
 from coppice.schedule.verify_schedule import verify_schedule
 from coppice.topology.presets import preset
 
@@ -118,7 +119,7 @@ def import_file(
             f"{program.name}: {plural(program.num_chunks, 'chunk')}, {plural(program.most_blocks, 'thread block')}",
         ),
         ("verified", "no deadlock, no race, the right result"),
-        ("transfers", f"{schedule.num_transfers:,}"),
+        ("transfers", f"{schedule.num_transfers:,}, {_routes(schedule)}"),
         ("reaches", f"{bandwidth_text(plan.algbw_gb_per_s, busbw)} by its busiest link"),
     ]
     if output is not None:
@@ -137,3 +138,12 @@ def _read(file: str, root: int | None) -> tuple[Program | OneSidedProgram, tuple
         return plan.program, plan.warnings, "mscclpp-json"
     reading = program_of(parse_xml(data, file=name), root=root)
     return reading.program, tuple(reading.warnings), "msccl-xml"
+
+
+def _routes(schedule: Schedule) -> str:
+    """How the transfers go."""
+    by_nic = int((schedule.path >= 0).sum())
+    if not by_nic:
+        return "by default routes"
+    others = "" if by_nic == schedule.num_transfers else ", the others by default routes"
+    return f"{by_nic:,} of them by the NIC of their channel{others}"

@@ -11,7 +11,7 @@ from coppice.errors import CheckError, InputError
 from coppice.export.msccl_xml import Excess, excesses
 from coppice.export.msccl_xml_targets import Target, target_named
 from coppice.program.channels import Limits
-from coppice.program.lower import prepare, write
+from coppice.program.lower import Prepared, prepare, write
 from coppice.program.numbering import waited_first
 from coppice.program.program import Program
 from coppice.program.verify import verify_program
@@ -138,16 +138,33 @@ def _places(collective: Collective, target: Target, wish: Place | None) -> tuple
 
 
 def _placed(plan: Schedule | Forest, chosen: Target, form: Form, place: Place) -> Program:
-    """The program for one place.
+    """The program for one place, by the NICs that the plan names if that fits.
 
     Raises:
         CheckError: If it does not fit.
     """
+    prepared = prepare(
+        plan,
+        in_place=place is Place.IN,
+        instances=form.instances,
+        by_nic=chosen.by_nic,
+        max_count=chosen.max_count - 1,
+    )
+    if prepared.exits is not None:
+        with suppress(CheckError):
+            return _within(prepared, chosen, form, place)
+        prepared = replace(prepared, exits=None)
+    return _within(prepared, chosen, form, place)
+
+
+def _within(prepared: Prepared, chosen: Target, form: Form, place: Place) -> Program:
+    """The program with the first number of channels that fits.
+
+    Raises:
+        CheckError: If none does.
+    """
     failed: Excess | None = None
     refused: CheckError | None = None
-    prepared = prepare(
-        plan, in_place=place is Place.IN, instances=form.instances, max_count=chosen.max_count - 1
-    )
     wanted = _TRIED_CHANNELS if form.channels is None else (form.channels,)
     scale = form.instances if form.channels is None else 1
     enough = chosen.max_channels + 1  # channels from which on more are not made use of

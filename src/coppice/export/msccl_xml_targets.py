@@ -60,6 +60,8 @@ class Target:
         checks_peers: Peers must be below ``ngpus``.
         both_places: ``inplace`` and ``outofplace`` are two switches, and both may be on. Otherwise ``inplace`` alone
             says for which of the two kinds of calls the file is.
+        by_nic: A channel decides by which of its NICs a GPU sends (:mod:`coppice.program.nics`); otherwise each GPU
+            has one NIC for all channels.
         max_files: Algorithms that can be loaded at a time.
         switches: How the runtime is told to load and use the file.
         max_count: Steps move fewer slots than this.
@@ -91,6 +93,7 @@ class Target:
     checks_chunks: bool = False
     checks_peers: bool = False
     both_places: bool = False
+    by_nic: bool = False
     max_files: int
     switches: str
     max_count: int = 72
@@ -125,6 +128,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                 unlimited_bytes=0,
                 default_max_bytes=None,
                 both_places=True,
+                by_nic=True,
                 max_files=1_024,
                 switches="MSCCL_ALGO_DIR=<folder of nothing else> RCCL_MSCCL_ENABLE=1 RCCL_MSCCL_FORCE_ENABLE=1",
             ),
@@ -142,6 +146,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                 unlimited_bytes=0,
                 default_max_bytes=None,
                 both_places=True,
+                by_nic=True,
                 max_files=1_024,
                 switches="MSCCL_ALGO_DIR=<folder of nothing else> NCCL_MSCCL_ENABLE=1",
             ),

@@ -15,6 +15,7 @@ from fractions import Fraction
 from coppice.bounds.optimum import bound
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
+from coppice.export.doctor_use import ELEMENT_BYTES
 from coppice.export.msccl_xml_plan import Form, program_for, rough_program
 from coppice.planners.choice import FOREST
 from coppice.planners.forest import plan_forest
@@ -24,10 +25,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
 from coppice.schedule.verify import verify
 
-__all__ = ["ELEMENT_BYTES", "Fitted", "fitted", "takes"]
-
-ELEMENT_BYTES = 4
-"""Bytes of an element by which sizes are judged: float32, as nccl-tests takes by default."""
+__all__ = ["Fitted", "fitted", "takes"]
 
 _MOST_TRIED = 32
 """Numbers of trees that are planned, the largest of those that divide the sizes."""

@@ -18,6 +18,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.program.memory import memory_of
 from coppice.program.moves import Move, schedule_of_moves
+from coppice.program.nics import NicRoutes
 from coppice.program.order import Stuck, execution_order
 from coppice.program.program import Program, StepOp
 from coppice.program.structure import check_structure, step_name
@@ -32,7 +33,10 @@ _TAKES = frozenset(op for op in StepOp if op.reads_src and (op.sends or op.recei
 
 
 def to_schedule(program: Program, topology: Topology) -> Schedule:
-    """The schedule that a program carries out, over default routes.
+    """The schedule that a program carries out.
+
+    Transfers take default routes; where a rank has several NICs to itself, the one of these that leaves by the NIC
+    that the channel picks (:mod:`coppice.program.nics`).
 
     Args:
         program: A program that verifies.
@@ -59,9 +63,16 @@ def to_schedule(program: Program, topology: Topology) -> Schedule:
     if topology.num_ranks != program.num_ranks:
         msg = f"expected a topology of {program.num_ranks} ranks, as the program has, found {topology.num_ranks}."
         raise InputError(msg)
-    moves = _Trace(program).run()
+    trace = _Trace(program)
+    moves = trace.run()
     unit_moves = [moves.get(unit, []) for unit in range(_num_units(program))]
-    return schedule_of_moves(program, topology, unit_moves)
+    routes = NicRoutes(topology)
+
+    def path_of(move: Move) -> tuple[int, ...] | None:
+        block = program.step_block[trace.order[move.sent]]
+        return routes.path(move.src, move.dst, int(program.block_channel[block]))
+
+    return schedule_of_moves(program, topology, unit_moves, path_of=path_of)
 
 
 def _num_units(program: Program) -> int:
@@ -78,6 +89,7 @@ class _Trace:
     moves: dict[int, list[Move]] = field(default_factory=lambda: defaultdict(list))
     held: dict[tuple[int, int], int] = field(default_factory=dict)  # contributions of (rank, chunk)
     staged: dict[int, tuple[Move, int]] = field(default_factory=dict)  # address: arrival, and what was held
+    order: list[int] = field(default_factory=list)  # steps as they were carried out
 
     def run(self) -> dict[int, list[Move]]:
         """The moves of every chunk, in the order in which they are written."""
@@ -92,6 +104,7 @@ class _Trace:
         except Stuck as circle:
             msg = f"expected a program that verifies: {circle}"
             raise InputError(msg) from None
+        self.order = list(order)
         memory = memory_of(program, in_place=program.in_place)
         words = [0] * memory.words
         ranks = program.num_ranks

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import CheckError, InputError
+from coppice.program.nics import Exits, to_nics
 from coppice.program.sorting import distinct, sorted_rows
 from coppice.program.thread_blocks import (
     Blocks,
@@ -44,7 +45,9 @@ class Limits:
     peers: int | None = None
 
 
-def spread(rows: Rows, part: _Ints, runs: int, limits: Limits, *, stepped: bool) -> tuple[_Ints, Blocks]:
+def spread(
+    rows: Rows, part: _Ints, runs: int, limits: Limits, *, stepped: bool, exits: Exits | None = None
+) -> tuple[_Ints, Blocks]:
     """Channels and thread blocks: as many channels as are of use and fit.
 
     Args:
@@ -53,6 +56,7 @@ def spread(rows: Rows, part: _Ints, runs: int, limits: Limits, *, stepped: bool)
         runs: Number of runs.
         limits: What has to fit.
         stepped: The transfers have steps.
+        exits: NICs by which they are to leave, where that depends on the channel.
 
     Returns:
         The channel of each transfer, and the thread blocks.
@@ -72,19 +76,23 @@ def spread(rows: Rows, part: _Ints, runs: int, limits: Limits, *, stepped: bool)
         )
         raise CheckError(msg)
     one = rows if instances == 1 else _only(rows, part == 0)
+    leaving = exits if exits is None or instances == 1 else exits.where(part == 0)
+    widest = 1 if exits is None else int(exits.share.max(initial=1))
     useful = paths_differ(one) if stepped else most_trees_together(one)
     channels = limits.channels // instances
-    tried = min(channels, max(useful, 1))
+    tried = min(channels, max(useful, widest))
     while True:
         color: _Ints | None = colors_of(one, runs, tried)
+        if color is not None and leaving is not None:
+            color = to_nics(one.run, color, leaving, tried)
         if color is not None and limits.peers is not None:
-            color = within_peers(one, color, limits.peers, max_channels=channels)
+            color = within_peers(one, color, limits.peers, max_channels=channels, multiple=widest)
         found = None if color is None else _blocks(one, color, instances, limits.blocks)
         if color is not None and found is not None:
-            return (color, found) if instances == 1 else _replicated(part, color, found)
-        if tried == 1:
+            return (color, found) if instances == 1 else _replicated(part, color, found, widest)
+        if tried == widest or tried == 1:
             raise CheckError(_refusal(one, color, instances, limits))
-        tried -= 1 if len(one.run) < 2**15 else (tried + 1) // 2
+        tried = max(widest, tried - 1 if len(one.run) < 2**15 else tried // 2)
 
 
 def _blocks(rows: Rows, color: _Ints, instances: int, most: int | None) -> Blocks | None:
@@ -96,9 +104,9 @@ def _blocks(rows: Rows, color: _Ints, instances: int, most: int | None) -> Block
     return loose if fits else blocks_of(rows, color, tight=True)
 
 
-def _replicated(part: _Ints, color: _Ints, one: Blocks) -> tuple[_Ints, Blocks]:
+def _replicated(part: _Ints, color: _Ints, one: Blocks, widest: int) -> tuple[_Ints, Blocks]:
     """Every instance with channels of its own, its thread blocks those of the first one."""
-    used = int(color.max(initial=0)) + 1
+    used = -(-(int(color.max(initial=0)) + 1) // widest) * widest  # channels keep their NICs
     instances = int(part.max()) + 1
     everywhere = np.empty(len(part), dtype=np.int64)
     for each in range(instances):
@@ -149,7 +157,9 @@ def path_numbers(schedule: Schedule) -> _Ints:
     return number
 
 
-def within_peers(rows: Rows, color: _Ints, max_peers: int, *, max_channels: int) -> _Ints | None:
+def within_peers(
+    rows: Rows, color: _Ints, max_peers: int, *, max_channels: int, multiple: int = 1
+) -> _Ints | None:
     """Channels such that no rank sends to, or receives from, more peers than that on one.
 
     Connections are dealt out in the order of the distance between their ranks, each to the first channel with room at
@@ -160,12 +170,13 @@ def within_peers(rows: Rows, color: _Ints, max_peers: int, *, max_channels: int)
         color: Channel of each.
         max_peers: Most peers on a channel, each way.
         max_channels: Most channels.
+        multiple: What is added to a channel is a multiple of this.
 
     Returns:
-        The channel of each; c becomes c, c + n, c + 2 n and so on, where n channels were used. None where that would
-        take more channels than there may be.
+        The channel of each; c becomes c, c + n, c + 2 n and so on, where n channels were used, or the next multiple.
+        None where that would take more channels than there may be.
     """
-    channels = int(color.max(initial=0)) + 1
+    channels = -(-(int(color.max(initial=0)) + 1) // multiple) * multiple
     span = int(max(rows.src.max(initial=0), rows.dst.max(initial=0))) + 1
     link = (color * span + rows.src) * span + rows.dst
     links, _ = distinct(link)

@@ -16,6 +16,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.program.channels import Limits, path_numbers, spread
 from coppice.program.instances import replicated
+from coppice.program.nics import Exits, Nics, exits_of
 from coppice.program.order import Stuck, execution_order
 from coppice.program.places import Places, in_units
 from coppice.program.program import Program
@@ -38,6 +39,7 @@ def lower_to_program(
     in_place: bool = True,
     channels: int = 8,
     instances: int = 1,
+    by_nic: bool = False,
     max_blocks: int | None = None,
     max_peers: int | None = None,
     max_count: int | None = None,
@@ -55,6 +57,8 @@ def lower_to_program(
         channels: Most channels. Trees that share a link are spread over as many as are allowed and fit.
         instances: Run so many copies of the plan at once, each on its part of the data, with channels and thread
             blocks of its own.
+        by_nic: Transfers whose paths leave by a certain NIC take channels that lead there, as
+            :mod:`coppice.program.nics` tells.
         max_blocks: Most thread blocks of a rank.
         max_peers: Most peers of a rank, each way, on one channel.
         max_count: Most chunks in a message.
@@ -82,7 +86,7 @@ def lower_to_program(
         >>> verify_program(program).ok, program.num_chunks, program.most_blocks
         (True, 8, 2)
     """
-    prepared = prepare(plan, in_place=in_place, instances=instances, max_count=max_count)
+    prepared = prepare(plan, in_place=in_place, instances=instances, by_nic=by_nic, max_count=max_count)
     limits = Limits(channels=channels, blocks=max_blocks, peers=max_peers)
     attributes = {"name": name, "protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
     return write(prepared, limits, fused=fused, **attributes)
@@ -98,6 +102,7 @@ class Prepared:
         part: Instance of each.
         stepped: They have steps.
         max_count: Most chunks in a message.
+        exits: NICs by which they are to leave, where that depends on the channel.
     """
 
     places: Places
@@ -105,10 +110,16 @@ class Prepared:
     part: NDArray[np.int64]
     stepped: bool
     max_count: int | None
+    exits: Exits | None = None
 
 
 def prepare(
-    plan: Schedule | Forest, *, in_place: bool, instances: int = 1, max_count: int | None = None
+    plan: Schedule | Forest,
+    *,
+    in_place: bool,
+    instances: int = 1,
+    by_nic: bool = False,
+    max_count: int | None = None,
 ) -> Prepared:
     """The part of :func:`lower_to_program` that comes before channels are chosen; the arguments are the same.
 
@@ -135,6 +146,9 @@ def prepare(
         units=in_units(schedule, max_count=max_count),
     )
     rows = rows_of(schedule, places)
+    exits = exits_of(schedule, Nics(schedule.topology)) if by_nic else None
+    if exits is not None:
+        exits = Exits(exits.turn[rows.path], exits.share[rows.path])  # path -1 is the last row
     if len(schedule.path_start) > 1:
         rows = replace(rows, path=np.where(rows.path < 0, -1, path_numbers(schedule)[rows.path]))
     return Prepared(
@@ -143,6 +157,7 @@ def prepare(
         part=np.repeat(part, np.diff(places.units.start))[rows.run],
         stepped=bool(len(schedule.step) and int(schedule.step.min()) >= 0),
         max_count=max_count,
+        exits=exits,
     )
 
 
@@ -160,7 +175,14 @@ def write(prepared: Prepared, limits: Limits, *, fused: bool = True, **attribute
         InputError: If no channel is allowed.
     """
     places, rows = prepared.places, prepared.rows
-    color, blocks = spread(rows, prepared.part, len(places.units.slot), limits, stepped=prepared.stepped)
+    color, blocks = spread(
+        rows,
+        prepared.part,
+        len(places.units.slot),
+        limits,
+        stepped=prepared.stepped,
+        exits=prepared.exits,
+    )
     traffic = traffic_of(rows, color, places, max_count=prepared.max_count)
     writer = Writer(places, traffic, blocks, fused=fused)
     program = writer.program(**attributes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -32,13 +33,20 @@ class Move:
     written: int
 
 
-def schedule_of_moves(program: Layout, topology: Topology, unit_moves: list[list[Move]]) -> Schedule:
+def schedule_of_moves(
+    program: Layout,
+    topology: Topology,
+    unit_moves: list[list[Move]],
+    *,
+    path_of: Callable[[Move], tuple[int, ...] | None] = lambda _: None,
+) -> Schedule:
     """Join what travels together, and put the rows in order.
 
     Args:
         program: What the moves belong to.
         topology: Where its ranks are.
         unit_moves: Moves of each chunk of each slot, in the order in which they are written.
+        path_of: Nodes of the path of a move, where something is known of it; None is the default route.
 
     Returns:
         Transfers without steps if an order of rows says it all; otherwise with the fewest steps.
@@ -74,7 +82,9 @@ def schedule_of_moves(program: Layout, topology: Topology, unit_moves: list[list
     weight = np.ones(slots, dtype=np.int64)
     if collective is Collective.ALL_REDUCE:
         weight[1:] = 0
-    nothing = np.zeros(0, dtype=np.int32)
+    paths: dict[tuple[int, ...], int] = {}
+    ways = [path_of(move) for *_, move in rows]
+    path = [-1 if way is None else paths.setdefault(way, len(paths)) for way in ways]
     return Schedule(
         topology=topology,
         collective=collective,
@@ -86,12 +96,12 @@ def schedule_of_moves(program: Layout, topology: Topology, unit_moves: list[list
         dst=np.array([move.dst for *_, move in rows], dtype=np.int32),
         chunk=np.array([chunk for _, _, chunk, _ in rows], dtype=np.int32),
         op=np.array([move.op for *_, move in rows], dtype=np.int8),
-        path=np.full(len(rows), -1, dtype=np.int32),
+        path=np.array(path, dtype=np.int32),
         step=np.array([step for step, *_ in rows], dtype=np.int32),
         after_start=np.zeros(len(rows) + 1, dtype=np.int64),
-        after=nothing,
-        path_start=np.zeros(1, dtype=np.int64),
-        path_nodes=nothing,
+        after=np.zeros(0, dtype=np.int32),
+        path_start=np.cumsum([0, *map(len, paths)], dtype=np.int64),
+        path_nodes=np.array([node for way in paths for node in way], dtype=np.int32),
     )
 
 
