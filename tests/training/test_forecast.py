@@ -71,6 +71,17 @@ def test_noise_and_outliers(b: float, ours_below: float, times: float) -> None:
     assert median_error(published, b, noise=0.01, outliers=5) > times * mine
 
 
+def test_a_quarter_of_huge_outliers() -> None:
+    """Wherever they lie, at the first and the last step too; only where they cluster are they believed."""
+    errors = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        losses = exponential(2, 0.05, 0.5) + 0.01 * rng.normal(size=len(STEPS))
+        losses[rng.choice(len(STEPS), 25, replace=False)] += rng.uniform(4, 20, 25)
+        errors.append(abs(fit_exponential(losses, horizon=HORIZON).at(HORIZON) - 0.5))
+    assert np.quantile(errors, 0.9) < 0.01
+
+
 def test_outliers_are_named() -> None:
     losses = exponential(2, 0.02, 0.5)
     losses[[3, 40, 90]] += [4, -3, 8]

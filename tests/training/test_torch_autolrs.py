@@ -174,12 +174,19 @@ def test_buffers_can_be_kept() -> None:
 
 
 def test_validation_disturbs_nothing() -> None:
-    training = SmallTraining(tau=60, tau_max=60, kept_steps=None, warmup_steps=0)
-    seen = []
-    while training.tuner.stage < 2:
-        training.step()
-        seen.append(training.model.training)
-    assert all(seen)
+    """Neither the mode of the model nor the random numbers, those of the same trial included."""
+    trainings = []
+    for careless in (False, True):
+        training = SmallTraining(tau=60, tau_max=60, kept_steps=None, warmup_steps=0, val_fn=lambda: 0.0)
+        if careless:
+            training.tuner._val_fn = lambda training=training: 0.0 * training.validate()
+        modes = []
+        while training.tuner.stage < 2:
+            training.step()
+            modes.append(training.model.training)
+        assert all(modes)
+        trainings.append(training)
+    assert trainings[0].losses == trainings[1].losses
 
 
 def test_moments_keep_their_precision() -> None:

@@ -2,9 +2,9 @@
 
 The model is ``loss(t) = a exp(-b t) + c`` with ``b > 0``. For a given ``b`` the best ``a`` and ``c`` are a weighted
 linear regression in closed form, so one dimension is searched: ``log b``, on a grid and then by golden section.
-Outliers lose their weight twice: a running median names the gross ones before the first fit (a median of a falling
-series is a point of that series, so the bend at the beginning is not taken for one), and Tukey's biweight does the rest
-around the fit. The published method instead smooths with a spline first, which bends every exponential;
+Outliers lose their weight twice: a running median names the gross ones before the first fit, and Tukey's biweight does
+the rest around the fit, where points at a steep beginning that the median misjudged get their weight back. The
+published method instead smooths with a spline first, which bends every exponential;
 :mod:`coppice.training.autolrs.published` keeps it for comparison.
 """
 
@@ -181,8 +181,7 @@ def _without_gross_outliers(y: Series, floor: float) -> Series:
     reach = max(2, count // 20)
     middle = np.empty(count)
     for index in range(count):
-        near = min(reach, index, count - 1 - index)
-        middle[index] = np.median(y[index - near : index + near + 1])
+        middle[index] = np.median(y[max(index - reach, 0) : index + reach + 1])
     distance = y - middle
     weights = (np.abs(distance) <= _GROSS * _sigma(distance, floor)).astype(np.float64)
     return weights if weights.sum() >= FEWEST_POINTS else np.ones(count)
