@@ -24,6 +24,7 @@ from coppice.cli.explain import explain
 from coppice.cli.export import export
 from coppice.cli.importing import import_file
 from coppice.cli.lab import app as lab
+from coppice.cli.logs import logs
 from coppice.cli.plan import plan
 from coppice.cli.probe import probe
 from coppice.cli.report import report
@@ -138,6 +139,7 @@ app.command("import")(import_file)
 app.command("doctor")(doctor)
 app.command("report")(report)
 app.command("bench")(bench)
+app.command("logs")(logs)
 app.command("probe")(probe)
 
 

@@ -54,7 +54,7 @@ def bench(
             "--algorithm",
             "-a",
             metavar="LIST",
-            help="forest, names of `coppice algorithms`, and native, in any order.",
+            help="forest, names of `coppice algorithms`, native (the library's own) and direct (of --engine shm).",
         ),
     ] = "forest,ring,native",
     engine: Annotated[

@@ -21,13 +21,17 @@ from coppice.errors import InputError
 from coppice.run.bench_data import contribution, expected, wrong_elements
 from coppice.run.communicator import Communicator
 from coppice.run.datatype import DataType, ReduceOp, check_reduction
-from coppice.run.engine import Engine
+from coppice.run.engine import DirectEngine, Engine
+from coppice.run.planned_programs import FOREST
 from coppice.topology.model import Topology
 
-__all__ = ["NATIVE", "Native", "Row", "bench"]
+__all__ = ["DIRECT", "NATIVE", "Native", "Row", "bench"]
 
 NATIVE = "native"
 """Name of the contender that is the library's own collective."""
+
+DIRECT = "direct"
+"""Name of the contender that is the engine's own way between ranks that share memory."""
 
 Array = NDArray[Any]
 
@@ -120,7 +124,7 @@ def bench(
         engine: This rank's end of the group.
         topology: What the algorithms are planned for.
         collective: What to run; not the barrier with sizes other than 0.
-        algorithms: Names of the catalogue, ``forest``, and ``native`` for the library's own.
+        algorithms: Names of the catalogue, ``forest``, ``native`` for the library's own, ``direct`` for the engine's.
         sizes: M in bytes; cut to whole elements, and to equal blocks where the collective has blocks.
         dtype: Type of the elements.
         op: The reduction.
@@ -150,7 +154,7 @@ def bench(
         name: Communicator(
             engine,
             topology,
-            algorithm="forest" if name == NATIVE else name,
+            algorithm=FOREST if name in (NATIVE, DIRECT) else name,
             cache_dir=cache_dir,
             timeout_s=timeout_s,
         )
@@ -237,6 +241,12 @@ class _Contender:
                 msg = f"the engine {engine.name} has no collectives of its own: leave {NATIVE} out."
                 raise InputError(msg)
             self._native = engine
+        self._direct: DirectEngine | None = None
+        if row.algorithm == DIRECT:
+            if not isinstance(engine, DirectEngine):
+                msg = f"the ranks of the engine {engine.name} share no memory: leave {DIRECT} out."
+                raise InputError(msg)
+            self._direct = engine
         self._program = group.prepare(
             Collective(row.collective),
             row.count,
@@ -272,6 +282,19 @@ class _Contender:
 
     def _start(self) -> None:
         program = self._program
+        if self._direct is not None:
+            self._direct.run_direct(
+                program.collective,
+                self._given,
+                self._output,
+                count=program.count,
+                dtype=self._dtype,
+                op=self._op,
+                root=program.root,
+                in_place=self._given is None,
+                timeout_s=self._timeout_s,
+            )
+            return
         if self._native is None:
             self._engine.run(
                 program, self._given, self._output, dtype=self._dtype, op=self._op, timeout_s=self._timeout_s

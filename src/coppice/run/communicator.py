@@ -13,14 +13,18 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.run.agreement import agree
 from coppice.run.datatype import DataType, ReduceOp, check_reduction
-from coppice.run.engine import Engine
+from coppice.run.engine import DirectEngine, Engine
 from coppice.run.groups import GroupingEngine, topology_of
-from coppice.run.planned_programs import RankPrograms, Request
+from coppice.run.planned_programs import FOREST, RankPrograms, Request
 from coppice.run.program import RankProgram
 from coppice.run.reduction import array_of, data_type_of
 from coppice.topology.model import Topology
 
-__all__ = ["Communicator"]
+__all__ = ["AUTO", "Communicator"]
+
+
+AUTO = "auto"
+"""What the engine does by itself where its ranks share memory, forests elsewhere."""
 
 
 class Communicator:
@@ -36,7 +40,8 @@ class Communicator:
     Args:
         engine: This rank's end of the group.
         topology: The network, the same on all ranks; its rank r is rank r of the group.
-        algorithm: ``forest`` for the optimal planner of each collective, or a name of the catalogue.
+        algorithm: ``forest`` for the optimal planner of each collective, a name of the catalogue, or ``auto``: what
+            the engine does by itself where its ranks share memory, and forests elsewhere.
         pieces: Pieces into which chunks are cut, or ``auto`` for what the simulator finds best with the cost of a
             message that the engine shows.
         cache_dir: Where plans are kept; None for ``$COPPICE_CACHE``, ``$XDG_CACHE_HOME/coppice`` or
@@ -66,7 +71,7 @@ class Communicator:
         engine: Engine,
         topology: Topology,
         *,
-        algorithm: str = "forest",
+        algorithm: str = AUTO,
         pieces: int | str = "auto",
         cache_dir: str | os.PathLike[str] | None = None,
         timeout_s: float = 300.0,
@@ -94,8 +99,10 @@ class Communicator:
             "check_every_call": check_every_call,
         }
         agree(engine, "the set-up of a communicator", record, error=error)
+        self._direct = engine if algorithm == AUTO and isinstance(engine, DirectEngine) else None
+        planned = FOREST if algorithm == AUTO else algorithm
         self._programs = RankPrograms(
-            engine, topology, algorithm=algorithm, pieces=pieces, cache_dir=cache_dir, timeout_s=timeout_s
+            engine, topology, algorithm=planned, pieces=pieces, cache_dir=cache_dir, timeout_s=timeout_s
         )
 
     def __enter__(self) -> Communicator:
@@ -358,6 +365,19 @@ class Communicator:
         kind = data_type_of(output if given is None else given, dtype)
         if collective.reduces:
             check_reduction(ReduceOp(op), kind)
+        if self._direct is not None and self._direct.prefers_direct(collective, count * kind.itemsize):
+            self._direct.run_direct(
+                collective,
+                given,
+                output,
+                count=count,
+                dtype=kind,
+                op=ReduceOp(op),
+                root=-1 if root is None else root,
+                in_place=given is None,
+                timeout_s=self.timeout_s,
+            )
+            return
         program = self.prepare(collective, count, dtype=kind, op=op, root=root, in_place=given is None)
         self.engine.run(program, given, output, dtype=kind, op=ReduceOp(op), timeout_s=self.timeout_s)
 

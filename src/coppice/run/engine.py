@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+from coppice.collectives import Collective
 from coppice.run.datatype import DataType, ReduceOp
 from coppice.run.program import RankProgram
 
-__all__ = ["Engine"]
+__all__ = ["DirectEngine", "Engine"]
 
 
 @runtime_checkable
@@ -65,3 +66,31 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go of everything; other ranks that still wait raise. Closing twice is allowed."""
+
+
+@runtime_checkable
+class DirectEngine(Engine, Protocol):
+    """An engine that can carry out collectives by itself, without a program: its ranks share memory."""
+
+    def prefers_direct(self, collective: Collective, size_bytes: int) -> bool:
+        """Whether :meth:`run_direct` is faster than any program for M = ``size_bytes``; equal on all ranks."""
+
+    def run_direct(
+        self,
+        collective: Collective,
+        input: Any,  # noqa: A002
+        output: Any,
+        *,
+        count: int,
+        dtype: DataType,
+        timeout_s: float,
+        op: ReduceOp = ReduceOp.SUM,
+        root: int = -1,
+        in_place: bool = False,
+    ) -> None:
+        """Carry out a collective of M = ``count`` elements on memory as :mod:`coppice.run.program` says.
+
+        Raises:
+            InputError: If a buffer or argument does not fit; nothing was sent.
+            RunError: If the collective did not complete.
+        """

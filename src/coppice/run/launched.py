@@ -35,15 +35,14 @@ def engine_name(asked: str | None = None, environment: Mapping[str, str] | None 
         msg = f"expected --engine {', '.join(ENGINES)}, found {asked!r}: choose one of them."
         raise InputError(msg)
     by_torch = all(sign in variables for sign in _TORCH_SIGNS)
-    by_mpi = any(sign in variables for sign in _MPI_SIGNS)
-    if asked in ("torch", "shm") and not by_torch:
+    if not by_torch and (asked == "torch" or (asked == "shm" and not by_mpi(variables))):
         missing = next(sign for sign in _TORCH_SIGNS if sign not in variables)
         msg = (
             f"expected the variables of torchrun for --engine {asked}, found no {missing}: start with "
             "`torchrun --nproc-per-node N -m coppice ...`."
         )
         raise InputError(msg)
-    if asked is None and not by_torch and not by_mpi:
+    if asked is None and not by_torch and not by_mpi(variables):
         msg = (
             "expected to be started by a launcher, found none: use `torchrun --nproc-per-node N -m coppice ...` or "
             "`mpirun -n N coppice ...`."
@@ -66,7 +65,25 @@ def open_engine(name: str, *, timeout_s: float = 300.0) -> Engine:
     if name == "shm":
         from coppice.run.shm_engine import ShmEngine
 
-        return ShmEngine.from_environment(timeout_s=timeout_s)
+        if by_mpi(os.environ):
+            import mpi4py.MPI
+
+            world = mpi4py.MPI.COMM_WORLD
+            return ShmEngine.connect(
+                world.Get_rank(), world.Get_size(), world.allgather, exchange_timeout_s=timeout_s
+            )
+        from coppice.run.torch_engine import TorchEngine
+
+        met = TorchEngine.from_environment(timeout_s=timeout_s)
+        try:
+            return ShmEngine.connect(met.rank, met.ranks, met.exchange, exchange_timeout_s=timeout_s)
+        finally:
+            met.close()
     from coppice.run.torch_engine import TorchEngine
 
     return TorchEngine.from_environment(timeout_s=timeout_s)
+
+
+def by_mpi(environment: Mapping[str, str]) -> bool:
+    """An MPI launcher started the process."""
+    return any(sign in environment for sign in _MPI_SIGNS)
