@@ -101,7 +101,11 @@ def _resident(case: PlanCase) -> Iterator[Complaint]:
         if have > _SMALL_GPU:
             text = f"{have} thread blocks must run at once, each on a multiprocessor of its own"
             yield (*here.path, "threadblocks"), text, "make sure that the GPU has as many, or use fewer"
-        if not have and isinstance(here.gpu.get("threadblocks"), list):
+
+
+def _some(case: PlanCase) -> Iterator[Complaint]:
+    for here in gpus(case):
+        if here.gpu.get("threadblocks") == []:
             yield (*here.path, "threadblocks"), "a GPU has no thread block", "give it one with a nop"
 
 
@@ -146,6 +150,9 @@ RULES = (
         "all thread blocks run at once",
         "those that wait keep those that they wait for from running",
         _resident,
+    ),
+    PlanRule(
+        "L10", Severity.ERROR, "every GPU has a thread block", "a kernel without any is not launched", _some
     ),
 )
 """Rules about room."""

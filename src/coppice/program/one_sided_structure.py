@@ -152,10 +152,11 @@ def _barriers(program: OneSidedProgram) -> Iterator[str]:
                         )
     for (rank, number), blocks in users.items():
         parties = {each for counts in blocks.values() for each in counts}
-        if parties != {len(blocks)}:
+        wrong = sorted(parties - {len(blocks)})
+        if wrong:
             yield (
-                f"barrier {number} of rank {rank} is used by {len(blocks)} thread blocks and waits for "
-                f"{min(parties ^ {len(blocks)})}: expected the same number."
+                f"barrier {number} of rank {rank} is used by {len(blocks)} thread blocks and waits for {wrong[0]}: "
+                "expected the same number."
             )
         elif len({len(counts) for counts in blocks.values()}) > 1:
             yield f"barrier {number} of rank {rank} is not used equally often by its thread blocks."
