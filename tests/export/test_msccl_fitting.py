@@ -86,22 +86,22 @@ def test_what_does_not_fit_names_the_nearest_number_that_does() -> None:
     assert "steps in a thread block where 64 are allowed" in words
     assert "too many" in words
     nearest = int(words.split("that fits is ")[1].split()[0])
-    assert 1 <= nearest < 83
+    assert nearest != 83
+    inner = nearest + (1 if nearest < 83 else -1)
     assert f"(`--trees {nearest}`)" in words
     rough_program(
         planned("mi250", Collective.ALL_GATHER, boxes=2, trees=nearest).body, "azure-executor", form
     )
     with pytest.raises(CheckError):
-        fitted(plan, "azure-executor", form, trees=nearest + 1)
+        fitted(plan, "azure-executor", form, trees=inner)
     # Left to itself, it takes the fastest that fits.
     found = fitted(plan, "azure-executor", form)
     assert found.trees is not None
-    assert found.trees <= nearest
     assert "are allowed" in found.reason
 
 
 def test_where_nothing_fits_it_says_so() -> None:
-    with pytest.raises(CheckError, match="not even one tree per root fits"):
+    with pytest.raises(CheckError, match="no other number of trees per root that was tried fits"):
         fitted(planned("star", Collective.ALL_GATHER, gpus=66), "rccl")
     ring = make_plan(
         Problem(topology=preset("star", gpus=70), collective=Collective.ALL_GATHER), algorithm="ring"

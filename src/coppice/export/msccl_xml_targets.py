@@ -116,8 +116,8 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
             Target(
                 name="rccl",
                 title="RCCL",
-                versions="RCCL 2.18 to 2.27 with MSCCL (ROCm 5.7 to 7.10); off by default since 2.28",
-                status="deprecated there, to be removed",
+                versions="RCCL 2.18 to 2.27 with MSCCL (ROCm 5.7 to 7.10); off by default from 7.11, removed in 7.13",
+                status="removed in ROCm 7.13",
                 collectives=_COLLECTIVES_OF_EXECUTORS,
                 other_collectives=("send", "recv", "alltoallv"),
                 refused_types=frozenset({"rcs", "rrs", "rrc", "rrcs"}),

@@ -40,6 +40,7 @@ class Fitted:
         program: The program, verified.
         trees: Trees per root, where the problem was planned again; otherwise None.
         reason: Why it was planned again: what the given plan passes. Empty where it was not.
+        given_fits: The given plan fits too, although its chunks do not divide all sizes.
         loss: Share of the optimal rate that the plan does not reach (0: optimal), where its bound is known.
         left_out: Sizes, of those asked for, at which messages do not take the file.
     """
@@ -48,6 +49,7 @@ class Fitted:
     program: Program
     trees: int | None = None
     reason: str = ""
+    given_fits: bool = True
     loss: Fraction | None = None
     left_out: tuple[int, ...] = ()
 
@@ -165,6 +167,7 @@ def _best(
                 program=program,
                 trees=_trees(each),
                 reason=_reason(own, failure),
+                given_fits=own is not None,
                 loss=_loss(each),
                 left_out=tuple(size for size in sizes if not takes(program, size)),
             )
@@ -207,22 +210,45 @@ def _by_rate(plan: Plan) -> tuple[Fraction, int]:
 
 def _reason(own: Fitted | None, failure: CheckError | None) -> str:
     if own is None:
-        return str(failure)
+        limit, bracket, _ = str(failure).partition("): ")  # without its advice, which is being taken
+        return limit + bracket[:1]
     return f"{own.program.num_chunks:,} chunks do not divide all of the sizes"
 
 
 def _with_nearest(sentence: str, plan: Plan, target: str, form: Form) -> str:
-    """The sentence, with the nearest smaller number of trees that fits: every number named was tried."""
-    low, high = 0, _trees_at_most(plan)
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            rough_program(_with_trees(plan, middle).body, target, form)
-        except CheckError:
-            high = middle
-        else:
-            low = middle
+    """The sentence, with the nearest number of trees that fits."""
+    nearest = _nearest(plan, target, form)
     sentence = sentence.rstrip(".")
-    if not low:
-        return f"{sentence}; not even one tree per root fits."
-    return f"{sentence}; the nearest number of trees per root that fits is {low} (`--trees {low}`)."
+    if nearest is None:
+        return f"{sentence}; no other number of trees per root that was tried fits."
+    return f"{sentence}; the nearest number of trees per root that fits is {nearest} (`--trees {nearest}`)."
+
+
+def _nearest(plan: Plan, target: str, form: Form) -> int | None:
+    """The number of trees nearest to the plan's that fits, fewer or more; None where none is found.
+
+    Numbers 1, 2, 4 and so on away from the plan's are tried, and from the first that fits on half-way back: it fits,
+    and the one before it does not.
+    """
+    own = _trees_at_most(plan)
+
+    def fits(trees: int) -> bool:
+        try:
+            rough_program(_with_trees(plan, trees).body, target, form)
+        except CheckError:
+            return False
+        return True
+
+    away = 1
+    while away < 2 * own:
+        for side in (-1, 1):
+            trees = max(own + side * away, 1)
+            if trees == own or trees > 2 * own or not fits(trees):
+                continue
+            good, bad = trees, own + side * (away // 2)
+            while abs(good - bad) > 1:
+                middle = (good + bad) // 2
+                good, bad = (middle, bad) if fits(middle) else (good, middle)
+            return good
+        away *= 2
+    return None
