@@ -23,7 +23,11 @@ from coppice.export.msccl_xml_text import TYPE_OF_OP, encode_msccl_xml
 from coppice.program.program import Program, StepOp
 from coppice.topology.writer import write_atomically
 
-__all__ = ["Excess", "excesses", "msccl_xml", "write_msccl_xml"]
+__all__ = ["STEPS", "Excess", "excesses", "msccl_xml", "write_msccl_xml"]
+
+
+STEPS = "steps in a thread block"
+"""The limit that more channels may keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +162,7 @@ def _excesses(program: Program, rows: Rows, target: Target) -> Iterator[Excess]:
     if len(steps) and steps[worst] > target.max_steps:
         rank, block = program.block_id(worst)
         yield Excess(
-            limit="steps in a thread block",
+            limit=STEPS,
             found=int(steps[worst]),
             allowed=target.max_steps,
             where=f"thread block {block} of rank {rank}",

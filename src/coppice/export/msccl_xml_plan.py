@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.msccl_xml import Excess, excesses
+from coppice.export.msccl_xml import STEPS, Excess, excesses
 from coppice.export.msccl_xml_targets import Target, target_named
 from coppice.program.channels import Limits
 from coppice.program.lower import Prepared, prepare, write
@@ -168,8 +168,9 @@ def _within(prepared: Prepared, chosen: Target, form: Form, place: Place) -> Pro
     wanted = _TRIED_CHANNELS if form.channels is None else (form.channels,)
     scale = form.instances if form.channels is None else 1
     enough = chosen.max_channels + 1  # channels from which on more are not made use of
+    crowded = 0  # channels that leave thread blocks too many steps: fewer leave them more
     for channels in dict.fromkeys(min(each * scale, chosen.max_channels) for each in wanted):
-        if channels >= enough:
+        if channels >= enough or channels <= crowded:
             continue
         try:
             program = write(
@@ -191,6 +192,8 @@ def _within(prepared: Prepared, chosen: Target, form: Form, place: Place) -> Pro
         found = excesses(program, target=chosen.name)
         if not found:
             return replace(program, in_place=place is not Place.OUT, out_of_place=place is not Place.IN)
+        if any(each.limit == STEPS for each in found):
+            crowded = max(crowded, channels)
         if failed is None or found[0].found < failed.found:
             failed = found[0]
     if failed is None and refused is not None:
