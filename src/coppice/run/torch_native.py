@@ -11,14 +11,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.run.datatype import DataType, ReduceOp
 
-__all__ = ["run_native", "torch_op"]
-
-
-def torch_op(op: ReduceOp) -> Any:
-    """The name that torch has for a reduction."""
-    import torch.distributed as dist
-
-    return getattr(dist.ReduceOp, op.name)
+__all__ = ["run_native"]
 
 
 def run_native(
@@ -46,7 +39,8 @@ def run_native(
         InputError: If the backend has no such type.
     """
     import torch
-    import torch.distributed as dist
+
+    from coppice.run.torch_tensors import c10d, torch_op
 
     if dtype in (DataType.UINT16, DataType.UINT32, DataType.UINT64, DataType.INT16, DataType.BOOL):
         msg = f"expected a type that gloo knows, found {dtype}: choose another one, or leave native out."
@@ -72,17 +66,17 @@ def run_native(
                 target = wanted if len(wanted) == len(source) else source.clone()
                 target.copy_(source)
             if collective is Collective.ALL_REDUCE:
-                options = dist.AllreduceOptions()
+                options = c10d.AllreduceOptions()
                 options.reduceOp = torch_op(op)
                 work = backend.allreduce([target], options)
             else:
-                rooted = dist.ReduceOptions()
+                rooted = c10d.ReduceOptions()
                 rooted.reduceOp, rooted.rootRank = torch_op(op), root
                 work = backend.reduce([target], rooted)
         case Collective.BROADCAST:
             if given is not None and rank == root:
                 wanted.copy_(source)
-            sent = dist.BroadcastOptions()
+            sent = c10d.BroadcastOptions()
             sent.rootRank, sent.rootTensor = root, 0
             work = backend.broadcast([wanted], sent)
         case Collective.ALL_GATHER:
@@ -90,7 +84,7 @@ def run_native(
             work = backend.allgather([list(wanted.chunk(ranks))] if len(wanted) else [[own] * ranks], [own])
         case Collective.REDUCE_SCATTER:
             result = wanted if given is not None else torch.empty_like(block(wanted))
-            scattered = dist.ReduceScatterOptions()
+            scattered = c10d.ReduceScatterOptions()
             scattered.reduceOp = torch_op(op)
             work = backend._reduce_scatter_base(result, source, scattered)  # noqa: SLF001  (the old name is older)
             if given is None:
@@ -99,12 +93,12 @@ def run_native(
         case Collective.ALL_TO_ALL:
             work = backend.alltoall_base(wanted, source.clone() if given is None else source, [], [])
         case Collective.GATHER:
-            gathered = dist.GatherOptions()
+            gathered = c10d.GatherOptions()
             gathered.rootRank = root
             own = (block(wanted).clone() if rank == root else source) if given is None else source
             work = backend.gather([list(wanted.chunk(ranks))] if rank == root else [], [own], gathered)
         case Collective.SCATTER:
-            divided = dist.ScatterOptions()
+            divided = c10d.ScatterOptions()
             divided.rootRank = root
             result = block(wanted).clone() if given is None and rank == root else wanted
             work = backend.scatter([result], [list(source.chunk(ranks))] if rank == root else [], divided)

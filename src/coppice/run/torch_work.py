@@ -1,0 +1,374 @@
+"""Work objects of torch, and the one thread of a group that carries them out in the order of their issue."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from coppice.errors import CoppiceError
+
+__all__ = ["Afterwards", "AllOf", "Queue", "Task", "error_of"]
+
+_NO_TIMEOUT = timedelta(0)
+_AT_EXIT_S = 2.0
+
+
+class Task(dist.Work):
+    """One collective that is under way.
+
+    Args:
+        what: Its name, for messages.
+        outputs: What the future holds when it is done.
+        action: Carries it out.
+        device: The GPU of its tensors, if they are on one.
+    """
+
+    def __init__(
+        self, what: str, outputs: Any, action: Callable[[], None], *, device: torch.device | None = None
+    ) -> None:
+        super().__init__()
+        self._what, self._outputs, self._action = what, outputs, action
+        self._device = device
+        self._done = threading.Event()
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+        self._future: torch.futures.Future[Any] | None = None
+        self._before: Any = None
+        self._after: Any = None
+        if device is not None:
+            self._before = torch.cuda.current_stream(device).record_event()
+
+    def carry_out(self, stream: Any) -> None:
+        """Do it, on ``stream`` where it is for a GPU, and wake whoever waits."""
+        try:
+            if self._device is None:
+                self._action()
+            else:
+                with torch.cuda.stream(stream):
+                    stream.wait_event(self._before)
+                    self._action()
+                    self._after = stream.record_event()
+        except BaseException as error:  # noqa: BLE001  (who waits for it gets it)
+            self.finish(error_of(self._what, error), stream)
+        else:
+            self.finish(None, stream)
+
+    def finish(self, error: Exception | None, stream: Any = None) -> None:
+        """It is over."""
+        with self._lock:
+            if self._done.is_set():
+                return
+            self._error = error
+            self._action = _nothing  # lets go of the tensors that it read
+            self._done.set()
+            future = self._future
+        if future is not None:
+            with torch.cuda.stream(stream) if self._device is not None else contextlib.nullcontext():
+                future.set_result(self._outputs)
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait until it is done; for a GPU, make the current stream wait.
+
+        Raises:
+            DistBackendError: If it failed, or takes longer than ``timeout``.
+        """
+        limit = timeout.total_seconds() if timeout and timeout > _NO_TIMEOUT else None
+        if not self._done.wait(limit):
+            msg = f"{self._what} did not complete within {limit:g} s."
+            raise dist.DistBackendError(msg)
+        if self._error is not None:
+            raise self._error
+        if self._after is not None:
+            torch.cuda.current_stream(self._device).wait_event(self._after)
+        return True
+
+    def synchronize(self) -> None:
+        """As :meth:`wait`."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As :meth:`wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """It is done, or has failed."""
+        return self._done.is_set() and (self._after is None or bool(self._after.query()))
+
+    def is_success(self) -> bool:
+        """It is done, and has not failed."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Exception | None:
+        """What went wrong."""
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """The outputs, when it is done."""
+        self.wait()
+        outputs: list[torch.Tensor] = self._outputs
+        return outputs
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the outputs, which raises what went wrong also where C++ waits for it."""
+        with self._lock:
+            if self._future is None:
+                devices: Any = [self._device] if self._device is not None else None
+                self._future = torch.futures.Future(devices=devices)
+                over = self._done.is_set()
+            else:
+                over = False
+            future = self._future
+        if over:
+            future.set_result(self._outputs)
+        # An exception that Python sets is a value to C++; one that a callback raises is an error.
+        return future.then(self._checked)
+
+    def _checked(self, future: torch.futures.Future[Any]) -> Any:
+        if self._error is not None:
+            raise self._error
+        return future.value()
+
+
+class AllOf(dist.Work):
+    """Several works as one."""
+
+    def __init__(self, works: Sequence[dist.Work], outputs: Any = None) -> None:
+        super().__init__()
+        self._works, self._outputs = list(works), outputs
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait for all of them; of several errors the first counts.
+
+        Raises:
+            RuntimeError: What one of them raises.
+        """
+        first: Exception | None = None
+        for work in self._works:
+            try:
+                work.wait(timeout) if timeout else work.wait()
+            except RuntimeError as error:
+                first = first or error
+        if first is not None:
+            raise first
+        return True
+
+    def synchronize(self) -> None:
+        """As :meth:`wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """All are done."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """All are done, and none has failed."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> Any:
+        """What went wrong in the first that failed."""
+        return next((error for error in (work.exception() for work in self._works) if error), None)
+
+    def result(self) -> Any:
+        """The outputs, when all are done."""
+        self.wait()
+        return self._outputs
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the outputs."""
+        gathered = torch.futures.collect_all([work.get_future() for work in self._works])
+
+        def checked(found: torch.futures.Future[Any]) -> Any:
+            for future in found.value():
+                future.wait()
+            return self._outputs
+
+        return gathered.then(checked)
+
+
+class Afterwards(dist.Work):
+    """A work of gloo or NCCL, and something that this process does with its result.
+
+    Args:
+        work: The work.
+        action: Done once, by the first who waits.
+        outputs: What the future holds.
+    """
+
+    def __init__(self, work: dist.Work, action: Callable[[], None], outputs: Any) -> None:
+        super().__init__()
+        self._work, self._action, self._outputs = work, action, outputs
+        self._lock = threading.Lock()
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait for it, and do the rest."""
+        if timeout:
+            self._work.wait(timeout)
+        else:
+            self._work.wait()
+        self._finish()
+        return True
+
+    def synchronize(self) -> None:
+        """As :meth:`wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """The work is done."""
+        return self._work.is_completed()
+
+    def is_success(self) -> bool:
+        """The work is done, and has not failed."""
+        return self._work.is_success()
+
+    def exception(self) -> Any:
+        """What went wrong."""
+        return self._work.exception()
+
+    def result(self) -> Any:
+        """The outputs, when it is done."""
+        self.wait()
+        return self._outputs
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future of the outputs."""
+
+        def rest(found: torch.futures.Future[Any]) -> Any:
+            found.value()
+            self._finish()
+            return self._outputs
+
+        return self._work.get_future().then(rest)
+
+    def _finish(self) -> None:
+        with self._lock:
+            action, self._action = self._action, _nothing
+            action()
+
+
+class Queue:
+    """Tasks in the order of their issue, carried out by one thread.
+
+    A task that its caller waits for anyway is carried out by the caller, if nothing is before it: to wake a thread and
+    be woken costs more than a small collective.
+
+    Args:
+        name: Name of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._changed = threading.Condition()
+        self._tasks: deque[Task] = deque()
+        self._busy = False
+        self._stopped = ""
+        self._thread: threading.Thread | None = None
+        self._stream: Any = None
+
+    def put(self, task: Task, *, device: torch.device | None = None, waits: bool = False) -> Task:
+        """Carry out a task after all that came before.
+
+        Args:
+            task: The task.
+            device: The GPU that it is for.
+            waits: Whoever issued it does nothing before it is done.
+        """
+        with self._changed:
+            if self._stopped:
+                task.finish(dist.DistBackendError(self._stopped))
+                return task
+            if device is not None and self._stream is None:
+                self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            here = waits and device is None and not self._busy and not self._tasks
+            self._busy = self._busy or here
+            if not here:
+                self._tasks.append(task)
+                self._start()
+                self._changed.notify_all()
+        if here:
+            try:
+                task.carry_out(None)
+            finally:
+                with self._changed:
+                    self._busy = False
+                    self._changed.notify_all()
+        return task
+
+    def stop(self, why: str, *, drain: bool, timeout_s: float) -> bool:
+        """Take no more tasks, and end the thread.
+
+        Args:
+            why: What later tasks fail with.
+            drain: Tasks that wait are carried out first; otherwise they fail.
+            timeout_s: Longest wait for that, in seconds.
+
+        Returns:
+            The thread has ended.
+        """
+        with self._changed:
+            self._stopped = self._stopped or why
+            dropped = [] if drain else list(self._tasks)
+            if not drain:
+                self._tasks.clear()
+            self._changed.notify_all()
+        for task in dropped:
+            task.finish(dist.DistBackendError(why))
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return True
+        thread.join(timeout_s)
+        return not thread.is_alive()
+
+    def _start(self) -> None:
+        if self._thread is None:
+            # A daemon, since programs end without destroying their groups; it must not outlive the interpreter.
+            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            _QUEUES.add(self)
+            self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                while self._busy or not self._tasks:
+                    if self._stopped and not self._tasks and not self._busy:
+                        return
+                    self._changed.wait()
+                task = self._tasks.popleft()
+                self._busy = True
+            task.carry_out(self._stream)
+            del task
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+
+_QUEUES: weakref.WeakSet[Queue] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """A thread that still runs when the interpreter goes away would end the process with an error."""
+    for queue in list(_QUEUES):
+        queue.stop("the process ends", drain=False, timeout_s=_AT_EXIT_S)
+
+
+def _nothing() -> None:
+    """What is left to do of a task that is done."""
+
+
+def error_of(what: str, error: BaseException) -> Exception:
+    """The error as torch's users expect it."""
+    if isinstance(error, CoppiceError):
+        found: Exception = dist.DistBackendError(str(error))
+    else:
+        found = dist.DistBackendError(f"{what} failed with {type(error).__name__}: {error}")
+    found.__cause__ = error
+    return found
