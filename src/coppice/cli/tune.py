@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from coppice.cli.tune_fit import fit
 from coppice.cli.tune_plugin import app as plugin
 
 __all__ = ["app"]
@@ -14,3 +15,4 @@ app = typer.Typer(
     "variable.",
 )
 app.add_typer(plugin, name="plugin")
+app.command("fit")(fit)

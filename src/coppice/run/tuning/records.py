@@ -1,0 +1,203 @@
+"""Measurements of a library's algorithms beside its default, one JSON object a line: files may be joined.
+
+A line stands for one choice (algorithm, protocol, channels, segments) at one size on one shape of communicator, with
+the times of all repeats and, measured beside them, those of the library's own choice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+
+__all__ = ["Choice", "Run", "Shape", "decode_runs", "encode_run", "joined", "read_runs"]
+
+
+class Shape(msgspec.Struct, frozen=True, order=True):
+    """What a rule of a library can tell calls apart by, beside their size.
+
+    Attributes:
+        collective: What is run.
+        nodes: Nodes that the communicator spans.
+        ranks: Its ranks.
+    """
+
+    collective: Collective
+    nodes: int
+    ranks: int
+
+    def __str__(self) -> str:
+        return f"{self.collective} on {self.nodes}x{self.ranks}"
+
+
+class Choice(msgspec.Struct, frozen=True, order=True):
+    """What a library is told to do.
+
+    Attributes:
+        algorithm: In the library's own words (``ring``, ``rabenseifner``); for NCCL and RCCL those of tuner tables.
+        protocol: Protocol of NCCL and RCCL, else empty.
+        channels: Number of channels of NCCL and RCCL, 0 leaves it to the library.
+        segment_bytes: Size of a segment for Open MPI, 0 for whole messages.
+    """
+
+    algorithm: str
+    protocol: str = ""
+    channels: int = 0
+    segment_bytes: int = 0
+
+    def __str__(self) -> str:
+        words = [self.algorithm, self.protocol]
+        words += [f"{self.channels} channels"] if self.channels else []
+        words += [f"segments of {self.segment_bytes}"] if self.segment_bytes else []
+        return " ".join(word for word in words if word)
+
+
+class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The times of one choice at one size, and those of the default beside them.
+
+    Attributes:
+        library: ``open-mpi``, ``mpich``, ``nccl`` or ``rccl``.
+        version: Its version, empty where nothing says so.
+        collective: What was run.
+        nodes: Nodes of the communicator.
+        ranks: Its ranks.
+        size_bytes: M (see :mod:`coppice.collectives`).
+        choice: What the library was told.
+        default_us: Times without being told, in the order of measuring.
+        time_us: Times of the choice; the i-th belongs to the i-th default where ``paired``.
+        paired: Every time was measured right after its default.
+        wrong: Number of wrong results; such a choice is never taken.
+        refusal: Why the library did not run it; there are no times then.
+        origin: Where the times come from, in words.
+    """
+
+    library: str
+    version: str = ""
+    collective: Collective
+    nodes: int
+    ranks: int
+    size_bytes: int
+    choice: Choice
+    default_us: tuple[float, ...] = ()
+    time_us: tuple[float, ...] = ()
+    paired: bool = True
+    wrong: int = 0
+    refusal: str = ""
+    origin: str = ""
+
+    @property
+    def shape(self) -> Shape:
+        """Collective, nodes and ranks."""
+        return Shape(self.collective, self.nodes, self.ranks)
+
+    @property
+    def key(self) -> tuple[str, str, Shape, int, Choice]:
+        """What tells a measurement apart from others."""
+        return (self.library, self.version, self.shape, self.size_bytes, self.choice)
+
+
+def encode_run(run: Run) -> bytes:
+    """The line of a run, with its end."""
+    return msgspec.json.encode(run) + b"\n"
+
+
+def decode_runs(data: bytes, *, file: str) -> tuple[tuple[Run, ...], int]:
+    r"""The runs in a file, and where its last whole line ends.
+
+    A last line without an end was cut off while it was written: it is left out.
+
+    Args:
+        data: Content of the file.
+        file: Its name, for messages.
+
+    Raises:
+        InputError: If a line is no run or its figures contradict each other, with its number.
+
+    Examples:
+        >>> decode_runs(b'{"library":"mpich","coll', file="runs.jsonl")
+        ((), 0)
+    """
+    found: list[Run] = []
+    whole = data.rfind(b"\n") + 1
+    for number, line in enumerate(data[:whole].split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            run = msgspec.json.decode(line, type=Run)
+        except msgspec.DecodeError as error:
+            msg = f"{file}:{number} is no measurement of `coppice tune sweep` ({error}): remove the line."
+            raise InputError(msg) from None
+        reason = _contradiction(run)
+        if reason is not None:
+            msg = f"{file}:{number}: {reason}: remove the line, and measure again."
+            raise InputError(msg)
+        found.append(run)
+    return tuple(found), whole
+
+
+def _contradiction(run: Run) -> str | None:
+    if not run.refusal and (not run.default_us or not run.time_us):
+        return "expected times, or why there are none"
+    if run.paired and len(run.default_us) != len(run.time_us):
+        return f"expected as many times as defaults, found {len(run.time_us)} and {len(run.default_us)}"
+    if any(not 0 < time < 1e15 for time in (*run.default_us, *run.time_us)):
+        return "expected times above 0 us"
+    if run.nodes < 1 or run.ranks < max(2, run.nodes) or run.size_bytes < 0:
+        return f"expected 2 ranks or more, found {run.ranks} on {run.nodes} nodes, {run.size_bytes} bytes"
+    return None
+
+
+def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[Run, ...]:
+    """The runs of several files, those of one choice at one size joined.
+
+    Args:
+        paths: The files.
+
+    Raises:
+        InputError: If a file cannot be read, holds none, or holds those of more than one library.
+    """
+    found: list[Run] = []
+    for path in paths:
+        name = os.fspath(path)
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            msg = f"cannot read {name} ({error.strerror or error}): give a file of `coppice tune sweep`."
+            raise InputError(msg) from None
+        found += decode_runs(data, file=name)[0]
+    if not found:
+        names = ", ".join(os.fspath(path) for path in paths)
+        msg = f"{names}: expected measurements, found none: `coppice tune sweep` makes some."
+        raise InputError(msg)
+    libraries = sorted({(run.library, run.version) for run in found})
+    if len(libraries) > 1:
+        words = ", ".join(" ".join(each).strip() for each in libraries)
+        msg = f"expected measurements of one version of one library, found {words}: fit them one by one."
+        raise InputError(msg)
+    return joined(found)
+
+
+def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Runs of the same choice at the same size as one, in the order in which they first appear.
+
+    A refusal gives way to times; of paired and unpaired times, unpaired ones make all unpaired.
+    """
+    found: dict[tuple[str, str, Shape, int, Choice], Run] = {}
+    for run in runs:
+        known = found.get(run.key)
+        if known is None or known.refusal:
+            found[run.key] = run if known is None or not run.refusal else known
+        elif not run.refusal:
+            found[run.key] = msgspec.structs.replace(
+                known,
+                default_us=known.default_us + run.default_us,
+                time_us=known.time_us + run.time_us,
+                paired=known.paired and run.paired,
+                wrong=known.wrong + run.wrong,
+            )
+    return tuple(found.values())
