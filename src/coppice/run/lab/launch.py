@@ -173,6 +173,7 @@ def launch_mpi(
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
+    quiet: bool = False,
 ) -> None:
     """Run ``command`` under ``mpirun`` (Open MPI 5) or ``mpiexec`` (MPICH) with one process per rank, over TCP.
 
@@ -186,6 +187,7 @@ def launch_mpi(
         options: Further options of the launcher.
         environment: Further variables, for the launcher and, where the launcher hands them on, the ranks.
         timeout_s: After so many seconds all are stopped.
+        quiet: What the ranks print is dropped.
 
     Raises:
         InputError: If the library is not one of the two.
@@ -220,6 +222,8 @@ def launch_mpi(
         ["ip", "netns", "exec", first, str(agent), "r0", shlex.join([*start, *options, *command])],
         env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL if quiet else None,
+        stderr=subprocess.DEVNULL if quiet else None,
         text=True,
         start_new_session=True,
         preexec_fn=_die_with_parent,
