@@ -16,15 +16,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from coppice.errors import CheckError, InputError
 from coppice.export.doctor import Severity
 from coppice.export.msccl_xml_reader import read_bytes
-from coppice.export.mscclpp_document import JsonText, line_of, parse_document, path_text
+from coppice.export.mscclpp_doctor_walk import Path, PlanCase
+from coppice.export.mscclpp_document import line_of, parse_document, path_text
 
 __all__ = [
-    "PlanCase",
     "PlanDiagnosis",
     "PlanFinding",
     "PlanRule",
@@ -34,9 +33,6 @@ __all__ = [
 ]
 
 _MOST_OF_A_RULE = 20
-
-Path = tuple[str | int, ...]
-"""Keys and indices that lead to a value."""
 
 Complaint = tuple[Path, str, str]
 """(where, what is wrong, what to do)"""
@@ -61,24 +57,6 @@ class PlanFinding:
     path: str
     text: str
     fix: str
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PlanCase:
-    """What rules look at.
-
-    Attributes:
-        document: The file.
-        ranks: Ranks of the communicator, or None if not known.
-    """
-
-    document: JsonText
-    ranks: int | None
-
-    @property
-    def top(self) -> dict[str, Any]:
-        """The outermost object."""
-        return self.document.tree if isinstance(self.document.tree, dict) else {}
 
 
 @dataclass(frozen=True)

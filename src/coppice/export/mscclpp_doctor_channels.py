@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from coppice.export.doctor import Severity
-from coppice.export.mscclpp_doctor import Complaint, Path, PlanCase, PlanRule
-from coppice.export.mscclpp_doctor_walk import Here, blocks, entries, gpus, number, operations, slots
+from coppice.export.mscclpp_doctor import Complaint, PlanRule
+from coppice.export.mscclpp_doctor_walk import Here, Path, PlanCase, entries, number, slots
 
 __all__ = ["RULES"]
 
@@ -46,13 +46,13 @@ def _outside(path: Path, found: list[Any], have: int, what: str) -> Iterator[Com
 
 
 def _channel_ids(case: PlanCase) -> Iterator[Complaint]:
-    for here in blocks(case):
+    for here in case.blocks:
         for place, entry in entries(here.block.get("channels")):
             kind = entry.get("channel_type")
             have = len(_ends(here.gpu, str(kind)))
             path = (*here.path, "channels", place, "channel_ids")
             yield from _outside(path, _numbers(entry.get("channel_ids")), have, f"{kind} channel")
-    for here in operations(case):
+    for here in case.operations:
         kind = here.op.get("channel_type")
         if kind in ("memory", "port"):
             have = len(_held(here, kind, "channels", "channel_type", "channel_ids"))
@@ -66,7 +66,7 @@ def _channel_ids(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _buffer_ids(case: PlanCase) -> Iterator[Complaint]:
-    for here in blocks(case):
+    for here in case.blocks:
         known = _numbers(here.gpu.get("remote_buffers"))
         for place, entry in entries(here.block.get("remote_buffer_refs")):
             path = (*here.path, "remote_buffer_refs", place, "remote_buffer_ids")
@@ -79,7 +79,7 @@ def _buffer_ids(case: PlanCase) -> Iterator[Complaint]:
                 if isinstance(buffer, dict) and kind not in _numbers(buffer.get("access_channel_types")):
                     text = f"remote buffer {value} is not open to {kind} channels"
                     yield (*path, spot), text, "add the type to its access_channel_types"
-    for here in operations(case):
+    for here in case.operations:
         kind = here.op.get("channel_type")
         have = len(_held(here, kind, "remote_buffer_refs", "access_channel_type", "remote_buffer_ids"))
         for where, each in slots(here):
@@ -91,8 +91,8 @@ def _buffer_ids(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _peers(case: PlanCase) -> Iterator[Complaint]:
-    ranks = len(list(gpus(case)))
-    for here in gpus(case):
+    ranks = len(case.gpus)
+    for here in case.gpus:
         for place, channel in entries(here.gpu.get("channels")):
             for spot, peer in enumerate(_numbers(channel.get("connected_to"))):
                 if number(peer) is None or not 0 <= peer < ranks or peer == here.rank:
@@ -102,7 +102,7 @@ def _peers(case: PlanCase) -> Iterator[Complaint]:
 
 def _twins(case: PlanCase) -> Iterator[Complaint]:
     ends: dict[tuple[str, int, int], int] = Counter()
-    for here in gpus(case):
+    for here in case.gpus:
         for kind in ("memory", "port"):
             for peer in _ends(here.gpu, kind):
                 if number(peer) is not None:
@@ -117,7 +117,7 @@ def _twins(case: PlanCase) -> Iterator[Complaint]:
 def _barriers(case: PlanCase) -> Iterator[Complaint]:
     users: dict[tuple[int, int], dict[Path, int]] = defaultdict(dict)
     first: dict[tuple[int, int], tuple[Path, int]] = {}
-    for here in operations(case):
+    for here in case.operations:
         name, parties = number(here.op.get("barrier_id")), number(here.op.get("num_threadblocks"))
         if here.name != "barrier" or name is None or parties is None:
             continue
@@ -139,7 +139,7 @@ def _barriers(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _semaphores(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         if here.name in ("sem_acquire", "sem_release"):
             have = len(_numbers(here.gpu.get("semaphores")))
             path = (*here.path, "semaphore_ids")

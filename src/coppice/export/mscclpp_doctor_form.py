@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coppice.export.doctor import Severity
-from coppice.export.mscclpp_doctor import Complaint, Path, PlanCase, PlanRule
-from coppice.export.mscclpp_doctor_walk import blocks, entries, gpus, operations, slots
+from coppice.export.mscclpp_doctor import Complaint, PlanRule
+from coppice.export.mscclpp_doctor_walk import Path, PlanCase, entries, slots
 from coppice.export.mscclpp_reader import COLLECTIVES
 
 __all__ = ["RULES"]
@@ -67,13 +67,13 @@ _BUFFERS = ("i", "o", "s")
 def _objects(case: PlanCase) -> Iterator[tuple[Path, dict[str, Any], Mapping[str, tuple[str, bool]]]]:
     """(path, object, keys that it should have)."""
     yield (), case.top, _TOP
-    for here in gpus(case):
+    for here in case.gpus:
         yield here.path, here.gpu, _GPU
         for place, buffer in entries(here.gpu.get("remote_buffers")):
             yield (*here.path, "remote_buffers", place), buffer, _REMOTE
-    for here in blocks(case):
+    for here in case.blocks:
         yield here.path, here.block, _BLOCK
-    for here in operations(case):
+    for here in case.operations:
         yield here.path, here.op, _OPERATION
         for path, each in slots(here):
             yield path, each, _SLOTS
@@ -115,7 +115,7 @@ def _kinds(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _gpu_ids(case: PlanCase) -> Iterator[Complaint]:
-    for here in gpus(case):
+    for here in case.gpus:
         if here.gpu.get("id", here.rank) != here.rank:
             yield (
                 (*here.path, "id"),
@@ -125,7 +125,7 @@ def _gpu_ids(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _block_ids(case: PlanCase) -> Iterator[Complaint]:
-    for here in blocks(case):
+    for here in case.blocks:
         if here.block.get("id", here.path[-1]) != here.path[-1]:
             text = f"thread block {here.block['id']} is at place {here.path[-1]}"
             yield (*here.path, "id"), text, "number thread blocks by their place, from 0"
@@ -149,7 +149,7 @@ def _collective(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _words(case: PlanCase) -> Iterator[Complaint]:
-    for here in gpus(case):
+    for here in case.gpus:
         for place, channel in entries(here.gpu.get("channels")):
             path = (*here.path, "channels", place)
             yield from _word(path, channel, "channel_type", _TYPES)
@@ -157,13 +157,13 @@ def _words(case: PlanCase) -> Iterator[Complaint]:
                 yield from _word(path, channel, "buffer_type", _BUFFERS)
         for place, buffer in entries(here.gpu.get("remote_buffers")):
             yield from _word((*here.path, "remote_buffers", place), buffer, "type", _BUFFERS)
-    for here in blocks(case):
+    for here in case.blocks:
         for place, channel in entries(here.block.get("channels")):
             yield from _word((*here.path, "channels", place), channel, "channel_type", _TYPES)
         for place, reference in entries(here.block.get("remote_buffer_refs")):
             path = (*here.path, "remote_buffer_refs", place)
             yield from _word(path, reference, "access_channel_type", ("memory", "port"))
-    for here in operations(case):
+    for here in case.operations:
         for path, each in slots(here):
             if not {"type", "buffer_id", "switch_channel_id"} & set(each):
                 yield path, "it names no memory", "add a type, a buffer_id or a switch_channel_id"

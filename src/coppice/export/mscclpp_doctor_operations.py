@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from coppice.export.doctor import Severity
-from coppice.export.mscclpp_doctor import Complaint, PlanCase, PlanRule
-from coppice.export.mscclpp_doctor_walk import Here, number, operations
+from coppice.export.mscclpp_doctor import Complaint, PlanRule
+from coppice.export.mscclpp_doctor_walk import Here, PlanCase, number
 from coppice.export.mscclpp_operations import OPERATIONS
 
 __all__ = ["RULES"]
@@ -38,7 +38,7 @@ def _lists(here: Here) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def _known(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         if isinstance(here.name, str) and here.name not in OPERATIONS:
             yield (
                 (*here.path, "name"),
@@ -48,7 +48,7 @@ def _known(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _fields(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         for key in _NEEDS.get(here.name, ()):
             if key not in here.op or here.op[key] == []:
                 yield here.path, f"{here.name} has no {key}", f"add {key}"
@@ -68,7 +68,7 @@ def _fields(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _get(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         if here.name == "get":
             for one, two in zip(*_lists(here), strict=False):
                 if one.get("index") != two.get("index"):
@@ -77,13 +77,13 @@ def _get(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _flush(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         if here.name == "flush":
             yield here.path, "flush does nothing", "put with pwsf instead"
 
 
 def _mixed(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         if here.name in (*_PUTS, "ppkt") and here.op.get("channel_type") == "memory":
             kinds = {str(each.get("type")) for each in _lists(here)[0]}
             if len(kinds) > 1:
@@ -92,19 +92,19 @@ def _mixed(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _silent(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         if here.name in ("pws", "pwsf") and here.op.get("channel_type") == "memory":
             yield here.path, f"{here.name} over a memory channel does not signal", "use put, nop and signal"
 
 
 def _packets_by_port(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         if here.name == "ppkt" and here.op.get("channel_type") == "port":
             yield here.path, "ppkt over a port channel takes the wrong memory", "use cpkt and rppkt"
 
 
 def _unpaired(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         sources, targets = _lists(here)
         if here.name in (*_PUTS, "ppkt", "get") and sources and targets and len(sources) != len(targets):
             text = f"{here.name} has {len(sources)} sources for {len(targets)} targets"
@@ -112,7 +112,7 @@ def _unpaired(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _sizes(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         sources, targets = _lists(here)
         if here.name in (*_PUTS, "ppkt", "get"):
             wrong = any(
@@ -129,13 +129,13 @@ def _sizes(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _nested(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         if here.loop and here.name in ("pipeline", "barrier"):
             yield here.path, f"there is a {here.name} in a pipeline", "take it out of the pipeline"
 
 
 def _pipelines(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         context = here.loop.get("iter_context")
         if not isinstance(context, dict) or here.name not in _ON_DATA:
             continue
@@ -159,7 +159,7 @@ def _pipelines(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _operators(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         if here.op.get("reduce_op", "sum") != "sum":
             path = (*here.path, "reduce_op")
             yield path, f"reduce_op {here.op['reduce_op']!r} is not read: the executor adds", "write sum"
@@ -167,14 +167,14 @@ def _operators(case: PlanCase) -> Iterator[Complaint]:
 
 def _ll(case: PlanCase) -> Iterator[Complaint]:
     if case.top.get("protocol") != "LL":
-        for here in operations(case):
+        for here in case.operations:
             if here.name in _PACKETS:
                 yield here.path, f"{here.name} needs twice the scratch memory", "write protocol LL"
 
 
 def _two_scratch(case: PlanCase) -> Iterator[Complaint]:
     if case.top.get("use_double_scratch_buffer") is not True:
-        for here in operations(case):
+        for here in case.operations:
             if here.name in _PACKETS:
                 text = "packets of one run may overwrite those of the run before"
                 yield ("protocol",), text, "write use_double_scratch_buffer true"
@@ -182,7 +182,7 @@ def _two_scratch(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _shares(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         share = here.op.get("tbg_info")
         if share is None:
             continue
@@ -197,7 +197,7 @@ def _shares(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _switches(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         if here.name in ("glres", "gstore", "gstorepkt"):
             yield (
                 here.path,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from coppice.export.doctor import Severity
-from coppice.export.mscclpp_doctor import Complaint, PlanCase, PlanRule
-from coppice.export.mscclpp_doctor_walk import blocks, entries, gpus, number, operations
+from coppice.export.mscclpp_doctor import Complaint, PlanRule
+from coppice.export.mscclpp_doctor_walk import PlanCase, entries, number
 from coppice.export.mscclpp_limits import LIMITS
 
 __all__ = ["RULES"]
@@ -22,7 +22,7 @@ def _length(value: Any) -> int:
 
 
 def _operations(case: PlanCase) -> Iterator[Complaint]:
-    for here in blocks(case):
+    for here in case.blocks:
         have = sum(1 + _length(op.get("ops")) for _, op in entries(here.block.get("ops")))
         if have > LIMITS.operations:
             text = (
@@ -32,7 +32,7 @@ def _operations(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _channels(case: PlanCase) -> Iterator[Complaint]:
-    for here in blocks(case):
+    for here in case.blocks:
         count: Counter[str] = Counter()
         for _, entry in entries(here.block.get("channels")):
             count[str(entry.get("channel_type"))] += _length(entry.get("channel_ids"))
@@ -43,7 +43,7 @@ def _channels(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _references(case: PlanCase) -> Iterator[Complaint]:
-    for here in blocks(case):
+    for here in case.blocks:
         count: Counter[str] = Counter()
         for _, entry in entries(here.block.get("remote_buffer_refs")):
             count[str(entry.get("access_channel_type"))] += _length(entry.get("remote_buffer_ids"))
@@ -56,7 +56,7 @@ def _references(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _together(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         have = _length(here.op.get("channel_ids"))
         if have > LIMITS.together:
             text = f"the operation has {have} channels of {LIMITS.together}"
@@ -64,7 +64,7 @@ def _together(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _buffers(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         for key in ("src_buff", "dst_buff"):
             have = _length(here.op.get(key))
             if have > LIMITS.buffers:
@@ -73,7 +73,7 @@ def _buffers(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _barriers(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         name = number(here.op.get("barrier_id"))
         if name is not None and name >= LIMITS.barriers:
             path = (*here.path, "barrier_id")
@@ -81,7 +81,7 @@ def _barriers(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _semaphores(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         have = _length(here.op.get("semaphore_ids"))
         if have > LIMITS.semaphores:
             text = f"the operation has {have} semaphores of {LIMITS.semaphores}"
@@ -96,7 +96,7 @@ def _threads(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _resident(case: PlanCase) -> Iterator[Complaint]:
-    for here in gpus(case):
+    for here in case.gpus:
         have = _length(here.gpu.get("threadblocks"))
         if have > _SMALL_GPU:
             text = f"{have} thread blocks must run at once, each on a multiprocessor of its own"
@@ -104,7 +104,7 @@ def _resident(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _some(case: PlanCase) -> Iterator[Complaint]:
-    for here in gpus(case):
+    for here in case.gpus:
         if here.gpu.get("threadblocks") == []:
             yield (*here.path, "threadblocks"), "a GPU has no thread block", "give it one with a nop"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from coppice.collectives import Collective
 from coppice.export.doctor import Severity
-from coppice.export.mscclpp_doctor import Complaint, PlanCase, PlanRule
-from coppice.export.mscclpp_doctor_walk import gpus, number, operations, slots
+from coppice.export.mscclpp_doctor import Complaint, PlanRule
+from coppice.export.mscclpp_doctor_walk import PlanCase, number, slots
 from coppice.export.mscclpp_limits import LIMITS
 from coppice.export.mscclpp_reader import COLLECTIVES, SCRATCH_BYTES
 
@@ -44,7 +44,7 @@ def _largest(case: PlanCase, gpu: dict[str, Any]) -> int:
 
 
 def _zero(case: PlanCase) -> Iterator[Complaint]:
-    for here in gpus(case):
+    for here in case.gpus:
         for key in ("input_chunks", "output_chunks"):
             if here.gpu.get(key) == 0:
                 yield (
@@ -56,7 +56,7 @@ def _zero(case: PlanCase) -> Iterator[Complaint]:
 
 def _ratio(case: PlanCase) -> Iterator[Complaint]:
     collective = COLLECTIVES.get(str(case.top.get("collective")))
-    found = list(gpus(case))
+    found = case.gpus
     for here in found:
         inputs, outputs, _ = _chunks(here.gpu)
         if collective is None or not inputs or not outputs:
@@ -69,7 +69,7 @@ def _ratio(case: PlanCase) -> Iterator[Complaint]:
 
 
 def _bounds(case: PlanCase) -> Iterator[Complaint]:
-    for here in operations(case):
+    for here in case.operations:
         for path, each in slots(here):
             key = _KEYS.get(str(each.get("type")))
             index, size = number(each.get("index")), number(each.get("size"))
@@ -95,7 +95,7 @@ def _order(case: PlanCase) -> Iterator[Complaint]:
 
 def _offsets(case: PlanCase) -> Iterator[Complaint]:
     high = number(case.top.get("max_message_size"))
-    found = list(gpus(case))
+    found = case.gpus
     if not found or not _told(case, found[0].gpu):
         return
     largest = min(_largest(case, here.gpu) for here in found)
@@ -108,7 +108,7 @@ def _offsets(case: PlanCase) -> Iterator[Complaint]:
 def _rings(case: PlanCase) -> Iterator[Complaint]:
     if case.top.get("reuse_resources") is not True:
         return
-    found = list(gpus(case))
+    found = case.gpus
     different = {_chunks(here.gpu)[2] for here in found}
     if len(different) > 1:
         path = (*found[0].path, "scratch_chunks")
@@ -120,7 +120,7 @@ def _rings(case: PlanCase) -> Iterator[Complaint]:
         return
     scratch = max(different, default=0)
     high = number(case.top.get("max_message_size"))
-    for here in operations(case):
+    for here in case.operations:
         beside = [each for _, each in slots(here) if each.get("type") == "s" and not here.loop]
         told = _told(case, here.gpu)
         if beside and told and scratch:
@@ -173,7 +173,7 @@ def reason_not_used(case: PlanCase, size: int) -> str | None:
         case: The plan.
         size: M in bytes: of the output in an all-gather, else of the input.
     """
-    found = list(gpus(case))
+    found = case.gpus
     if case.ranks is not None and case.ranks != len(found):
         return f"the plan is for {len(found)} ranks, not {case.ranks}"
     alignment = _alignment(case)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from coppice.export.mscclpp_doctor import Path, PlanCase
+from coppice.export.mscclpp_document import JsonText
 
-__all__ = ["Here", "blocks", "entries", "gpus", "number", "operations", "slots"]
+__all__ = ["Here", "Path", "PlanCase", "entries", "number", "slots"]
+
+Path = tuple[str | int, ...]
+"""Keys and indices that lead to a value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,65 @@ class Here:
         return self.op.get("name")
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlanCase:
+    """What rules look at.
+
+    Attributes:
+        document: The file.
+        ranks: Ranks of the communicator, or None if not known.
+    """
+
+    document: JsonText
+    ranks: int | None
+
+    @property
+    def top(self) -> dict[str, Any]:
+        """The outermost object."""
+        return self.document.tree if isinstance(self.document.tree, dict) else {}
+
+    @cached_property
+    def gpus(self) -> tuple[Here, ...]:
+        """All GPUs."""
+        return tuple(
+            Here(path=("gpus", rank), gpu=gpu, block={}, op={}, loop={}, rank=rank)
+            for rank, gpu in entries(self.top.get("gpus"))
+        )
+
+    @cached_property
+    def blocks(self) -> tuple[Here, ...]:
+        """All thread blocks."""
+        return tuple(
+            Here(
+                path=(*here.path, "threadblocks", place),
+                gpu=here.gpu,
+                block=block,
+                op={},
+                loop={},
+                rank=here.rank,
+            )
+            for here in self.gpus
+            for place, block in entries(here.gpu.get("threadblocks"))
+        )
+
+    @cached_property
+    def operations(self) -> tuple[Here, ...]:
+        """All operations, those in pipelines after their pipeline."""
+        found = []
+        for here in self.blocks:
+            for place, op in entries(here.block.get("ops")):
+                path = (*here.path, "ops", place)
+                within = [
+                    (path, op, {}),
+                    *(((*path, "ops", k), each, op) for k, each in entries(op.get("ops"))),
+                ]
+                found += [
+                    Here(path=where, gpu=here.gpu, block=here.block, op=each, loop=loop, rank=here.rank)
+                    for where, each, loop in within
+                ]
+        return tuple(found)
+
+
 def entries(value: Any) -> Iterator[tuple[int, dict[str, Any]]]:
     """(place, object) of the objects in a list."""
     for place, each in enumerate(value if isinstance(value, list) else []):
@@ -47,37 +110,6 @@ def entries(value: Any) -> Iterator[tuple[int, dict[str, Any]]]:
 def number(value: Any) -> int | None:
     """An integer, or None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def gpus(case: PlanCase) -> Iterator[Here]:
-    """All GPUs."""
-    for rank, gpu in entries(case.top.get("gpus")):
-        yield Here(path=("gpus", rank), gpu=gpu, block={}, op={}, loop={}, rank=rank)
-
-
-def blocks(case: PlanCase) -> Iterator[Here]:
-    """All thread blocks."""
-    for here in gpus(case):
-        for place, block in entries(here.gpu.get("threadblocks")):
-            path = (*here.path, "threadblocks", place)
-            yield Here(path=path, gpu=here.gpu, block=block, op={}, loop={}, rank=here.rank)
-
-
-def operations(case: PlanCase) -> Iterator[Here]:
-    """All operations, those in pipelines after their pipeline."""
-    for here in blocks(case):
-        for place, op in entries(here.block.get("ops")):
-            path = (*here.path, "ops", place)
-            yield Here(path=path, gpu=here.gpu, block=here.block, op=op, loop={}, rank=here.rank)
-            for inner, each in entries(op.get("ops")):
-                yield Here(
-                    path=(*path, "ops", inner),
-                    gpu=here.gpu,
-                    block=here.block,
-                    op=each,
-                    loop=op,
-                    rank=here.rank,
-                )
 
 
 def slots(here: Here) -> Iterator[tuple[Path, dict[str, Any]]]:

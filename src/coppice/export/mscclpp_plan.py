@@ -61,7 +61,7 @@ def one_sided_for(plan: Schedule | Forest, form: PlanForm | None = None) -> OneS
         form: What it is to be like.
 
     Raises:
-        CheckError: If it does not fit; with the limit, by how much, and the nearest form that does.
+        CheckError: If it does not fit; with the limit, by how much, and the nearest number of thread blocks that does.
         InputError: If the executor does not run the collective, or the plan cannot be cut into equal chunks.
 
     Examples:
@@ -96,7 +96,7 @@ def _fitting(
     lowering: OneSidedLowering, form: PlanForm, most: int
 ) -> tuple[OneSidedProgram | None, Excess | None]:
     """The program with the fewest thread blocks above a usual number that fits, or the least excess."""
-    colors = min(_FIRST_TRIED, most, lowering.most_colors)
+    colors = min(_FIRST_TRIED * form.instances, most, lowering.most_colors)
     least: Excess | None = None
     while True:
         program = lowering.program(
@@ -129,10 +129,6 @@ def _refusal(
                 f"{head}: it fits with {wider.most_blocks} (`--option blocks={wider.most_blocks}`), if the GPU has as "
                 "many multiprocessors."
             )
-    for instances in range(form.instances - 1, 0, -1):
-        fewer = lower_one_sided(plan, in_place=form.in_place, instances=instances)
-        if _fitting(fewer, form, most)[0] is not None:
-            return f"{head}: it fits with `--instances {instances}`."
     advice = (
         "plan for fewer ranks at a time, in levels"
         if plan.collective is Collective.ALL_TO_ALL

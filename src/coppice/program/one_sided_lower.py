@@ -169,9 +169,14 @@ def _regroup(messages: list[Landing], colors: int, ranks: int) -> None:
     free = [message for message in messages if message.sends_first and message.ends_here]
     load: Counter[int] = Counter(message.color for message in messages)
     load.subtract(Counter(message.color for message in free))
-    groups: dict[int, list[Landing]] = defaultdict(list)
+    distances = {(message.dst - message.src) % ranks for message in free}
+    parts = max(1, colors // max(len(distances), 1))
+    seen: Counter[tuple[int, int]] = Counter()  # by pair of ranks
+    groups: dict[tuple[int, int], list[Landing]] = defaultdict(list)
     for message in free:
-        groups[(message.dst - message.src) % ranks].append(message)
+        part = seen[message.src, message.dst] % parts
+        seen[message.src, message.dst] += 1
+        groups[(message.dst - message.src) % ranks, part].append(message)
     for group in groups.values():
         color = min(range(colors), key=lambda each: (load[each], each))
         load[color] += len(group)

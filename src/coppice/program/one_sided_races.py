@@ -100,17 +100,24 @@ def _within_events(events: Events) -> list[str]:
         step = events.steps[events.step_of[event]]
         targets = [part for touch in writes for part in touch.parts]
         sources = [part for touch in events.reads.get(event, ()) for part in touch.parts]
-        every = np.concatenate(targets)
-        if len(np.unique(every)) < len(every):
+        every = np.concatenate(targets) if len(targets) > 1 else targets[0]
+        if len(targets) > 1 and len(np.unique(every)) < len(every):
             found.append(f"{events.name(event)} writes the same memory twice.")
             continue
         same = step.op is not None and step.op.act is Act.SUM
         for number, source in enumerate(sources):
             for place, target in enumerate(targets):
                 equal = np.array_equal(source, target) and (same or number == place)
-                if not equal and len(np.intersect1d(source, target)):
+                if not equal and _meet(source, target):
                     found.append(f"{events.name(event)} overwrites what it has yet to read.")
     return found
+
+
+def _meet(one: _Ints, other: _Ints) -> bool:
+    """Whether two ascending runs of addresses have one in common."""
+    if not len(one) or not len(other) or one[-1] < other[0] or other[-1] < one[0]:
+        return False
+    return bool(np.isin(one, other).any())
 
 
 def _touches(which: dict[int, tuple[Touch, ...]]) -> tuple[_Ints, _Ints, NDArray[np.bool_]]:

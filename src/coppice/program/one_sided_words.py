@@ -116,9 +116,11 @@ class Words:
             first += slots.index * self.per_chunk
         if slots.packets:
             first, count = 2 * first, 2 * count
+        base = int(memory.base[slots.buffer, rank])
+        if first >= 0 and first + count <= size:
+            return np.arange(base + first, base + first + count, dtype=np.int64)
         words = np.arange(first, first + count, dtype=np.int64)
-        inside = (words >= 0) & (words < size)
-        return np.where(inside, words + int(memory.base[slots.buffer, rank]), -1)
+        return np.where((words >= 0) & (words < size), words + base, -1)
 
 
 def words_of(program: OneSidedProgram, *, finest: bool = False) -> Iterator[Words]:
