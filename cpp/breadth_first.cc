@@ -1,8 +1,10 @@
 #include "breadth_first.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -12,53 +14,41 @@ namespace {
 
 using Word = std::uint64_t;
 constexpr std::int32_t kBits = 64;
+constexpr std::size_t kBins = 4;  // bins of a counting sort per thing sorted
 
-/// Distances to all targets and to the tails of the arcs that enter them.
+/// Distances to vertices, looked for when they are first asked for.
 class Distances {
  public:
-  Distances(const Digraph& graph, std::span<const Vertex> targets, const StopFlag& stop)
-      : num_vertices_(graph.num_vertices()), row_(num_vertices_, -1) {
-    std::vector<Vertex> needed;
-    auto need = [&](Vertex v) {
-      if (row_[v] >= 0) return;
-      row_[v] = static_cast<std::int32_t>(needed.size());
-      needed.push_back(v);
-    };
-    for (Vertex u : targets) {
-      if (u < 0 || u >= graph.num_vertices()) throw std::invalid_argument("targets must be vertices, found " + std::to_string(u));
-      need(u);
-      for (Arc e : graph.in(u)) need(graph.tail(e));
-    }
-    hops_.assign(needed.size() * num_vertices_, -1);
-    std::vector<Vertex> queue(num_vertices_);
-    for (std::size_t i = 0; i < needed.size(); ++i) {
-      if (stop && stop()) throw Cancelled{};
-      search(graph, needed[i], hops_.data() + i * num_vertices_, queue);
-    }
-  }
+  explicit Distances(const Digraph& graph) : graph_(graph), hops_(graph.num_vertices()), queue_(graph.num_vertices()) {}
 
   /// Hops from each vertex to `to`, -1 where no path leads there.
-  const std::int32_t* towards(Vertex to) const { return hops_.data() + static_cast<std::size_t>(row_[to]) * num_vertices_; }
+  const std::int32_t* towards(Vertex to) {
+    if (to < 0 || to >= graph_.num_vertices())
+      throw std::invalid_argument("targets must be vertices, found " + std::to_string(to));
+    if (hops_[to].empty()) search(to, hops_[to]);
+    return hops_[to].data();
+  }
 
  private:
-  static void search(const Digraph& graph, Vertex to, std::int32_t* hops, std::vector<Vertex>& queue) {
+  void search(Vertex to, std::vector<std::int32_t>& hops) {
+    hops.assign(graph_.num_vertices(), -1);
     std::size_t head = 0, tail = 0;
-    queue[tail++] = to;
+    queue_[tail++] = to;
     hops[to] = 0;
     while (head < tail) {
-      Vertex v = queue[head++];
-      for (Arc e : graph.in(v)) {
-        Vertex w = graph.tail(e);
+      Vertex v = queue_[head++];
+      for (Arc e : graph_.in(v)) {
+        Vertex w = graph_.tail(e);
         if (hops[w] >= 0) continue;
         hops[w] = hops[v] + 1;
-        queue[tail++] = w;
+        queue_[tail++] = w;
       }
     }
   }
 
-  std::size_t num_vertices_;
-  std::vector<std::int32_t> row_;   // row_[v] of hops_, -1 where not needed
-  std::vector<std::int32_t> hops_;  // hops_[row * num_vertices_ + v]
+  const Digraph& graph_;
+  std::vector<std::vector<std::int32_t>> hops_;  // hops_[to][v]; empty where nobody has asked
+  std::vector<Vertex> queue_;
 };
 
 /// The sources of one target, by step and by the set of arcs that may bring them.
@@ -69,7 +59,7 @@ class Arrivals {
     Amount size() const { return static_cast<Amount>(last - first); }
   };
 
-  Arrivals(const Digraph& graph, std::span<const Amount> capacity, const Distances& distances)
+  Arrivals(const Digraph& graph, std::span<const Amount> capacity, Distances& distances)
       : graph_(graph), capacity_(capacity), distances_(distances) {}
 
   void look_at(Vertex target) {
@@ -91,13 +81,7 @@ class Arrivals {
         throw std::invalid_argument("vertex " + std::to_string(target) + " must be reached by all, not by " + std::to_string(v));
       if (v != target) sources.push_back(v);
     }
-    auto order = [&](Vertex a, Vertex b) {
-      if (hops[a] != hops[b]) return hops[a] < hops[b];
-      for (std::size_t i = 0; i < words; ++i)
-        if (eligible(a)[i] != eligible(b)[i]) return eligible(a)[i] < eligible(b)[i];
-      return a < b;
-    };
-    std::ranges::sort(sources, order);
+    sort_sources(hops);
     steps.clear();
     for (std::size_t first = 0, last; first < sources.size(); first = last) {
       for (last = first + 1; last < sources.size() && alike(hops, sources[first], sources[last]);) ++last;
@@ -124,6 +108,28 @@ class Arrivals {
   bool alike(const std::int32_t* hops, Vertex a, Vertex b) const {
     return hops[a] == hops[b] && std::equal(eligible(a), eligible(a) + words, eligible(b));
   }
+  /// Sorts sources by distance, then by set of links, then by number. Sets of a few links are counted instead.
+  void sort_sources(const std::int32_t* hops) {
+    std::int32_t farthest = 0;
+    for (Vertex v : sources) farthest = std::max(farthest, hops[v]);
+    const std::size_t shift = links.size();
+    if (shift < 16 && (static_cast<std::size_t>(farthest) + 1) << shift <= kBins * sources.size()) {
+      auto bin = [&](Vertex v) { return (static_cast<std::size_t>(hops[v]) << shift | eligible_[v]) + 1; };
+      place_.assign(((static_cast<std::size_t>(farthest) + 1) << shift) + 1, 0);
+      for (Vertex v : sources) ++place_[bin(v)];
+      std::partial_sum(place_.begin(), place_.end(), place_.begin());
+      sorted_.resize(sources.size());
+      for (Vertex v : sources) sorted_[place_[bin(v) - 1]++] = v;
+      sources.swap(sorted_);
+      return;
+    }
+    std::ranges::sort(sources, [&](Vertex a, Vertex b) {
+      if (hops[a] != hops[b]) return hops[a] < hops[b];
+      for (std::size_t i = 0; i < words; ++i)
+        if (eligible(a)[i] != eligible(b)[i]) return eligible(a)[i] < eligible(b)[i];
+      return a < b;
+    });
+  }
   int ways(const Group& group) const {
     const Word* set = eligible(sources[group.first]);
     return std::accumulate(set, set + words, 0, [](int sum, Word word) { return sum + __builtin_popcountll(word); });
@@ -131,8 +137,10 @@ class Arrivals {
 
   const Digraph& graph_;
   std::span<const Amount> capacity_;
-  const Distances& distances_;
-  std::vector<Word> eligible_;  // eligible_[v * words ..]: links that may bring source v
+  Distances& distances_;
+  std::vector<Word> eligible_;      // eligible_[v * words ..]: links that may bring source v
+  std::vector<std::size_t> place_;  // where the next source of each bin goes
+  std::vector<Vertex> sorted_;
 };
 
 /// A flow from the groups of one step to the links of the target.
@@ -243,6 +251,104 @@ struct Ratio {
   }
 };
 
+/// Who reaches whom in which step, for all vertices at once: sets of sources as bits.
+class Waves {
+ public:
+  /// Gives up where the sets would not fit into a modest memory, or some vertex is not reached by all.
+  Waves(const Digraph& graph, const StopFlag& stop)
+      : graph_(graph), words_((static_cast<std::size_t>(graph.num_vertices()) + kBits - 1) / kBits) {
+    const std::size_t n = graph.num_vertices(), all = n * words_;
+    std::vector<Word> seen(all, 0);
+    for (std::size_t v = 0; v < n; ++v) seen[v * words_ + v / kBits] |= Word{1} << (v % kBits);
+    waves_.push_back(seen);
+    for (std::size_t left = n * (n - 1); left > 0;) {
+      if (stop && stop()) throw Cancelled{};
+      if ((waves_.size() + 1) * all > kMostWords) break;
+      const std::vector<Word>& last = waves_.back();
+      std::vector<Word> next(all, 0);
+      std::size_t found = 0;
+      for (std::size_t v = 0; v < n; ++v) {
+        Word* here = next.data() + v * words_;
+        for (Arc e : graph.in(static_cast<Vertex>(v))) {
+          const Word* before = last.data() + graph.tail(e) * words_;
+          for (std::size_t i = 0; i < words_; ++i) here[i] |= before[i];
+        }
+        for (std::size_t i = 0; i < words_; ++i) {
+          here[i] &= ~seen[v * words_ + i];
+          seen[v * words_ + i] |= here[i];
+          found += std::popcount(here[i]);
+        }
+      }
+      if (!found) break;
+      left -= found;
+      complete_ = left == 0;
+      waves_.push_back(std::move(next));
+    }
+  }
+
+  /// Raises `worst` to the loads that the target needs in each step. False where it is left to flows: where the sets
+  /// are not known, or too many sets of links would have to be looked at.
+  bool settle(Vertex target, std::span<const Amount> capacity, std::vector<Ratio>& worst) {
+    const auto links = graph_.in(target);
+    if (!complete_ || links.size() > kFewLinks) return false;
+    limit_.assign(std::size_t{1} << links.size(), 0);
+    for (std::size_t set = 1; set < limit_.size(); ++set) {
+      const int last = std::countr_zero(set);
+      limit_[set] = limit_[set & (set - 1)] + capacity[links[last]];
+    }
+    for (std::size_t step = 1; step < waves_.size(); ++step) {
+      const Word* here = waves_[step].data() + target * words_;
+      if (std::all_of(here, here + words_, [](Word word) { return word == 0; })) break;
+      if (worst.size() < step) worst.emplace_back(0, 1);
+      before_.clear();
+      for (Arc e : links) before_.push_back(waves_[step - 1].data() + graph_.tail(e) * words_);
+      if (harmless(here, worst[step - 1])) continue;
+      count_sets(here);
+      for (std::size_t set = 1; set < limit_.size(); ++set)
+        if (Wide{within_[set]} * worst[step - 1].denominator > Wide{worst[step - 1].numerator} * limit_[set])
+          worst[step - 1] = Ratio(within_[set], limit_[set]);
+    }
+    return true;
+  }
+
+ private:
+  /// Whether each link could take all the sources that it is eligible for.
+  bool harmless(const Word* here, const Ratio& load) const {
+    for (std::size_t link = 0; link < before_.size(); ++link) {
+      Amount brought = 0;
+      for (std::size_t i = 0; i < words_; ++i) brought += std::popcount(here[i] & before_[link][i]);
+      if (Wide{brought} * load.denominator > Wide{load.numerator} * limit_[std::size_t{1} << link]) return false;
+    }
+    return true;
+  }
+
+  /// Sets within_[W] to the number of sources that have no way but the links W.
+  void count_sets(const Word* here) {
+    within_.assign(limit_.size(), 0);
+    for (std::size_t i = 0; i < words_; ++i)
+      for (Word left = here[i]; left; left &= left - 1) {
+        const int bit = std::countr_zero(left);
+        std::size_t set = 0;
+        for (std::size_t link = 0; link < before_.size(); ++link) set |= (before_[link][i] >> bit & 1) << link;
+        ++within_[set];
+      }
+    for (std::size_t link = 0; link < before_.size(); ++link)
+      for (std::size_t set = 0; set < within_.size(); ++set)
+        if (set >> link & 1) within_[set] += within_[set ^ std::size_t{1} << link];
+  }
+
+  static constexpr std::size_t kMostWords = std::size_t{1} << 24;
+  static constexpr std::size_t kFewLinks = 10;
+
+  const Digraph& graph_;
+  std::size_t words_;                     // words of a set of sources
+  std::vector<std::vector<Word>> waves_;  // waves_[t][v * words_ ..]: sources at distance t from v
+  bool complete_ = false;
+  std::vector<const Word*> before_;  // of each link into the target: the sources that its tail has received last
+  std::vector<Amount> limit_;        // capacity of each set of these links
+  std::vector<Amount> within_;
+};
+
 void check(const Digraph& graph, std::span<const Amount> capacity) {
   if (capacity.size() != static_cast<std::size_t>(graph.num_arcs()))
     throw std::invalid_argument("capacity must have one entry for each arc");
@@ -268,13 +374,16 @@ bool attains(const Arrivals& arrivals, Assignment& assignment, std::size_t step,
 StepLoads balanced_loads(const Digraph& graph, std::span<const Amount> capacity, std::span<const Vertex> targets,
                          const StopFlag& stop) {
   check(graph, capacity);
-  Distances distances(graph, targets, stop);
+  Distances distances(graph);
   Arrivals arrivals(graph, capacity, distances);
   Assignment assignment(arrivals);
   std::vector<Ratio> worst;
   std::vector<Amount> room;
+  std::optional<Waves> waves;  // pays where many vertices are targets
+  if (4 * targets.size() > static_cast<std::size_t>(graph.num_vertices())) waves.emplace(graph, stop);
   for (Vertex target : targets) {
     if (stop && stop()) throw Cancelled{};
+    if (waves && target >= 0 && target < graph.num_vertices() && waves->settle(target, capacity, worst)) continue;
     arrivals.look_at(target);
     const Amount all = std::reduce(arrivals.link_capacity.begin(), arrivals.link_capacity.end(), Amount{0});
     for (std::size_t step = 0; step < arrivals.steps.size(); ++step) {
@@ -304,7 +413,7 @@ Deliveries balanced_deliveries(const Digraph& graph, std::span<const Amount> cap
   const Amount largest = capacity.empty() ? 1 : *std::ranges::max_element(capacity);
   for (Amount p : loads.numerator)
     if (Wide{p} * pieces * largest >= Wide{1} << 62) throw std::overflow_error("loads times pieces must stay below 2^62");
-  Distances distances(graph, targets, stop);
+  Distances distances(graph);
   Arrivals arrivals(graph, capacity, distances);
   Assignment assignment(arrivals);
   Deliveries found;

@@ -11,7 +11,7 @@
 // source supplies q and arc e takes p * c(e). A flow that falls short leaves a set W that asks for more; its ratio is
 // tried next (Newton's method), and the ratios rise strictly to U(u, t). Integral flows say which pieces take which
 // arc. A step is as slow as its slowest vertex, so the search starts from the slowest vertex so far: most vertices cost
-// one flow.
+// one flow. Where there are few arcs into a vertex, all their sets are looked at instead.
 #pragma once
 
 #include <cstdint>

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import typer
 
+from coppice.cli.design_cabling import cabling
+from coppice.cli.design_find import find
 from coppice.cli.design_schedule import schedule
 from coppice.cli.design_show import show
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Design direct-connect networks and their schedules.")
+app = typer.Typer(no_args_is_help=True)
+app.callback(invoke_without_command=True)(find)
 app.command("show")(show)
 app.command("schedule")(schedule)
+app.command("cabling")(cabling)

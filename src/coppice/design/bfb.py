@@ -38,13 +38,15 @@ class ScheduleFacts(NamedTuple):
     bandwidth_time: Fraction
 
 
-def schedule_facts(graph: Graph) -> ScheduleFacts:
+def schedule_facts(graph: Graph, targets: NDArray[np.int32] | None = None) -> ScheduleFacts:
     """Steps, step loads and bandwidth time of the breadth-first broadcast on a graph, exact.
 
     A reduce-scatter takes what the all-gather of the transposed graph takes.
 
     Args:
         graph: Any strongly connected graph; self-loops take ports and carry nothing.
+        targets: Nodes whose arrivals decide, where more automorphisms are known than the graph carries; None takes one
+            of each orbit of those.
 
     Raises:
         UnreachableError: If some node cannot reach another one.
@@ -57,9 +59,9 @@ def schedule_facts(graph: Graph) -> ScheduleFacts:
         (2, ['1', '1/2'], '3/4')
     """
     graph.check_connected()
-    targets = targets_of(graph)
+    deciding = targets_of(graph) if targets is None else targets
     src, dst, count = loopless(graph)
-    numerator, denominator = balanced_loads(graph.num_nodes, src, dst, count, targets)
+    numerator, denominator = balanced_loads(graph.num_nodes, src, dst, count, deciding)
     loads = tuple(Fraction(p, q) for p, q in zip(numerator.tolist(), denominator.tolist(), strict=True))
     return ScheduleFacts(len(loads), loads, sum(loads, Fraction(0)) * graph.degree / graph.num_nodes)
 

@@ -2,26 +2,19 @@
 
 A recipe prints as text that :func:`parse` reads back. Figures come from formulas where there are any; otherwise the
 graph is built and its breadth-first broadcast computed, once.
-
-Why products of optimal graphs are optimal: where breadth-first broadcast attains (N - 1) / N, every node has the same
-number k_t of sources at distance t, balanced over its d links. In the product of two such graphs, sources at distance
-(a, 0) must arrive along the first, those at (0, b) along the second, and all others may come either way in any ratio.
-Balance over all links is possible if the k1_t sources at (t, 0) are no more than the first graph's part of all, which
-holds if k1_t d2 <= d1 (k2_t + sum of k1_a k2_b); and the term of b = 1 alone suffices, since k2_1 = d2 in a graph
-without self-loops and parallel links, and k1_t <= d1 k1_{t-1} in any graph.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import KW_ONLY, dataclass
-from fractions import Fraction
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 
 from coppice.design.bfb import schedule_facts
 from coppice.design.expansions import cartesian_product, degree_expansion, line_graph, with_transpose
 from coppice.design.families import FAMILIES
-from coppice.design.families.family import Size, optimum
+from coppice.design.families.family import Size
+from coppice.design.formulas import Facts, degree_facts, line_facts, power_facts, product_facts
 from coppice.design.graph import MAX_LINKS, MAX_NODES, Graph
 from coppice.errors import InputError
 
@@ -46,35 +39,8 @@ _MAX_FORMULA = 2**40
 """Sizes are followed up to here, far beyond what can be built, so that no formula runs away."""
 _MAX_TIMES = 64
 _FEW_LINKS = 2**12
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a recipe promises for an all-gather.
-
-    Attributes:
-        ranks: Number of nodes, N.
-        degree: Ports per node and direction, d.
-        steps: Latency: number of steps of a schedule that exists.
-        bandwidth_time: Its bandwidth time in units of M over the bandwidth of a node.
-        exact: The figures are those of breadth-first broadcast on the graph itself; otherwise they are those of the
-            schedule that follows from the expansions (:mod:`coppice.design.expanded`): breadth-first broadcast is often
-            better, and can be worse on powers of graphs without symmetry.
-        bidirectional: Links are full-duplex cables.
-    """
-
-    ranks: int
-    degree: int
-    steps: int
-    bandwidth_time: Fraction
-    _: KW_ONLY
-    exact: bool
-    bidirectional: bool
-
-    @property
-    def bandwidth_optimal(self) -> bool:
-        """The bandwidth time is (N - 1) / N, which nothing beats."""
-        return self.bandwidth_time == optimum(self.ranks)
+_TRANSPOSES = ("uniring", "dicirculant", "diamond", "kautz", "debruijn")
+"""Families of one-way graphs that are isomorphic to their transposes."""
 
 
 class Recipe(ABC):
@@ -87,6 +53,14 @@ class Recipe(ABC):
 
         Raises:
             InputError: If a parameter has no meaning, or the size runs away.
+        """
+
+    @property
+    @abstractmethod
+    def is_transpose(self) -> bool:
+        """Known to be isomorphic to its transpose: a reduce-scatter then takes what an all-gather takes.
+
+        Reversing all links of an expansion expands the reversed graph; in an abelian group, inversion reverses them.
         """
 
     @abstractmethod
@@ -154,6 +128,11 @@ class Base(Recipe):
         """As the family says."""
         return _bounded(FAMILIES[self.family].size(*self.arguments), self)
 
+    @property
+    def is_transpose(self) -> bool:
+        """Links of the abelian groups, words read backwards, full-duplex cables."""
+        return self.family in _TRANSPOSES or self.size.bidirectional
+
     def facts(self) -> Facts:
         """By the family's formulas, or computed."""
         size = self.size
@@ -204,19 +183,14 @@ class Line(Recipe):
             self,
         )
 
+    @property
+    def is_transpose(self) -> bool:
+        """As the graph that is expanded."""
+        return self.inner.is_transpose
+
     def facts(self) -> Facts:
         """A step more each time, and 1 / N of bandwidth time with N that of the graph expanded."""
-        size, facts = self.size, self.inner.facts()
-        more = sum((Fraction(1, facts.ranks * facts.degree**i) for i in range(self.times)), Fraction(0))
-        steps = facts.steps + self.times
-        return Facts(
-            size.ranks,
-            size.degree,
-            steps,
-            facts.bandwidth_time + more,
-            exact=False,
-            bidirectional=size.bidirectional,
-        )
+        return line_facts(self.inner.facts(), self.size, self.times)
 
     def _made(self) -> Graph:
         return reduce(lambda graph, _: line_graph(graph, str(self)), range(self.times), self.inner.build())
@@ -249,13 +223,14 @@ class Degree(Recipe):
         )
         return _bounded(expanded, self)
 
+    @property
+    def is_transpose(self) -> bool:
+        """As the graph that is expanded."""
+        return self.inner.is_transpose
+
     def facts(self) -> Facts:
         """A step more, and (n - 1) / (n N) of bandwidth time."""
-        size, facts = self.size, self.inner.facts()
-        time = facts.bandwidth_time + Fraction(self.copies - 1, self.copies * facts.ranks)
-        return Facts(
-            size.ranks, size.degree, facts.steps + 1, time, exact=False, bidirectional=size.bidirectional
-        )
+        return degree_facts(self.inner.facts(), self.size, self.copies)
 
     def _made(self) -> Graph:
         return degree_expansion(self.inner.build(), self.copies, str(self))
@@ -286,19 +261,14 @@ class Power(Recipe):
         ranks, ports = size.ranks**self.exponent, size.degree * self.exponent
         return _bounded(Size(ranks, ports, bidirectional=size.bidirectional, simple=size.simple), self)
 
+    @property
+    def is_transpose(self) -> bool:
+        """As the graph that is expanded."""
+        return self.inner.is_transpose
+
     def facts(self) -> Facts:
         """So many times the steps; bandwidth-optimal where the factor is."""
-        size, facts = self.size, self.inner.facts()
-        time = facts.bandwidth_time / optimum(facts.ranks) * optimum(size.ranks)
-        exact = facts.exact and size.simple and facts.bandwidth_optimal
-        return Facts(
-            size.ranks,
-            size.degree,
-            self.exponent * facts.steps,
-            time,
-            exact=exact,
-            bidirectional=size.bidirectional,
-        )
+        return power_facts(self.inner.facts(), self.size, self.exponent)
 
     def _made(self) -> Graph:
         return cartesian_product([self.inner.build()] * self.exponent, str(self))
@@ -332,16 +302,14 @@ class Product(Recipe):
             Size(ranks, sum(size.degree for size in sizes), bidirectional=both_ways, simple=simple), self
         )
 
+    @property
+    def is_transpose(self) -> bool:
+        """Where all factors are."""
+        return all(part.is_transpose for part in self.parts)
+
     def facts(self) -> Facts:
         """Optimal where all factors are; otherwise computed."""
-        size, parts = self.size, [part.facts() for part in self.parts]
-        if not size.simple or not all(facts.bandwidth_optimal for facts in parts):
-            return self.measured()
-        exact = all(facts.exact for facts in parts)
-        steps = sum(facts.steps for facts in parts)
-        return Facts(
-            size.ranks, size.degree, steps, optimum(size.ranks), exact=exact, bidirectional=size.bidirectional
-        )
+        return product_facts([part.facts() for part in self.parts], self.size) or self.measured()
 
     def _made(self) -> Graph:
         return cartesian_product([part.build() for part in self.parts], str(self))
@@ -361,6 +329,11 @@ class Bidirectional(Recipe):
         """N nodes of degree 2 d."""
         size = self.inner.size
         return _bounded(Size(size.ranks, 2 * size.degree, bidirectional=True, simple=False), self)
+
+    @property
+    def is_transpose(self) -> bool:
+        """By definition."""
+        return True
 
     def facts(self) -> Facts:
         """Computed: shortest paths use both directions, so that no formula comes close."""

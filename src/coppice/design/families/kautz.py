@@ -2,8 +2,8 @@
 
     kautz(d, n)     N = d^n + d^(n-1), n steps: Moore-optimal; the line graph of the line graph .. of K_{d+1}.
                     Shortest paths are unique; bandwidth time d / N (1 + d + .. + d^(n-1))
-    gkautz(d, m)    N = m, links x -> -(d x + a) mod m for a = 1 .. d: at most ceil(log_d m) steps for any m; some m
-                    have self-loops or parallel links. Kautz graphs are the case m = d^n + d^(n-1)
+    gkautz(d, m)    N = m, links x -> -(d x + a) mod m for a = 1 .. d: at most ceil(log_d m) steps for any m; those
+                    that d + 1 does not divide have self-loops. Kautz graphs are the case m = d^n + d^(n-1)
     debruijn(d, n)  N = d^n, n steps: Moore-optimal, d self-loops; bandwidth time (d^n - 1) / (d - 1) d / N
 
 Source: Imase and Itoh's generalized Kautz digraphs; de Bruijn and Kautz graphs by definition.
@@ -42,7 +42,8 @@ def _gkautz_size(d: int, m: int) -> Size:
     at_least("gkautz(d, m)", "m", m, 2)
     # Node 0 hears back from -2 only if 2 d - b is a multiple of m for some b = 1 .. d.
     both_ways = m < 2 * d and m * d <= MAX_LINKS and _gkautz("", d, m).bidirectional
-    return Size(m, d, bidirectional=both_ways, simple=False)
+    # x is its own successor if (d + 1) x = -a; links to x and from it coincide only if there are more than nodes.
+    return Size(m, d, bidirectional=both_ways, simple=m >= d and m % (d + 1) == 0)
 
 
 def _gkautz(name: str, d: int, m: int) -> Graph:

@@ -1,0 +1,171 @@
+"""Cabling lists: which port of which node is joined with which port of which node, by way of patch panels or not.
+
+A node of degree d has ports 0 .. d - 1. In a graph whose links all have one back, a port is the end of a full-duplex
+cable. In other graphs a port is a transmitter and a receiver: a fibre leads from the transmitter of one port to the
+receiver of another. A self-loop leaves its port unused.
+
+With patch panels, every port of a node is wired once and for all to a position: port p of node v to position
+v d + p, counted from panel to panel; cables and fibres then join positions, and another graph of the same degree is a
+matter of patching.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.design.graph import Graph
+from coppice.errors import InputError
+
+__all__ = ["Cabling", "Limits", "cabling_of", "check_limits"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What there is to plug cables into.
+
+    Attributes:
+        ports_per_node: Ports that a node has; None does not ask.
+        panel_ports: Positions of a patch panel; None does without panels.
+        max_panels: Panels that there are; None takes as many as it needs.
+    """
+
+    ports_per_node: int | None = None
+    panel_ports: int | None = None
+    max_panels: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and value < 1:
+                msg = f"expected {name} of 1 or more, found {value}."
+                raise InputError(msg)
+        if self.max_panels is not None and self.panel_ports is None:
+            msg = f"expected the size of the {self.max_panels} panels as well, found none: give `--panel-ports`."
+            raise InputError(msg)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Cabling:
+    """Cables or fibres, a row each.
+
+    Attributes:
+        graph: The network.
+        limits: What was asked of it.
+        ends: Node and port at both ends: (from node, from port, to node, to port) by row.
+    """
+
+    graph: Graph
+    limits: Limits
+    ends: NDArray[np.int64]
+
+    @property
+    def kind(self) -> str:
+        """``cable`` for full-duplex ones, ``fibre`` for one way."""
+        return "cable" if self.graph.bidirectional else "fibre"
+
+    @property
+    def panels(self) -> int:
+        """Patch panels that are needed; 0 without panels."""
+        ports = self.limits.panel_ports
+        return 0 if ports is None else -(-self.graph.num_nodes * self.graph.degree // ports)
+
+    @property
+    def across_panels(self) -> int:
+        """Cables between positions of different panels."""
+        ports = self.limits.panel_ports
+        if ports is None:
+            return 0
+        place = self._positions() // ports
+        return int((place[:, 0] != place[:, 1]).sum())
+
+    def csv_text(self) -> str:
+        """The list as CSV; panels and positions are counted from 1."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        header = [self.kind, "from_node", "from_port", "to_node", "to_port"]
+        ports = self.limits.panel_ports
+        if ports is not None:
+            header += ["from_panel", "from_position", "to_panel", "to_position"]
+        writer.writerow(header)
+        places = self._positions().tolist()
+        for number, (u, p, v, q) in enumerate(self.ends.tolist(), start=1):
+            row = [number, f"gpu{u}", p, f"gpu{v}", q]
+            if ports is not None:
+                for place in places[number - 1]:
+                    row += [place // ports + 1, place % ports + 1]
+            writer.writerow(row)
+        return text.getvalue()
+
+    def _positions(self) -> NDArray[np.int64]:
+        degree = self.graph.degree
+        return self.ends[:, 0::2] * degree + self.ends[:, 1::2]
+
+
+def cabling_of(graph: Graph, limits: Limits | None = None) -> Cabling:
+    """The cabling list of a graph.
+
+    Args:
+        graph: The network.
+        limits: What there is to plug into.
+
+    Raises:
+        InputError: If a limit does not hold, with the inequality.
+
+    Examples:
+        >>> from coppice.design.recipe import parse
+        >>> print(cabling_of(parse("biring(4)").build(), Limits(panel_ports=4)).csv_text(), end="")
+        cable,from_node,from_port,to_node,to_port,from_panel,from_position,to_panel,to_position
+        1,gpu0,0,gpu1,0,1,1,1,3
+        2,gpu0,1,gpu3,0,1,2,2,3
+        3,gpu1,1,gpu2,0,1,4,2,1
+        4,gpu2,1,gpu3,1,2,2,2,4
+    """
+    asked = limits or Limits()
+    check_limits(graph.num_nodes, graph.degree, asked)
+    src, dst = (ends.astype(np.int64) for ends in graph.single_links())
+    sent = _place_within(src)
+    # Link i from v to u comes back over the cable of link i from u to v, and arrives at its port.
+    order = np.lexsort((np.arange(len(src)), src, dst))
+    if graph.bidirectional:
+        # By (src, dst) and by (dst, src) the links of each pair of nodes stand in the same places.
+        received = np.empty_like(sent)
+        received[order] = sent
+        keep = src < dst
+    else:
+        received = np.empty_like(sent)
+        received[order] = _place_within(dst[order])
+        keep = src != dst
+    ends = np.stack([src, sent, dst, received], axis=1)[keep]
+    return Cabling(graph=graph, limits=asked, ends=ends)
+
+
+def check_limits(ranks: int, degree: int, limits: Limits) -> None:
+    """Refuse a network that cannot be plugged in.
+
+    Raises:
+        InputError: With the inequality that does not hold.
+
+    Examples:
+        >>> check_limits(1024, 4, Limits(ports_per_node=4, panel_ports=512, max_panels=8))
+    """
+    if limits.ports_per_node is not None and degree > limits.ports_per_node:
+        msg = f"expected degree <= ports per node, found {degree} > {limits.ports_per_node}: choose a smaller degree."
+        raise InputError(msg)
+    if limits.panel_ports is None or limits.max_panels is None:
+        return
+    needed = -(-ranks * degree // limits.panel_ports)
+    if needed > limits.max_panels:
+        msg = (
+            f"expected ceil(ranks x degree / panel ports) <= panels, found ceil({ranks} x {degree} / "
+            f"{limits.panel_ports}) = {needed} > {limits.max_panels}: get more panels, or larger ones."
+        )
+        raise InputError(msg)
+
+
+def _place_within(group: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Place of each row among the rows of its group; groups stand together, in rising order."""
+    return np.arange(len(group)) - np.searchsorted(group, group)

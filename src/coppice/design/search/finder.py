@@ -1,0 +1,178 @@
+"""The topology finder: all graphs of a number of ranks and a degree that nothing beats.
+
+Base graphs are evaluated once, in parallel, and kept in a file; the table then follows from formulas; at the end the
+graphs found are scheduled themselves, since breadth-first broadcast is often better than the formula says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, as_completed
+from contextlib import ExitStack
+
+from coppice.comparison.pool import cores, local_processes
+from coppice.design.graph import MAX_LINKS, MAX_NODES
+from coppice.design.search.bases import Cell, Found, Job, entry_of, evaluate, jobs_of, known_bases
+from coppice.design.search.entries import Entry, front_of
+from coppice.design.search.results import BasesFile
+from coppice.design.search.table import Table, cells_below
+from coppice.errors import InputError
+
+__all__ = ["TRIES", "TRIES_OF_MANY", "find", "measured"]
+
+TRIES = 2000
+TRIES_OF_MANY = 100
+"""Circulants that are looked at for each size and degree: for one goal, and for many."""
+
+_BATCH = 16
+_SMALL = 2**21
+"""Up to so many pairs of nodes in all the work is done before processes have started."""
+_MOST_CELLS = 2**17
+
+Progressing = Callable[[int, int, str], None]
+
+
+def find(
+    goals: Iterable[Cell],
+    *,
+    both_ways: bool = False,
+    tries: int | None = None,
+    measure: bool = True,
+    executor: Executor | None = None,
+    jobs: int | None = None,
+    results: str | os.PathLike[str] | None = None,
+    on_progress: Progressing | None = None,
+) -> dict[Cell, list[Entry]]:
+    """The front of steps and bandwidth time for numbers of ranks and degrees.
+
+    The outcome depends on nothing but the arguments: not on the executor, the number of processes, or how often the
+    work was interrupted.
+
+    Args:
+        goals: Numbers of ranks and degrees.
+        both_ways: Only graphs whose links are full-duplex cables.
+        tries: Circulants that are looked at for each size and degree; None takes 2,000, or 100 for many goals.
+        measure: Schedule the graphs found, and take the better of that and the formula.
+        executor: Where to evaluate: any :class:`concurrent.futures.Executor`. None starts processes on this machine.
+        jobs: How many; None is one per core, 1 does all the work in this process.
+        results: File that keeps base graphs, so that an interrupted search goes on where it stopped.
+        on_progress: Called with units done, units in all, and what was just done.
+
+    Returns:
+        By goal, entries with rising steps and falling bandwidth time; none where no graph is known.
+
+    Raises:
+        InputError: If a goal is out of range, or ``results`` cannot be used.
+
+    Examples:
+        >>> [(str(entry.recipe), entry.steps, str(entry.time)) for entry in find([(6, 2)], jobs=1)[6, 2]]
+        [('kautz(2, 2)', 2, '1'), ('crown(3)', 3, '5/6')]
+    """
+    wanted = list(dict.fromkeys(goals))
+    _check(wanted)
+    if tries is None:
+        tries = TRIES if len(wanted) == 1 else TRIES_OF_MANY
+    elif tries < 1:
+        msg = f"expected 1 or more tries, found {tries}."
+        raise InputError(msg)
+    cells = cells_below(wanted)
+    file = BasesFile(results)
+    needed = {
+        cell: list(jobs_of(cell, both_ways=both_ways, tries=tries)) for cell in sorted(cells, reverse=True)
+    }
+    work = [job for made in needed.values() for job in made if job.key not in file.known]
+    for done, rows in _evaluated(work, executor, jobs):
+        file.add(rows)
+        if on_progress is not None:
+            on_progress(done, len(work), next(iter(rows), ""))
+    bases = known_bases(cells)
+    for cell, made in needed.items():
+        bases[cell].extend(entry_of(found, cell) for job in made for found in file.known[job.key])
+    table = Table(bases, both_ways=both_ways)
+    fronts: dict[Cell, list[Entry]] = {}
+    for number, goal in enumerate(wanted, start=1):
+        found = table.front(*goal)
+        if measure:
+            found = [better for entry in found for better in measured(entry)]
+        fronts[goal] = front_of(found)
+        if on_progress is not None:
+            on_progress(number, len(wanted), "fronts")
+    return fronts
+
+
+def measured(entry: Entry) -> list[Entry]:
+    """An entry by formula, and the figures of breadth-first broadcast on its graph where they can be computed.
+
+    Examples:
+        >>> from coppice.design.recipe import parse
+        >>> recipe = parse("line^3(dicirculant(16, 1, 2, 3, 6))")
+        >>> [str(made.time) for made in measured(Entry(recipe, recipe.facts()))]
+        ['261/256', '257/256']
+    """
+    if entry.facts.exact:
+        return [entry]
+    try:
+        return [entry, Entry(entry.recipe, entry.recipe.measured())]
+    except InputError:  # too large for the distances between all nodes
+        return [entry]
+
+
+def _check(goals: Sequence[Cell]) -> None:
+    """Refuse goals that make no sense or cannot be built."""
+    if not goals:
+        msg = "expected a number of ranks and a degree, found none."
+        raise InputError(msg)
+    for ranks, degree in goals:
+        if not 2 <= ranks <= MAX_NODES or degree < 1 or ranks * degree > MAX_LINKS:
+            msg = (
+                f"expected 2 .. {MAX_NODES:,} ranks of degree 1 or more with at most {MAX_LINKS:,} links in all, found "
+                f"{ranks:,} of degree {degree:,}: choose a smaller network."
+            )
+            raise InputError(msg)
+    if len(goals) > _MOST_CELLS:
+        msg = (
+            f"expected at most {_MOST_CELLS:,} pairs of ranks and degree, found {len(goals):,}: choose fewer."
+        )
+        raise InputError(msg)
+
+
+def _evaluated(
+    work: Sequence[Job], executor: Executor | None, jobs: int | None
+) -> Iterator[tuple[int, dict[str, Sequence[Found]]]]:
+    """(jobs done, what some of them found) in any order."""
+    batches = _batches(work)
+    pairs = sum(job.ranks**2 for job in work)
+    with ExitStack() as stack:
+        if executor is None and jobs != 1 and (jobs is not None or pairs > _SMALL):
+            count = min(cores() if jobs is None else jobs, len(batches))
+            if count > 1:
+                executor = stack.enter_context(local_processes(count))
+        done = 0
+        if executor is None:
+            for batch in batches:
+                done += len(batch)
+                yield done, _batch(batch)
+            return
+        futures: list[Future[dict[str, Sequence[Found]]]] = [
+            executor.submit(_batch, batch) for batch in batches
+        ]
+        try:
+            for future in as_completed(futures):
+                rows = future.result()
+                done += len(rows)
+                yield done, rows
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def _batch(batch: Sequence[Job]) -> dict[str, Sequence[Found]]:
+    """What a few jobs found; runs in any process."""
+    return {job.key: evaluate(job) for job in batch}
+
+
+def _batches(work: Sequence[Job]) -> list[Sequence[Job]]:
+    """Jobs together, fewer where there are few: an interruption then loses little."""
+    size = max(1, min(_BATCH, len(work) // 32))
+    return [work[first : first + size] for first in range(0, len(work), size)]

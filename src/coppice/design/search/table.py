@@ -1,0 +1,137 @@
+"""The table: for a number of ranks and a degree, the front of all graphs that bases and expansions give.
+
+Every expansion makes a larger graph of smaller ones, and its formula rises with their figures; so the front of a cell
+follows from the fronts of the cells that divide it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from coppice.design.formulas import degree_facts, line_facts, power_facts, product_facts
+from coppice.design.recipe import Degree, Line, Recipe, power, product
+from coppice.design.search.bases import Cell
+from coppice.design.search.entries import Entry, front_of
+
+__all__ = ["Table", "cells_below"]
+
+_MEASURED_PAIRS = 2**17
+"""Degree expansions are scheduled where so few distances are needed: they often save the step of the formula."""
+
+
+class Table:
+    """Fronts by number of ranks and degree, each made once.
+
+    Args:
+        bases: Base graphs of each cell.
+        both_ways: Only graphs whose links are full-duplex cables.
+    """
+
+    def __init__(self, bases: Mapping[Cell, Sequence[Entry]], *, both_ways: bool = False) -> None:
+        self._bases = bases
+        self._both_ways = both_ways
+        self._fronts: dict[Cell, list[Entry]] = {}
+
+    def front(self, ranks: int, degree: int) -> list[Entry]:
+        """The front of a cell, with the simple graphs that expansions need; see :func:`front_of`."""
+        cell = (ranks, degree)
+        if cell not in self._fronts:
+            entries = [*self._bases.get(cell, ()), *self._expanded(ranks, degree)]
+            if self._both_ways:
+                entries = [entry for entry in entries if entry.facts.bidirectional]
+            self._fronts[cell] = front_of(entries, expandable=True)
+        return self._fronts[cell]
+
+    def _expanded(self, ranks: int, degree: int) -> Iterator[Entry]:
+        if degree > 1 and ranks % degree == 0 and ranks > degree:
+            for entry in self.front(ranks // degree, degree):
+                recipe: Recipe = Line(entry.recipe)
+                yield Entry(recipe, line_facts(entry.facts, recipe.size))
+        for copies in _divisors(ranks, degree):
+            for entry in self.front(ranks // copies, degree // copies):
+                if entry.simple:
+                    yield _degree_expanded(entry, copies)
+        for exponent in _exponents(degree):
+            root = _root(ranks, exponent)
+            if root:
+                for entry in self.front(root, degree // exponent):
+                    recipe = power(entry.recipe, exponent)
+                    yield Entry(recipe, power_facts(entry.facts, recipe.size, exponent))
+        yield from self._products(ranks, degree)
+
+    def _products(self, ranks: int, degree: int) -> Iterator[Entry]:
+        """Products of two bandwidth-optimal graphs with different figures; of several, one factor after the other."""
+        for first in range(2, ranks):
+            if first * first > ranks:
+                break
+            if ranks % first:
+                continue
+            for ports in range(1, degree):
+                parts = [self._optimal(first, ports), self._optimal(ranks // first, degree - ports)]
+                if parts[0] and parts[1] and parts[0].recipe != parts[1].recipe:
+                    recipe = product(parts[0].recipe, parts[1].recipe)
+                    facts = product_facts([parts[0].facts, parts[1].facts], recipe.size)
+                    if facts is not None:
+                        yield Entry(recipe, facts)
+
+    def _optimal(self, ranks: int, degree: int) -> Entry | None:
+        """The bandwidth-optimal simple graph with the fewest steps."""
+        found = (
+            entry for entry in self.front(ranks, degree) if entry.simple and entry.facts.bandwidth_optimal
+        )
+        return next(found, None)
+
+
+def cells_below(goals: Iterable[Cell]) -> set[Cell]:
+    """The cells whose fronts decide those of the goals.
+
+    Examples:
+        >>> sorted(cells_below([(8, 2)]))
+        [(2, 1), (2, 2), (4, 1), (4, 2), (8, 2)]
+    """
+    found: set[Cell] = set()
+    left = list(goals)
+    while left:
+        cell = left.pop()
+        if cell in found:
+            continue
+        found.add(cell)
+        ranks, degree = cell
+        if degree > 1 and ranks % degree == 0 and ranks > degree:
+            left.append((ranks // degree, degree))
+        left.extend((ranks // copies, degree // copies) for copies in _divisors(ranks, degree))
+        left.extend(
+            (root, degree // exponent) for exponent in _exponents(degree) if (root := _root(ranks, exponent))
+        )
+        for first in range(2, int(ranks**0.5) + 2):
+            if ranks % first == 0 and first < ranks:
+                for ports in range(1, degree):
+                    left += [(first, ports), (ranks // first, ports)]
+    return found
+
+
+def _degree_expanded(entry: Entry, copies: int) -> Entry:
+    recipe = Degree(entry.recipe, copies)
+    size = recipe.size
+    if size.ranks * size.ranks <= _MEASURED_PAIRS:
+        measured = recipe.measured()
+        promised = degree_facts(entry.facts, size, copies)
+        if measured.steps <= promised.steps and measured.bandwidth_time <= promised.bandwidth_time:
+            return Entry(recipe, measured)
+    return Entry(recipe, degree_facts(entry.facts, size, copies))
+
+
+def _divisors(ranks: int, degree: int) -> list[int]:
+    """Common divisors from 2 on that leave more than a node."""
+    return [n for n in range(2, degree + 1) if degree % n == 0 and ranks % n == 0 and ranks > n]
+
+
+def _exponents(degree: int) -> list[int]:
+    """Powers that a graph of this degree may be."""
+    return [n for n in range(2, degree + 1) if degree % n == 0]
+
+
+def _root(ranks: int, exponent: int) -> int:
+    """The number of nodes of the factor of a power, 0 where there is none."""
+    root = round(ranks ** (1 / exponent))
+    return next((r for r in (root - 1, root, root + 1) if r >= 2 and r**exponent == ranks), 0)

@@ -1,0 +1,108 @@
+"""`coppice design --ranks N --degree D` and `coppice design cabling`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from coppice.cli import Commands
+from coppice.cli.design import app as design
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def call() -> Call:
+    app = typer.Typer(cls=Commands)
+    app.callback()(lambda: None)
+    app.add_typer(design, name="design")
+    return lambda *arguments: CliRunner().invoke(app, ["design", *map(str, arguments)])
+
+
+def test_the_front_and_its_files(call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "designs"
+    done = call("--ranks", 64, "--degree", 4, "-o", folder, "--panel-ports", 96, "--jobs", 1)
+    assert done.exit_code == 0
+    assert "64 ranks of degree 4: 2 graphs that nothing found beats" in done.stdout
+    assert "gkautz(4, 64)" in done.stdout
+    front = json.loads((folder / "front.json").read_text())
+    assert [entry["steps"] for entry in front["front"]] == [3, 4]
+    assert sorted(front["cabling"]) == sorted(path.name for path in folder.glob("*.csv"))
+    for name, figures in front["cabling"].items():
+        lines = (folder / name).read_text().splitlines()
+        assert len(lines) == 1 + figures["count"]
+        assert lines[0].endswith("to_panel,to_position")
+        assert figures["panels"] == 3
+
+
+def test_the_choice_for_a_workload(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "best.csv"
+    arguments = ["--ranks", 64, "--degree", 4, "--size", "1M", "--alpha-us", 10, "--node-gb-per-s", 12.5]
+    done = call(*arguments, "--cabling", file, "--json", "--jobs", 1)
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    times = {option["name"]: option["time_us"] for option in found["options"]}
+    assert {"ring", "torus(8, 8)", "hypercube(6)", "double binary tree"} <= set(times)
+    assert min(times.values()) == found["options"][0]["time_us"]
+    assert len(file.read_text().splitlines()) == 1 + 256
+    text = call(*arguments, "--jobs", 1).stdout
+    assert "best" in text
+    assert "ring" in text
+
+
+def test_a_range_prints_every_front(call: Call, tmp_path: Path) -> None:
+    results = tmp_path / "bases.jsonl"
+    arguments = ["--ranks", "6:9", "--degree", "2:3", "--results", results, "--jobs", 1]
+    lines = call(*arguments).stdout.splitlines()
+    assert lines[0].split() == ["ranks", "degree", "steps", "T_B", "recipe"]
+    found = json.loads(call(*arguments, "--json").stdout)["fronts"]
+    assert len(found) == len(lines) - 1
+    assert {(entry["ranks"], entry["degree"]) for entry in found} == {
+        (n, d) for n in range(6, 10) for d in (2, 3)
+    }
+    assert results.stat().st_size > 0
+
+
+def test_full_duplex_only(call: Call) -> None:
+    done = call("--ranks", 16, "--degree", 4, "--bidirectional", "--json", "--jobs", 1)
+    assert all(entry["bidirectional"] for entry in json.loads(done.stdout)["front"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ranks", "8"], "expected `--ranks` and `--degree` together"),
+        (["--ranks", "x", "--degree", "2"], "a number or a range"),
+        (["--ranks", "9:8", "--degree", "2"], "found '9:8'"),
+        (["--ranks", "8", "--degree", "9"], "expected a graph of 8 ranks and degree 9, found none"),
+        (["--ranks", "9", "--degree", "3", "--bidirectional", "--jobs", "1"], "leave out `--bidirectional`"),
+        (["--ranks", "1", "--degree", "1"], "2 .. 65,536 ranks"),
+        (["--ranks", "8:9", "--degree", "2", "--size", "1M"], "leave out the range"),
+        (["--ranks", "8", "--degree", "2", "--cabling", "x.csv"], "say for which `--size`"),
+        (["--ranks", "1024", "--degree", "4", "--ports-per-node", "3"], "4 > 3"),
+        (["--ranks", "1024", "--degree", "4", "--panel-ports", "96", "--max-panels", "9"], "43 > 9"),
+        (["--ranks", "8", "--degree", "2", "--max-panels", "9"], "--panel-ports"),
+        (["--ranks", "8", "--degree", "2", "--size", "1M", "--collective", "all_to_all"], "all_reduce"),
+        (["--ranks", "8", "--degree", "2", "show", "diamond"], "before `show`"),
+    ],
+)  # fmt: skip
+def test_requests_without_meaning_are_refused(call: Call, arguments: list[str], message: str) -> None:
+    done = call(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_cabling_of_a_recipe(call: Call, tmp_path: Path) -> None:
+    text = call("cabling", "torus(3, 3)").stdout
+    assert len(text.splitlines()) == 1 + 18
+    file = tmp_path / "torus.csv"
+    done = call("cabling", "torus(3, 3)", "-o", file, "--panel-ports", 12)
+    assert "3, " in done.stdout
+    assert file.read_text().splitlines()[1].startswith("1,gpu0,0,")
+    assert json.loads(call("cabling", "torus(3, 3)", "--json").stdout)["count"] == 18
+    assert call("cabling", "torus(3, 3)", "--ports-per-node", 3).exit_code == 2
