@@ -1,16 +1,18 @@
 """AutoLRS against schedules that were tuned by hand, and what it costs per ordinary step.
 
-    python benchmarks/autolrs.py [--quick] [--jobs 2] [--only digits] [--write]
+    python benchmarks/autolrs.py [--quick] [--jobs 2] [--only digits] [--results FOLDER] [--write]
 
 Every method trains from the same five seeds. A baseline's peak rate is tuned over four rates with another seed, which
 is not counted against it; the range test and AutoLRS find theirs by themselves. AutoLRS keeps as many steps as the
 baselines' short runs have (equal exploitation), and makes as many steps, trials and all, as their long runs have (equal
-total). `--write` rewrites benchmarks/autolrs.md and the pictures in docs/images.
+total). `--results` keeps every outcome as it is made; a run that was interrupted goes on from there. `--write` rewrites
+benchmarks/autolrs.md and the pictures in docs/images.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import tempfile
 import time
@@ -151,7 +153,7 @@ def _auto(job: Job, model: torch.nn.Module, split: Split, feed: Iterator[Any]) -
     tuner = AutoLRS(
         model,
         optimizer,
-        val_fn=lambda: evaluate(workload, model, split.validation)[0],
+        val_fn=lambda: evaluate(workload, model, split.validation, quick=True)[0],
         lr_range=workload.lr_range,
         tau=workload.tau,
         tau_max=workload.tau_max,
@@ -305,26 +307,57 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=sorted(WORKLOADS))
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--results", type=Path, metavar="FOLDER", help="keep outcomes and logs there, and go on from them"
+    )
     parser.add_argument("--write", action="store_true", help="rewrite benchmarks/autolrs.md and the pictures")
     wanted = parser.parse_args()
     console = Console()
     tables = []
-    with tempfile.TemporaryDirectory() as folder:
-        logs = Path(folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) if wanted.results is None else wanted.results
+        folder.mkdir(parents=True, exist_ok=True)
         with ProcessPoolExecutor(wanted.jobs, mp_context=get_context("spawn")) as pool:
             for workload in WORKLOADS.values():
                 if wanted.only in (None, workload.name):
-                    tables.append(_compared(_shortened(workload, quick=wanted.quick), pool, logs))
+                    tables.append(_compared(_shortened(workload, quick=wanted.quick), pool, folder))
                     tables[-1].show(console)
         tables.append(overhead(300 if wanted.quick else 2000))
         tables[-1].show(console)
         if wanted.write:
-            _write(tables, logs)
+            _write(tables, folder)
 
 
-def _compared(workload: Workload, pool: ProcessPoolExecutor, logs: Path) -> Table:
-    tuned = best_rates(list(pool.map(run, tuning_jobs(workload))))
-    return table_of(workload, tuned, list(pool.map(run, final_jobs(workload, tuned, logs))))
+def _compared(workload: Workload, pool: ProcessPoolExecutor, folder: Path) -> Table:
+    tuned = best_rates(_outcomes(tuning_jobs(workload), pool, folder))
+    return table_of(workload, tuned, _outcomes(final_jobs(workload, tuned, folder), pool, folder))
+
+
+def _outcomes(jobs: Sequence[Job], pool: ProcessPoolExecutor, folder: Path) -> list[Outcome]:
+    """The outcome of every job; those that are known already are not made again."""
+    known: dict[str, Outcome] = {}
+    file = folder / "outcomes.jsonl"
+    if file.exists():
+        known = dict(map(_known, file.read_text().splitlines()))
+    missing = [job for job in jobs if _key(job) not in known]
+    with file.open("a") as out:
+        for outcome in pool.map(run, missing):
+            known[_key(outcome.job)] = outcome
+            figures = (outcome.loss, outcome.wrong, outcome.total_steps, outcome.seconds)
+            out.write(json.dumps([_key(outcome.job), *figures]) + "\n")
+            out.flush()
+    return [replace(known[_key(job)], job=job) for job in jobs]
+
+
+def _key(job: Job) -> str:
+    """What decides an outcome."""
+    return repr(replace(job, log=None))
+
+
+def _known(line: str) -> tuple[str, Outcome]:
+    key, loss, wrong, total_steps, seconds = json.loads(line)
+    anything = Job(workload=WORKLOADS["digits"], method="", rate=None, seed=0, steps=0)
+    return key, Outcome(job=anything, loss=loss, wrong=wrong, total_steps=total_steps, seconds=seconds)
 
 
 def _shortened(workload: Workload, *, quick: bool) -> Workload:

@@ -23,7 +23,10 @@ __all__ = ["WORKLOADS", "Split", "Workload", "batches", "evaluate", "load", "los
 
 CONTEXT = 32
 TEXT_EVALUATED = 16_000
-"""Characters of the held-out text that a validation looks at."""
+"""Characters of the held-out text that a test looks at."""
+
+TEXT_VALIDATED = 4_000
+"""Characters that AutoLRS looks at, again and again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +67,9 @@ WORKLOADS = {
     ),
     "text": Workload(
         name="text",
-        steps=800,
-        tau=200,
-        tau_max=400,
+        steps=600,
+        tau=100,
+        tau_max=200,
         lr_range=(1e-4, 1e-1),
         grid=(1e-3, 3e-3, 1e-2, 3e-2),
         batch=16,
@@ -125,9 +128,9 @@ class Perceptron(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Two layers of width 64, four heads, causal."""
+    """Two layers of width 48, four heads, causal."""
 
-    def __init__(self, letters: int, width: int = 64) -> None:
+    def __init__(self, letters: int, width: int = 48) -> None:
         super().__init__()
         self.letters = nn.Embedding(letters, width)
         self.places = nn.Parameter(0.02 * torch.randn(CONTEXT, width))
@@ -177,12 +180,12 @@ def loss_of(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def evaluate(
-    workload: Workload, model: nn.Module, data: tuple[torch.Tensor, torch.Tensor]
+    workload: Workload, model: nn.Module, data: tuple[torch.Tensor, torch.Tensor], *, quick: bool = False
 ) -> tuple[float, float]:
-    """Loss (nats) and share of wrong answers on held-out data."""
+    """Loss (nats) and share of wrong answers on held-out data; ``quick`` looks at less of a text."""
     x, y = data
     if workload.name == "text":
-        count = min(len(x) - 1, TEXT_EVALUATED) // CONTEXT
+        count = min(len(x) - 1, TEXT_VALIDATED if quick else TEXT_EVALUATED) // CONTEXT
         x, y = (
             x[: count * CONTEXT].reshape(count, CONTEXT),
             x[1 : count * CONTEXT + 1].reshape(count, CONTEXT),
