@@ -100,6 +100,18 @@ def test_what_does_not_fit_names_the_nearest_number_that_does() -> None:
     assert "are allowed" in found.reason
 
 
+def test_the_nearest_number_is_found_between_those_that_were_tried_first() -> None:
+    plan = planned("mi250", boxes=2)
+    form = Form(channels=4)
+    with pytest.raises(
+        CheckError, match=r"the nearest number of trees per root that fits is 69 \(`--trees 69`\)"
+    ):
+        fitted(plan, "rccl", form, keep=True)
+    assert fitted(plan, "rccl", form, trees=69).trees == 69
+    with pytest.raises(CheckError, match="are allowed"):
+        rough_program(planned("mi250", boxes=2, trees=70).body, "rccl", form)
+
+
 def test_where_nothing_fits_it_says_so() -> None:
     with pytest.raises(CheckError, match="no other number of trees per root that was tried fits"):
         fitted(planned("star", Collective.ALL_GATHER, gpus=66), "rccl")
@@ -185,3 +197,13 @@ def test_topologies_without_rivals_are_refused() -> None:
     plan = make_plan(Problem(topology=chain, collective=Collective.ALL_TO_ALL)).plan
     with pytest.raises(InputError, match="expected a ring or tree to compare with"):
         winning_range(plan, program_for(plan.body, "msccl"))
+
+
+def test_many_boxes_fit_the_executor() -> None:
+    """More than 32 peers on a channel, and more than 127 thread blocks of which some are waited for."""
+    plan = planned("dgx-h100", Collective.ALL_GATHER, boxes=64, trees=1)
+    program = program_for(plan.body, "azure-executor")
+    assert program.most_blocks > 128
+    assert int(program.dep_block.max()) < 128
+    assert program.num_channels <= 32
+    assert not excesses(program, target="azure-executor")

@@ -15,6 +15,7 @@ from coppice.program.channels import path_numbers, within_peers
 from coppice.program.lower import lower_to_program, prepare
 from coppice.program.numbering import waited_first
 from coppice.program.program import Program
+from coppice.program.thread_blocks import _dealt
 from coppice.program.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
@@ -84,6 +85,15 @@ def test_boxes_take_turns_on_channels() -> None:
     inside = (program.block_send >= 0) & (program.block_rank // 8 == program.block_send // 8)
     assert sends[inside].max() <= 4 * np.median(sends[inside])
     assert verify_program(program).ok
+
+
+@pytest.mark.parametrize("colors", [2, 3, 4, 8])
+def test_numbers_at_any_distance_take_turns(colors: int) -> None:
+    dealt = _dealt(1024, colors)
+    for distance in (1, 2, 3, 4, 8, 16, 64):
+        counts = np.bincount(dealt[::distance], minlength=colors)
+        assert counts.max() <= 2 * counts.mean(), distance
+        assert counts.min() > 0
 
 
 def test_paths_of_equal_nodes_are_one() -> None:

@@ -117,6 +117,18 @@ def test_instances_and_peers_keep_nics() -> None:
         assert kept_share(program, lower(forest)) == 1
 
 
+def test_copies_keep_nics_where_a_plan_uses_one_of_two() -> None:
+    """All paths leave by NIC 0: the channels of a second instance are 2, 4 .. and never odd."""
+    topology = cluster(4, 1, 2, (50, 1))
+    forest = plan(Problem(topology=topology, collective=Collective.ALL_GATHER), trees=1, ring=False).plan.body
+    assert isinstance(forest, Forest)
+    for options in ({"instances": 2}, {"max_peers": 1}, {"instances": 2, "max_peers": 1}):
+        program = lower_to_program(forest, channels=32, by_nic=True, **options)
+        assert set(program.block_channel.tolist()) > {0}
+        assert not (program.block_channel % 2).any()
+        assert kept_share(program, lower(forest)) == 1
+
+
 def test_nothing_is_asked_where_there_is_no_choice() -> None:
     forest = forest_of(preset("dgx-a100", boxes=2))
     schedule = lower(forest)
