@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections import Counter
 from fractions import Fraction
@@ -231,7 +232,7 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_does() -> None:
     with pytest.raises(CheckError) as caught:
         one_sided_for(plan.body, PlanForm(blocks=1))
     message = str(caught.value)
-    assert "with 1 thread blocks a GPU" in message
+    assert "with 1 thread block a GPU" in message
     assert "where 64 are allowed" in message or "where 16 are allowed" in message
     fits = int(message.split("it fits with ")[1].split()[0])
     program = one_sided_for(plan.body, PlanForm(blocks=fits))
@@ -331,3 +332,18 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
     code, _, error = run("import", file, "--root", "0")
     assert code == 2
     assert "--root is for MSCCL XML" in error
+
+
+def test_the_page_shows_what_is_printed(app: typer.Typer, tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "runtimes.md").read_text()
+    section = page[page.index("## MSCCL++ execution plans") :]
+    shown = section.split("```text\n")[1].split("```")[0]
+    plan, file = tmp_path / "plan.json", tmp_path / "p.json"
+    write_plan(plan_of(preset("dgx-a100", boxes=2), Collective.ALL_REDUCE), plan)
+    for arguments in (("export", plan, "--to", "mscclpp-json", "-o", file), ("verify", file)):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == 0
+    assert result.stdout == shown
+    for line in section.split("```python\n")[1].split("```")[0].splitlines():
+        _, module, _, names = line.split(" ", 3)
+        assert all(hasattr(importlib.import_module(module), name) for name in names.split(", "))

@@ -249,7 +249,7 @@ FAULTS: dict[str, tuple[Callable[[], Plan], Callable[[Plan], object], str]] = {
         lambda _: None,
         (
             "waits for a release of semaphore 2 of rank 0, before which rank 0, thread block 2, operation 0.0 "
-            "(sem_acquire) is ahead"
+            "(sem_acquire) of round 0 is ahead"
         ),
     ),
     "a semaphore that is not there": (

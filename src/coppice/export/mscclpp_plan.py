@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coppice.bounds.describe import plural
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.mscclpp_limits import LIMITS, Excess, block_excesses, largest_message, size_unit
@@ -121,7 +122,7 @@ def _refusal(
     lowering: OneSidedLowering, plan: Schedule | Forest, form: PlanForm, most: int, excess: Excess | None
 ) -> str:
     words = excess.sentence if excess is not None else "too much in a thread block"
-    head = f"the plan does not fit the MSCCL++ executor with {most} thread blocks a GPU: it has {words}"
+    head = f"the plan does not fit the MSCCL++ executor with {plural(most, 'thread block')} a GPU: it has {words}"
     if most < lowering.most_colors:
         wider, _ = _fitting(lowering, form, min(lowering.most_colors, _LAST_TRIED))
         if wider is not None:

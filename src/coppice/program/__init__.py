@@ -10,4 +10,16 @@ places, traffic          where values lie; messages and the order of their ends
 thread_blocks, writing   channels and thread blocks; steps and dependencies
 own_copies, sorting      what a rank copies for itself; rows by several columns
 back                     the schedule that a program carries out (`to_schedule`)
+moves                    what chunks did one by one, as a schedule
+
+One-sided programs, in which ranks write into each other's memory:
+
+one_sided                      what thread blocks do; `one_sided_structure` its form, `one_sided_words` addresses
+one_sided_verify               independent verification (`verify_one_sided`)
+one_sided_events, _order       unrolled, and carried out; the circle in which it waits
+one_sided_pairing, _reach      what always comes before what
+one_sided_races, _contents     accesses that nothing orders; symbolic execution
+one_sided_lower                a schedule or a forest as such a program (`lower_one_sided`)
+one_sided_places, _writing     where messages land; their operations
+one_sided_back                 the schedule that such a program carries out (`one_sided_to_schedule`)
 """

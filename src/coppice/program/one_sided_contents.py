@@ -116,11 +116,12 @@ class OneSidedContents:
     def _told(self, value: int) -> str:
         """The chunk of a value in words."""
         words, program = self.events.words, self.events.program
-        chunk = (value >> program.num_ranks) // words.per_chunk
+        chunk, word = divmod(value >> program.num_ranks, words.per_chunk)
+        piece = f"piece {word} of " if words.piece else ""
         if program.collective is Collective.ALL_TO_ALL:
             source, chunk = divmod(chunk, program.num_chunks)
-            return f"chunk {chunk} of rank {source}"
-        return f"chunk {chunk}"
+            return f"{piece}chunk {chunk} of rank {source}"
+        return f"{piece}chunk {chunk}"
 
     def _check_end(self) -> None:
         ranks = self.events.program.num_ranks

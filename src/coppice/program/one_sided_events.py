@@ -128,7 +128,8 @@ class Events:
             return (
                 f"the end of rank {self.program.blocks[row].rank}, thread block {self.program.block_ids[row]}"
             )
-        return self.program.place(step.row, step.position, step.inner)
+        place = self.program.place(step.row, step.position, step.inner)
+        return place if step.inner < 0 else f"{place} of round {step.turn}"
 
     def rank(self, event: int) -> int:
         """Rank of an event."""
