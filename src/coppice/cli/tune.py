@@ -6,6 +6,7 @@ import typer
 
 from coppice.cli.tune_fit import fit
 from coppice.cli.tune_plugin import app as plugin
+from coppice.cli.tune_sweep import sweep
 
 __all__ = ["app"]
 
@@ -15,4 +16,5 @@ app = typer.Typer(
     "variable.",
 )
 app.add_typer(plugin, name="plugin")
+app.command("sweep")(sweep)
 app.command("fit")(fit)
