@@ -53,7 +53,7 @@ FORCED = {
 
 
 def two_boxes(*, rails: bool = False) -> Topology:
-    """Two boxes of four GPUs on a switch, a network port each; all ports on one switch, or those of a number on a rail."""
+    """Two boxes of four GPUs on a switch, a network port each; all ports on one switch, or one switch a rail."""
     nodes: list[Node] = []
     links: list[Link] = []
     networks = [f"rail{i}" for i in range(4)] if rails else ["network"]
