@@ -66,8 +66,8 @@ def measure(rounds: int, steps: int) -> list[str]:
 HEAD = """# Training steps on real sockets
 
 Medians of {rounds} alternating runs of {steps} steps, a small GPT under DDP, 8 ranks in two boxes of the lab, {cores}
-cores. Regenerate with `python benchmarks/training_step.py --write` (Linux, root). Where the cores are busy all the time, they
-are what is measured.
+cores. Regenerate with `python benchmarks/training_step.py --write` (Linux, root). Where the cores are busy all the
+time, they are what is measured.
 
 | Mbit/s in : out | parameters | coppice, ms | gloo, ms | gloo / coppice | cores busy: coppice | gloo | losses apart |
 |---|---|---|---|---|---|---|---|
