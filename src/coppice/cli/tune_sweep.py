@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -58,8 +59,37 @@ def sweep(
     segments: Annotated[
         str, typer.Option("--segments", metavar="LIST", help="Sizes of segments to try with Open MPI.")
     ] = "64K",
+    tests: Annotated[
+        Path | None,
+        typer.Option(
+            "--tests", metavar="DIR", help="Directory of nccl-tests or rccl-tests.", show_default=False
+        ),
+    ] = None,
+    gpus: Annotated[int, typer.Option("-g", "--gpus", min=1, help="GPUs of each process of nccl-tests.")] = 1,
+    channels: Annotated[
+        str, typer.Option("--channels", metavar="LIST", help="Numbers of channels of NCCL to try as well.")
+    ] = "",
+    plugin: Annotated[
+        str | None,
+        typer.Option(
+            "--plugin",
+            metavar="FILE",
+            help="Choose by a table and this plugin (`coppice tune plugin build`) instead of NCCL_ALGO and "
+            "NCCL_PROTO; builtin for RCCL 2.28.3 and later.",
+            show_default=False,
+        ),
+    ] = None,
+    ll128: Annotated[
+        bool, typer.Option("--ll128", help="Force LL128 too: it may corrupt data where NCCL has it off.")
+    ] = False,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", min=1, help="Stop after so many seconds.", show_default=False)
+        float | None,
+        typer.Option(
+            "--timeout",
+            min=1,
+            help="Stop after so many seconds; with nccl-tests, each run.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
     """Measure every algorithm that the library can be told to take, right beside its default, at every size.
@@ -71,6 +101,7 @@ def sweep(
     Examples:
       coppice tune sweep --library open-mpi --collective all_reduce -b 1K -e 64M --ranks 8 -o runs.jsonl
       coppice tune sweep --library mpich --collective all_gather,broadcast --lab lab -o runs.jsonl
+      coppice tune sweep --library nccl --tests ~/nccl-tests/build --launcher "mpirun -np 16 -npernode 8" -o runs.jsonl
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.run.tuning.sweep import sweep_mpi
     from coppice.run.tuning.worker import Spec
@@ -81,6 +112,34 @@ def sweep(
     if output is None or str(output) == "-":
         msg = "expected a file for the measurements, found none: give `-o runs.jsonl`, where a later run goes on."
         raise InputError(msg)
+    if library in ("nccl", "rccl"):
+        if tests is None:
+            msg = f"{library} is measured by nccl-tests: name their directory with --tests DIR."
+            raise InputError(msg)
+        from coppice.run.tuning.nccl_sweep import NcclSpec, sweep_nccl
+
+        sizes = stepped(first, last, factor)
+        sweep_nccl(
+            NcclSpec(
+                library=library,
+                collectives=tuple(chosen_collectives(collective)),
+                first_bytes=sizes[0],
+                last_bytes=sizes[-1],
+                factor=factor,
+                rounds=rounds,
+                output=output,
+                programs=tests,
+                launcher=launcher or "",
+                gpus=gpus,
+                channels=parse_sizes(channels, option="--channels") if channels else (),
+                plugin=plugin,
+                ll128=ll128,
+            ),
+            say=lambda line: typer.echo(line),
+            timeout_s=timeout,
+        )
+        print_lines(_last_lines(output, library))
+        return
     spec = Spec(
         library=library,
         collectives=chosen_collectives(collective),
@@ -90,9 +149,14 @@ def sweep(
         segments=list(parse_sizes(segments, option="--segments")) if segments else [],
     )
     sweep_mpi(spec, ranks=ranks, lab=lab, launcher=launcher, options=options or (), timeout_s=timeout)
-    print_lines(
-        [f"written to {output}: fit rules with `coppice tune fit {output} -o table.csv`", undo_line(library)]
-    )
+    print_lines(_last_lines(output, library))
+
+
+def _last_lines(output: Path, library: str) -> list[str]:
+    return [
+        f"written to {output}: fit rules with `coppice tune fit {output} -o table.csv`",
+        f"{undo_line(library)}, once rules are in use; the sweep itself changed nothing",
+    ]
 
 
 def chosen_collectives(text: str) -> list[Collective]:
