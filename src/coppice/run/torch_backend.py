@@ -111,8 +111,9 @@ class CoppiceProcessGroup(PlannedGroup):
             whole, own = flat(output), flat(input)
             source: torch.Tensor | None = own
             if overlap(whole, own):
+                # Whether it lies at its place may differ between ranks, and all need programs of one plan.
                 first = whole.data_ptr() + self.rank() * own.numel() * own.itemsize
-                source = None if own.data_ptr() == first else own.clone()
+                source = None if lane.direct and own.data_ptr() == first else own.clone()
             block = None if source is None else as_type(source, dtype)
             lane.run(Collective.ALL_GATHER, block, as_type(whole, dtype), count=count, dtype=dtype)
             put_back(whole, output)
@@ -189,7 +190,9 @@ class CoppiceProcessGroup(PlannedGroup):
         alike = all(part.dtype == output.dtype and part.device == output.device for part in parts)
         usable = alike and len(parts) == self.size() and parts[self.rank()].numel() == output.numel()
         ready = self.reducing(output, total, options, always=not even) if usable else None
-        if ready is None or not (even or ready[0].direct):
+        if ready is not None and not even and not ready[0].direct:
+            return self._reduces(output, parts, options)
+        if ready is None:
             memory = flat(output)
             work = self.backend(output).reduce_scatter([memory], [[flat(part) for part in parts]], options)
             return self.by_native(work, [output], [(memory, output)])
@@ -276,6 +279,17 @@ class CoppiceProcessGroup(PlannedGroup):
                 self.by_native(self.backend(part).broadcast([memory], single), [part], [(memory, part)])
             )
         return AllOf(works, [parts])
+
+    def _reduces(self, output: torch.Tensor, parts: list[torch.Tensor], options: Any) -> dist.Work:
+        """Reduce tensors of different sizes, one root after the other."""
+        works: list[dist.Work] = []
+        for root, part in enumerate(parts):
+            single = c10d.ReduceOptions()
+            single.reduceOp, single.rootRank = options.reduceOp, root
+            memory = part.detach().clone(memory_format=torch.contiguous_format)
+            copies = [(memory, output)] if root == self.rank() else []
+            works.append(self.by_native(self.backend(part).reduce([memory], single), [output], copies))
+        return AllOf(works, [output])
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import heapq
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -38,6 +39,7 @@ _KEPT = 32
 _LARGEST_TAG = 2**31 - 1
 _CARD_BYTES = 504
 _WORDS = 200
+_GRACE_S = 0.1
 _CLOSING = timedelta(milliseconds=1)
 
 
@@ -193,8 +195,13 @@ class TorchEngine:
         """
         self._check_open()
         members = list(ranks)
-        if members.count(self.rank) != 1 or not all(0 <= rank < self.ranks for rank in members):
-            msg = f"expected a list of ranks below {self.ranks} with rank {self.rank} in it once, found {members}."
+        distinct = set(members)
+        if (
+            self.rank not in distinct
+            or len(distinct) < len(members)
+            or not distinct <= set(range(self.ranks))
+        ):
+            msg = f"expected distinct ranks below {self.ranks} with rank {self.rank} among them, found {members}."
             raise InputError(msg)
         self._subsets += 1
         prefix = f"{self._subsets}:{','.join(map(str, members))}"
@@ -270,6 +277,8 @@ class TorchEngine:
         except InputError:
             raise
         except RunError as error:
+            if isinstance(error, PeerLost):
+                time.sleep(_GRACE_S)  # who gave up closed its connections before it could leave word
             first = self._reason()
             kind = type(error)
             text = f"{error} The first to give up was {first}" if first else str(error)

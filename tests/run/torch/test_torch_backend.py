@@ -1,0 +1,120 @@
+"""The torch backend: every kind of call, every way to train, compiled programs, and how programs are started."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed (TORCH=0)")
+
+from run.torch.launching import run_ranks
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+def cases_of(script: str) -> list[str]:
+    """Names of the functions under ``@case`` in a script."""
+    tree = ast.parse((HERE / script).read_text())
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and [ast.unparse(each) for each in node.decorator_list] == ["case"]
+    ]
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_ranks("api_worker.py", 4, tmp_path_factory.mktemp("calls"))
+
+
+@pytest.mark.parametrize("name", cases_of("api_worker.py"))
+def test_call(calls: list[dict[str, Any]], name: str) -> None:
+    """In shared memory, and by messages along a ring; gloo shows that the case itself is right where it can."""
+    for rank, outcome in enumerate(calls):
+        for mode in ("shm", "messages"):
+            assert outcome[mode].get(name, "did not run") == "", f"rank {rank}, {mode}"
+        assert outcome["gloo"].get(name, "") == "", f"rank {rank}, gloo"
+
+
+def test_what_is_planned_does_not_run_on_gloo(calls: list[dict[str, Any]]) -> None:
+    """An operation that is compared the wrong way round would fall through to gloo unseen."""
+    wanted = {"all_reduce": 3, "broadcast": 1, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+    for outcome in calls:
+        assert outcome["shm"]["planned_calls"] == outcome["messages"]["planned_calls"] == wanted
+
+
+@pytest.fixture(scope="module")
+def losses(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_ranks("training_worker.py", 4, tmp_path_factory.mktemp("training"))
+
+
+def check_losses(losses: list[dict[str, Any]], name: str) -> None:
+    wanted = losses[0]["gloo"][name]
+    assert isinstance(wanted, list), wanted
+    for outcome in losses:
+        for mode in ("shm", "messages"):
+            found = outcome[mode].get(name, "did not run")
+            assert isinstance(found, list), f"{mode}: {found}"
+            assert found == pytest.approx(wanted, rel=1e-5), mode
+
+
+@pytest.mark.parametrize("name", cases_of("training_worker.py"))
+def test_training_has_the_losses_of_gloo(losses: list[dict[str, Any]], name: str) -> None:
+    check_losses(losses, name)
+
+
+@pytest.mark.slow
+def test_compiled_collectives(tmp_path: Path) -> None:
+    outcome = run_ranks("training_worker.py", 4, tmp_path, "aot_eager", "inductor", timeout_s=550)
+    for name in ("aot_eager", "inductor"):
+        check_losses(outcome, name)
+
+
+def torchrun(ranks: int, script: Path, *arguments: str, **variables: str) -> str:
+    """What a program says that is started as users do."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    done = subprocess.run(
+        [*command, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def losses_of(output: str) -> list[float]:
+    return [float(line.split()[-1]) for line in output.splitlines() if line.startswith("epoch")]
+
+
+def test_a_program_started_by_torchrun(tmp_path: Path) -> None:
+    """The example, planned for a ring by the environment, ends with the losses of gloo."""
+    from coppice.topology.presets import preset
+    from coppice.topology.writer import write_topology
+
+    write_topology(preset("ring", gpus=3), tmp_path / "ring.json")
+    example, short = ROOT / "examples" / "train_ddp.py", ("--epochs", "2", "--samples", "200")
+    planned = torchrun(
+        3,
+        example,
+        *short,
+        COPPICE_TOPOLOGY=str(tmp_path / "ring.json"),
+        COPPICE_ENGINE="torch",
+        COPPICE_THRESHOLD="0",
+        COPPICE_CACHE=str(tmp_path / "cache"),
+    )
+    native = torchrun(3, example, *short, "--backend", "gloo")
+    assert len(losses_of(planned)) == 2
+    assert losses_of(planned) == pytest.approx(losses_of(native), rel=1e-4)
+    assert list((tmp_path / "cache" / "plans").glob("all_reduce-*.json"))

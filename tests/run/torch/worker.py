@@ -1,0 +1,55 @@
+"""What all scripts of ranks share: coming together, in several settings in turn, and telling the outcome."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+import coppice.torch
+
+RANK, RANKS, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+MODES = {
+    "gloo": None,
+    "shm": coppice.torch.Options(engine="shm"),
+    "messages": coppice.torch.Options(engine="torch", topology=str(FOLDER / "ring.json"), threshold_bytes=0),
+}
+
+
+@contextlib.contextmanager
+def world(mode: str, *, name: str = "", timeout_s: float = 60, options: Any = None) -> Iterator[Any]:
+    """The world's group in one setting."""
+    file = FOLDER / f"store-{mode}-{name}"
+    chosen = MODES[mode] if options is None else options
+    dist.init_process_group(
+        "gloo" if mode == "gloo" else "coppice",
+        init_method=f"file://{file}",
+        rank=RANK,
+        world_size=RANKS,
+        timeout=timedelta(seconds=timeout_s),
+        pg_options=chosen,
+    )
+    try:
+        yield dist.group.WORLD
+    finally:
+        dist.destroy_process_group()
+
+
+def write_ring() -> None:
+    """The ring that plans are made for."""
+    from coppice.topology.presets import preset
+    from coppice.topology.writer import write_topology
+
+    if RANK == 0:
+        write_topology(preset("ring", gpus=RANKS), FOLDER / "ring.json")
+
+
+def tell(outcome: dict[str, Any]) -> None:
+    """Leave the outcome of this rank."""
+    (FOLDER / f"{RANK}.json").write_text(json.dumps(outcome))
