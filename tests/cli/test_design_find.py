@@ -106,3 +106,24 @@ def test_cabling_of_a_recipe(call: Call, tmp_path: Path) -> None:
     assert file.read_text().splitlines()[1].startswith("1,gpu0,0,")
     assert json.loads(call("cabling", "torus(3, 3)", "--json").stdout)["count"] == 18
     assert call("cabling", "torus(3, 3)", "--ports-per-node", 3).exit_code == 2
+
+
+def test_networks_are_compared(call: Call, tmp_path: Path) -> None:
+    workload, prices = tmp_path / "workload.json", tmp_path / "prices.json"
+    uses = [{"collective": "all_gather", "size_bytes": 65536}]
+    workload.write_text(
+        json.dumps({"ranks": 8, "ports": 2, "collectives": uses, "failures": {"links": 1, "samples": 1}})
+    )
+    cables = [{"max_m": 50, "price": 3}]
+    prices.write_text(json.dumps({"nic_port": 1, "switches": [{"radix": 16, "price": 90}], "cables": cables}))
+    table, picture = tmp_path / "all.csv", tmp_path / "all.svg"
+    done = call("compare", workload, "--prices", prices, "--csv", table)
+    assert done.exit_code == 0
+    assert "clos, radix 16" in done.stdout
+    assert "best" in done.stdout
+    quotes = json.loads(call("compare", workload, "--prices", prices, "--json").stdout)["quotes"]
+    assert len(table.read_text().splitlines()) == 1 + len(quotes)
+    assert call("compare", workload, "--prices", prices, "--plot", tmp_path / "all.bmp").exit_code == 2
+    pytest.importorskip("matplotlib")
+    assert call("compare", workload, "--prices", prices, "--plot", picture).exit_code == 0
+    assert "clos, radix 16" in picture.read_text() or picture.stat().st_size > 1000

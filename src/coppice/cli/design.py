@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from coppice.cli.design_cabling import cabling
+from coppice.cli.design_compare import compare
 from coppice.cli.design_find import find
 from coppice.cli.design_schedule import schedule
 from coppice.cli.design_show import show
@@ -16,3 +17,4 @@ app.callback(invoke_without_command=True)(find)
 app.command("show")(show)
 app.command("schedule")(schedule)
 app.command("cabling")(cabling)
+app.command("compare")(compare)

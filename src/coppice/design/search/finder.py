@@ -19,7 +19,7 @@ from coppice.design.search.results import BasesFile
 from coppice.design.search.table import Table, cells_below
 from coppice.errors import InputError
 
-__all__ = ["TRIES", "TRIES_OF_MANY", "find", "measured"]
+__all__ = ["TRIES", "TRIES_OF_MANY", "Progressing", "find", "measured"]
 
 TRIES = 2000
 TRIES_OF_MANY = 100

@@ -18,7 +18,7 @@ from coppice.design.recipe import Base, Facts
 from coppice.design.search.entries import Entry
 from coppice.errors import InputError
 
-__all__ = ["COLLECTIVES", "Option", "Workload", "baselines", "options"]
+__all__ = ["COLLECTIVES", "Option", "Workload", "baselines", "best_torus", "options"]
 
 COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 _TREE_PORTS = 4
@@ -121,9 +121,8 @@ def baselines(ranks: int, degree: int, workload: Workload) -> list[Option]:
         [('ring', 4), ('torus(8, 8)', 4), ('hypercube(6)', 6), ('double binary tree', 4)]
     """
     made = [_option("ring", degree, workload, ranks - 1, optimum(ranks))]
-    tori = [torus for torus in _tori(ranks) if degree % torus.size.degree == 0]
-    if tori:
-        best = min(tori, key=lambda torus: (torus.facts().steps, len(str(torus))))
+    best = best_torus(ranks, degree)
+    if best is not None:
         made.append(_option(str(best), degree, workload, best.facts().steps, optimum(ranks)))
     dims = ranks.bit_length() - 1
     if 2**dims == ranks:
@@ -131,6 +130,17 @@ def baselines(ranks: int, degree: int, workload: Workload) -> list[Option]:
     if workload.collective is Collective.ALL_REDUCE and ranks > 2:
         made.append(_double_tree(ranks, workload))
     return made
+
+
+def best_torus(ranks: int, degree: int) -> Base | None:
+    """The torus with the fewest steps whose ports, or as many times as many, are those of a rank; None without one.
+
+    Examples:
+        >>> str(best_torus(64, 4)), best_torus(7, 4)
+        ('torus(8, 8)', None)
+    """
+    tori = [torus for torus in _tori(ranks) if degree % torus.size.degree == 0]
+    return min(tori, key=lambda torus: (torus.facts().steps, len(str(torus))), default=None)
 
 
 def _option(name: str, ports: int, workload: Workload, steps: int, time: Fraction) -> Option:

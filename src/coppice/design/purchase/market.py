@@ -1,0 +1,146 @@
+"""Networks beside each other: what they cost, how fast an iteration is, and what a unit of performance costs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from coppice.design.purchase.failures import Slowdown, slowdown
+from coppice.design.purchase.offers import Offer, offers
+from coppice.design.purchase.performance import Timing, timing
+from coppice.design.purchase.request import Prices, Workload
+from coppice.errors import InputError
+
+__all__ = ["Market", "Quote", "compare_networks", "csv_text"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Quote:
+    """A network, what it costs and what it does.
+
+    Attributes:
+        offer: The network.
+        cost: Of all its parts.
+        timings: Of each collective of the workload.
+        iteration_us: All collectives of an iteration, one after the other.
+        slowdown: By the failures of the workload; None where it names none.
+    """
+
+    offer: Offer
+    cost: float
+    timings: tuple[Timing, ...]
+    iteration_us: float
+    slowdown: Slowdown | None
+
+    @property
+    def cost_per_rate(self) -> float:
+        """Cost of an iteration a second: what a unit of performance costs."""
+        return self.cost * self.iteration_us / 1e6
+
+    def record(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        parts, lost = self.offer.parts, self.slowdown
+        return {
+            "network": self.offer.name,
+            "nic_ports": parts.nic_ports,
+            "switches": {str(radix): count for radix, count in sorted(parts.switches.items())},
+            "cables": sum(parts.cables.values()),
+            "fibres": sum(parts.fibres.values()),
+            "cost": self.cost,
+            "collectives": [{"time_us": each.time_us, "how": each.how} for each in self.timings],
+            "iteration_us": self.iteration_us,
+            "cost_per_rate": self.cost_per_rate,
+            "slowdown_mean": None if lost is None else _finite(lost.mean),
+            "slowdown_worst": None if lost is None else _finite(lost.worst),
+            "cut_off": None if lost is None else lost.cut_off,
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Market:
+    """All networks for a workload, the least cost per unit of performance first."""
+
+    workload: Workload
+    prices: Prices
+    quotes: tuple[Quote, ...]
+
+    def record(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        return {
+            "ranks": self.workload.ranks,
+            "currency": self.prices.currency,
+            "quotes": [quote.record() for quote in self.quotes],
+        }
+
+
+def compare_networks(
+    workload: Workload,
+    prices: Prices,
+    *,
+    oversubscriptions: Sequence[Fraction] = (Fraction(1), Fraction(2)),
+    on_progress: Callable[[str], None] | None = None,
+) -> Market:
+    """Size, price and measure every network that can be built for a workload.
+
+    Args:
+        workload: Ranks, ports and an iteration.
+        prices: What parts there are and what they cost.
+        oversubscriptions: Of the leaves of switched networks.
+        on_progress: Told the name of each network.
+
+    Raises:
+        InputError: If an oversubscription is below 1, a cable is too long for the price list, or nothing can be built.
+    """
+    if min(oversubscriptions, default=Fraction(0)) < 1:
+        msg = f"expected oversubscriptions of 1 or more, found {', '.join(map(str, oversubscriptions)) or 'none'}."
+        raise InputError(msg)
+    quotes = []
+    for offer in offers(workload, prices, oversubscriptions=oversubscriptions):
+        if on_progress is not None:
+            on_progress(offer.name)
+        timings = tuple(timing(offer, workload, use) for use in workload.collectives)
+        total = sum(
+            use.count * found.time_us for use, found in zip(workload.collectives, timings, strict=True)
+        )
+        quotes.append(
+            Quote(
+                offer=offer,
+                cost=offer.parts.cost(prices),
+                timings=timings,
+                iteration_us=total,
+                slowdown=slowdown(offer, workload),
+            )
+        )
+    if not quotes:
+        msg = "no network can be built from this price list: add a switch of larger radix, or ports to the ranks."
+        raise InputError(msg)
+    quotes.sort(key=lambda quote: (quote.cost_per_rate, quote.offer.name))
+    return Market(workload=workload, prices=prices, quotes=tuple(quotes))
+
+
+def csv_text(market: Market) -> str:
+    """All figures as CSV, a network a line."""
+    text = io.StringIO()
+    rows = [quote.record() for quote in market.quotes]
+    names = [name for name in rows[0] if name != "collectives"]
+    places = range(len(market.workload.collectives))
+    header = [*names, *(f"collective{place}_{column}" for place in places for column in ("us", "how"))]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    for row in rows:
+        cells = [
+            "+".join(f"{n}x{radix}" for radix, n in row[name].items()) if name == "switches" else row[name]
+            for name in names
+        ]
+        for each in row["collectives"]:
+            cells += [each["time_us"], each["how"]]
+        writer.writerow(["" if cell is None else cell for cell in cells])
+    return text.getvalue()
+
+
+def _finite(value: float) -> float | None:
+    return value if value < float("inf") else None

@@ -1,0 +1,184 @@
+"""How long an iteration takes on a network: all groups of a collective at once, simulated or bounded.
+
+Up to 128 ranks every collective is planned and simulated: by the optimal planner and by a few algorithms that are good
+for small messages, and the fastest counts. On larger clusters the exact bound of a group counts, or the latency bound
+where that is longer; groups then do not disturb each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from coppice.bounds.concurrent_flow import concurrent_flow
+from coppice.bounds.latency import latency_bound
+from coppice.bounds.optimum import bound
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.design.purchase.offers import Offer
+from coppice.design.purchase.request import Use, Workload
+from coppice.design.schedules import breadth_first_schedule
+from coppice.errors import InputError, UnreachableError
+from coppice.planners.algorithms.catalogue import case_of, find, make
+from coppice.planners.all_to_all import plan_all_to_all
+from coppice.planners.forest import plan_forest
+from coppice.schedule.forest import Forest
+from coppice.schedule.lower import lower
+from coppice.schedule.routed import routed
+from coppice.schedule.schedule import Schedule
+from coppice.simulation.best_pieces import best_pieces
+from coppice.simulation.jobs import Job, simulate_together
+from coppice.simulation.model import DEFAULT_MODEL
+from coppice.topology.model import Topology
+from coppice.topology.operations import remove_nodes, subset
+
+__all__ = ["MOST_SIMULATED", "Timing", "bound_us", "timing"]
+
+MOST_SIMULATED = 128
+"""Ranks up to which collectives are simulated."""
+
+_OPTIMAL = "optimal plan"
+_INSIDE = "optimal plan inside"
+_BREADTH_FIRST = "breadth-first"
+_ALGORITHMS = {
+    Collective.ALL_REDUCE: ("recursive-multiplying", "rabenseifner", "ring"),
+    Collective.ALL_GATHER: ("direct", "ring"),
+    Collective.REDUCE_SCATTER: ("linear", "ring"),
+    Collective.ALL_TO_ALL: ("linear", "pairwise"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What a collective takes in all groups at once.
+
+    Attributes:
+        time_us: Until the last group is done.
+        how: The algorithm, or ``bound``.
+    """
+
+    time_us: float
+    how: str
+
+
+def timing(offer: Offer, workload: Workload, use: Use) -> Timing:
+    """The least time of a collective on a network, of what is tried.
+
+    Raises:
+        UnreachableError: If ranks of a group cannot reach each other.
+        InputError: If nothing that is tried applies.
+    """
+    groups = use.groups(workload.ranks)
+    if workload.ranks > MOST_SIMULATED:
+        times = [
+            bound_us(offer.topology, use, group, relays=offer.relays) for group in _distinct(offer, groups)
+        ]
+        return Timing(time_us=max(times), how="bound")
+    found: list[tuple[float, str, int]] = []
+    first = _problem(offer.topology, use, groups[0], relays=offer.relays)
+    for name, body in _bodies(offer, first):
+        pieces, timeline = best_pieces(body, use.size_bytes, most=64)
+        found.append((timeline.time_us, name, pieces))
+    if not found:
+        msg = f"no algorithm for {use.collective} applies on {offer.name}: leave it out."
+        raise InputError(msg)
+    if len(groups) == 1:
+        best = min(found)
+        return Timing(time_us=best[0], how=best[1])
+    # What is good alone may be bad beside others: the three fastest are tried in all groups.
+    return min(
+        (_together(offer, use, groups, name, pieces) for _, name, pieces in sorted(found)[:3]),
+        key=lambda made: made.time_us,
+    )
+
+
+def bound_us(topology: Topology, use: Use, group: list[int], *, relays: bool) -> float:
+    """What no schedule of a group alone is faster than.
+
+    Ranks pass on what is not theirs where ``relays`` says so, or where nothing else joins the group, such as after a
+    failure.
+
+    Raises:
+        UnreachableError: If its ranks cannot reach each other even so.
+    """
+    try:
+        return _bound_us(_problem(topology, use, group, relays=relays), use, relays=relays)
+    except UnreachableError:
+        if relays:
+            raise
+        return _bound_us(_problem(topology, use, group, relays=True), use, relays=True)
+
+
+def _bound_us(problem: Problem, use: Use, *, relays: bool) -> float:
+    bandwidth = float(bound(problem).inv_rate * Fraction(use.size_bytes, problem.shards) / 1000)
+    latency = latency_bound(problem, overhead_us=DEFAULT_MODEL.overhead_us, relay_gpus=relays)
+    return max(bandwidth, latency.time_us)
+
+
+def _distinct(offer: Offer, groups: list[list[int]]) -> list[list[int]]:
+    """Groups that stand for all: the first on graphs that look the same from every host, else all."""
+    return groups[:1] if offer.graph is not None and offer.graph.block == 1 and offer.graph.orders else groups
+
+
+def _problem(topology: Topology, use: Use, group: list[int], *, relays: bool) -> Problem:
+    part = topology if group == list(range(topology.num_ranks)) else subset(topology, group, relays=relays)
+    return Problem(topology=part, collective=use.collective)
+
+
+def _together(offer: Offer, use: Use, groups: list[list[int]], name: str, pieces: int) -> Timing:
+    jobs = [
+        Job(
+            name=f"group {number}",
+            body=_body(offer, _problem(offer.topology, use, group, relays=offer.relays), name),
+            size_bytes=use.size_bytes,
+            pieces=pieces,
+        )
+        for number, group in enumerate(groups)
+    ]
+    return Timing(time_us=simulate_together(jobs, topology=offer.topology).time_us, how=name)
+
+
+def _bodies(offer: Offer, problem: Problem) -> Iterator[tuple[str, Schedule | Forest]]:
+    """Everything that applies to a group, by name."""
+    names = [_OPTIMAL, *_ALGORITHMS[problem.collective]]
+    if _inside(problem) is not None:
+        names.append(_INSIDE)
+    direct = offer.graph is not None and problem.topology is offer.topology
+    if direct and offer.graph is not None and offer.graph.num_nodes == problem.topology.num_ranks:
+        names.append(_BREADTH_FIRST)
+    for name in names:
+        try:
+            if name == _BREADTH_FIRST and problem.collective is Collective.ALL_TO_ALL:
+                continue
+            yield name, _body(offer, problem, name)
+        except UnreachableError:
+            if name == _OPTIMAL:
+                raise
+        except InputError:  # a condition of the algorithm, such as a number of ranks that is a power of two
+            continue
+
+
+def _inside(problem: Problem) -> Problem | None:
+    """The same without the network, for a group within a host of several ranks; else None."""
+    topology = problem.topology
+    hosts = {int(topology.host[v]) for v in topology.rank_nodes.tolist()}
+    outside = [topology.node_ids[v] for v in range(topology.num_nodes) if int(topology.host[v]) not in hosts]
+    if len(hosts) != 1 or hosts == {-1} or not outside:
+        return None
+    return Problem(topology=remove_nodes(topology, outside), collective=problem.collective)
+
+
+def _body(offer: Offer, problem: Problem, name: str) -> Schedule | Forest:
+    if name == _INSIDE:
+        return _body(offer, _inside(problem) or problem, _OPTIMAL)
+    if name == _OPTIMAL:
+        if problem.collective is Collective.ALL_TO_ALL:
+            return plan_all_to_all(problem, bound=concurrent_flow(problem))
+        forest = plan_forest(problem)
+        return forest if forest.branches_at_switches else routed(lower(forest))
+    if name == _BREADTH_FIRST and offer.graph is not None:
+        return breadth_first_schedule(offer.graph, offer.topology, problem.collective).schedule
+    entry = find(name, problem.collective)
+    made = make(entry, case_of(entry, problem), relay_gpus=offer.relays)
+    return made if isinstance(made, Forest) else routed(made, relay_gpus=offer.relays)
