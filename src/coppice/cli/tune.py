@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from coppice.cli.tune_check import check
+from coppice.cli.tune_export import export
 from coppice.cli.tune_fit import fit
+from coppice.cli.tune_from_logs import from_logs
 from coppice.cli.tune_plugin import app as plugin
 from coppice.cli.tune_sweep import sweep
 
@@ -18,3 +21,6 @@ app = typer.Typer(
 app.add_typer(plugin, name="plugin")
 app.command("sweep")(sweep)
 app.command("fit")(fit)
+app.command("export")(export)
+app.command("check")(check)
+app.command("from-logs")(from_logs)

@@ -5,13 +5,16 @@ interval lies above 1 and whose gain is 3 percent at least. Neighbouring sizes s
 2 percent a change, found exactly by dynamic programming over the sizes; a size whose gain is not sure keeps the
 default, also between sizes with a rule. Ranges meet at the geometric mean of neighbouring sizes and reach half a step
 beyond the measured ones; nothing is said of sizes further away unless that is asked for.
+
+MPICH's variables choose one algorithm for all sizes. There a choice counts that is sure at one size at least, and at
+every measured size loses less than 2 percent, nowhere beyond noise.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 
 from coppice.errors import InputError
@@ -23,7 +26,11 @@ __all__ = ["NO_END", "Candidate", "Fit", "Rule", "SizeFit", "fit_runs"]
 NO_END = 2**64 - 1
 """Last size of a range without an end."""
 
+ONE_CHOICE = ("mpich",)
+"""Libraries whose variables choose an algorithm for all sizes at once."""
+
 _CHANGE = math.log(1.02)
+_NO_LOSS = 0.98
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,7 +167,8 @@ def fit_runs(
             for size, members in sorted(grouped[shape].items())
         ]
         known = [each for each in found if each.default_us]
-        sizes[shape] = _settled(known)
+        one = runs[0].library in ONE_CHOICE
+        sizes[shape] = _with_one_choice(known, alpha=alpha) if one else _settled(known)
         rules += _rules(shape, sizes[shape], extend=extend)
     return Fit(library=runs[0].library, version=runs[0].version, sizes=sizes, rules=tuple(rules))
 
@@ -213,18 +221,26 @@ def _settled(sizes: Sequence[SizeFit]) -> tuple[SizeFit, ...]:
     choice = min(best, key=lambda each: best[each], default=None)
     for size, offered, came in zip(reversed(sizes), reversed(options), reversed(origins), strict=True):
         taken = None if choice is None else offered[choice]
-        found.append(
-            SizeFit(
-                size_bytes=size.size_bytes,
-                default_us=size.default_us,
-                candidates=size.candidates,
-                taken=taken,
-                bound_us=size.bound_us,
-                refused=size.refused,
-            )
-        )
+        found.append(replace(size, taken=taken))
         choice = came[choice]
     return tuple(reversed(found))
+
+
+def _with_one_choice(sizes: Sequence[SizeFit], *, alpha: float) -> tuple[SizeFit, ...]:
+    """The sizes with one choice for all of them: sure at one size at least, and nowhere slower than the default."""
+    scores: dict[Choice, float] = {}
+    offered = [{c.choice: c for c in size.candidates} for size in sizes]
+    for choice in set.intersection(*(set(each) for each in offered)) if offered else ():
+        own = [each[choice] for each in offered]
+        slower = holm([each.verdict.p_slower for each in own])
+        harmless = all(each.verdict.gain >= _NO_LOSS for each in own) and min(slower) > alpha
+        if harmless and any(each.sure for each in own):
+            scores[choice] = sum(math.log(each.verdict.gain) for each in own)
+    best = max(sorted(scores), key=lambda each: scores[each], default=None)
+    return tuple(
+        replace(size, taken=None if best is None else known[best])
+        for size, known in zip(sizes, offered, strict=True)
+    )
 
 
 def _cheapest(best: Mapping[Choice | None, float], choice: Choice | None) -> tuple[Choice | None, float]:

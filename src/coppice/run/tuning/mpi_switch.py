@@ -107,9 +107,13 @@ class _OpenMpi:
             if not number:
                 continue
             if name not in _ONLY_SEGMENTED:
-                found.append(Choice(name))
+                found.append(Choice(name, number=number))
             if name in _SEGMENTED.get(collective, ()):
-                found += [Choice(name, segment_bytes=size) for size in self._segments if size < size_bytes]
+                found += [
+                    Choice(name, segment_bytes=size, number=number)
+                    for size in self._segments
+                    if size < size_bytes
+                ]
         return tuple(found)
 
     def use(self, collective: Collective, choice: Choice | None) -> Any:

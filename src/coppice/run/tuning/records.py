@@ -43,12 +43,14 @@ class Choice(msgspec.Struct, frozen=True, order=True):
         protocol: Protocol of NCCL and RCCL, else empty.
         channels: Number of channels of NCCL and RCCL, 0 leaves it to the library.
         segment_bytes: Size of a segment for Open MPI, 0 for whole messages.
+        number: Number that Open MPI gives the algorithm, 0 elsewhere.
     """
 
     algorithm: str
     protocol: str = ""
     channels: int = 0
     segment_bytes: int = 0
+    number: int = 0
 
     def __str__(self) -> str:
         words = [self.algorithm, self.protocol]

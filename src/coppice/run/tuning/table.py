@@ -27,7 +27,7 @@ DEFAULT = "default"
 _FORMAT = "coppice tuning table 1"
 _COLUMNS = [
     *("collective", "nodes", "ranks", "first_bytes", "last_bytes"),
-    *("algorithm", "protocol", "channels", "segment_bytes"),
+    *("algorithm", "number", "protocol", "channels", "segment_bytes"),
     *("gain", "gain_low", "gain_high", "bound_share", "sizes"),
 ]
 
@@ -75,7 +75,8 @@ def encode_table(table: RuleTable) -> str:
                     rule.first_bytes,
                     rule.last_bytes,
                 ),
-                *(choice.algorithm, choice.protocol, choice.channels or "", choice.segment_bytes or ""),
+                *(choice.algorithm, choice.number or "", choice.protocol),
+                *(choice.channels or "", choice.segment_bytes or ""),
                 *(f"{value:.4g}" for value in (rule.gain, rule.low, rule.high)),
                 "" if rule.reached is None else f"{rule.reached:.4g}",
                 " ".join(map(str, rule.sizes)),
@@ -156,6 +157,7 @@ def _rule(row: Mapping[str, str], where: str) -> Rule:
         protocol=row["protocol"],
         channels=_integer(row, "channels", where, low=0) if row["channels"] else 0,
         segment_bytes=_integer(row, "segment_bytes", where, low=0) if row["segment_bytes"] else 0,
+        number=_integer(row, "number", where, low=0) if row["number"] else 0,
     )
     if not own.algorithm.replace("_", "").replace("-", "").isalnum():
         msg = f"expected the name of an algorithm at {where}, found {own.algorithm!r}."

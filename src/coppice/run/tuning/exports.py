@@ -1,0 +1,197 @@
+"""A table of rules in the form that its library reads, checked as far as there is a doctor for the form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from coppice import __version__
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.export.doctor_tuning import Given, diagnose_tuning
+from coppice.export.exported import Exported
+from coppice.export.nccl_tuner import Dialect, tuner_table
+from coppice.export.nccl_tuner_rules import Rule as TunerRule
+from coppice.export.ompi_choices import FUNCTIONS
+from coppice.run.tuning.fit import Rule
+from coppice.run.tuning.mpi_switch import CHAIN_FANOUT, MPICH_FUNCTIONS
+from coppice.run.tuning.table import RuleTable
+from coppice.run.tuning.undo import UNDO
+
+__all__ = ["FORMS", "export_table"]
+
+FORMS = tuple(UNDO)
+"""What a table can be exported to."""
+
+_LIBRARY = {"nccl-tuner": "nccl", "rccl-csv": "rccl", "ompi-rules": "open-mpi", "mpich-env": "mpich"}
+_OMPI_USE = (
+    "use: OMPI_MCA_coll_tuned_use_dynamic_rules=1 OMPI_MCA_coll_tuned_dynamic_rules_filename=FILE OMPI_MCA_coll=^han "
+    "(or the same with --mca); han, which rules do not reach, is then off for everything: run `coppice tune check`"
+)
+_DIALECT = {"nccl-tuner": Dialect.COPPICE, "rccl-csv": Dialect.RCCL_BUILTIN}
+
+
+def export_table(table: RuleTable, form: str) -> Exported:
+    """Write a table for its library.
+
+    Args:
+        table: The table.
+        form: One of :data:`FORMS`.
+
+    Returns:
+        The text, and how to use and undo it.
+
+    Raises:
+        InputError: If the table is for another library, has no rules, or says what the form cannot say.
+    """
+    if form not in FORMS:
+        msg = f"expected a form that is one of {', '.join(FORMS)}, found {form!r}."
+        raise InputError(msg)
+    if table.library != _LIBRARY[form]:
+        msg = f"{form} is for {_LIBRARY[form]}, the table is for {table.library}: export it to the form of its library."
+        raise InputError(msg)
+    if not table.changed:
+        msg = "no rule beats the default: there is nothing to export, the library already does what is best."
+        raise InputError(msg)
+    writer: Mapping[str, Callable[[RuleTable, str], Exported]] = {
+        "nccl-tuner": _tuner,
+        "rccl-csv": _tuner,
+        "ompi-rules": _ompi,
+        "mpich-env": _mpich,
+    }
+    made = writer[form](table, form)
+    return Exported(text=made.text, notes=(*made.notes, f"undo: {UNDO[form]}"), suffix=made.suffix)
+
+
+def _head(table: RuleTable) -> list[str]:
+    words = f"measured with {table.library} {table.version}".rstrip()
+    return [f"by coppice {__version__}, {words}", *([f"topology {table.topology}"] if table.topology else [])]
+
+
+def _tuner(table: RuleTable, form: str) -> Exported:
+    dialect = _DIALECT[form]
+    rules = [
+        TunerRule(
+            collective=rule.shape.collective,
+            first_bytes=rule.first_bytes,
+            last_bytes=rule.last_bytes,
+            nodes=rule.shape.nodes,
+            ranks=rule.shape.ranks,
+            algorithm=rule.choice.algorithm,
+            protocol=rule.choice.protocol,
+            channels=rule.choice.channels or None,
+            gain=rule.gain,
+        )
+        for rule in table.changed
+        if rule.choice is not None
+    ]
+    first, *more = _head(table)
+    comments = [f"tuner table ({dialect}) {first}", *more]
+    comments += [f"library {table.version}"] if table.version else []
+    text = tuner_table(rules, dialect, comments=[*comments, f"undo: {UNDO[form]}"])
+    diagnose_tuning(text.encode(), "nccl-tuner", file="the table", given=Given(dialect=dialect)).require_ok()
+    use = {
+        Dialect.COPPICE: "use: NCCL_TUNER_PLUGIN=libnccl-tuner-coppice.so (`coppice tune plugin build`) and "
+        "COPPICE_TUNER_TABLE=FILE on every host",
+        Dialect.RCCL_BUILTIN: "use: NCCL_TUNER_CONFIG_FILE=FILE on every host, RCCL 2.28.3 and later; it replaces the "
+        "tables that RCCL brings along",
+    }
+    return Exported(text=text, notes=(f"{len(rules)} rules", use[dialect]), suffix=".csv")
+
+
+def _ompi(table: RuleTable, form: str) -> Exported:
+    shapes: dict[Collective, dict[int, list[Rule]]] = {}
+    nodes: dict[tuple[Collective, int], int] = {}
+    for rule in sorted(table.rules, key=lambda each: (each.shape, each.first_bytes)):
+        shape = rule.shape
+        if nodes.setdefault((shape.collective, shape.ranks), shape.nodes) != shape.nodes:
+            msg = (
+                f"rules files of Open MPI do not tell nodes apart, found {shape.ranks} ranks on different numbers of "
+                f"nodes for {shape.collective}: remove one of them from the table."
+            )
+            raise InputError(msg)
+        if shape.collective not in FUNCTIONS:
+            msg = f"rules files of Open MPI have no {shape.collective}: remove it from the table."
+            raise InputError(msg)
+        shapes.setdefault(shape.collective, {}).setdefault(shape.ranks, []).append(rule)
+    changed = {
+        collective: own
+        for collective, own in shapes.items()
+        if any(rule.choice is not None for rules in own.values() for rule in rules)
+    }
+    lines = [f"# {line}" for line in (*_head(table), f"undo: {UNDO[form]}")]
+    lines.append(f"{len(changed)} # collectives")
+    for collective in sorted(changed, key=lambda each: FUNCTIONS[each][1]):
+        name, number = FUNCTIONS[collective]
+        counts = sorted(changed[collective])
+        blocks: list[tuple[int, list[str]]] = []
+        for ranks in counts:
+            blocks.append((ranks, _ompi_lines(changed[collective][ranks])))
+            if ranks + 1 not in counts:
+                blocks.append((ranks + 1, ["0 0 0 0"]))
+        lines += [f"{number} # {name}", f"{len(blocks)} # numbers of ranks"]
+        for ranks, rules in blocks:
+            lines += [
+                f"{ranks} # ranks",
+                f"{len(rules)} # rules: bytes, algorithm, fan-out, segment bytes",
+                *rules,
+            ]
+    return Exported(
+        text="".join(f"{line}\n" for line in lines),
+        notes=(
+            f"{len(table.changed)} rules",
+            _OMPI_USE,
+        ),
+        suffix=".conf",
+    )
+
+
+def _ompi_lines(rules: Sequence[Rule]) -> list[str]:
+    """Lines of a number of ranks: from 0 bytes on, and Open MPI's own choice (0) wherever no rule holds."""
+    found: list[tuple[int, str]] = [(0, "0 0 0")]
+    for rule in rules:
+        choice = rule.choice
+        if choice is None:
+            words = "0 0 0"
+        elif not choice.number:
+            msg = f"{choice} has no number in the table, by which rules files name it: fit measurements of a sweep."
+            raise InputError(msg)
+        else:
+            fanout = CHAIN_FANOUT if choice.algorithm == "chain" else 0
+            words = f"{choice.number} {fanout} {choice.segment_bytes}"
+        found.append((rule.first_bytes, words))
+        found.append((rule.last_bytes + 1, "0 0 0"))
+    kept: list[str] = []
+    last = None
+    for start, words in sorted(dict(found).items()):  # what begins where another ends counts
+        if words != last and start < 2**63:
+            kept.append(f"{start} {words}")
+            last = words
+    return kept
+
+
+def _mpich(table: RuleTable, form: str) -> Exported:
+    chosen: dict[Collective, Rule] = {}
+    for rule in table.changed:
+        collective = rule.shape.collective
+        known = chosen.setdefault(collective, rule)
+        if known.choice != rule.choice:
+            msg = (
+                f"a variable of MPICH holds for all sizes and communicators, found {known.choice} and {rule.choice} "
+                f"for {collective}: keep one of them in the table."
+            )
+            raise InputError(msg)
+        if collective not in MPICH_FUNCTIONS:
+            msg = f"there is no variable of MPICH for {collective}: remove it from the table."
+            raise InputError(msg)
+    kept = {rule.shape.collective for rule in table.rules if rule.choice is None} & set(chosen)
+    lines = [f"# {line}" for line in (*_head(table), f"undo: {UNDO[form]}")]
+    for collective, rule in sorted(chosen.items()):
+        if rule.choice is not None:
+            stem = f"MPIR_CVAR_{MPICH_FUNCTIONS[collective]}"
+            lines += [f"{stem}_INTRA_ALGORITHM={rule.choice.algorithm}", f"{stem}_DEVICE_COLLECTIVE=0"]
+    notes = [
+        f"{len(chosen)} collectives",
+        "use: set -a; . FILE; set +a (the launcher hands the variables on)",
+    ]
+    notes += [f"{each} changes at sizes or shapes, too, whose rule is the default" for each in sorted(kept)]
+    return Exported(text="".join(f"{line}\n" for line in lines), notes=tuple(notes), suffix=".env")

@@ -1,0 +1,91 @@
+"""Rules from what nccl-tests printed and NCCL logged; files with faults are refused with the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coppice.cli.tune import app
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.export.logs import read_logs
+from coppice.run.tuning.fit import fit_runs
+from coppice.run.tuning.from_logs import runs_of_logs
+from coppice.run.tuning.records import Choice
+from coppice.run.tuning.table import read_table
+
+SIZES = (1024, 65536, 4194304)
+
+
+def log(times: dict[int, float], *, variables: dict[str, str] | None = None, version: str = "2.27.7") -> str:
+    """What all_reduce_perf prints on 2 hosts with 2 GPUs each, with NCCL's own lines."""
+    lines = [f"node0:100:100 [0] NCCL INFO NCCL version {version}+cuda12.4"]
+    lines += [
+        f"node0:100:100 [0] NCCL INFO {name} set by environment to {value}."
+        for name, value in {"NCCL_DEBUG": "INFO", **(variables or {})}.items()
+    ]
+    lines += ["# Collective test starting: all_reduce_perf", "# Using devices"]
+    lines += [
+        f"#  Rank  {rank} Group  0 Pid  47{rank} on  node{rank // 2} device  {rank % 2} [0000:1b:00] NVIDIA H100"
+        for rank in range(4)
+    ]
+    lines += [
+        f"{size:12d} {size // 4:12d}     float     sum      -1 {time:8.2f} 1.0 1.0 0 {9 * time:8.2f} 1.0 1.0 0"
+        for size, time in times.items()
+    ]
+    return "\n".join([*lines, "# Out of bounds values : 0 OK", ""])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Six runs by default, and six of tree with LL, which is twice as fast at the smallest size and slow elsewhere."""
+    found = []
+    for number in range(6):
+        base = {size: 20 + size / 1000 + number / 10 for size in SIZES}
+        tree = {size: time * (0.5 if size == SIZES[0] else 2) for size, time in base.items()}
+        for name, text in (
+            ("default", log(base)),
+            ("tree", log(tree, variables={"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"})),
+        ):
+            path = tmp_path / f"{name}-{number}.log"
+            path.write_text(text)
+            found.append(path)
+    return found
+
+
+def test_the_expected_table(files: list[Path]) -> None:
+    runs, left = runs_of_logs(read_logs(files))
+    assert {(run.version, run.nodes, run.ranks, run.collective) for run in runs} == {
+        ("2.27.7", 2, 4, Collective.ALL_REDUCE)
+    }
+    assert [run.choice for run in runs] == [Choice("tree", "ll")] * 3
+    assert all(len(run.default_us) == len(run.time_us) == 6 and not run.paired for run in runs)
+    assert all("in place" in words for words in left)
+    small, rest = fit_runs(runs).rules
+    assert (small.choice, rest.choice) == (Choice("tree", "ll"), None)
+    assert small.gain == pytest.approx(2, rel=0.02)
+
+
+def test_command(files: list[Path], tmp_path: Path) -> None:
+    output = tmp_path / "table.csv"
+    found = CliRunner().invoke(app, ["from-logs", *map(str, files), "-o", str(output)])
+    assert found.exit_code == 0, found.output
+    assert "undo: unset NCCL_TUNER_PLUGIN" in found.output
+    assert [rule.choice for rule in read_table(output).rules] == [Choice("tree", "ll"), None]
+    made = CliRunner().invoke(app, ["export", str(output), "--to", "nccl-tuner"])
+    assert "allreduce,128,8192,tree,ll,-1,2,4" in made.output
+
+
+def test_what_cannot_be_compared(files: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="found 3 sizes of the one and 0 of the other"):
+        runs_of_logs(read_logs([path for path in files if path.name.startswith("default")]))
+    other = tmp_path / "other.log"
+    other.write_text(log({1024: 1.0}, version="2.30.7"))
+    with pytest.raises(InputError, match=r"one version, found 2\.27\.7, 2\.30\.7"):
+        runs_of_logs(read_logs([*files, other]))
+    bad = tmp_path / "bad.log"
+    bad.write_text(log({1024: 1.0}).replace("    1.00 1.0 1.0 0 ", "    1.00 x 1.0 0 "))
+    with pytest.raises(InputError, match=r"bad\.log:\d+"):
+        read_logs([bad])
