@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -96,6 +97,15 @@ def select(
         int, typer.Option("--element-bytes", min=1, help="Bytes of an element: some rules count elements.")
     ] = 4,
     root: RootOption = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            help="Log of NCCL or RCCL: predict by the cost model that it prints, instead of ours.",
+            show_default=False,
+        ),
+    ] = None,
     why: Annotated[
         bool, typer.Option("--why", help="Print every rule that was tested, or every predicted time.")
     ] = False,
@@ -114,29 +124,43 @@ def select(
       coppice select --library mpich --collective broadcast --ranks 100 --size 1M -o plan.json
       coppice select dgx-h100 --boxes 4 --library nccl --collective all_reduce --size 1M --why
       coppice select --library nccl --ranks 64 --ranks-per-box 8 --size 1G --set channels=16 --set bw_inter=24
+      coppice select --library nccl --log tuning.log --collective all_reduce --size 1M --why
     """  # noqa: D301 (\b is for the help formatter)
     to_stdout = output is not None and str(output) == "-"
     if to_stdout and as_json:
         msg = "standard output can hold the plan or the figures, not both: give a file (`-o plan.json`)."
         raise InputError(msg)
     inputs, others = _sorted_settings(settings, library)
-    loaded = _load(
-        topology, ranks=ranks, ranks_per_box=ranks_per_box, boxes=boxes, rates=rates, settings=others
-    )
     size_bytes = parse_size(size)
-    picked = make_selection(
-        library,
-        collective,
-        size_bytes,
-        ranks=ranks,
-        topology=loaded,
-        ranks_per_box=ranks_per_box,
-        function=function,
-        variant=variant,
-        commutative=commutative,
-        element_bytes=element_bytes,
-        settings=inputs,
-    )
+    if log is not None:
+        if library != "nccl" or topology is not None or ranks_per_box is not None or inputs:
+            msg = (
+                "expected --library nccl and neither a topology, --ranks-per-box nor --set beside --log: "
+                "the log says all of it."
+            )
+            raise InputError(msg)
+        from coppice.export.logs import read_log
+        from coppice.run.tuning.predicted import select_by_log
+
+        loaded = None
+        picked = select_by_log(read_log(log), collective, size_bytes, ranks=ranks)
+    else:
+        loaded = _load(
+            topology, ranks=ranks, ranks_per_box=ranks_per_box, boxes=boxes, rates=rates, settings=others
+        )
+        picked = make_selection(
+            library,
+            collective,
+            size_bytes,
+            ranks=ranks,
+            topology=loaded,
+            ranks_per_box=ranks_per_box,
+            function=function,
+            variant=variant,
+            commutative=commutative,
+            element_bytes=element_bytes,
+            settings=inputs,
+        )
     if output is not None:
         _write(picked, loaded, root=root, output=str(output))
     if to_stdout:

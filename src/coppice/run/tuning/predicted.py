@@ -1,0 +1,150 @@
+"""What NCCL or RCCL would pick, from the cost model that the library itself printed for a communicator.
+
+``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING`` prints latency and bandwidth of every algorithm and protocol: with
+them nothing about the machine has to be assumed. What the table leaves out are the two corrections for all-reduces, of
+trees by size and of rings with Simple across nodes.
+"""
+
+from __future__ import annotations
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.export.logs_records import Cell as LogCell
+from coppice.export.logs_records import Communicator, Log
+from coppice.export.nccl_tuner_timings import ALGORITHMS, COLLECTIVES
+from coppice.planners.selection.nccl_data import constants
+from coppice.planners.selection.nccl_model import Cell
+from coppice.planners.selection.selection import Selection
+
+__all__ = ["select_by_log"]
+
+_NAMES = {own: theirs for theirs, own in ALGORITHMS.items()}
+_PROTOCOLS = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+_LEAST_PLATEAU_BYTES = 64
+
+
+def select_by_log(
+    log: Log, collective: Collective, size_bytes: int, *, ranks: int | None = None
+) -> Selection:
+    """The pick for a call, with the predicted time of every algorithm and protocol.
+
+    Args:
+        log: A log (:func:`coppice.export.logs.read_log`).
+        collective: A collective that a tuner is asked about.
+        size_bytes: M (see :mod:`coppice.collectives`).
+        ranks: Ranks of the communicator, where the log has the models of several, or does not tell.
+
+    Raises:
+        InputError: If the log holds no cost model of such a communicator, or of more than one.
+    """
+    function = collective.dialects.nccl
+    if collective not in COLLECTIVES or function is None:
+        msg = f"expected a collective with a cost model ({', '.join(COLLECTIVES)}), found {collective}."
+        raise InputError(msg)
+    communicator, size = _communicator(log, ranks)
+    found = tuple(
+        _cell(communicator, size, cell, size_bytes)
+        for cell in communicator.cells
+        if cell.collective is collective
+    )
+    usable = [cell for cell in found if cell.time_us is not None]
+    if not usable:
+        msg = f"the cost model in {log.file} (line {communicator.line}) has no {collective} that is on."
+        raise InputError(msg)
+    best = min(usable, key=lambda cell: cell.time_us or 0.0)
+    ours = constants().ours[collective].get(best.algorithm)
+    nodes = communicator.nodes
+    return Selection(
+        library="NCCL",
+        version=log.version or "of an unknown version",
+        source=f"{log.file}, line {communicator.line}",
+        function=function,
+        collective=collective,
+        ranks=size,
+        size_bytes=size_bytes,
+        component="cost model printed in the log",
+        algorithm=f"{best.algorithm}/{best.protocol}",
+        runs_as=best.algorithm,
+        ours=ours,
+        parameters={"group": size // nodes} if ours == "nccl-tree" and nodes else {},
+        reason=None if ours else constants().missing[best.algorithm],
+        assumptions=_assumptions(communicator, collective),
+        notes=_notes(log, collective, size_bytes, size),
+        cells=found,
+    )
+
+
+def _communicator(log: Log, ranks: int | None) -> tuple[Communicator, int]:
+    """The communicator that is meant, and its ranks."""
+    modelled = [each for each in log.communicators if each.cells]
+    fitting = [each for each in modelled if ranks is None or each.ranks in (None, ranks)]
+    if not modelled:
+        msg = (
+            f"{log.file} holds no cost model: log rank 0 with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,TUNING."
+        )
+        raise InputError(msg)
+    if len(fitting) != 1:
+        known = ", ".join(f"{each.ranks} on {each.nodes} nodes (line {each.line})" for each in modelled[:6])
+        msg = f"expected one communicator in {log.file}, found ranks {known}: choose one with --ranks."
+        raise InputError(msg)
+    size = fitting[0].ranks or ranks
+    if size is None:
+        msg = f"{log.file} does not say how many ranks its communicator has: give --ranks."
+        raise InputError(msg)
+    return fitting[0], size
+
+
+def _cell(communicator: Communicator, ranks: int, cell: LogCell, size_bytes: int) -> Cell:
+    algorithm, protocol = _NAMES[cell.algorithm], _PROTOCOLS[cell.protocol]
+    if not cell.gb_per_s:
+        return Cell(
+            algorithm=algorithm, protocol=protocol, unavailable=f"0.0 GB/s in line {cell.line} of the log"
+        )
+    latency, rate = cell.latency_us, cell.gb_per_s
+    terms = [f"line {cell.line} of the log: {latency:g} us, {rate:g} GB/s"]
+    if cell.collective is Collective.ALL_REDUCE:
+        table = constants().tree_correction[protocol]
+        power = (size_bytes >> 6).bit_length() - 1
+        if algorithm == "Tree" and 0 <= power < len(table) - 1:
+            rate *= table[power]
+            terms.append(f"tree correction at this size: x {table[power]:g}")
+        part = size_bytes // ((communicator.channels or 1) * ranks)
+        several = communicator.nodes is None or communicator.nodes > 1
+        if algorithm == "Ring" and protocol == "Simple" and several and part >= _LEAST_PLATEAU_BYTES:
+            plateau = constants().plateau["ampere_and_later"]
+            latency *= plateau
+            terms.append(f"plateau: {part} bytes per channel and rank >= 64: latency x {plateau:g}")
+    return Cell(
+        algorithm=algorithm,
+        protocol=protocol,
+        time_us=latency + size_bytes / (1000 * rate),
+        latency_us=latency,
+        gb_per_s=rate,
+        terms=tuple(terms),
+    )
+
+
+def _assumptions(communicator: Communicator, collective: Collective) -> tuple[str, ...]:
+    if collective is not Collective.ALL_REDUCE:
+        return ()
+    words = ["GPUs of Ampere or later (the latency of rings with Simple is corrected by it)"]
+    if communicator.nodes is None:
+        words.append("several nodes, the log does not say")
+    if communicator.channels is None:
+        words.append("one channel in that correction, the log does not say")
+    return tuple(words)
+
+
+def _notes(log: Log, collective: Collective, size_bytes: int, ranks: int) -> tuple[str, ...]:
+    """What the log itself shows of such calls."""
+    seen = {
+        f"{_NAMES[each.algorithm]}/{_PROTOCOLS[each.protocol]}"
+        for each in log.decisions
+        if each.collective is collective and each.size_bytes == size_bytes and each.ranks in (None, ranks)
+    }
+    notes = [f"the log shows {' and '.join(sorted(seen))} for calls of this size"] if seen else []
+    if log.forced:
+        notes.append(
+            "the environment in the log limits the library's choice: its table is that of what is left"
+        )
+    return tuple(notes)
