@@ -68,7 +68,7 @@ def test_rank_order_is_claimed_where_it_holds(name: str) -> None:
             elif disordered_rows(schedule):
                 broken += 1
                 assert not verify_schedule(replace(schedule, ordered=True)).ok
-    if name in ("linear", "in-order-binary"):
+    if name in ("linear", "in-order-binary", "rabenseifner"):
         assert not broken
     else:
         assert broken
@@ -76,13 +76,13 @@ def test_rank_order_is_claimed_where_it_holds(name: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", RANKS)
-@pytest.mark.parametrize("name", ["linear", "in-order-binary"])
+@pytest.mark.parametrize("name", ["linear", "in-order-binary", "rabenseifner"])
 def test_rank_order_for_any_root(name: str, ranks: int) -> None:
     for root in range(ranks):
         assert made(name, REDUCE, ranks, root=root)[0].ordered
 
 
-@pytest.mark.parametrize("name", ["chain", "pipeline", "binomial", "k-nomial", "rabenseifner"])
+@pytest.mark.parametrize("name", ["chain", "pipeline", "binomial", "k-nomial"])
 def test_rank_order_for_root_0(name: str) -> None:
     for ranks in RANKS:
         assert made(name, REDUCE, ranks, root=0)[0].ordered
@@ -118,20 +118,40 @@ def test_circulant_root_adds_in_every_step(ranks: int, blocks: int) -> None:
 @pytest.mark.parametrize("ranks", RANKS[1:])
 @pytest.mark.parametrize("folding", ["mpich", "open-mpi"])
 def test_rabenseifner(ranks: int, folding: str) -> None:
-    """2 lg p messages with 2 (p - 1)/p M; a whole buffer is folded in, or a half there and a half back."""
-    depth = ranks.bit_length() - 1
+    """2 lg p messages with 2 (p - 1)/p M; a whole buffer is folded in, or a half there and a half back.
+
+    A root that is folded in takes over from rank 0, which costs a message of M/p.
+    """
+    depth, root = ranks.bit_length() - 1, ranks // 2
+    core = 1 << depth
+    moved = int(root % 2 == 1 and root < 2 * (ranks - core))
     part = 1 - Fraction(1, 1 << depth)
     folds = int(ranks > 1 << depth)
     halves = folding == "open-mpi"
-    schedule, cost = made("rabenseifner", REDUCE, ranks, root=ranks // 2, folding=folding)  # type: ignore[arg-type]
-    assert cost.steps == len(steps_of(schedule)) == 2 * depth + folds * (2 if halves else 1)
+    schedule, cost = made("rabenseifner", REDUCE, ranks, root=root, folding=folding)  # type: ignore[arg-type]
+    assert cost.steps == len(steps_of(schedule)) == 2 * depth + folds * (2 if halves else 1) + moved
     assert cost.chains == (
         Chain(
             messages=cost.steps,
-            sent=2 * part + folds,
+            sent=2 * part + folds + Fraction(moved, core),
             reduced=part + (Fraction(folds, 2) if halves else folds),
         ),
     )
+
+
+def test_rabenseifner_gathers_along_a_tree_of_ranks_at_the_root() -> None:
+    """As libraries do, ranks are numbered from 0 whatever the root is; a folded root takes over from rank 0."""
+    steps = steps_of(made("rabenseifner", REDUCE, 4, root=1)[0])
+    assert steps[2:] == [{(3, 1): [3], (2, 0): [1]}, {(0, 1): [0, 1]}]
+    steps = steps_of(made("rabenseifner", REDUCE, 5, root=1)[0])
+    assert steps[0] == {(1, 0): [0, 1, 2, 3]}
+    assert steps[3:] == [{(0, 1): [0]}, {(3, 1): [1], (4, 2): [3]}, {(2, 1): [2, 3]}]
+
+
+def test_in_order_binary_gives_the_lower_half_one_more() -> None:
+    """Six ranks: below the last one are the subtrees of ranks 0 .. 2 and 3 .. 4, each with its last rank on top."""
+    steps = steps_of(made("in-order-binary", REDUCE, 6, root=5, segments=1)[0])
+    assert sorted(pair for step in steps for pair in step) == [(0, 2), (1, 2), (2, 5), (3, 4), (4, 5)]
 
 
 def test_parameters_of_a_reduction_have_no_distance() -> None:

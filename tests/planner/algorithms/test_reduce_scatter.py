@@ -92,6 +92,18 @@ def test_butterfly_of_six_gives_blocks_back_by_the_mirror() -> None:
     assert list(steps[3])[:2] == [(1, 0), (4, 2)]
 
 
+def test_butterfly_of_four_can_exchange_in_the_end() -> None:
+    schedule, cost = made("butterfly", SCATTER, 4, mirror="exchange")  # type: ignore[arg-type]
+    steps = steps_of(schedule)
+    assert steps[0] == {(0, 1): [2, 3], (1, 0): [0, 1], (2, 3): [2, 3], (3, 2): [0, 1]}
+    assert steps[2] == {(1, 2): [2], (2, 1): [1]}
+    assert schedule.ordered
+    assert (cost.steps, cost.sent) == (3, 1)
+    assert cost.chains == (Chain(messages=3, sent=Fraction(1), reduced=Fraction(3, 4)),)
+    for ranks in (1, 2):
+        assert made("butterfly", SCATTER, ranks, mirror="exchange")[1] == made("butterfly", SCATTER, ranks)[1]  # type: ignore[arg-type]
+
+
 def test_recursive_halving_of_six_gives_blocks_back_to_the_folded() -> None:
     steps = steps_of(made("recursive-halving", SCATTER, 6)[0])
     assert steps[1] == {(1, 4): [4, 5], (4, 1): [0, 1, 2, 3], (3, 5): [4, 5], (5, 3): [0, 1, 2, 3]}

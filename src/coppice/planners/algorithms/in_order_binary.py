@@ -1,9 +1,10 @@
 """Reduction along a binary tree that keeps rank order, for any root.
 
-The last position is the root of the tree; the positions before a node are halved, and the last of each half is a child
-(the preorder tree of :mod:`.trees`, counted from the end). Every subtree is an interval that ends with its own root, so
-neighbouring intervals are added. The buffer is cut into S ``segments``, each a step behind the one before; where
-another position wants the result, the last position sends it there as one message.
+The last position is the root of the tree; the positions before a node are halved, the lower half with one more where
+they differ, and the last of each half is a child (the preorder tree of :mod:`.trees`, counted from the end). Every
+subtree is an interval that ends with its own root, so neighbouring intervals are added. The buffer is cut into S
+``segments``, each a step behind the one before; where another position wants the result, the last position sends it
+there as one message.
 
 Steps H + S - 1, one more where the result moves; time ``(C + (S - 1) d) (alpha + M/S (beta + gamma))``, where the
 root's degree is d = min(2, P - 1) and C(P) = max(C(small) + d - 1, C(large)) + 1 for its subtrees of floor(P/2) and

@@ -2,15 +2,17 @@
 
 p = 2^L is the largest power of two up to P. In phase i the leaders whose numbers differ in bit i exchange halves of
 what they have left and add; the phases backwards bring the parts together again: everywhere (all-reduce), or along a
-binomial tree at leader 0 (reduce, where positions count from the root). Where P > p, the first 2 (P - p) positions
-are paired, and one of each pair is first folded into the other, its leader:
+binomial tree at the root's leader (reduce). Where P > p, the first 2 (P - p) positions are paired, and one of each pair
+is first folded into the other, its leader:
 
 * ``folding=mpich``: the folded one sends its whole buffer. In an all-reduce the leader is the upper one of a pair.
 * ``folding=open-mpi``: the two swap halves, both add, and the folded one returns its half. The leader is the lower one.
 
-In a reduce the leader is the lower one in both. In an all-reduce the folded ones get the result from their leaders.
+In a reduce the leader is the lower one in both; where the root is folded, it takes over from leader 0, which sends it
+what it has of the result. In an all-reduce the folded ones get the result from their leaders.
 
-With r = (p - 1)/p, in units of M, and f = 0 for P = p, otherwise 1:
+With r = (p - 1)/p, in units of M, and f = 0 for P = p, otherwise 1; a folded root takes one step and ``alpha + M/p
+beta`` more:
 
 ===========  ==========  ================================  =========================================================
 collective   folding     steps                             time
@@ -21,9 +23,10 @@ reduce       mpich       2 L + f                           ``(2 L + f) alpha + (
 reduce       open-mpi    2 L + 2 f                         ``(2 L + 2 f) alpha + (2 r + f) beta + (r + f/2) gamma``
 ===========  ==========  ================================  =========================================================
 
-Bytes of a rank up to 2 r + f and 2 r + 3/2 f; in a reduce r + 1/2 (P > 1), and half more with open-mpi if P - p > 1.
+Bytes of a rank in an all-reduce up to 2 r + f and 2 r + 3/2 f; in a reduce a leader whose number differs from that of
+the root's in place i and below sends r + 2^-(i + 1), and with open-mpi, if it is one of a pair, half a buffer more.
 
-Neighbouring intervals are added: an all-reduce keeps rank order, a reduce where the root is position 0.
+Neighbouring intervals are added: rank order is kept, whatever the root is.
 
 Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thakur, Rabenseifner and Gropp, IJHPCA
 2005, section 4.5; Open MPI, MPICH and MVAPICH2 have both.
@@ -68,16 +71,28 @@ def reduction(case: Case) -> Schedule:
     """Reduce-scatter among the leaders, then a binomial gather."""
     fold, halves = folding(case.size), case.parameters["folding"] == "open-mpi"
     moves = Moves(case, whole(case, fold.core))
-    leader, folded = (case.from_root(positions) for positions in _pairs(fold))
-    exchange = Exchange(case.from_root(fold.start[:-1]), 2, fold.depth)
-    first = _fold(moves, leader, folded, halves=halves)
-    exchange.scatter(moves, first)
-    for phase in range(fold.depth):
-        sender = np.arange(1 << phase, 2 << phase)
-        step = first + 2 * fold.depth - 1 - phase
-        to = exchange.position[sender - (1 << phase)]
-        moves.add(step, exchange.position[sender][:, None], to[:, None], exchange.kept(sender, phase + 1))
-    return moves.schedule(ordered=case.root == 0)
+    leader, folded = _pairs(fold)
+    exchange = Exchange(fold.start[:-1], 2, fold.depth)
+    step = _fold(moves, leader, folded, halves=halves)
+    exchange.scatter(moves, step)
+    step += fold.depth
+    position, top = exchange.position.copy(), _root_run(case, fold)
+    if case.root in folded:
+        moves.add(step, position[0], case.root, exchange.kept(np.zeros(1, dtype=np.int64), fold.depth))
+        position[0], step = case.root, step + 1
+    for phase in reversed(range(fold.depth)):
+        sender = top ^ np.arange(1 << phase, 2 << phase)
+        to = sender ^ (1 << phase)
+        moves.add(step, position[sender][:, None], position[to][:, None], exchange.kept(sender, phase + 1))
+        step += 1
+    return moves.schedule(ordered=True)
+
+
+def _root_run(case: Case, fold: Folding) -> int:
+    """Number of the leader at which a reduce comes together; a folded root takes the place of leader 0."""
+    if case.root in _pairs(fold)[1]:
+        return 0
+    return int(np.searchsorted(fold.start, case.root))
 
 
 def _pairs(fold: Folding) -> tuple[_Positions, _Positions]:
@@ -109,16 +124,30 @@ def _cost(case: Case) -> Cost:
     everywhere = case.collective is Collective.ALL_REDUCE
     pairs, part = case.size - fold.core, Fraction(fold.core - 1, fold.core)
     folds = int(pairs > 0)
-    steps = 2 * fold.depth + folds * (1 + halves + everywhere)
+    moved = not everywhere and case.root in _pairs(fold)[1]
+    steps = 2 * fold.depth + folds * (1 + halves + everywhere) + moved
     half = Fraction(1, 2)
     returned = half if halves else Fraction(0)
-    sent = 2 * part + folds * (1 + returned) if everywhere else part + half + (pairs > 1) * returned
+    sent = 2 * part + folds * (1 + returned) if everywhere else part + _gathered(case, fold, pairs, returned)
     chain = Chain(
         messages=steps,
-        sent=2 * part + folds * (1 + everywhere),
+        sent=2 * part + folds * (1 + everywhere) + Fraction(int(moved), fold.core),
         reduced=part + folds * (half if halves else 1),
     )
     return Cost(steps=steps, sent=sent, chains=(chain,))
+
+
+def _gathered(case: Case, fold: Folding, pairs: int, returned: Fraction) -> Fraction:
+    """Most that a leader of a reduce sends besides the phases that halve."""
+    top = _root_run(case, fold)
+    moved = Fraction(int(case.root in _pairs(fold)[1]), fold.core)
+    most = [Fraction(1, 2)]
+    if top < pairs:
+        most.append(returned + moved)
+    others = [(run ^ top).bit_length() for run in range(pairs) if run != top]
+    if others:
+        most.append(returned + Fraction(1, 1 << min(others)))
+    return max(most)
 
 
 ALGORITHMS = tuple(

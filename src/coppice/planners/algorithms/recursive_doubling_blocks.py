@@ -34,7 +34,7 @@ from coppice.planners.algorithms.moves import Moves, blocks, pairs
 from coppice.planners.algorithms.radix import spans
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ALGORITHMS"]
+__all__ = ["ALGORITHMS", "DoublingStep", "doubling_steps"]
 
 # An all-to-all moves P^2 (P - 1) blocks in all.
 _MOST_RANKS = 128
@@ -43,7 +43,7 @@ Positions = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Step:
+class DoublingStep:
     """Messages that pass at the same time, an entry each.
 
     Attributes:
@@ -61,14 +61,15 @@ class _Step:
     passed_on: bool
 
 
-def _steps(size: int) -> Iterator[_Step]:
+def doubling_steps(size: int) -> Iterator[DoublingStep]:
+    """The steps of an all-gather among ``size`` positions; a message has all blocks of its ``data``."""
     position = np.arange(size)
     mask = 1
     while mask < size:
         src = position[(position ^ mask) < size]
         dst = src ^ mask
         data, home = (np.array([p - p % mask, np.minimum(p - p % mask + mask, size)]) for p in (src, dst))
-        yield _Step(src=src, dst=dst, data=data, home=home, passed_on=False)
+        yield DoublingStep(src=src, dst=dst, data=data, home=home, passed_on=False)
         root = (size - 1) // (2 * mask) * (2 * mask)
         partners = size - root - mask
         if 0 < partners < mask:
@@ -76,7 +77,7 @@ def _steps(size: int) -> Iterator[_Step]:
         mask *= 2
 
 
-def _passing_on(root: int, mask: int, partners: int) -> Iterator[_Step]:
+def _passing_on(root: int, mask: int, partners: int) -> Iterator[DoublingStep]:
     """Members ``root .. root + partners - 1`` of a subtree of ``mask`` tell the rest of it."""
     distance = mask // 2
     while distance:
@@ -86,14 +87,14 @@ def _passing_on(root: int, mask: int, partners: int) -> Iterator[_Step]:
         data = np.tile([[root + mask], [root + mask + partners]], len(src))
         home = np.tile([[root], [root + mask]], len(src))
         if len(src):
-            yield _Step(src=src, dst=src + distance, data=data, home=home, passed_on=True)
+            yield DoublingStep(src=src, dst=src + distance, data=data, home=home, passed_on=True)
         distance //= 2
 
 
 def all_gather(case: Case) -> Schedule:
     """Blocks of whole subtrees."""
     moves = Moves(case, blocks(case))
-    for number, step in enumerate(_steps(case.size)):
+    for number, step in enumerate(doubling_steps(case.size)):
         first, last = step.data
         row, block = spans(first, last - first)
         moves.add(number, step.src[row], step.dst[row], block)
@@ -103,7 +104,7 @@ def all_gather(case: Case) -> Schedule:
 def reduce_scatter(case: Case) -> Schedule:
     """Partial sums of all blocks outside the subtree that they are over."""
     moves = Moves(case, blocks(case))
-    for number, step in enumerate(_steps(case.size)):
+    for number, step in enumerate(doubling_steps(case.size)):
         row, block = np.nonzero(~_inside(case.positions, step.data))
         away = ~_inside(case.positions, step.home)[row, block]
         added = (block == step.dst[row]) | (away & (not step.passed_on))
@@ -123,7 +124,7 @@ def all_to_all(case: Case) -> Schedule:
     """Everything that a subtree has to send, to everybody."""
     moves = Moves(case, pairs(case))
     size = case.size
-    for number, step in enumerate(_steps(size)):
+    for number, step in enumerate(doubling_steps(size)):
         first, last = step.data
         row, chunk = spans(first * size, (last - first) * size)
         moves.add(number, step.src[row], step.dst[row], chunk)
@@ -133,7 +134,7 @@ def all_to_all(case: Case) -> Schedule:
 def _cost(case: Case) -> Cost:
     size, collective = case.size, case.collective
     clocks = Clocks(size, unit=size)
-    for step in _steps(size):
+    for step in doubling_steps(size):
         units = np.diff(step.data, axis=0)[0]
         added = units * 0
         if collective is Collective.REDUCE_SCATTER:

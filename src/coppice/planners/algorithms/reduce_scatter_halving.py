@@ -10,26 +10,29 @@ end, the folded positions get their blocks back. Steps L, or L + 2.
 
 butterfly: distances 1, 2 .. 2^(L-1); whoever has 0 in the bit of the distance keeps the lower half. All sums are over
 intervals of ranks, so that the operator need not commute. Run v then has the sums of the run whose number is v with
-its bits mirrored: for e = 0 the blocks were numbered so from the beginning, for e > 0 they are exchanged in the end,
-the folded position first. Steps L, or L + 2.
+its bits mirrored. With e = 0 and ``mirror=blocks`` the blocks were numbered so from the beginning; otherwise they are
+exchanged in the end, the folded position first. Steps L, or L + 2; with e = 0, ``mirror=exchange`` and L > 1, L + 1.
 
 Bytes per rank (P - 1)/P M, or M with e > 0; time on a crossbar ``L alpha + (P - 1)/P M (beta + gamma)``, or with
 W(m) = m + min(m, e) and S = P + W(2^(L-1)) + .. + W(2) + W(1), in units of M/P: ``(L + 2) alpha + (S + 1) beta + S
-gamma``, and for the butterfly with e > 1 one ``alpha + beta`` more.
+gamma``, and for the butterfly with e > 1 one ``alpha + beta`` more; with e = 0, ``alpha + M/P beta`` more for an
+exchange in the end, and bytes M.
 
 Thakur, Rabenseifner and Gropp, IJHPCA 2005; Traff, "An improved algorithm for (non-commutative) reduce-scatter with
-an application", EuroPVM/MPI 2005. Open MPI (both), MPICH (both; the butterfly for powers of two), MVAPICH2.
+an application", EuroPVM/MPI 2005. Open MPI (both; ``mirror=exchange`` in MPI_Reduce_scatter, ``mirror=blocks`` in
+MPI_Reduce_scatter_block), MPICH (both; the butterfly for powers of two), MVAPICH2.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm
+from coppice.planners.algorithms.algorithm import Algorithm, Parameter
 from coppice.planners.algorithms.case import Case
 from coppice.planners.algorithms.cost import Chain, Cost
 from coppice.planners.algorithms.folding import Folding, folding, reversed_digits
@@ -60,18 +63,22 @@ def butterfly(case: Case) -> Schedule:
     moves, fold = Moves(case, blocks(case)), folding(case.size)
     step = _fold(moves, fold)
     mirror = reversed_digits(fold.depth)
-    run_at = (
-        fold.runs if step else mirror
-    )  # only where nothing is folded, every run has as many blocks as any
+    exchanged = _exchanges(case, fold)
+    run_at = fold.runs if exchanged else mirror
     for bit in range(fold.depth):
         distance = 1 << bit
         partner = fold.runs ^ distance
         first = mirror[partner % (2 * distance)]
         place = first[:, None] + np.arange(fold.core // (2 * distance))
         _exchange(moves, fold, step + bit, partner, run_at[place])
-    if step:
+    if exchanged:
         _give_back(moves, fold, step + fold.depth, mirror)
     return moves.schedule(ordered=True)
+
+
+def _exchanges(case: Case, fold: Folding) -> bool:
+    """Blocks are exchanged in the end: only where nothing is folded, every run has as many blocks as any."""
+    return fold.core < case.size or case.parameters["mirror"] == "exchange"
 
 
 def _fold(moves: Moves, fold: Folding) -> int:
@@ -104,7 +111,17 @@ def _recursive_halving_cost(case: Case) -> Cost:
 
 
 def _butterfly_cost(case: Case) -> Cost:
-    return _cost(case, last_messages=min(len(folding(case.size).folded[0]), 2))
+    fold = folding(case.size)
+    cost = _cost(case, last_messages=min(len(fold.folded[0]), 2))
+    if fold.core < case.size or fold.depth < 2 or not _exchanges(case, fold):
+        return cost
+    block = Fraction(1, case.size)
+    (chain,) = cost.chains
+    return Cost(
+        steps=cost.steps + 1,
+        sent=cost.sent + block,
+        chains=(replace(chain, messages=chain.messages + 1, sent=chain.sent + block),),
+    )
 
 
 def _cost(case: Case, *, last_messages: int) -> Cost:
@@ -139,5 +156,12 @@ ALGORITHMS = (
         summary="partners at distance 1, 2, 4 .. exchange halves, in rank order, and mirror the blocks",
         source="Traff, EuroPVM/MPI 2005; Open MPI, MPICH",
         cost=_butterfly_cost,
+        parameters={
+            "mirror": Parameter(
+                default="blocks",
+                summary="for a power of two of ranks: blocks are numbered mirrored, or exchanged in the end",
+                choices=("blocks", "exchange"),
+            )
+        },
     ),
 )

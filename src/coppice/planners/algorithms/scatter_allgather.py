@@ -2,11 +2,13 @@
 
 The root scatters P blocks along a binomial tree (longest distance first); then every rank gathers all blocks, by
 recursive doubling (``scatter-allgather``) or around a ring (``scatter-ring-allgather``). Positions count from the
-root, and position v keeps block v. Where P is no power of two, dissemination takes the place of recursive doubling: in
-step k, position v sends the first min(2^k, P - 2^k) blocks from v on to position v - 2^k.
+root, and position v keeps block v. Where P is no power of two, recursive doubling takes further steps, in which those
+whose subtree met a smaller one pass on what it had; some get back what they passed down (all as in
+:mod:`.recursive_doubling_blocks`).
 
-With q = ceil(lg P): steps 2 q and q + P - 1; time ``(2 q) alpha + 2 (P - 1)/P M beta`` and
-``(q + P - 1) alpha + 2 (P - 1)/P M beta``; bytes per rank up to 2 (P - 1)/P M, at the root.
+With q = ceil(lg P): steps 2 q for a power of two, and q + P - 1; time ``(2 q) alpha + 2 (P - 1)/P M beta`` and
+``(q + P - 1) alpha + 2 (P - 1)/P M beta``; bytes per rank up to 2 (P - 1)/P M, at the root. Recursive doubling among
+other numbers of ranks takes as long as its longest chain of messages, followed from position to position.
 
 Barnett, Gupta, Payne, Shuler, van de Geijn and Watts, "Interprocessor collective communication library", SHPCC 1994;
 Open MPI, MPICH and MVAPICH2 have both.
@@ -14,15 +16,20 @@ Open MPI, MPICH and MVAPICH2 have both.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.clocks import Clocks
 from coppice.planners.algorithms.cost import Chain, Cost
 from coppice.planners.algorithms.moves import Moves, whole
+from coppice.planners.algorithms.radix import spans
+from coppice.planners.algorithms.recursive_doubling_blocks import doubling_steps
 from coppice.planners.algorithms.trees import k_nomial
 from coppice.schedule.schedule import Schedule
 
@@ -30,20 +37,13 @@ __all__ = ["ALGORITHMS"]
 
 
 def scatter_allgather(case: Case) -> Schedule:
-    """Recursive doubling, or dissemination where P is no power of two."""
-    size = case.size
-    moves = Moves(case, whole(case, size))
+    """Recursive doubling."""
+    moves = Moves(case, whole(case, case.size))
     first_step = _scatter(moves)
-    rounds = (size - 1).bit_length()
-    node = np.arange(size)[:, None]
-    for k in range(rounds):
-        distance = 1 << k
-        held = np.arange(min(distance, size - distance))
-        if size == 1 << rounds:
-            to, block = node ^ distance, (node & ~(distance - 1)) + held
-        else:
-            to, block = (node - distance) % size, (node + held) % size
-        moves.add(first_step + k, case.from_root(node), case.from_root(to), block)
+    for number, step in enumerate(doubling_steps(case.size)):
+        first, last = step.data
+        row, block = spans(first, last - first)
+        moves.add(first_step + number, case.from_root(step.src[row]), case.from_root(step.dst[row]), block)
     return moves.schedule()
 
 
@@ -61,14 +61,34 @@ def scatter_ring_allgather(case: Case) -> Schedule:
 def _scatter(moves: Moves) -> int:
     """Blocks go to their owners, those of a whole subtree together; the number of steps."""
     case = moves.case
-    tree = k_nomial(case.size, 2)
+    height = 0
+    for height, (parent, child, count) in enumerate(_subtrees(case.size), start=1):
+        row, block = spans(child, count)
+        moves.add(height - 1, case.from_root(parent[row]), case.from_root(child[row]), block)
+    return height
+
+
+def _subtrees(size: int) -> Iterator[tuple[NDArray[np.int64], ...]]:
+    """For each step of the scatter: parents, children, and the numbers of nodes below these and themselves."""
+    tree = k_nomial(size, 2)
     for level in range(tree.height):
         at = tree.level == level
-        distance = 1 << (tree.height - 1 - level)
-        for parent, child in zip(tree.parent[at].tolist(), tree.child[at].tolist(), strict=True):
-            subtree = np.arange(child, min(child + distance, case.size))
-            moves.add(level, case.from_root(parent), case.from_root(child), subtree)
-    return tree.height
+        child = tree.child[at]
+        yield tree.parent[at], child, np.minimum(1 << (tree.height - 1 - level), size - child)
+
+
+def _scatter_allgather_cost(case: Case) -> Cost:
+    size = case.size
+    rounds = (size - 1).bit_length()
+    if size == 1 << rounds:
+        return _cost(case, rounds)
+    clocks = Clocks(size, unit=size)
+    for columns in _subtrees(size):
+        clocks.step((*message, 0) for message in zip(*(column.tolist() for column in columns), strict=True))
+    for step in doubling_steps(size):
+        columns = (step.src, step.dst, np.diff(step.data, axis=0)[0])
+        clocks.step((*message, 0) for message in zip(*(column.tolist() for column in columns), strict=True))
+    return clocks.cost()
 
 
 def _cost(case: Case, gather_steps: int) -> Cost:
@@ -86,7 +106,7 @@ ALGORITHMS = (
         build=scatter_allgather,
         summary="a binomial scatter, then an all-gather by recursive doubling",
         source="van de Geijn et al., SHPCC 1994; Open MPI, MPICH, MVAPICH2",
-        cost=lambda case: _cost(case, (case.size - 1).bit_length()),
+        cost=_scatter_allgather_cost,
     ),
     Algorithm(
         name="scatter-ring-allgather",

@@ -145,14 +145,14 @@ def preorder_binary_pace(size: int) -> Pace:
 
     Examples:
         >>> preorder_binary_pace(4)
-        Pace(height=2, degree=2, inner=1, arrival=2, completion=2)
+        Pace(height=2, degree=2, inner=1, arrival=3, completion=2)
     """
     if size <= 1:
         return Pace()
     large, small = (preorder_binary_pace(nodes) for nodes in size_of_halves(size))
     degree = 1 + (size > 2)
     completion = max(small.completion + degree - 1, large.completion) + 1
-    arrival = max(1 + large.arrival, degree + small.arrival)
+    arrival = max(1 + small.arrival, degree + large.arrival)
     return Pace(
         height=1 + large.height, degree=degree, inner=large.degree, arrival=arrival, completion=completion
     )

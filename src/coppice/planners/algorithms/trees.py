@@ -111,11 +111,13 @@ def growing_k_nomial(size: int, radix: int) -> Tree:
 
 
 def preorder_binary(size: int) -> Tree:
-    """The binary tree in which the nodes after each node are halved between its children.
+    """The binary tree in which the nodes after each node are halved between its children, the nearer one's half first.
+
+    Where the halves differ, the nearer child has the smaller one.
 
     Examples:
         >>> preorder_binary(6).parent.tolist()
-        [0, 1, 1, 0, 4]
+        [0, 1, 0, 3, 3]
     """
     parent = np.zeros(max(size, 1), dtype=np.int64)
     level = np.zeros(max(size, 1), dtype=np.int64)
@@ -123,7 +125,7 @@ def preorder_binary(size: int) -> Tree:
     while todo:
         node, count, depth = todo.pop()
         larger, smaller = size_of_halves(count)
-        for child, nodes in ((node + 1, larger), (node + 1 + larger, smaller)):
+        for child, nodes in ((node + 1, smaller), (node + 1 + smaller, larger)):
             if nodes:
                 parent[child], level[child] = node, depth
                 todo.append((child, nodes, depth + 1))
