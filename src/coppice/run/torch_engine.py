@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError, MissingExtraError
 from coppice.run.datatype import DataType, ReduceOp
-from coppice.run.errors import PeerLost, RunError, TimedOut
+from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.interpreter import Memory
 from coppice.run.program import Kind, RankProgram
 from coppice.run.progress import Order, carry_out
@@ -147,7 +147,7 @@ class TorchEngine:
         memory = Memory(program, input, output, dtype=dtype, op=op)
         self._calls += 1
         words = (program.collective, program.count, program.root, dtype, op, self._calls)
-        with self._failing_together(str(program.collective)):
+        with self._failing_together(f"{program.collective} of {program.count} {dtype}"):
             kept = self._kept_for(program)
             scratch, staging = kept.memory(memory.scratch)
             memory.use_scratch(scratch)
@@ -175,7 +175,7 @@ class TorchEngine:
         """See :meth:`coppice.run.engine.Engine.exchange`."""
         self._check_open()
         self._calls += 1
-        with self._failing_together("an exchange"):
+        with self._failing_together("an exchange about something new"):
             first = data[:_CARD_BYTES]
             card = len(data).to_bytes(8, "little") + first + bytes(_CARD_BYTES - len(first))
             cards = self._spread(card, [len(card)] * self.ranks, 0)
@@ -277,11 +277,12 @@ class TorchEngine:
         except InputError:
             raise
         except RunError as error:
-            if isinstance(error, PeerLost):
-                time.sleep(_GRACE_S)  # who gave up closed its connections before it could leave word
-            first = self._reason()
-            kind = type(error)
+            self._tell(what, key=f"doing/{self.rank}")
+            time.sleep(_GRACE_S)  # others close their connections before they can leave word
+            first, kind = self._reason(), type(error)
             text = f"{error} The first to give up was {first}" if first else str(error)
+            if kind is TimedOut and (difference := self._difference(what)):
+                kind, text = Mismatch, difference
             self._break(f"rank {self.rank} in {what}: {error}", text)
             raise kind(text) from error
         except BaseException as error:
@@ -298,17 +299,26 @@ class TorchEngine:
                 return bytes(self._store.get("failed")).decode(errors="replace")
         return ""
 
+    def _difference(self, what: str) -> str:
+        """What another rank that gave up was in, if it is something else."""
+        for peer in range(self.ranks):
+            with contextlib.suppress(Exception):
+                key = f"doing/{peer}"
+                if self._store.check([key]) and (theirs := bytes(self._store.get(key)).decode()) != what:
+                    return (
+                        f"ranks do different things: rank {self.rank} waited in {what}, and rank {peer} in {theirs}; "
+                        "make the same calls in the same order on all ranks."
+                    )
+        return ""
+
     def _break(self, told: str, lost: str) -> None:
         """Leave word for the others, and close all connections."""
         self._lost = f"the group of rank {self.rank} broke earlier: {lost}"
         self._tell(told, key="failed")
         self._kept.clear()
         gloo, self._gloo, self._grouped = self._gloo, None, None
-        if gloo is not None and self.ranks > 1:
-            # A wait that times out is what makes gloo close its connections while messages are under way.
-            nothing = _torch().zeros(1, dtype=_torch().uint8)
-            with contextlib.suppress(Exception):
-                gloo.recv([nothing], (self.rank + 1) % self.ranks, _LARGEST_TAG).wait(_CLOSING)
+        if gloo is not None:
+            _close_connections(gloo, self.rank, self.ranks)
 
     def _tell(self, words: str, *, key: str) -> None:
         with contextlib.suppress(Exception):
@@ -418,6 +428,20 @@ def _lost(rank: int, peer: int, what: str, error: Exception) -> PeerLost:
         "other ranks."
     )
     return PeerLost(msg)
+
+
+def _close_connections(gloo: Any, rank: int, ranks: int) -> None:
+    """Close the connections of a group while messages are under way.
+
+    A wait that times out makes gloo close all connections of this process; one over a broken connection does not.
+    """
+    torch = _torch()
+    for peer in (peer for peer in range(ranks) if peer != rank):
+        try:
+            gloo.recv([torch.zeros(1, dtype=torch.uint8)], peer, _LARGEST_TAG).wait(_CLOSING)
+        except RuntimeError as error:
+            if "imed out" in str(error):
+                return
 
 
 def _first_line(error: Exception) -> str:

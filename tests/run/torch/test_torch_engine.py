@@ -311,7 +311,9 @@ def test_a_rank_that_raises_is_named_by_the_others(monkeypatch: pytest.MonkeyPat
     assert isinstance(found[1], TypeError)
     for rank in (0, 2):
         assert isinstance(found[rank], PeerLost)
-    assert any("The first to give up was rank 1 in all_reduce" in str(found[rank]) for rank in (0, 2))
+    assert any(
+        "The first to give up was rank 1 in all_reduce of 100 float64" in str(found[rank]) for rank in (0, 2)
+    )
 
 
 def test_unequal_sizes_are_found_before_anything_is_sent() -> None:
@@ -335,7 +337,29 @@ def test_an_old_call_beside_another_old_one_ends_in_a_timeout() -> None:
         group.all_reduce(short if engine.rank else long)
 
     found = together(3, work)
-    assert all(isinstance(error, (TimedOut, PeerLost)) for error in found), found
+    assert all(isinstance(error, RunError) for error in found), found
+    assert isinstance(found[0], Mismatch)
+    assert "rank 0 waited in all_reduce of 200 float64, and rank 1 in all_reduce of 100 float64" in str(
+        found[0]
+    )
+
+
+def test_a_group_that_breaks_breaks_everywhere_at_once() -> None:
+    """Ranks that wait for a rank that waits for the lost one need not wait for their own timeouts."""
+
+    def work(engine: TorchEngine) -> float:
+        data = np.ones(100)
+        group = Communicator(engine, preset("ring", gpus=6), pieces=1, timeout_s=60)
+        group.all_reduce(data)
+        if engine.rank == 1:
+            engine.close()
+            return 0.0
+        begin = time.monotonic()
+        with pytest.raises(PeerLost):
+            group.all_reduce(data)
+        return time.monotonic() - begin
+
+    assert max(together(6, work)) < 30
 
 
 def test_a_program_of_another_rank_is_refused() -> None:

@@ -32,9 +32,11 @@ def world(mode: str, *, name: str = "", timeout_s: float = 60, options: Any = No
         init_method=f"file://{file}",
         rank=RANK,
         world_size=RANKS,
-        timeout=timedelta(seconds=timeout_s),
+        timeout=timedelta(seconds=60),
         pg_options=chosen,
     )
+    # Ranks come together late after faults; what they then do together has a timeout of its own.
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), dist.group.WORLD)
     try:
         yield dist.group.WORLD
     finally:
