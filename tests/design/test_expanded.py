@@ -12,7 +12,7 @@ from coppice.design.bfb import moore_steps, schedule_facts
 from coppice.design.deliveries import loads_of
 from coppice.design.expanded import expanded_deliveries
 from coppice.design.recipe import Recipe, parse
-from coppice.design.schedules import schedule_of
+from coppice.design.schedules import breadth_first_schedule, schedule_of
 from coppice.errors import InputError
 from coppice.schedule.verify import verify_schedule
 from design_samples import RECIPES
@@ -83,3 +83,30 @@ def test_too_many_transfers_are_refused() -> None:
         expanded_deliveries(parse("line^3(circulant(16, 3, 4))"), max_runs=10_000)
     with pytest.raises(InputError, match="transfers"):
         expanded_deliveries(parse("kautz(2, 3)^2"), max_runs=21_000)
+
+
+@pytest.mark.parametrize(
+    "collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE]
+)
+def test_the_faster_of_two_schedules_is_taken(collective: Collective) -> None:
+    recipe = parse("gkautz(2, 7)^2")
+    graph = recipe.build()
+    topology = graph.to_topology()
+    plain = breadth_first_schedule(graph, topology, collective)
+    made = breadth_first_schedule(graph, topology, collective, recipe=recipe)
+    report = verify_schedule(made.schedule, claimed=made.inv_rate(Fraction(1)))
+    assert report.ok, report.failures
+    assert made.expanded == (collective is not Collective.REDUCE_SCATTER)
+    gain = 2 - Fraction(96, 49) if made.expanded else 0
+    assert plain.bandwidth_time - made.bandwidth_time == gain
+
+
+def test_the_schedule_of_a_cable_serves_both_ways() -> None:
+    recipe = parse("bidirectional(gkautz(2, 7))^2")
+    graph = recipe.build()
+    for collective in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE):
+        made = breadth_first_schedule(graph, graph.to_topology(), collective, recipe=recipe)
+        plain = breadth_first_schedule(graph, graph.to_topology(), collective)
+        assert verify_schedule(made.schedule, claimed=made.inv_rate(Fraction(1))).ok
+        assert made.bandwidth_time <= plain.bandwidth_time
+        assert made.expanded == (made.bandwidth_time < plain.bandwidth_time)

@@ -109,12 +109,15 @@ def show(
             graph,
             topology,
             collective,
+            recipe=made,
             pieces=pieces,
             sizes=sizes,
             with_forest=trees,
             on_stage=stages.begin,
         )
-        if output is not None:
+        if output is not None and Path(str(output)).suffix == ".svg":
+            write_atomically(output, topology_svg(topology).encode())
+        elif output is not None:
             write_topology(topology, output)
         if plan is not None:
             write_plan(found.plan, plan)
@@ -155,6 +158,8 @@ def _schedule_fields(found: Evaluation) -> list[tuple[str, str]]:
         phases = 2 if collective is Collective.ALL_REDUCE else 1
         least_steps = phases * moore_steps(graph.num_nodes, graph.degree)
         fields.append(("steps", f"{designed.steps} (Moore bound {least_steps})"))
+        if designed.expanded:
+            fields.append(("schedule", "of the expansions: faster than breadth-first broadcast"))
         loads = [str(load) for load in designed.step_loads]
         shown = ", ".join(loads[:_MOST_LOADS]) + (", .." if len(loads) > _MOST_LOADS else "")
         fields.append(("step loads", f"{shown} shards on the busiest link"))

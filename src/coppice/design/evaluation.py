@@ -14,6 +14,7 @@ from coppice.collectives import Collective
 from coppice.design.bfb import moore_steps
 from coppice.design.families.family import optimum
 from coppice.design.graph import Graph
+from coppice.design.recipe import Recipe
 from coppice.design.schedules import Designed, breadth_first_schedule
 from coppice.errors import InputError
 from coppice.planners.all_to_all import plan_all_to_all
@@ -26,7 +27,7 @@ from coppice.schedule.verify import verify
 from coppice.simulation.scenario import Scenario
 from coppice.topology.model import Topology
 
-__all__ = ["COLLECTIVES", "Evaluation", "evaluate"]
+__all__ = ["COLLECTIVES", "Evaluation", "evaluate", "planner_name"]
 
 COLLECTIVES = (
     Collective.ALL_GATHER,
@@ -85,6 +86,7 @@ class Evaluation:
             "t_b": None if designed is None else str(designed.bandwidth_time),
             "t_b_least": str(optimum(graph.num_nodes)),
             "pieces": None if designed is None else designed.pieces,
+            "planner": planner_name(designed),
             "loss_by_pieces": None if designed is None else str(designed.loss),
             "inv_rate": str(self.plan.inv_rate),
             "bound_inv_rate": str(found.inv_rate),
@@ -103,6 +105,7 @@ def evaluate(
     topology: Topology,
     collective: Collective = Collective.ALL_GATHER,
     *,
+    recipe: Recipe | None = None,
     pieces: int | None = None,
     sizes: Sequence[int] = (),
     with_forest: bool = False,
@@ -114,6 +117,7 @@ def evaluate(
         graph: Any strongly connected graph.
         topology: What ``graph.to_topology(..)`` returned.
         collective: All-gather, reduce-scatter, all-reduce (breadth-first broadcast) or all-to-all (concurrent flow).
+        recipe: What the graph was built from: the schedule of its expansions is taken where it is faster.
         pieces: Pieces of every shard; None takes as many as the least loads need.
         sizes: Message sizes M in bytes to simulate.
         with_forest: Plan trees on the same graph as well, and simulate them.
@@ -144,7 +148,7 @@ def evaluate(
         found = Bound(problem=problem, inv_rate=flow.inv_rate, cut=(), method=flow.method)
     else:
         tell("scheduling")
-        designed = breadth_first_schedule(graph, topology, collective, pieces=pieces)
+        designed = breadth_first_schedule(graph, topology, collective, recipe=recipe, pieces=pieces)
         body = designed.schedule
         inv_rate = designed.inv_rate(_link_rate(graph, topology))
         tell("finding the bound")
@@ -154,7 +158,7 @@ def evaluate(
         inv_rate=inv_rate,
         schedule=body,
         bound=found,
-        planner="concurrent-flow" if designed is None else "breadth-first",
+        planner=planner_name(designed),
         parameters={"recipe": graph.name, "pieces": 1 if designed is None else designed.pieces},
     )
     tell("verifying")
@@ -168,6 +172,13 @@ def evaluate(
     return Evaluation(
         graph=graph, designed=designed, plan=made, report=report, times_us=times, forest_times_us=forest_times
     )
+
+
+def planner_name(designed: Designed | None) -> str:
+    """What made the schedule."""
+    if designed is None:
+        return "concurrent-flow"
+    return "expansion" if designed.expanded else "breadth-first"
 
 
 def _link_rate(graph: Graph, topology: Topology) -> Fraction:

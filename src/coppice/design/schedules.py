@@ -16,7 +16,9 @@ from coppice.collectives import Collective
 from coppice.design.bfb import ScheduleFacts
 from coppice.design.cayley import translated
 from coppice.design.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries, loads_of
+from coppice.design.expanded import expanded_deliveries
 from coppice.design.graph import Graph
+from coppice.design.recipe import Recipe
 from coppice.errors import InputError
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
@@ -34,6 +36,7 @@ class Designed:
         step_loads: Load of the busiest link in each step, in shards per link of capacity 1; counted.
         least_loads: What breadth-first broadcast attains with enough pieces.
         pieces: Pieces of every shard.
+        expanded: An all-gather in it follows from the expansions of a recipe, since that is faster.
     """
 
     schedule: Schedule
@@ -41,6 +44,7 @@ class Designed:
     step_loads: tuple[Fraction, ...]
     least_loads: tuple[Fraction, ...]
     pieces: int
+    expanded: bool = False
 
     @property
     def steps(self) -> int:
@@ -69,6 +73,7 @@ def breadth_first_schedule(
     topology: Topology,
     collective: Collective = Collective.ALL_GATHER,
     *,
+    recipe: Recipe | None = None,
     pieces: int | None = None,
     max_runs: int = MAX_RUNS,
 ) -> Designed:
@@ -78,6 +83,8 @@ def breadth_first_schedule(
         graph: Any strongly connected graph.
         topology: What ``graph.to_topology()`` returned; rank r is node r.
         collective: All-gather, reduce-scatter or all-reduce.
+        recipe: What the graph was built from: where the schedule that follows from its expansions is faster, that is
+            taken, for reduce-scatters too if links are full-duplex.
         pieces: Pieces of every shard; None as :func:`~coppice.design.deliveries.breadth_first_deliveries` chooses.
         max_runs: Most transfers of a phase.
 
@@ -100,6 +107,15 @@ def breadth_first_schedule(
     made = [deliveries for deliveries, _ in phases]
     loads = [loads_of(deliveries) for deliveries in made]
     least = [facts.step_loads for _, facts in phases]
+    expanded = None if recipe is None or pieces is not None else _expanded(recipe, max_runs)
+    replaced = False
+    if expanded is not None:
+        followed = loads_of(expanded)
+        for number in range(len(made)):
+            forward = number == 1 or collective is Collective.ALL_GATHER
+            if (forward or graph.bidirectional) and sum(followed) < sum(loads[number]):
+                made[number], loads[number], least[number] = expanded, followed, followed
+                replaced = True
     if collective is not Collective.ALL_GATHER and made:
         loads[0], least[0] = loads[0][::-1], least[0][::-1]
     return Designed(
@@ -108,7 +124,19 @@ def breadth_first_schedule(
         step_loads=tuple(load for phase in loads for load in phase),
         least_loads=tuple(load for phase in least for load in phase),
         pieces=max(deliveries.pieces for deliveries in made),
+        expanded=replaced,
     )
+
+
+def _expanded(recipe: Recipe, max_runs: int) -> Deliveries | None:
+    """The schedule that follows from the expansions, where it may be another one and is not too large."""
+    facts = recipe.facts()
+    if facts.exact:
+        return None
+    try:
+        return expanded_deliveries(recipe, max_runs=max_runs)
+    except InputError:
+        return None
 
 
 def schedule_of(topology: Topology, collective: Collective, phases: list[Deliveries]) -> Schedule:
