@@ -9,6 +9,7 @@ from coppice.cli.tune_export import export
 from coppice.cli.tune_fit import fit
 from coppice.cli.tune_from_logs import from_logs
 from coppice.cli.tune_plugin import app as plugin
+from coppice.cli.tune_report import report
 from coppice.cli.tune_sweep import sweep
 
 __all__ = ["app"]
@@ -24,3 +25,4 @@ app.command("fit")(fit)
 app.command("export")(export)
 app.command("check")(check)
 app.command("from-logs")(from_logs)
+app.command("report")(report)
