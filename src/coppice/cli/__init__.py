@@ -31,6 +31,8 @@ from coppice.cli.report import report
 from coppice.cli.select import select
 from coppice.cli.simulate import simulate
 from coppice.cli.topology import app as topology
+from coppice.cli.train import app as train
+from coppice.cli.tune import app as tune
 from coppice.cli.verify import verify
 from coppice.errors import CheckError, CoppiceError
 
@@ -120,12 +122,16 @@ def coppice_command(
       coppice export plan.json --to msccl-xml --target msccl -o algo.xml
       coppice doctor algo.xml --target msccl
       coppice select --library nccl dgx-h100 --boxes 4 --collective all_reduce --size 1M --why
+      coppice design --ranks 64 --degree 4
+      torchrun --nproc-per-node 8 -m coppice bench all_reduce --algorithm forest,ring,native
     """  # noqa: D301 (\b is for the help formatter)
 
 
 app.add_typer(topology, name="topology")
 app.add_typer(lab, name="lab")
 app.add_typer(design, name="design")
+app.add_typer(train, name="train")
+app.add_typer(tune, name="tune")
 app.command("bound")(bound)
 app.command("plan")(plan)
 app.command("algorithms")(algorithms)
