@@ -160,7 +160,8 @@ def test_every_family_has_a_signature_that_reads_back() -> None:
     [
         *(f"projective({q})" for q in (2, 3, 5)),
         *(f"affine({q})" for q in (2, 3, 5)),
-        *(f"quadrangle({q})" for q in (2, 3)),
+        *(f"quadrangle({q})" for q in (2, 3, 4)),
+        *(f"{family}({q})" for family in ("projective", "affine") for q in (4, 8, 9)),
         *(f"projective_flags({q})" for q in (2, 3)),
         "quadrangle_flags(2)",
         *(f"odd({k})" for k in (2, 3, 4, 5)),
@@ -183,7 +184,8 @@ def test_formulas_of_families_are_what_is_measured(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["projective(4)", "affine(9)", "quadrangle(1)", "odd(17)", "two_jump(4)", "crown(2)"]
+    "text",
+    ["projective(6)", "affine(10)", "projective(64)", "quadrangle(1)", "odd(17)", "two_jump(4)", "crown(2)"],
 )
 def test_members_without_meaning_are_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"column 1 .* expected"):

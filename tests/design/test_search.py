@@ -306,3 +306,10 @@ def test_workloads_without_meaning_are_refused(fields: dict[str, object], messag
     given = {"size_bytes": 1, "alpha_us": 1.0, "node_gb_per_s": Fraction(12), **fields}
     with pytest.raises(InputError, match=message):
         Workload(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("ranks", "degree", "steps"), [(8, 2, 4), (16, 2, 5), (9, 3, 3), (16, 4, 3)])
+def test_rewired_de_bruijn_graphs_are_not_missed(ranks: int, degree: int, steps: int) -> None:
+    """Sizes and steps for which bandwidth-optimal rewired de Bruijn graphs are published."""
+    front = find([(ranks, degree)], jobs=1)[ranks, degree]
+    assert any(entry.steps <= steps and entry.facts.bandwidth_optimal for entry in front)

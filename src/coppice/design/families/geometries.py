@@ -6,8 +6,8 @@
     projective_flags(q)   N = (q + 1)(q^2 + q + 1), d = 2 q, 3 steps
     quadrangle_flags(q)   N = (q + 1)^2 (q^2 + 1), d = 2 q, 4 steps
 
-for prime q; projective(2) is the Heawood graph, quadrangle(2) Tutte's 8-cage. All are distance-regular, hence
-bandwidth-optimal under breadth-first broadcast; the incidence graphs have as many nodes as a graph both of whose
+for q that is a power of a prime; projective(2) is the Heawood graph, quadrangle(2) Tutte's 8-cage. All are
+distance-regular, hence bandwidth-optimal under breadth-first broadcast; the incidence graphs have as many nodes as a graph both of whose
 directions are used can have for their degree and steps (generalized polygons attain the bipartite Moore bound).
 
 Source: Brouwer, Cohen and Neumaier, Distance-Regular Graphs, chapter 6; coordinates by definition.
@@ -20,6 +20,7 @@ from itertools import product
 
 from coppice.design.families.distance_regular import edges_of, two_way
 from coppice.design.families.family import Family, Size, between, optimal
+from coppice.design.families.fields import field, prime_power
 from coppice.design.graph import Graph
 from coppice.errors import InputError
 
@@ -30,10 +31,10 @@ _LARGEST = 61
 
 
 def _check(family: str, q: int) -> None:
-    """Refuse orders that are not prime."""
+    """Refuse orders of which there is no field."""
     between(family, "q", q, 2, _LARGEST)
-    if any(q % divisor == 0 for divisor in range(2, q)):
-        msg = f"expected a prime q in {family}, found {q}: the coordinates are numbers modulo q."
+    if prime_power(q) is None:
+        msg = f"expected a power of a prime as q in {family}, found {q}: the coordinates are elements of a field."
         raise InputError(msg)
 
 
@@ -46,43 +47,62 @@ def _points(q: int, dimension: int) -> list[tuple[int, ...]]:
     ]
 
 
+def _form(
+    q: int, pairs: tuple[tuple[int, int, int], ...]
+) -> Callable[[tuple[int, ...], tuple[int, ...]], int]:
+    """A bilinear form: the sum of sign x a[i] x b[j] over (i, j, sign)."""
+    made = field(q)
+
+    def value(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+        total = 0
+        for i, j, sign in pairs:
+            term = made.times[a[i]][b[j]]
+            total = made.plus[total][term if sign > 0 else made.minus[term]]
+        return total
+
+    return value
+
+
 def _projective_pairs(q: int) -> Pairs:
     points = _points(q, 2)
+    meets = _form(q, ((0, 0, 1), (1, 1, 1), (2, 2, 1)))
     return [
         (a, len(points) + b)
         for a, point in enumerate(points)
         for b, line in enumerate(points)
-        if sum(x * y for x, y in zip(point, line, strict=True)) % q == 0
+        if meets(point, line) == 0
     ]
 
 
 def _quadrangle_pairs(q: int) -> Pairs:
-    points = _points(q, 3)
+    points, made = _points(q, 3), field(q)
     place = {point: number for number, point in enumerate(points)}
-
-    def orthogonal(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-        return (a[0] * b[1] - a[1] * b[0] + a[2] * b[3] - a[3] * b[2]) % q == 0
-
+    symplectic = _form(q, ((0, 1, 1), (1, 0, -1), (2, 3, 1), (3, 2, -1)))
     lines: dict[frozenset[int], int] = {}
     for number, a in enumerate(points):
         for b in points[number + 1 :]:
-            if orthogonal(a, b):
+            if symplectic(a, b) == 0:
                 members = [
-                    place[_normal([x + t * y for x, y in zip(a, b, strict=True)], q)] for t in range(q)
+                    place[_normal([made.plus[x][made.times[t][y]] for x, y in zip(a, b, strict=True)], q)]
+                    for t in range(q)
                 ]
                 lines.setdefault(frozenset([*members, place[b]]), len(lines))
     return [(point, len(points) + line) for members, line in lines.items() for point in sorted(members)]
 
 
 def _normal(vector: list[int], q: int) -> tuple[int, ...]:
-    leading = next(x % q for x in vector if x % q)
-    inverse = pow(leading, -1, q)
-    return tuple(x * inverse % q for x in vector)
+    made = field(q)
+    inverse = made.inverse[next(x for x in vector if x)]
+    return tuple(made.times[inverse][x] for x in vector)
 
 
 def _affine_pairs(q: int) -> Pairs:
     """Point (x, y) lies on line (m, b) if y = m x + b."""
-    return [(x * q + y, q * q + m * q + (y - m * x) % q) for x, y, m in product(range(q), repeat=3)]
+    made = field(q)
+    return [
+        (x * q + y, q * q + m * q + made.plus[y][made.minus[made.times[m][x]]])
+        for x, y, m in product(range(q), repeat=3)
+    ]
 
 
 def _projective_size(q: int) -> Size:
