@@ -26,7 +26,17 @@ from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.schedule import Schedule
 from coppice.topology.presets import preset
 
-__all__ = ["ELEMENT_BYTES", "FUNCTIONS", "Call", "Forced", "Traffic", "measure", "schedule_of", "traffic_of"]
+__all__ = [
+    "ELEMENT_BYTES",
+    "FUNCTIONS",
+    "Call",
+    "Forced",
+    "Traffic",
+    "measure",
+    "prepared",
+    "schedule_of",
+    "traffic_of",
+]
 
 ELEMENT_BYTES = 4
 """Calls move 32-bit integers, which every operator takes."""
@@ -301,7 +311,7 @@ def measure(mpi: Any, communicator: Any, tool: Tool, call: Call) -> Traffic:
         tool.set(name, value)
     own = communicator.Dup()
     try:
-        run = _prepared(own, call)
+        run = prepared(own, call)
         before = tool.sent()
         run()
         sent = np.ascontiguousarray(tool.sent() - before)
@@ -327,8 +337,8 @@ def _find(call: Call) -> tuple[Collective, Forced]:
     return collective, algorithms[call.number]
 
 
-def _prepared(communicator: Any, call: Call) -> Callable[[], object]:
-    """The call with its memory."""
+def prepared(communicator: Any, call: Call) -> Callable[[], object]:
+    """The call, with memory of its own; it may be made again."""
     ranks, root = communicator.Get_size(), call.root
     at_root = communicator.Get_rank() == root
     block = call.elements // ranks
