@@ -25,13 +25,18 @@ _MOST_PIECES = 256
 _PATIENCE = 2
 _STEPS, _WIDTH, _ROUNDS = 8, 9, 5
 _LEAST_US = 0.05
+_LEAST_PIECE_BYTES = 128 * 1024
+_SPARE_SHARE = 0.25
+_EQUAL = 1.01
 
 
 def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) -> int:
     """The number of pieces of every chunk with the least time.
 
     The time is the simulated one, but not less than the busiest rank needs to post its messages. Tried are 1, 2, 4, ..
-    until the time has grown twice in a row; of equal times the fewest pieces count.
+    until the time has grown twice in a row; of equal times the fewest pieces count. Then chunks are cut further, down
+    to pieces of 128 KiB, as long as that takes no more time and a rank posts messages for no more than a quarter of it:
+    what networks hold back in their queues delays whole pieces, which the simulator does not know.
 
     Args:
         plan: What is carried out.
@@ -67,6 +72,15 @@ def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) 
         if found < least:
             best, least = pieces, found
         last, pieces = found, 2 * pieces
+    _, lengths = chunk_bounds(schedule, size_bytes)
+    longest = int(lengths.max())
+    while (
+        2 * best <= most
+        and longest >= 2 * best * _LEAST_PIECE_BYTES
+        and 2 * best * posted_us <= _SPARE_SHARE * least
+        and simulate(schedule, size_bytes, model=model, pieces=2 * best).time_us <= _EQUAL * least
+    ):
+        best *= 2
     return best
 
 
