@@ -40,7 +40,7 @@ def check(
             "--launcher-option", metavar="WORD", help="Further word for the launcher; may be repeated."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Rounds when measuring again.")] = 11,
+    rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Rounds when measuring again.")] = 15,
     tolerance: Annotated[
         float, typer.Option("--tolerance", min=0, help="Relative loss that is no failure.")
     ] = 0.03,

@@ -36,7 +36,7 @@ def sweep(
         typer.Option(
             "-n", "--rounds", min=1, help="Rounds; in each, every choice is timed beside the default."
         ),
-    ] = 11,
+    ] = 15,
     ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Number of ranks.")] = 0,
     lab: Annotated[
         str | None, typer.Option("--lab", metavar="NAME", help="Run in this lab.", show_default=False)
