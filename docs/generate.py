@@ -16,7 +16,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from coppice.cli import app
+from coppice.cli import COMMANDS, app, command_named
 
 HEADER = """# Command line
 
@@ -32,7 +32,12 @@ def cli_page() -> str:
     sections = [HEADER]
     if app.registered_callback is not None:
         sections.append(_section(("coppice",), app.registered_callback.callback))
-    sections += [_section(path, function) for path, function in _commands(app, ("coppice",))]
+    for name in COMMANDS:
+        found = command_named(name)
+        if isinstance(found, typer.Typer):
+            sections += [_section(path, function) for path, function in _commands(found, ("coppice", name))]
+        else:
+            sections.append(_section(("coppice", name), found))
     return "\n".join(sections)
 
 

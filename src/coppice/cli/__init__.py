@@ -8,39 +8,81 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 import coppice
-from coppice.cli.algorithms import algorithms
-from coppice.cli.bench import bench
-from coppice.cli.bound import bound
-from coppice.cli.compare import compare
-from coppice.cli.design import app as design
-from coppice.cli.doctor import doctor
-from coppice.cli.explain import explain
-from coppice.cli.export import export
-from coppice.cli.importing import import_file
-from coppice.cli.lab import app as lab
-from coppice.cli.logs import logs
-from coppice.cli.plan import plan
-from coppice.cli.probe import probe
-from coppice.cli.report import report
-from coppice.cli.select import select
-from coppice.cli.simulate import simulate
-from coppice.cli.topology import app as topology
-from coppice.cli.train import app as train
-from coppice.cli.tune import app as tune
-from coppice.cli.verify import verify
 from coppice.errors import CheckError, CoppiceError
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "Commands", "app", "command_named", "main"]
 
 CHECK_FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
+
+
+_STYLE: dict[str, Any] = {
+    "add_completion": False,
+    "rich_markup_mode": None,
+    "pretty_exceptions_enable": False,
+}
+
+COMMANDS = {
+    "topology": "coppice.cli.topology:app",
+    "bound": "coppice.cli.bound:bound",
+    "plan": "coppice.cli.plan:plan",
+    "algorithms": "coppice.cli.algorithms:algorithms",
+    "verify": "coppice.cli.verify:verify",
+    "explain": "coppice.cli.explain:explain",
+    "simulate": "coppice.cli.simulate:simulate",
+    "compare": "coppice.cli.compare:compare",
+    "select": "coppice.cli.select:select",
+    "export": "coppice.cli.export:export",
+    "import": "coppice.cli.importing:import_file",
+    "doctor": "coppice.cli.doctor:doctor",
+    "report": "coppice.cli.report:report",
+    "bench": "coppice.cli.bench:bench",
+    "probe": "coppice.cli.probe:probe",
+    "lab": "coppice.cli.lab:app",
+    "logs": "coppice.cli.logs:logs",
+    "design": "coppice.cli.design:app",
+    "train": "coppice.cli.train:app",
+    "tune": "coppice.cli.tune:app",
+}
+"""Where each command is: module and name of its function, or of the app of a group."""
+
+
+def command_named(name: str) -> Any:
+    """The function of a command, or the app of a group of commands; its module is loaded now.
+
+    Raises:
+        KeyError: If there is none.
+    """
+    module, _, attribute = COMMANDS[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+class _WhenAsked(dict[str, Any]):
+    """All commands by name; one that is not asked for costs nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(COMMANDS))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The command, made when it is asked for the first time."""
+        if name in self and self[name] is None:
+            found, outer = command_named(name), typer.Typer(**_STYLE)
+            if isinstance(found, typer.Typer):
+                outer.add_typer(found, name=name)
+                made = typer.main.get_group(outer).commands[name]
+            else:
+                outer.command(name)(found)
+                made = typer.main.get_command(outer)
+            self[name] = made
+        return super().get(name, default)
 
 
 class Commands(TyperGroup):
@@ -86,13 +128,18 @@ def _print_version(*, value: bool) -> None:
         raise typer.Exit
 
 
+class AllCommands(Commands):
+    """The group of the program: a command's module is loaded when it is asked for."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**{**attributes, "commands": _WhenAsked()})
+
+
 app = typer.Typer(
     name="coppice",
-    cls=Commands,
+    cls=AllCommands,
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    **_STYLE,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
@@ -125,28 +172,6 @@ def coppice_command(
       coppice design --ranks 64 --degree 4
       torchrun --nproc-per-node 8 -m coppice bench all_reduce --algorithm forest,ring,native
     """  # noqa: D301 (\b is for the help formatter)
-
-
-app.add_typer(topology, name="topology")
-app.add_typer(lab, name="lab")
-app.add_typer(design, name="design")
-app.add_typer(train, name="train")
-app.add_typer(tune, name="tune")
-app.command("bound")(bound)
-app.command("plan")(plan)
-app.command("algorithms")(algorithms)
-app.command("verify")(verify)
-app.command("explain")(explain)
-app.command("simulate")(simulate)
-app.command("compare")(compare)
-app.command("select")(select)
-app.command("export")(export)
-app.command("import")(import_file)
-app.command("doctor")(doctor)
-app.command("report")(report)
-app.command("bench")(bench)
-app.command("logs")(logs)
-app.command("probe")(probe)
 
 
 def main() -> None:
