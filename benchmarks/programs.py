@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import os
 import platform
 import re
 import resource
@@ -184,6 +185,13 @@ def stage_row(case: Case, folder: Path) -> tuple[str, ...]:
     )
 
 
+def _machine() -> str:
+    """Processor and system."""
+    info = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.is_file() else []
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores, {platform.system()}"
+
+
 def main() -> None:
     """Measure all cases and print the tables."""
     parser = argparse.ArgumentParser(
@@ -238,7 +246,7 @@ def main() -> None:
     if options.write:
         page = HERE / "programs.md"
         before, _, rest = page.read_text().partition(BEGIN)
-        machine = f"`python benchmarks/programs.py` on {platform.system()} {platform.machine()}, one core of two.\n\n"
+        machine = f"`python benchmarks/programs.py` on {_machine()}.\n\n"
         page.write_text(
             f"{before}{BEGIN}\n{machine}{table.markdown()}\n{stages.markdown()}{END}{rest.partition(END)[2]}"
         )
