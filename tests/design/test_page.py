@@ -21,11 +21,11 @@ def test_output_on_the_page_is_real() -> None:
     app.callback()(lambda: None)
     app.add_typer(design, name="design")
     shown = re.findall(
-        r"```sh\ncoppice (design (?:show|schedule) .*?)\n```\n\n```text\n(.*?)```",
+        r"```sh\ncoppice (design (?!compare).*?)\n```\n\n```text\n(.*?)```",
         PAGE.read_text(),
         re.DOTALL,
     )
-    assert len(shown) >= 2
+    assert len(shown) >= 5
     for command, text in shown:
         assert CliRunner().invoke(app, shlex.split(command)).stdout == text
 
