@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -155,6 +156,7 @@ def main() -> int:
     options.add_argument("--library", default="open-mpi,mpich")
     options.add_argument("--write", action="store_true")
     given = options.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the lab is taken down then, too
     topology = two_boxes()
     text: list[str] = []
     failed = 0

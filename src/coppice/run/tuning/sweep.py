@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ COLLECTIVES = tuple(OMPI_FUNCTIONS)
 
 _LAUNCHERS = {"open-mpi": "mpirun", "mpich": "mpiexec"}
 _LAST_WORDS_S = 5.0
+_PR_SET_PDEATHSIG = 1
 
 
 def sweep_mpi(
@@ -116,7 +118,11 @@ def _mend(output: Path) -> None:
 def _run(words: Sequence[str], variables: Mapping[str, str], timeout_s: float | None) -> None:
     try:
         process = subprocess.Popen(
-            words, env={**os.environ, **variables}, stdin=subprocess.DEVNULL, start_new_session=True
+            words,
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
     except OSError as error:
         msg = f"cannot start {words[0]} ({error.strerror or error}): give its path with --launcher."
@@ -134,6 +140,12 @@ def _run(words: Sequence[str], variables: Mapping[str, str], timeout_s: float | 
             "is kept, start again to go on."
         )
         raise CheckError(msg)
+
+
+def _end_with_parent() -> None:
+    """The launcher is asked to end, and ends its ranks, also when this process is killed (Linux)."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
