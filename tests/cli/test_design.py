@@ -105,3 +105,11 @@ def test_bad_input_is_one_sentence(call: Call, arguments: list[str], message: st
     assert done.exit_code == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_picture_instead_of_the_topology(call: Call, tmp_path: Path) -> None:
+    picture = tmp_path / "graph.svg"
+    done = call("show", "gkautz(2, 7)^2", "-o", picture, "-s", "1K", "--no-forest")
+    assert done.exit_code == 0
+    assert "<svg" in picture.read_text()
+    assert "of the expansions" in done.stdout

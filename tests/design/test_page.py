@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
@@ -28,6 +29,18 @@ def test_output_on_the_page_is_real() -> None:
     assert len(shown) >= 5
     for command, text in shown:
         assert CliRunner().invoke(app, shlex.split(command)).stdout == text
+
+
+@pytest.mark.slow
+def test_the_market_on_the_page_is_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = typer.Typer(cls=Commands)
+    app.callback()(lambda: None)
+    app.add_typer(design, name="design")
+    monkeypatch.chdir(PAGE.parents[1])
+    pattern = r"```sh\ncoppice (design compare .*?)\n```\n\n```text\n(.*?)```"
+    shown = re.search(pattern, PAGE.read_text(), re.DOTALL)
+    assert shown is not None
+    assert CliRunner().invoke(app, shlex.split(shown[1])).stdout == shown[2]
 
 
 def test_every_family_is_on_the_page() -> None:
