@@ -106,7 +106,11 @@ bench-cpp: $(patsubst cpp/%.cc,build/%,$(wildcard cpp/*.perf.cc))
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/forest.py
 	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/programs.py
 	$(BIN)/python benchmarks/design.py
+	$(BIN)/python benchmarks/design_all_reduce.py
+	$(BIN)/python benchmarks/finder.py
+	$(BIN)/python benchmarks/shared_memory.py
 
 wheel: $(BIN)/python
 	$(PIP) install -q build
