@@ -82,6 +82,8 @@ def test_variables_of_mpich() -> None:
     assert lines == ["MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=ring", "MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE=0"]
     with pytest.raises(InputError, match="nothing to export"):
         export_table(table("mpich", tree=harmful), "mpich-env")
+    little = made_runs({"ring": {1024: 0.985, 1 << 20: 3.0}}, library="mpich", noise=0.0005)
+    assert not RuleTable.of(fit_runs(little)).changed  # 1.5 percent slower, but surely so
 
 
 @pytest.mark.parametrize("form", ["nccl-tuner", "rccl-csv", "mpich-env"])
