@@ -155,6 +155,7 @@ def _auto(job: Job, model: torch.nn.Module, split: Split, feed: Iterator[Any]) -
         optimizer,
         val_fn=lambda: evaluate(workload, model, split.validation, quick=True)[0],
         lr_range=workload.lr_range,
+        warmup_steps=workload.warmup,
         tau=workload.tau,
         tau_max=workload.tau_max,
         kept_steps=job.steps,
@@ -351,7 +352,13 @@ def _outcomes(jobs: Sequence[Job], pool: ProcessPoolExecutor, folder: Path) -> l
 
 def _key(job: Job) -> str:
     """What decides an outcome."""
-    return repr(replace(job, log=None))
+    workload = job.workload
+    own: tuple[Any, ...] = (workload.name, workload.batch, job.method, job.rate, job.seed, job.steps)
+    if job.method == RANGE_TEST or job.method in AUTO:
+        own += (workload.lr_range,)
+    if job.method in AUTO:
+        own += (workload.warmup, workload.tau, workload.tau_max)
+    return repr(own)
 
 
 def _known(line: str) -> tuple[str, Outcome]:
@@ -361,7 +368,7 @@ def _known(line: str) -> tuple[str, Outcome]:
 
 
 def _shortened(workload: Workload, *, quick: bool) -> Workload:
-    return replace(workload, steps=workload.steps // 5, tau=50, tau_max=100) if quick else workload
+    return replace(workload, steps=workload.steps // 5, warmup=0, tau=50, tau_max=100) if quick else workload
 
 
 def _write(tables: Sequence[Table], logs: Path) -> None:

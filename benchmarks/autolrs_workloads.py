@@ -36,6 +36,7 @@ class Workload:
     Attributes:
         name: Its name.
         steps: Steps that are kept.
+        warmup: Steps of AutoLRS's warm-up, to the lowest rate of the grid.
         tau: Steps of AutoLRS's first stage.
         tau_max: Steps of its longest one.
         lr_range: Rates that AutoLRS and the range test look at.
@@ -46,6 +47,7 @@ class Workload:
 
     name: str
     steps: int
+    warmup: int
     tau: int
     tau_max: int
     lr_range: tuple[float, float]
@@ -58,6 +60,7 @@ WORKLOADS = {
     "digits": Workload(
         name="digits",
         steps=2000,
+        warmup=0,
         tau=200,
         tau_max=800,
         lr_range=(1e-3, 1.0),
@@ -68,9 +71,10 @@ WORKLOADS = {
     "text": Workload(
         name="text",
         steps=600,
-        tau=100,
-        tau_max=200,
-        lr_range=(1e-4, 1e-1),
+        warmup=40,
+        tau=160,
+        tau_max=320,
+        lr_range=(3e-4, 3e-2),
         grid=(1e-3, 3e-3, 1e-2, 3e-2),
         batch=16,
         adaptive=True,

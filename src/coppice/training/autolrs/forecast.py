@@ -41,6 +41,9 @@ _EXACT = 1e-9
 _SLOWEST_DECAY = 0.5
 """Smallest ``b`` times the horizon: slower decays look like straight lines, whose far end is anything."""
 
+_EVIDENCE = 4.0
+"""Drop of the squared residuals, in variances, that a slow decay has to bring: two standard deviations."""
+
 _FASTEST_DECAY = 3.0
 """Largest ``b`` times the distance between points: gone from one point to the next."""
 
@@ -112,6 +115,7 @@ def fit_exponential(
             break
         weights = updated
         a, b, c = _best(x, y, weights, rates)
+    a, b, c = _believed(x, y, weights, (a, b, c))
     residual = y - (a * np.exp(-b * x) + c)
     sigma = _sigma(residual, floor)
     outliers = int((np.abs(residual) >= _BIWEIGHT * sigma).sum())
@@ -153,6 +157,25 @@ def _best(x: Series, y: Series, weights: Series, rates: Series) -> tuple[float, 
     b = float(ends[int(_squares(x, y, weights, ends).argmin())])
     a, c = _line(np.exp(-b * x)[None], y, weights)
     return float(a[0]), b, float(c[0])
+
+
+def _believed(
+    x: Series, y: Series, weights: Series, best: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    """The best curve, or a steeper one that the data does not tell from it.
+
+    A decay much slower than the data is long is a straight line, and its far end a multiple of the noise: it is
+    believed on evidence only. The steeper curve has levelled out by a factor e at the end of the data.
+    """
+    length = float(x[-1])
+    if best[1] * length >= 1:
+        return best
+    squares = _squares(x, y, weights, np.array([best[1], 1 / length]))
+    free = max(float((weights > 0).sum()) - 3, 1.0)
+    if squares[1] - squares[0] > _EVIDENCE * squares[0] / free:
+        return best
+    a, c = _line(np.exp(-x / length)[None], y, weights)
+    return float(a[0]), 1 / length, float(c[0])
 
 
 def _line(curves: Series, y: Series, weights: Series) -> tuple[Series, Series]:
