@@ -126,7 +126,6 @@ def run(
     command = [sys.executable, "-m", "coppice", "bench", collective.value, "-b", str(size), "-e", str(size)]
     command += ["-n", str(iterations), "-w", "2", "-a", contender.algorithm, "--engine", engine]
     command += ["--output", str(output), "--json", "--timeout", "60"]
-    begin = core_times()
     with contextlib.redirect_stderr(io.StringIO()):
         if contender.launcher == "torch":
             launch_ranks(lab, command, timeout_s=300, out=io.StringIO(), err=io.StringIO())
@@ -153,13 +152,12 @@ def run(
                 timeout_s=300,
                 quiet=True,
             )
-    idle, total = (after - before for before, after in zip(begin, core_times(), strict=True))
     row = json.loads(output.read_text().splitlines()[0])
     if row["refusal"]:
         raise SystemExit(row["refusal"])
     contender.wrong += row["wrong"]
     contender.times.setdefault(collective, []).append(row["time_us"] / 1e3)
-    contender.busy.setdefault(collective, []).append(1 - idle / total)
+    contender.busy.setdefault(collective, []).append(row["cores_busy"])
 
 
 def core_times() -> tuple[float, float]:
@@ -181,7 +179,7 @@ def rows(name: str, topology: Topology, options: argparse.Namespace) -> Iterator
     """The rows of one network."""
     scale = chosen_scale(topology)
     lab = build("bench", draw(topology, scale))
-    found = contenders(forced=not options.quick)
+    found = contenders(forced=name in options.forced)
     try:
         with tempfile.TemporaryDirectory() as directory:
             for number in range(options.rounds):
@@ -254,7 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--size", type=int, default=1 << 24)
     parser.add_argument("--only", action="append", help="name of a network; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="without Open MPI's forced algorithms")
+    parser.add_argument(
+        "--forced", action="append", default=[], help="network with Open MPI's algorithms; repeatable"
+    )
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
     options = parser.parse_args(arguments)
     networks = topologies()

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -77,6 +78,8 @@ class Row:
         algbw_gb_per_s: M / time.
         busbw_gb_per_s: The same times the factor of nccl-tests.
         wrong: Wrong elements on all ranks, in the first and the last round.
+        cores_busy: Share of this host's cores that were busy during the measured rounds of all contenders of the size,
+            or -1 where the system does not tell.
         refusal: Why it did not run, or nothing.
     """
 
@@ -95,6 +98,7 @@ class Row:
     algbw_gb_per_s: float = 0.0
     busbw_gb_per_s: float = 0.0
     wrong: int = 0
+    cores_busy: float = -1.0
     refusal: str = ""
 
     def fields(self) -> dict[str, Any]:
@@ -194,18 +198,39 @@ def _measured(
 ) -> list[Row]:
     """All contenders in turn, round by round; the rows with their results."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
+    before = None
     for number in range(warmup + rounds):
+        if number == warmup:
+            before = _core_times()
         for name, contender in contenders.items():
             seconds = contender.run(check=number in (0, warmup + rounds - 1))
             if number >= warmup:
                 times[name].append(seconds)
+    busy = _busy(before, _core_times())
     told = msgspec.msgpack.encode([(times[name], contenders[name].wrong) for name in contenders])
     answers = [msgspec.msgpack.decode(answer) for answer in engine.exchange(told)]
     place = {name: number for number, name in enumerate(contenders)}
     return [
-        _result(row, [answer[place[row.algorithm]] for answer in answers]) if row.algorithm in place else row
+        replace(_result(row, [answer[place[row.algorithm]] for answer in answers]), cores_busy=busy)
+        if row.algorithm in place
+        else row
         for row in rows
     ]
+
+
+def _core_times() -> tuple[float, float] | None:
+    """Idle and all time of all cores so far, where the system tells."""
+    try:
+        fields = [float(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return fields[3] + fields[4], sum(fields)
+
+
+def _busy(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float:
+    if before is None or after is None or after[1] <= before[1]:
+        return -1.0
+    return 1 - (after[0] - before[0]) / (after[1] - before[1])
 
 
 def _result(row: Row, answers: Sequence[tuple[list[float], int]]) -> Row:

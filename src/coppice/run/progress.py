@@ -24,8 +24,8 @@ __all__ = ["Order", "Transport", "carry_out"]
 
 WINDOW = 4
 _SPINS = 10
-_PATIENT_SPINS = 5_000
-_NAP_S = 50e-6
+_YIELDS = 50
+_FIRST_NAP_S, _LONGEST_NAP_S = 20e-6, 500e-6
 _CHECK_S = 0.02
 
 
@@ -170,10 +170,11 @@ class _Patience:
         now = time.monotonic()
         if self._looks == _SPINS:
             self._since = self._checked = now
-        if self._looks < _PATIENT_SPINS:
+        if self._looks < _SPINS + _YIELDS:
             os.sched_yield()
-        else:
-            time.sleep(_NAP_S)
+        else:  # whoever waits for a slow network leaves the cores to those that can go on
+            naps = self._looks - _SPINS - _YIELDS
+            time.sleep(min(_LONGEST_NAP_S, _FIRST_NAP_S * (1 + naps)))
         if now - self._checked > _CHECK_S:
             self._checked = now
             self._transport.look_around()
