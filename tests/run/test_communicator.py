@@ -182,7 +182,7 @@ def test_different_set_ups_are_a_mismatch_on_every_rank(
 
     for odd, words in (
         ({"topology": preset("ring", gpus=RANKS)}, "topology"),
-        ({"algorithm": "ring"}, "algorithm forest as on rank 0, found ring on rank 1"),
+        ({"algorithm": "ring"}, "algorithm auto as on rank 0, found ring on rank 1"),
         ({"pieces": 3}, "pieces auto as on rank 0, found 3 on rank 1"),
         ({"topology": star(3)}, "rank 1 cannot take part .* a topology of 4 ranks, found 3"),
         ({"pieces": 0}, "rank 1 cannot take part .* 1 piece or more, found 0"),
