@@ -258,15 +258,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
     options = parser.parse_args(arguments)
     networks = topologies()
-    lines = [row for name in options.only or networks for row in rows(name, networks[name], options)]
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}."
-    head = HEAD.format(
+    text = HEAD.format(
         size=options.size, rounds=options.rounds, iterations=options.iterations, machine=machine
     )
-    text = head + "\n".join(lines) + "\n"
+    for name in options.only or networks:
+        text += "".join(f"{row}\n" for row in rows(name, networks[name], options))
+        if options.write:  # after every network: what was measured is not lost
+            TABLE.write_text(text)
     print(text)
-    if options.write:
-        TABLE.write_text(text)
 
 
 if __name__ == "__main__":
