@@ -32,7 +32,8 @@ class Decoder(nn.Module):
         length = text.shape[1]
         mask = nn.Transformer.generate_square_subsequent_mask(length)
         hidden = self.tokens(text) + self.places(torch.arange(length))
-        return self.head(self.layers(hidden, mask=mask, is_causal=True))
+        logits: torch.Tensor = self.head(self.layers(hidden, mask=mask, is_causal=True))
+        return logits
 
 
 def main(backend: str, steps: int) -> None:
@@ -56,7 +57,7 @@ def main(backend: str, steps: int) -> None:
         begin = time.perf_counter()
         loss = nn.functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())
         optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
         mean = loss.detach()
         dist.all_reduce(mean)

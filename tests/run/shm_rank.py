@@ -11,13 +11,13 @@ import sys
 import time
 
 import numpy as np
-from shm_cases import random_case
 
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError
 from coppice.run.datatype import DataType
 from coppice.run.shm_engine import ShmEngine
 from coppice.run.shm_setup import directory_exchange
+from shm_cases import random_case
 
 
 def deed(engine: ShmEngine, what: str) -> None:

@@ -63,7 +63,11 @@ def trees_note(found: Fitted) -> str:
         loss = "the optimum" if not found.loss else f"{percent_text(found.loss)} below the optimum"
         loss = f": {loss}"
     why = f", since {found.reason.rstrip('.')}" if found.reason else ""
-    keep = " (`--trees plan` keeps those of the plan)" if found.reason and found.given_fits and found.loss else ""
+    keep = (
+        " (`--trees plan` keeps those of the plan)"
+        if found.reason and found.given_fits and found.loss
+        else ""
+    )
     return f"planned again with {plural(found.trees, 'tree')} per root{why}{loss}{keep}."
 
 

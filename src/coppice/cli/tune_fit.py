@@ -106,7 +106,9 @@ def fitted(
 def fit_lines(found: Fit) -> list[str]:
     """The rules in words, with gain, interval and share of the bound."""
     title = f"{found.library} {found.version}".rstrip()
-    rows = [("collective", "nodes", "ranks", "from", "to", "choice", "gain", "95 % interval", "of the bound")]
+    rows: list[tuple[str, ...]] = [
+        ("collective", "nodes", "ranks", "from", "to", "choice", "gain", "95 % interval", "of the bound")
+    ]
     rows += [_row(rule) for rule in found.rules]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     table = [

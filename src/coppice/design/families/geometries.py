@@ -7,8 +7,9 @@
     quadrangle_flags(q)   N = (q + 1)^2 (q^2 + 1), d = 2 q, 4 steps
 
 for q that is a power of a prime; projective(2) is the Heawood graph, quadrangle(2) Tutte's 8-cage. All are
-distance-regular, hence bandwidth-optimal under breadth-first broadcast; the incidence graphs have as many nodes as a graph both of whose
-directions are used can have for their degree and steps (generalized polygons attain the bipartite Moore bound).
+distance-regular, hence bandwidth-optimal under breadth-first broadcast; the incidence graphs have as many nodes as a
+graph both of whose directions are used can have for their degree and steps (generalized polygons attain the bipartite
+Moore bound).
 
 Source: Brouwer, Cohen and Neumaier, Distance-Regular Graphs, chapter 6; coordinates by definition.
 """
