@@ -42,6 +42,12 @@ AUTO = {"AutoLRS": "robust", "AutoLRS, as published": "published"}
 RANGE_TEST_STEPS = 100
 DECAY = {False: 1e-4, True: 1e-2}
 GOAL_SHARE = 0.01
+HISTORY = {
+    "digits": "AutoLRS's settings were changed once after a shorter run, in which trials of five steps led every seed astray.",
+    "text": "AutoLRS's settings were changed once after its test losses were seen: without a warm-up, with trials of ten "
+    "steps and rates up to 0.1, it took 0.1 first in every seed and came to 2.64 ± 0.14. Its forecast was mended then.",
+}
+"""What a reader has to know of how the settings came about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +238,8 @@ def table_of(workload: Workload, tuned: dict[str, float], outcomes: Sequence[Out
                 )
             )
     table.notes.append(_verdict(workload, outcomes))
+    if workload.name in HISTORY:
+        table.notes.append(HISTORY[workload.name])
     return table
 
 
@@ -377,7 +385,7 @@ def _write(tables: Sequence[Table], logs: Path) -> None:
     images = HERE.parent / "docs" / "images"
     for name in WORKLOADS:
         if (logs / f"{name}-robust-0.jsonl").is_file():
-            write_report(logs / f"{name}-robust-0.jsonl", images / f"autolrs-{name}.svg")
+            write_report(logs / f"{name}-robust-0.jsonl", images / f"autolrs-{name}.png")
     machine = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
     head = [
         "# AutoLRS against schedules tuned by hand",
@@ -388,7 +396,7 @@ def _write(tables: Sequence[Table], logs: Path) -> None:
         "Losses are in nats on data that neither training nor AutoLRS saw; ± is the standard deviation over the seeds.",
         "",
     ]
-    (HERE / "autolrs.md").write_text("\n".join(head) + "\n".join(table.markdown() for table in tables))
+    (HERE / "autolrs.md").write_text("\n".join(head) + "\n" + "\n".join(table.markdown() for table in tables))
 
 
 if __name__ == "__main__":
