@@ -43,9 +43,10 @@ RANGE_TEST_STEPS = 100
 DECAY = {False: 1e-4, True: 1e-2}
 GOAL_SHARE = 0.01
 HISTORY = {
-    "digits": "AutoLRS's settings were changed once after a shorter run, in which trials of five steps led every seed astray.",
-    "text": "AutoLRS's settings were changed once after its test losses were seen: without a warm-up, with trials of ten "
-    "steps and rates up to 0.1, it took 0.1 first in every seed and came to 2.64 ± 0.14. Its forecast was mended then.",
+    "digits": "AutoLRS's settings were changed once after a shorter run, in which trials of five steps led it astray.",
+    "text": "AutoLRS's settings were changed once after its test losses were seen: without a warm-up, with trials of "
+    "ten steps and rates up to 0.1, it took 0.1 first in every seed and came to 2.64 ± 0.14. Its forecast was mended "
+    "then.",
 }
 """What a reader has to know of how the settings came about."""
 

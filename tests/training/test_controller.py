@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from coppice.errors import CheckError, InputError
-from coppice.training.autolrs.controller import Action, Controller, Phase, State
+from coppice.training.autolrs.controller import Controller
 from coppice.training.autolrs.records import Event, Finished, Kept, Retreat, TrialEnd
 from coppice.training.autolrs.settings import Method, Settings
+from coppice.training.autolrs.state import Action, Phase, State
 
 Loss = Callable[[float, int, int], float]
 """Loss for (learning rate, step of the segment, stage)."""

@@ -11,13 +11,10 @@ any. The caller trains, hands over losses when :meth:`Controller.steps_to_event`
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from itertools import pairwise
 from math import inf, isfinite
 from statistics import median
-
-import msgspec
 
 from coppice.errors import CheckError, InputError
 from coppice.training.autolrs.forecast import ExponentialFit, fit_exponential
@@ -25,8 +22,9 @@ from coppice.training.autolrs.published import fit_published
 from coppice.training.autolrs.records import Event, Finished, Kept, Retreat, TrialEnd, curve
 from coppice.training.autolrs.search import best_of, propose
 from coppice.training.autolrs.settings import FEWEST_TRIAL_STEPS, Method, Settings
+from coppice.training.autolrs.state import Action, Decision, Phase, State, Trial
 
-__all__ = ["READ_EVERY", "Action", "Controller", "Decision", "Phase", "State", "Trial"]
+__all__ = ["READ_EVERY", "Controller"]
 
 READ_EVERY = 100
 """Most steps between two looks at the losses."""
@@ -43,85 +41,6 @@ _NOISES_ABOVE, _SHARE_ABOVE = 3.0, 0.02
 
 _SETTLED_AFTER = 2
 """Trial lengths after which a stage is compared with its trial."""
-
-
-class Phase(enum.StrEnum):
-    """What the steps of the moment are for."""
-
-    WARMUP = "warmup"
-    SEARCH = "search"
-    EXPLOIT = "exploit"
-    DONE = "done"
-
-
-class Action(enum.StrEnum):
-    """What the caller has to do before the next step, besides setting the learning rate."""
-
-    CONTINUE = "continue"
-    SAVE = "save"
-    RESTORE = "restore"
-
-
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A rate that was tried in this stage.
-
-    Attributes:
-        lr: The rate.
-        forecast: Loss forecast for it; infinite if it failed.
-        limit: Training loss above which a stage of this rate is worse than the trial was.
-    """
-
-    lr: float
-    forecast: float
-    limit: float = inf
-
-
-class State(msgspec.Struct, kw_only=True):
-    """All that a search remembers; the caller's checkpoint holds it.
-
-    Attributes:
-        phase: What the steps of the moment are for.
-        lr: Learning rate of the segment (at its end, in the warm-up).
-        stage: Number of the stage, from 0.
-        tau: Steps of a full stage at this point of the training.
-        length: Steps of the segment: warm-up, trial or stage.
-        done: Steps of the segment that were seen.
-        stage_steps: Steps of this stage; less than ``tau`` at the end of the training.
-        validating: Trials are judged by validation losses.
-        trials: Trials of this stage that have ended.
-        losses: Training losses of the segment.
-        validations: Validation losses of the trial.
-        chosen: Rate of the last stage that was chosen.
-        first_loss: First loss that was ever seen.
-        kept: Steps that stay in the model.
-        searched: Steps of trials.
-        lost: Steps of stages that failed.
-    """
-
-    phase: Phase
-    lr: float
-    tau: int
-    length: int
-    stage: int = 0
-    done: int = 0
-    stage_steps: int = 0
-    validating: bool = False
-    trials: list[Trial] = []
-    losses: list[float] = []
-    validations: list[float] = []
-    chosen: float | None = None
-    first_loss: float | None = None
-    kept: int = 0
-    searched: int = 0
-    lost: int = 0
-
-
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do now, whether the segment ended, and what to write into the log."""
-
-    action: Action
-    ended: bool
-    events: list[Event] = []
 
 
 class Controller:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from weakref import finalize
 
-from coppice.training.autolrs.controller import Phase, State
 from coppice.training.autolrs.settings import Settings
+from coppice.training.autolrs.state import Phase, State
 
 __all__ = ["ProgressLine", "describe"]
 

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 from coppice.errors import CheckError, CoppiceError
-from coppice.training.autolrs.controller import Action, Controller, Decision, State
+from coppice.training.autolrs.controller import Controller
+from coppice.training.autolrs.state import Action, Decision, State
 
 __all__ = ["World"]
 
