@@ -23,7 +23,7 @@ def main(fault: str) -> None:
         MpiEngine(exchange_timeout_s=20),
         preset("ring", gpus=world.Get_size()),
         cache_dir=where,
-        timeout_s=3.0,
+        timeout_s=5.0 if fault == "hang" else 30.0,
         check_every_call=fault in ("size", "type"),
     )
     data = np.ones(50_000, dtype=np.float32)
@@ -34,7 +34,7 @@ def main(fault: str) -> None:
                 group.close()
                 return
             if fault == "hang":
-                time.sleep(8)
+                time.sleep(12)
             if fault == "size":
                 data = data[:-1]
             if fault == "type":
