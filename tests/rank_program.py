@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,11 @@ class Training:
             fully_shard(model, mesh=mesh)
         else:
             model = DistributedDataParallel(model)
+            # DDP lays out its buckets anew after the first backward pass, and sums of more than two ranks are rounded
+            # as the layout has it: a training and its continuation get the final layout before their first step.
+            for _ in range(2):
+                model(torch.ones(2, 6)).sum().backward()
+            model.zero_grad()
         self.model, self.data, self.rates = model, Data(rank), []
         self.poisoned = mode == "poisoned" and rank == size - 1
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -126,7 +132,10 @@ def main() -> None:
             again.step()
         outcome["resumed"].append({"found": found, "rates": again.rates, "end": again.end()})
     (folder / f"outcome-{rank}.json").write_text(json.dumps(outcome))
+    dist.barrier()
     dist.destroy_process_group()
+    # Threads of gloo that outlive the interpreter may abort the process when it ends.
+    os._exit(0)
 
 
 if __name__ == "__main__":
