@@ -46,7 +46,14 @@ def run_mpi(
         launcher[1:1] = ["--allow-run-as-root", "--oversubscribe"]
     return subprocess.run(
         [*launcher, sys.executable, *command],
-        env={**os.environ, **environment(library), "OMP_NUM_THREADS": "1", **(variables or {})},
+        # An unbuffered rank writes a line and its end apart, and MPICH's launcher then joins the lines of two ranks.
+        env={
+            **os.environ,
+            **environment(library),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "",
+            **(variables or {}),
+        },
         capture_output=True,
         text=True,
         check=False,
