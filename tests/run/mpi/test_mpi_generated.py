@@ -1,0 +1,42 @@
+"""Every collective on generated topologies over the MPI engine, under both libraries, computes what NumPy does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from coppice.collectives import Collective
+from coppice.run.datatype import DataType
+from generated_calls import calls_of
+from run.mpi.launching import LIBRARIES, reason_to_skip, run_mpi
+
+WORKER = Path(__file__).parents[2] / "generated_worker.py"
+EVERY_PAIR = len(Collective) * len(DataType)
+
+
+def programs_are_right(library: str, ranks: int, number: int, file: Path, *, first: int) -> None:
+    pytest.importorskip("mpi4py")
+    if (reason := reason_to_skip(library)) is not None:
+        pytest.skip(reason)
+    file.write_bytes(pickle.dumps(calls_of(ranks, number, first=first)))
+    path = os.pathsep.join([str(WORKER.parent), os.environ.get("PYTHONPATH", "")])
+    done = run_mpi(
+        library, ranks, [str(WORKER), "mpi", str(file)], timeout_s=500, variables={"PYTHONPATH": path}
+    )
+    assert done.stdout.splitlines() == [f"{number} calls right"] * ranks, done.stdout + done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_collective_with_every_type(library: str, tmp_path: Path) -> None:
+    programs_are_right(library, 3, EVERY_PAIR, tmp_path / "calls", first=3000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("ranks", [1, 2, 4, 5, 6, 7, 8])
+def test_many_calls(library: str, ranks: int, tmp_path: Path) -> None:
+    programs_are_right(library, ranks, 3 * EVERY_PAIR, tmp_path / "calls", first=4000)
