@@ -47,6 +47,7 @@ class Call:
         programs: The program of every rank.
         edges: First element of each rank's block of M, and M; in an all-to-all unused.
         sent: In an all-to-all, elements from each rank to each; otherwise None.
+        equal_demands: It is no all-to-all with demands, which symbolic checks do not know.
         direct: Engines with collectives of their own can carry it out by those as well.
     """
 
@@ -56,6 +57,7 @@ class Call:
     op: ReduceOp
     edges: list[int]
     sent: Array | None
+    equal_demands: bool
     direct: bool
     seed: int
 
@@ -280,6 +282,7 @@ def any_call(
         op=op,
         edges=_cut(count, weights),
         sent=sent,
+        equal_demands=problem.demands is None,
         # Blocks of a direct all-to-all are the same for all senders; those of a plan differ where M does not divide.
         direct=sent is None or bool((sent == sent[0]).all()),
         seed=seed,
