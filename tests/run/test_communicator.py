@@ -230,6 +230,9 @@ def test_bad_arrays_are_refused(together: Callable[..., list[Any]]) -> None:
     def work(group: Communicator) -> None:
         for call, words in (
             (lambda: group.all_reduce(None), "expected an array"),
+            (lambda: group.all_reduce([1.0, 2.0]), "other memory of elements, found list"),
+            (lambda: group.all_gather(np.zeros(1), [0.0] * RANKS), "other memory of elements, found list"),
+            (lambda: group.broadcast(2.5), "other memory of elements, found float"),
             (lambda: group.all_reduce(np.zeros(3, dtype=complex)), "found complex128"),
             (lambda: group.reduce_scatter(np.zeros(RANKS + 1)), "a multiple of 4"),
             (lambda: group.broadcast(np.zeros(3), root=RANKS), "root in 0 .. 3"),

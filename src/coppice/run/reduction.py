@@ -19,12 +19,23 @@ def array_of(buffer: Any) -> Array:
     """The buffer as NumPy sees it, without a copy.
 
     Raises:
-        InputError: If there is none.
+        InputError: If there is none, or something that has no memory of its elements, such as a list.
+
+    Examples:
+        >>> array_of([1.0, 2.0])
+        Traceback (most recent call last):
+        coppice.errors.InputError: expected an array or other memory of elements, found list: make an array of it first.
     """
     if buffer is None:
         msg = "expected an array, found None: give one."
         raise InputError(msg)
-    return np.frombuffer(buffer, dtype=np.uint8) if isinstance(buffer, bytes) else np.asarray(buffer)
+    is_bytes = isinstance(buffer, bytes)
+    array: Array = np.frombuffer(buffer, dtype=np.uint8) if is_bytes else np.asarray(buffer)
+    if array is not buffer and array.base is None:  # a copy, whose result nobody would see
+        kind = type(buffer).__name__
+        msg = f"expected an array or other memory of elements, found {kind}: make an array of it first."
+        raise InputError(msg)
+    return array
 
 
 def data_type_of(buffer: Any, dtype: DataType | str | None) -> DataType:
