@@ -24,9 +24,9 @@ from coppice import _core
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.run.datatype import DataType, ReduceOp, check_reduction
-from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.program import RankProgram
 from coppice.run.reduction import elements_of
+from coppice.run.shm_faults import raise_fault
 from coppice.run.shm_setup import Exchange, join, usual_places
 
 __all__ = ["ShmEngine", "shm_engines"]
@@ -50,7 +50,6 @@ _COLLECTIVES = {
         )
     )
 }
-_LOST, _LEFT, _TIMED_OUT, _MISMATCH, _FULL, _INTERRUPTED = range(1, 7)
 _SIZES = (256 * 1024, 4, 1024 * 1024)
 """Bytes of a staging slot, slots per rank, bytes of a ring."""
 
@@ -142,12 +141,12 @@ class ShmEngine:
             raise InputError(msg)
         op = op if program.collective.reduces else ReduceOp.SUM
         check_reduction(op, dtype)
-        given = _address(input, dtype, program.input_elements, "input")
-        wanted = _address(output, dtype, program.output_elements, "output")
+        given = _aligned(input, dtype, program.input_elements, "input")
+        wanted = _aligned(output, dtype, program.output_elements, "output")
         fault = end.run_program(
             self._native(program),
-            given,
-            wanted,
+            given.ctypes.data,
+            wanted.ctypes.data,
             program.scratch_elements * dtype.itemsize,
             program.result_offset,
             program.result_elements,
@@ -156,7 +155,7 @@ class ShmEngine:
             _signature(program.collective, program.count, program.root, dtype, op),
             timeout_s,
         )
-        self._raise(fault, str(program.collective), timeout_s)
+        raise_fault(fault, self.rank, str(program.collective), timeout_s)
 
     def prefers_direct(self, collective: Collective, size_bytes: int) -> bool:  # noqa: ARG002
         """Whether :meth:`run_direct` is faster than any program for a collective of M = ``size_bytes``.
@@ -212,24 +211,24 @@ class ShmEngine:
             first = int(edges[self.rank])
             holds_all = self.rank == root or not collective.rooted
             blocks = collective.sharded and collective is not Collective.ALL_TO_ALL and holds_all
-            at = _address(output, dtype, count if blocks else max(given, wanted), "output")
+            memory = _aligned(output, dtype, count if blocks else max(given, wanted), "output")
             gathers = collective in (Collective.ALL_GATHER, Collective.GATHER)
-            source = at + first * dtype.itemsize if blocks and gathers else at
-            target = at + first * dtype.itemsize if blocks and not gathers else at
+            source = memory[first:] if blocks and gathers else memory
+            target = memory[first:] if blocks and not gathers else memory
         else:
-            source = _address(input, dtype, given, "input")
-            target = _address(output, dtype, wanted, "output")
+            source = _aligned(input, dtype, given, "input")
+            target = _aligned(output, dtype, wanted, "output")
         fault = end.run_direct(
             _COLLECTIVES[collective],
-            source,
-            target,
+            source.ctypes.data,
+            target.ctypes.data,
             edges,
             _TYPES[dtype],
             _OPS[op],
             max(root, 0),
             timeout_s,
         )
-        self._raise(fault, str(collective), timeout_s)
+        raise_fault(fault, self.rank, str(collective), timeout_s)
 
     def exchange(self, data: bytes) -> list[bytes]:
         """See :meth:`coppice.run.engine.Engine.exchange`."""
@@ -278,7 +277,7 @@ class ShmEngine:
         fault = self._open().run_direct(
             number, block.ctypes.data, whole.ctypes.data, edges, _TYPES[dtype], 0, 0, timeout_s
         )
-        self._raise(fault, "an exchange", timeout_s)
+        raise_fault(fault, self.rank, "an exchange", timeout_s)
 
     def _open(self) -> _core.ShmRank:
         if self._end is None:
@@ -325,55 +324,19 @@ class ShmEngine:
             self._programs[program] = found
         return found
 
-    def _raise(self, fault: tuple[int, int, int] | None, what: str, timeout_s: float) -> None:
-        """Raise what has gone wrong, if anything has.
 
-        Raises:
-            RunError: Of the kind that fits.
-        """
-        if fault is None:
-            return
-        kind, culprit, by = fault
-        if kind == _TIMED_OUT:
-            if culprit == self.rank:
-                msg = f"rank {self.rank} came too late to {what}: the other ranks have given up waiting."
-            else:
-                msg = (
-                    f"rank {culprit} did not do its part of {what} within {timeout_s:g} s: see what that rank does, "
-                    "or allow more time."
-                )
-            raise TimedOut(msg)
-        if kind == _MISMATCH:
-            msg = (
-                f"expected the same {what} on all ranks, found that rank {by} and rank {culprit} differ in the "
-                "collective, its size, type, operation or root: make the same calls on all ranks."
-            )
-            raise Mismatch(msg)
-        if kind == _FULL:
-            msg = (
-                f"expected memory for the data of {what}, found none left for rank {culprit}: make room where the "
-                "segment lies, or name another directory in memory with COPPICE_SHM_DIR."
-            )
-            raise RunError(msg)
-        reason = {_LOST: "has ended", _LEFT: "has closed its engine", _INTERRUPTED: "has given up"}[kind]
-        msg = f"rank {culprit} {reason} while rank {self.rank} needed it for {what}: see the output of that rank."
-        raise PeerLost(msg)
-
-
-def _address(given: Any, dtype: DataType, elements: int, name: str) -> int:
-    """Address of a buffer of at least so many elements.
+def _aligned(given: Any, dtype: DataType, elements: int, name: str) -> NDArray[Any]:
+    """The first ``elements`` elements of a buffer, where the native core can work on them.
 
     Raises:
         InputError: If it is too short, of another type, not contiguous, not writable (an output) or not aligned.
     """
-    if elements == 0:
-        return 0
     array = elements_of(given, dtype, elements, name=f"the {name}", writable=name == "output")
     address = int(array.ctypes.data)
-    if address % dtype.itemsize:
+    if elements and address % dtype.itemsize:
         msg = f"expected the {name} at a multiple of {dtype.itemsize} bytes, found address {address:#x}: copy it."
         raise InputError(msg)
-    return address
+    return array
 
 
 def _lengths(collective: Collective, edges: NDArray[np.int64], rank: int, root: int) -> tuple[int, int]:
