@@ -14,6 +14,7 @@ from coppice.errors import InputError
 from coppice.run.agreement import agree
 from coppice.run.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.engine import DirectEngine, Engine
+from coppice.run.group_settings import AUTO, GroupSettings
 from coppice.run.groups import GroupingEngine, topology_of
 from coppice.run.planned_programs import FOREST, RankPrograms, Request
 from coppice.run.program import RankProgram
@@ -21,10 +22,6 @@ from coppice.run.reduction import array_of, data_type_of
 from coppice.topology.model import Topology
 
 __all__ = ["AUTO", "Communicator"]
-
-
-AUTO = "auto"
-"""What the engine does by itself where its ranks share memory, forests elsewhere."""
 
 
 class Communicator:
@@ -77,28 +74,18 @@ class Communicator:
         timeout_s: float = 300.0,
         check_every_call: bool = False,
     ) -> None:
-        from coppice import __version__
-
         self.engine, self.topology = engine, topology
         self.rank, self.ranks = engine.rank, engine.ranks
         self.timeout_s = timeout_s
-        self._check_every_call = check_every_call
-        self._options: dict[str, Any] = {
-            "algorithm": algorithm,
-            "pieces": pieces,
-            "cache_dir": cache_dir,
-            "timeout_s": timeout_s,
-            "check_every_call": check_every_call,
-        }
-        error = _defect(engine, topology, pieces, timeout_s)
-        record = {
-            "version": __version__,
-            "topology": topology.sha256,
-            "algorithm": algorithm,
-            "pieces": pieces,
-            "check_every_call": check_every_call,
-        }
-        agree(engine, "the set-up of a communicator", record, error=error)
+        self._settings = GroupSettings(
+            algorithm=algorithm,
+            pieces=pieces,
+            cache_dir=cache_dir,
+            timeout_s=timeout_s,
+            check_every_call=check_every_call,
+        )
+        record, defect = self._settings.record(topology), self._settings.defect(topology, engine.ranks)
+        agree(engine, "the set-up of a communicator", record, error=defect)
         self._direct = engine if algorithm == AUTO and isinstance(engine, DirectEngine) else None
         planned = FOREST if algorithm == AUTO else algorithm
         self._programs = RankPrograms(
@@ -153,7 +140,7 @@ class Communicator:
         found = self._programs.known(request)
         if found is None:
             return self._programs.make(request)
-        if self._check_every_call:
+        if self._settings.check_every_call:
             agree(self.engine, collective.value, request.record())
         return found
 
@@ -345,7 +332,9 @@ class Communicator:
         if not isinstance(self.engine, GroupingEngine):
             msg = f"expected an engine that makes groups, found {self.engine.name}: make one for the group itself."
             raise InputError(msg)
-        return Communicator(self.engine.subset(ranks), topology_of(self.topology, ranks), **self._options)
+        return Communicator(
+            self.engine.subset(ranks), topology_of(self.topology, ranks), **vars(self._settings)
+        )
 
     def _run(
         self,
@@ -394,17 +383,3 @@ class Communicator:
             )
             raise InputError(msg)
         return elements
-
-
-def _defect(engine: Engine, topology: Topology, pieces: int | str, timeout_s: float) -> str:
-    """What is wrong with the arguments, a sentence, or nothing."""
-    if topology.num_ranks != engine.ranks:
-        return (
-            f"expected a topology of {engine.ranks} ranks, found {topology.num_ranks} in {topology.name}: start as "
-            "many processes as it has GPUs."
-        )
-    if pieces != "auto" and not (isinstance(pieces, int) and pieces >= 1):
-        return f"expected `auto` or 1 piece or more, found {pieces!r}."
-    if not timeout_s > 0:
-        return f"expected a timeout above 0 s, found {timeout_s}."
-    return ""
