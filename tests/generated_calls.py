@@ -257,11 +257,21 @@ def any_call(
     if collective is Collective.BARRIER:
         count = 0
     else:
-        counts = (0, 1, ranks - 1, ranks, ranks + 1, choose(0, 60), 2 * choose(0, 2000) + 1)
+        counts = (
+            0,
+            1,
+            ranks - 1,
+            ranks,
+            ranks + 1,
+            choose(0, 60),
+            2 * choose(0, 2000) + 1,
+            2 * choose(0, 500) + 1,
+        )
         count = counts[choose(0, len(counts) - 1)]
         if choose(0, 30) == 30:  # longer than what is in memory at once
             count = 2 * choose(40_000, 150_000) + 1
-    piece = (None, max(1, count // 40), max(3, count // 7))[choose(0, 2)]
+    # So many pieces make programs of more steps than engines look ahead.
+    piece = (None, max(1, count // (60 * ranks)), max(3, count // 7))[choose(0, 2)]
     problem = _problem(choose, topology, collective)
     name, body = _body(choose, problem)
     programs = lower_for_run(body, count, in_place=in_place, piece_elements=piece)

@@ -25,7 +25,7 @@ WORKER = Path(__file__).parents[2] / "generated_worker.py"
 EVERY_PAIR = len(Collective) * len(DataType)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_collective_with_every_type(ranks: int) -> None:
     calls, store = calls_of(ranks, EVERY_PAIR, first=5000), torch.distributed.HashStore()
     found: list[Any] = ["hangs"] * ranks
