@@ -1,0 +1,89 @@
+"""Numbers and names of collectives and of their algorithms in Open MPI's component tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+__all__ = ["ALGORITHMS", "COLLECTIVES", "algorithms_of"]
+
+COLLECTIVES = (
+    "allgather",
+    "allgatherv",
+    "allreduce",
+    "alltoall",
+    "alltoallv",
+    "alltoallw",
+    "barrier",
+    "bcast",
+    "exscan",
+    "gather",
+    "gatherv",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_block",
+    "scan",
+    "scatter",
+    "scatterv",
+    "neighbor_allgather",
+    "neighbor_allgatherv",
+    "neighbor_alltoall",
+    "neighbor_alltoallv",
+    "neighbor_alltoallw",
+)
+"""Collectives by their numbers in rules files."""
+
+ALGORITHMS: Mapping[str, tuple[str, ...]] = {
+    "allgather": ("linear", "bruck", "recursive_doubling", "ring", "neighbor", "two_proc", "sparbit"),
+    "allgatherv": ("default", "bruck", "ring", "neighbor", "two_proc", "sparbit"),
+    "allreduce": (
+        "basic_linear",
+        "nonoverlapping",
+        "recursive_doubling",
+        "ring",
+        "segmented_ring",
+        "rabenseifner",
+    ),
+    "alltoall": ("linear", "pairwise", "modified_bruck", "linear_sync", "two_proc"),
+    "alltoallv": ("basic_linear", "pairwise"),
+    "barrier": ("linear", "double_ring", "recursive_doubling", "bruck", "two_proc", "tree"),
+    "bcast": (
+        "basic_linear",
+        "chain",
+        "pipeline",
+        "split_binary_tree",
+        "binary_tree",
+        "binomial",
+        "knomial",
+        "scatter_allgather",
+        "scatter_allgather_ring",
+    ),
+    "exscan": ("linear", "recursive_doubling"),
+    "gather": ("basic_linear", "binomial", "linear_sync"),
+    "reduce": ("linear", "chain", "pipeline", "binary", "binomial", "in-order_binary", "rabenseifner"),
+    "reduce_scatter": ("non-overlapping", "recursive_halving", "ring", "butterfly"),
+    "reduce_scatter_block": ("basic_linear", "recursive_doubling", "recursive_halving", "butterfly"),
+    "scan": ("linear", "recursive_doubling"),
+    "scatter": ("basic_linear", "binomial", "linear_nb"),
+}
+"""Algorithms 1, 2, ... of the collectives for which the component tuned has any, in Open MPI 5.0."""
+
+_MORE_IN_6 = {"allgather": "direct-messaging", "allreduce": "allgather_reduce", "reduce": "knomial"}
+_NOT_IN_4 = {"allgather": "sparbit", "allgatherv": "sparbit"}
+
+
+def algorithms_of(collective: str, version: Sequence[int] | None = None) -> tuple[str, ...]:
+    """Names of the algorithms 1, 2, ... of a collective; none where the component tuned leaves it to others.
+
+    Args:
+        collective: One of :data:`COLLECTIVES`.
+        version: Version of Open MPI, None is 5.0.
+
+    Examples:
+        >>> algorithms_of("alltoallv"), algorithms_of("allgather", (4, 1, 8))[-1]
+        (('basic_linear', 'pairwise'), 'two_proc')
+    """
+    found = ALGORITHMS.get(collective, ())
+    major = 5 if version is None else version[0]
+    if major < 5:
+        return tuple(name for name in found if name != _NOT_IN_4.get(collective))
+    return (*found, _MORE_IN_6[collective]) if major >= 6 and collective in _MORE_IN_6 else found
