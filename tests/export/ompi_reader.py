@@ -57,8 +57,10 @@ def classic(text: str) -> dict[str, list[Ranks]]:
         sizes = [ranks for ranks, _ in lists]
         assert sizes == sorted(set(sizes))
         last = [size - 1 for size in sizes[1:]]
+        # a communicator that is smaller than all sizes of the file gets the first list
         found[NUMBERS[number]] = [
-            Ranks(ranks, end, rules) for (ranks, rules), end in zip(lists, [*last, FOR_EVER], strict=True)
+            Ranks(ranks, end, rules)
+            for ranks, (_, rules), end in zip([0, *sizes[1:]], lists, [*last, FOR_EVER], strict=True)
         ]
     assert next(numbers, None) is None
     return found

@@ -4,7 +4,8 @@
     json       Open MPI 6.0 and later
 
 A rule of the classic form holds from its size to the next one, and a list of rules from its number of ranks to the next
-one. Rules for P ranks are therefore followed by a list for P + 1 ranks that leaves the choice to Open MPI (number 0).
+one; the first list holds for all smaller numbers, too. Rules for P ranks therefore stand between lists for 0 and P + 1
+ranks that leave the choice to Open MPI (number 0).
 """
 
 from __future__ import annotations
@@ -146,7 +147,8 @@ def _classic(rules: Mapping[Collective, Sequence[Rule]], ranks: int, comment: st
     lines.append(f"{len(rules)} # collectives")
     for collective in sorted(rules, key=lambda each: FUNCTIONS[each][1]):
         name, number = FUNCTIONS[collective]
-        lines += [f"{number} # {name}", "2 # numbers of ranks", f"{ranks} # ranks"]
+        lines += [f"{number} # {name}", "3 # numbers of ranks"]
+        lines += ["0 # ranks and more", "1 # rule: as Open MPI decides", "0 0 0 0", f"{ranks} # ranks"]
         lines.append(f"{len(rules[collective])} # rules: bytes, algorithm, fan-out, segment bytes")
         lines += [
             f"{rule.first_bytes} {rule.id} {rule.fanout} {rule.segment_bytes}" for rule in rules[collective]
