@@ -136,7 +136,8 @@ def test_own_trees_are_clean() -> None:
 def test_every_rule_has_a_file_that_breaks_it() -> None:
     cases = [*TUNER, *GRAPHS, *TOPOLOGIES, *RINGS, *TREES]
     seen = {entry.split()[0] for case in cases for entry in case[3].split(", ") if entry}
-    everything = {rule.id for artefact in Artefact for rule in tuning_rules(artefact)}
+    artefacts = set(Artefact) - {Artefact.OMPI_RULES, Artefact.MPICH_ENV}  # they have tests of their own
+    everything = {rule.id for artefact in artefacts for rule in tuning_rules(artefact)}
     assert seen == everything
     assert len(everything) == 15 + 9 + 5 + 4
 

@@ -68,8 +68,9 @@ def doctor(
     algorithm is right is another question: `coppice import` verifies it. Exit code 1 if there is an error, or a
     size at which the file would not be used.
 
-    Tuning files are tuner tables, graphs, topologies, rings and trees that NCCL and RCCL read as they are shipped;
-    they hardly check them. The more is told of the job, the more rules can be decided; the rest are listed.
+    Tuning files are tuner tables, graphs, topologies, rings and trees that NCCL and RCCL read as they are shipped,
+    rules of Open MPI and variables of MPICH; libraries hardly check them. The more is told of the job, the more rules
+    can be decided; the rest are listed.
 
     \b
     Examples:
@@ -77,6 +78,7 @@ def doctor(
       coppice doctor algo.xml --target rccl --ranks 16 --size 1M:1G
       coppice doctor plan.mscclpp.json --target mscclpp --ranks 8 --size 1M:1G
       coppice doctor table.csv --target nccl-tuner --option dialect=rccl-builtin --option log=nccl.log
+      coppice doctor rules.conf --target ompi-rules --option shapes=4x32,1x8 --option version=5.0.11
     """  # noqa: D301 (\b is for the help formatter)
     if target in ARTEFACTS:
         if ranks is not None or size is not None:

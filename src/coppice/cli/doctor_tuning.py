@@ -1,4 +1,4 @@
-"""`coppice doctor` for files that stock libraries read: tuner tables, graphs, topologies, rings and trees."""
+"""`coppice doctor` for files that stock libraries read: tables, graphs, topologies, rings, trees, rules, variables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GIVEN: Mapping[str, str] = {
     "dump": "the library's own dump of graphs or of the topology",
     "shapes": "communicators of the job, NODESxRANKS such as 4x32,1x8",
     "channels": "channels of its communicators",
-    "version": "version of the library, such as 2.27.7, or rccl-2.21.5",
+    "version": "version of the library, such as 2.27.7, 5.0.11, or rccl-2.21.5",
     "gpus": "GPUs of a host",
     "nics": "names of the NICs in the plug-in's list, such as mlx5_0,mlx5_1",
 }

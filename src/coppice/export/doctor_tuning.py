@@ -1,8 +1,9 @@
 """Will a library as it is shipped read this tuning file, and do what its author meant? If not: why, and what to do.
 
-Files: tuner tables, graphs (``NCCL_GRAPH_FILE``), topologies (``NCCL_TOPO_FILE``), rings and trees of RCCL. Libraries
-check little of them. The more is known of the job (its topology, shapes of its communicators, a log, a dump), the more
-rules can be decided; a rule that lacks what it needs is silent, and the diagnosis says which ones and what they lack.
+Files: tuner tables, graphs (``NCCL_GRAPH_FILE``), topologies (``NCCL_TOPO_FILE``), rings and trees of RCCL, rules of
+Open MPI, variables of MPICH. Libraries check little of them. The more is known of the job (its topology, shapes of its
+communicators, a log, a dump), the more rules can be decided; a rule that lacks what it needs is silent, and the
+diagnosis says which ones and what they lack.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Artefact(enum.StrEnum):
     NCCL_TOPO = "nccl-topo"
     RCCL_RINGS = "rccl-rings"
     RCCL_TREES = "rccl-trees"
+    OMPI_RULES = "ompi-rules"
+    MPICH_ENV = "mpich-env"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +209,15 @@ class TuningDiagnosis:
 
 def tuning_rules(artefact: Artefact) -> tuple[TuningRule, ...]:
     """The rules for a kind of file, in the order of their ids."""
-    from coppice.export import doctor_graph, doctor_nccl_text, doctor_rccl, doctor_topo, doctor_tuner
+    from coppice.export import (
+        doctor_graph,
+        doctor_mpich,
+        doctor_nccl_text,
+        doctor_ompi,
+        doctor_rccl,
+        doctor_topo,
+        doctor_tuner,
+    )
 
     found: dict[Artefact, tuple[TuningRule, ...]] = {
         Artefact.NCCL_TUNER: doctor_tuner.RULES,
@@ -214,6 +225,8 @@ def tuning_rules(artefact: Artefact) -> tuple[TuningRule, ...]:
         Artefact.NCCL_TOPO: (*doctor_topo.RULES, *doctor_nccl_text.RULES),
         Artefact.RCCL_RINGS: doctor_rccl.RING_RULES,
         Artefact.RCCL_TREES: doctor_rccl.TREE_RULES,
+        Artefact.OMPI_RULES: doctor_ompi.RULES,
+        Artefact.MPICH_ENV: doctor_mpich.RULES,
     }
     return found[artefact]
 
