@@ -1,4 +1,4 @@
-"""A table of rules in the form that its library reads, checked as far as there is a doctor for the form."""
+"""A table of rules in the form that its library reads, as the doctor for the form finds it good."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def _ompi(table: RuleTable, form: str) -> Exported:
     for collective in sorted(changed, key=lambda each: FUNCTIONS[each][1]):
         name, number = FUNCTIONS[collective]
         counts = sorted(changed[collective])
-        blocks: list[tuple[int, list[str]]] = []
+        blocks: list[tuple[int, list[str]]] = [
+            (0, ["0 0 0 0"])
+        ]  # the first list holds for all smaller ones, too
         for ranks in counts:
             blocks.append((ranks, _ompi_lines(changed[collective][ranks])))
             if ranks + 1 not in counts:
@@ -135,14 +137,10 @@ def _ompi(table: RuleTable, form: str) -> Exported:
                 f"{len(rules)} # rules: bytes, algorithm, fan-out, segment bytes",
                 *rules,
             ]
-    return Exported(
-        text="".join(f"{line}\n" for line in lines),
-        notes=(
-            f"{len(table.changed)} rules",
-            _OMPI_USE,
-        ),
-        suffix=".conf",
-    )
+    text = "".join(f"{line}\n" for line in lines)
+    given = Given(shapes=tuple(sorted({(rule.shape.nodes, rule.shape.ranks) for rule in table.rules})))
+    diagnose_tuning(text.encode(), form, file="the rules", given=given).require_ok()
+    return Exported(text=text, notes=(f"{len(table.changed)} rules", _OMPI_USE), suffix=".conf")
 
 
 def _ompi_lines(rules: Sequence[Rule]) -> list[str]:
@@ -194,4 +192,7 @@ def _mpich(table: RuleTable, form: str) -> Exported:
         "use: set -a; . FILE; set +a (the launcher hands the variables on)",
     ]
     notes += [f"{each} changes at sizes or shapes, too, whose rule is the default" for each in sorted(kept)]
-    return Exported(text="".join(f"{line}\n" for line in lines), notes=tuple(notes), suffix=".env")
+    text = "".join(f"{line}\n" for line in lines)
+    given = Given(shapes=tuple(sorted({(rule.shape.nodes, rule.shape.ranks) for rule in table.rules})))
+    diagnose_tuning(text.encode(), form, file="the variables", given=given).require_ok()
+    return Exported(text=text, notes=tuple(notes), suffix=".env")
