@@ -204,6 +204,12 @@ VARIABLES = [
         "",
     ),
     ("the device first", f"{A}=ring\n", NOTHING, "M04 note 1, M05 note 1"),
+    (
+        "the device first, as it is said",
+        f"{A}=ring\n{D.replace('=0', '=1')}",
+        NOTHING,
+        "M04 note 1, M05 note 1",
+    ),
     ("the device first on nodes", f"{A}=ring\n", Given(shapes=((2, 8),)), "M04 note 1, M05 warning 1"),
     ("one node", f"{A}=ring\n", Given(shapes=((1, 8),)), "M04 note 1"),
     ("no device", f"{A}=ring\nMPIR_CVAR_DEVICE_COLLECTIVES=none\n", Given(shapes=((2, 8),)), "M04 note 1"),
@@ -320,6 +326,12 @@ def test_damaged_files() -> None:
             continue
         judged += 1
     assert judged > 100
+
+
+def test_what_happens_is_said() -> None:
+    """Open MPI 5 fails where an algorithm is none; what 6.0 reads as JSON goes without the rule."""
+    assert "calls fail with MPI_ERR_ARG" in found(OMPI, rules("0 7 0 0")).findings[0].text
+    assert "leaves the rule out" in found(OMPI, document({"alg": 9}), SIX).findings[0].text
 
 
 def test_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,12 +64,15 @@ def test_csv_of_rccl() -> None:
 
 def test_rules_file_of_open_mpi() -> None:
     made = export_table(table("open-mpi", numbers={"ring": 4}, ring=LARGE), "ompi-rules")
-    exact, others = classic(made.text)["allreduce"][-2:]
+    fewer, exact, others = classic(made.text)["allreduce"]
+    assert [rule.algorithm for rule in fewer.rules] == [0]
     assert (exact.least, others.least) == (4, 5)
     assert [(rule.least, rule.algorithm) for rule in exact.rules] == [(0, 0), (32769, 4), (2097153, 0)]
     assert [rule.algorithm for rule in others.rules] == [0]
     with pytest.raises(InputError, match="no number"):
         export_table(table("open-mpi", ring=LARGE), "ompi-rules")
+    with pytest.raises(CheckError, match="breaks rule O03 of ompi-rules"):
+        export_table(table("open-mpi", numbers={"ring": 9}, ring=LARGE), "ompi-rules")
 
 
 def test_variables_of_mpich() -> None:
@@ -82,6 +85,8 @@ def test_variables_of_mpich() -> None:
     assert lines == ["MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=ring", "MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE=0"]
     with pytest.raises(InputError, match="nothing to export"):
         export_table(table("mpich", tree=harmful), "mpich-env")
+    with pytest.raises(CheckError, match="breaks rule M03 of mpich-env"):
+        export_table(table("mpich", rings=everywhere), "mpich-env")
     little = made_runs({"ring": {1024: 0.985, 1 << 20: 3.0}}, library="mpich", noise=0.0005)
     assert not RuleTable.of(fit_runs(little)).changed  # 1.5 percent slower, but surely so
 

@@ -42,6 +42,7 @@ def export_table(table: RuleTable, form: str) -> Exported:
 
     Raises:
         InputError: If the table is for another library, has no rules, or says what the form cannot say.
+        CheckError: If the doctor finds that the library would not do what the table says.
     """
     if form not in FORMS:
         msg = f"expected a form that is one of {', '.join(FORMS)}, found {form!r}."
