@@ -90,6 +90,13 @@ class Memory:
         """Carry out a RECV_REDUCE row whose message has arrived."""
         combine(self.op, self.dtype, self.own(row), received, self.at(row))
 
+    def take(self, row: int, received: Array) -> None:
+        """Carry out a RECV or RECV_REDUCE row whose message has arrived elsewhere."""
+        if self.program.kind[row] == Kind.RECV_REDUCE:
+            self.add(row, received)
+        else:
+            self.at(row)[:] = received
+
     def finish(self) -> None:
         """Divide the result of an average."""
         program = self.program

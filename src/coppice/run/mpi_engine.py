@@ -271,7 +271,7 @@ class _Requests:
                 buffer = [memory.at(row).view(np.uint8), byte]
                 self._requests.append(data.Send_init(buffer, dest=peers[row], tag=tags[row]))
             else:
-                place = memory.at(row) if kind == Kind.RECV else order.arrival(row, self.staging)
+                place = order.arrival(row, self.staging) if order.staged[row] else memory.at(row)
                 self._requests.append(
                     data.Recv_init([place.view(np.uint8), byte], source=peers[row], tag=tags[row])
                 )

@@ -3,6 +3,10 @@
 Rows open in step order, so many steps at a time as the window is wide: it bounds the messages under way and the memory
 for arrivals. A program that is free of deadlock step by step is so with any window, since the rows of the first
 step that is not complete are always open.
+
+What is added up arrives in memory of its own, for which nothing has to be waited. So may what is only received: where
+a sender holds messages back until the receiver is known to be ready, a receive that waits until its memory is free
+comes too late by a round trip, behind all that the connection carries.
 """
 
 from __future__ import annotations
@@ -49,11 +53,17 @@ class Transport(Protocol):
 class Order:
     """What of a program does not depend on buffers: who waits for whom, and where arrivals lie.
 
+    Args:
+        program: The program.
+        window: Steps that are open at a time.
+        early: RECV rows that would have to wait for their memory arrive in staging memory, too.
+
     Attributes:
-        staging_elements: Elements of memory for the arrivals of RECV_REDUCE rows.
+        staged: Whether each row's message arrives in staging memory.
+        staging_elements: Elements of that memory.
     """
 
-    def __init__(self, program: RankProgram, window: int = WINDOW) -> None:
+    def __init__(self, program: RankProgram, window: int = WINDOW, *, early: bool = False) -> None:
         rows = program.num_rows
         self.program, self.window = program, window
         self.needs: list[int] = np.diff(program.needs_start).tolist()
@@ -66,16 +76,20 @@ class Order:
         bounds = program.step_start.tolist()
         self.steps = [range(begin, end) for begin, end in pairwise(bounds)]
         self.step_of = np.repeat(np.arange(len(self.steps)), np.diff(program.step_start)).tolist()
-        arrives = np.where(program.kind == Kind.RECV_REDUCE, program.length, 0)
+        waits = (program.kind == Kind.RECV) & (np.diff(program.needs_start) > 0) & early
+        staged = (program.kind == Kind.RECV_REDUCE) | waits
+        self.staged: list[bool] = staged.tolist()
+        arrives = np.where(staged, program.length, 0)
         before = np.cumsum(arrives) - arrives
         inside = before - before[program.step_start[:-1]][self.step_of] if rows else before
+        longest = int((inside + arrives).max(initial=0))
         lanes = np.array(self.step_of, dtype=np.int64) % window
-        self._offset: list[int] = (inside + lanes * program.staging_elements).tolist()
+        self._offset: list[int] = (inside + lanes * longest).tolist()
         self._length: list[int] = program.length.tolist()
-        self.staging_elements = window * program.staging_elements
+        self.staging_elements = window * longest
 
     def arrival(self, row: int, staging: NDArray[Any]) -> NDArray[Any]:
-        """Where the message of a RECV_REDUCE row arrives."""
+        """Where the message of a staged row arrives."""
         return staging[self._offset[row] : self._offset[row] + self._length[row]]
 
 
@@ -96,6 +110,7 @@ def carry_out(
         RunError: As the transport finds.
     """
     needs, kinds, dependents, step_of = list(order.needs), order.kind, order.dependents, order.step_of
+    staged = order.staged
     left = [len(rows) for rows in order.steps]
     arrived = bytearray(len(kinds))
     opened = frontier = under_way = 0
@@ -106,14 +121,14 @@ def carry_out(
         for waiter in dependents[row]:
             needs[waiter] -= 1
             open_now = not needs[waiter] and step_of[waiter] < opened
-            if open_now and (kinds[waiter] != Kind.RECV_REDUCE or arrived[waiter]):
+            if open_now and (not staged[waiter] or arrived[waiter]):
                 ready.append(waiter)
 
     idle = _Patience(order.program, transport, timeout_s)
     while frontier < len(left):
         while opened < min(frontier + order.window, len(left)):
             for row in order.steps[opened]:
-                if kinds[row] == Kind.RECV_REDUCE:
+                if staged[row]:
                     transport.start(row)
                     under_way += 1
                 elif not needs[row]:
@@ -124,8 +139,8 @@ def carry_out(
             if kinds[row] == Kind.COPY:
                 memory.copy(row)
                 complete(row)
-            elif kinds[row] == Kind.RECV_REDUCE:
-                memory.add(row, order.arrival(row, staging))
+            elif staged[row]:
+                memory.take(row, order.arrival(row, staging))
                 complete(row)
             else:
                 transport.start(row)
@@ -141,7 +156,7 @@ def carry_out(
         idle.over()
         under_way -= len(done)
         for row in done:
-            if kinds[row] != Kind.RECV_REDUCE:
+            if not staged[row]:
                 complete(row)
             elif needs[row]:
                 arrived[row] = 1

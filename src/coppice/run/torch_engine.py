@@ -1,8 +1,7 @@
 """The engine over torch.distributed: point-to-point messages of gloo between processes, of NCCL between GPUs.
 
-Gloo tells nobody that a message has arrived but who waits for it, so a rank waits for the arrival of the earliest step
-and starts whatever that allows; receives are posted a few steps ahead. Messages travel over connections of the
-engine's own, so tags never meet those of the program around it. Tags also depend on what is run: ranks that run
+Receives are posted a few steps ahead, all of them into memory that waits for nothing. Messages travel over connections
+of the engine's own, so tags never meet those of the program around it. Tags also depend on what is run: ranks that run
 different things never take each other's messages, whose unequal lengths would end the process, and time out instead.
 """
 
@@ -10,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import heapq
 import os
 import time
 from collections import OrderedDict
@@ -26,17 +24,15 @@ from coppice.errors import InputError, MissingExtraError
 from coppice.run.datatype import DataType, ReduceOp
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.interpreter import Memory
-from coppice.run.program import Kind, RankProgram
+from coppice.run.program import RankProgram
 from coppice.run.progress import Order, carry_out
+from coppice.run.torch_messages import LARGEST_TAG, Messages, first_line, turns, wait_for
 
 __all__ = ["TorchEngine"]
 
 WINDOW = 8
 """Steps whose receives are posted at once."""
-_SENDS_LATER = 3
-"""Steps by which waiting for a send stands back behind waiting for arrivals, below the window."""
 _KEPT = 32
-_LARGEST_TAG = 2**31 - 1
 _CARD_BYTES = 504
 _WORDS = 200
 _GRACE_S = 0.1
@@ -84,7 +80,9 @@ class TorchEngine:
                 dist.PrefixStore("gloo", self._store), rank, ranks, patience
             )
         except RuntimeError as error:
-            msg = f"rank {rank} did not find the other {ranks - 1} ranks ({_first_line(error)}): start them all."
+            msg = (
+                f"rank {rank} did not find the other {ranks - 1} ranks ({first_line(error)}): start them all."
+            )
             raise PeerLost(msg) from error
         self._grouped: Any = None
         if device == "cuda":
@@ -116,7 +114,7 @@ class TorchEngine:
             store, rank, ranks = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
         except RuntimeError as error:
             address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            msg = f"expected a store at {address}, found none ({_first_line(error)}): start all ranks."
+            msg = f"expected a store at {address}, found none ({first_line(error)}): start all ranks."
             raise PeerLost(msg) from error
         return cls(store, rank, ranks, exchange_timeout_s=timeout_s)
 
@@ -151,7 +149,15 @@ class TorchEngine:
             kept = self._kept_for(program)
             scratch, staging = kept.memory(memory.scratch)
             memory.use_scratch(scratch)
-            messages = _Messages(self._gloo, kept, memory, staging, _first_tag(words), timeout_s)
+            messages = Messages(
+                self._gloo,
+                kept.order,
+                kept.turn,
+                memory,
+                staging,
+                first_tag=_first_tag(words),
+                timeout_s=timeout_s,
+            )
             carry_out(kept.order, memory, staging, messages, timeout_s=timeout_s)
 
     def native(
@@ -243,7 +249,7 @@ class TorchEngine:
             if len(leaving):
                 works.append((target, self._gloo.send([torch.from_numpy(leaving)], target, tag)))
             for peer, work in works:
-                _wait(work, patience, self.rank, peer, "an exchange")
+                wait_for(work, patience, self.rank, peer, "an exchange")
             ends = np.cumsum([0, *sizes]).tolist()
             have += [arrival[ends[place] : ends[place + 1]].tobytes() for place in range(number)]
             reach *= 2
@@ -330,8 +336,8 @@ class _Kept:
 
     def __init__(self, program: RankProgram) -> None:
         self.program = program  # its id is the key
-        self.order = Order(program, WINDOW)
-        self.turn = _turns(self.order)
+        self.order = Order(program, WINDOW, early=True)
+        self.turn = turns(self.order)
         self._memory: dict[Any, tuple[NDArray[Any], NDArray[Any]]] = {}
 
     def memory(self, like: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -339,95 +345,6 @@ class _Kept:
         if like.dtype not in self._memory:
             self._memory[like.dtype] = like, np.empty(self.order.staging_elements, dtype=like.dtype)
         return self._memory[like.dtype]
-
-
-def _turns(order: Order) -> list[int]:
-    """When to wait for a message: an arrival in its step, a send when its memory is needed, or some steps later.
-
-    A rank that waits by these numbers, of equal ones by row, never waits for what cannot come: of all rows in the group
-    that are not started, one of the first step waits for messages of earlier steps only. Those are started at both
-    ends, and have lower turns than anything of that step.
-    """
-    turns = list(order.step_of)
-    for row, kind in enumerate(order.kind):
-        if kind == Kind.SEND:
-            used = min((order.step_of[later] for later in order.dependents[row]), default=len(order.steps))
-            turns[row] = min(order.step_of[row] + _SENDS_LATER, used)
-    return turns
-
-
-class _Messages:
-    """The messages of one run: the transport of :func:`carry_out`."""
-
-    def __init__(
-        self,
-        gloo: Any,
-        kept: _Kept,
-        memory: Memory,
-        staging: NDArray[Any],
-        first_tag: int,
-        timeout_s: float,
-    ) -> None:
-        torch, program = _torch(), kept.program
-        self._gloo, self._order, self._turn, self._program = gloo, kept.order, kept.turn, program
-        self._peers, self._tags = program.peer.tolist(), program.tag.tolist()
-        self._memory, self._staging, self._first_tag = memory, staging, first_tag
-        self._patience = timedelta(seconds=timeout_s)
-        self._tensor = torch.from_numpy
-        self._waiting: list[tuple[int, int, Any]] = []
-
-    def start(self, row: int) -> None:
-        """Start the message of a row."""
-        kind, peer = self._order.kind[row], self._peers[row]
-        tag = (self._first_tag + self._tags[row]) & _LARGEST_TAG
-        memory = self._memory.at(row)
-        if kind == Kind.RECV_REDUCE:
-            memory = self._order.arrival(row, self._staging)
-        # torch warns of memory that is not writable, and what is sent is not written.
-        part = self._tensor((memory if memory.flags.writeable else memory.copy()).view(np.uint8))
-        start = self._gloo.send if kind == Kind.SEND else self._gloo.recv
-        try:
-            work = start([part], peer, tag)
-        except RuntimeError as error:
-            raise _lost(self._program.rank, peer, str(self._program.collective), error) from None
-        heapq.heappush(self._waiting, (self._turn[row], row, work))
-
-    def completed(self) -> list[int]:
-        """Wait for the message that is needed first."""
-        _, row, work = heapq.heappop(self._waiting)
-        program = self._program
-        _wait(work, self._patience, program.rank, self._peers[row], str(program.collective))
-        return [row]
-
-    def look_around(self) -> None:
-        """Nothing: every wait ends by itself."""
-
-
-def _wait(work: Any, patience: timedelta, rank: int, peer: int, what: str) -> None:
-    """Wait for a message.
-
-    Raises:
-        TimedOut: If it does not complete in time.
-        PeerLost: If it never will.
-    """
-    try:
-        work.wait(patience)
-    except RuntimeError as error:
-        if "imed out" in str(error):
-            msg = (
-                f"rank {rank} waited {patience.total_seconds():g} s in {what} for rank {peer}: see what that rank "
-                "does, or allow more time."
-            )
-            raise TimedOut(msg) from None
-        raise _lost(rank, peer, what, error) from None
-
-
-def _lost(rank: int, peer: int, what: str, error: Exception) -> PeerLost:
-    msg = (
-        f"rank {rank} lost the connection to rank {peer} in {what} ({_first_line(error)}): see the output of the "
-        "other ranks."
-    )
-    return PeerLost(msg)
 
 
 def _close_connections(gloo: Any, rank: int, ranks: int) -> None:
@@ -438,22 +355,16 @@ def _close_connections(gloo: Any, rank: int, ranks: int) -> None:
     torch = _torch()
     for peer in (peer for peer in range(ranks) if peer != rank):
         try:
-            gloo.recv([torch.zeros(1, dtype=torch.uint8)], peer, _LARGEST_TAG).wait(_CLOSING)
+            gloo.recv([torch.zeros(1, dtype=torch.uint8)], peer, LARGEST_TAG).wait(_CLOSING)
         except RuntimeError as error:
             if "imed out" in str(error):
                 return
 
 
-def _first_line(error: Exception) -> str:
-    """What gloo says, without the place in its source and its advice."""
-    line = (str(error).splitlines() or [type(error).__name__])[0]
-    return line.partition("] ")[2].partition(". This is")[0].strip() or line
-
-
 def _first_tag(words: Sequence[object]) -> int:
     """A number that differs for different calls."""
     digest = hashlib.blake2b(repr(tuple(map(str, words))).encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "little") & _LARGEST_TAG
+    return int.from_bytes(digest, "little") & LARGEST_TAG
 
 
 def _torch() -> Any:
