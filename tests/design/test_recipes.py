@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from coppice.design.bfb import schedule_facts
 from coppice.design.families import FAMILIES
+from coppice.design.families.rewired import REWIRED
 from coppice.design.graph import Graph
 from coppice.design.recipe import Recipe, base, degree, line, parse, power, product
 from coppice.errors import CoppiceError, InputError
@@ -139,6 +140,20 @@ def test_families_are_the_graphs_of_their_names() -> None:
     assert same(parse("circulant(13, 1, 5)").build(), nx.circulant_graph(13, [1, 5]))
 
 
+def test_rewired_graphs_keep_most_links_and_the_symmetry_of_letters() -> None:
+    for d, n in REWIRED:
+        plain, rewired = (
+            set(as_networkx(parse(f"{family}({d}, {n})").build()).edges())
+            for family in ("debruijn", "debruijn_mod")
+        )
+        assert len(rewired) == d ** (n + 1)
+        assert 2 * len(rewired & plain) > len(rewired)
+        one_more = [sum((word // d**place + 1) % d * d**place for place in range(n)) for word in range(d**n)]
+        assert {(one_more[src], one_more[dst]) for src, dst in rewired} == rewired
+    published = parse("line(debruijn_mod(2, 4)^2)").facts()
+    assert (published.ranks, published.degree, published.steps, published.bandwidth_time) == (1024, 4, 11, 1)
+
+
 def test_expansions_are_those_of_networkx() -> None:
     diamond = parse("diamond").build()
     plain = nx.DiGraph(as_networkx(diamond))
@@ -171,6 +186,7 @@ def test_every_family_has_a_signature_that_reads_back() -> None:
         *(f"hamming({n}, {q})" for n, q in ((1, 5), (2, 3), (3, 4), (2, 70))),
         *(f"torus({sizes})" for sizes in ("2", "2, 2", "3, 4, 5", "2, 7, 3", "17")),
         *(f"kautz({d}, {n})" for d, n in ((2, 1), (2, 4), (3, 3), (5, 2))),
+        *(f"debruijn_mod({d}, {n})" for d, n in REWIRED),
         "octahedron",
         "petersen_edges",
     ],
@@ -185,7 +201,16 @@ def test_formulas_of_families_are_what_is_measured(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["projective(6)", "affine(10)", "projective(64)", "quadrangle(1)", "odd(17)", "two_jump(4)", "crown(2)"],
+    [
+        "projective(6)",
+        "affine(10)",
+        "projective(64)",
+        "quadrangle(1)",
+        "odd(17)",
+        "two_jump(4)",
+        "crown(2)",
+        "debruijn_mod(5, 2)",
+    ],
 )
 def test_members_without_meaning_are_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"column 1 .* expected"):

@@ -150,7 +150,10 @@ def known_bases(cells: Iterable[Cell]) -> dict[Cell, list[Entry]]:
 
 
 def _rare(max_ranks: int, max_degree: int) -> Iterator[Recipe]:
-    """Members of families that have few of this size, and some larger ones."""
+    """Members of families that have few of this size, and some larger ones.
+
+    ``debruijn_mod`` is not among them: circulants have the same figures, and their line graphs better ones.
+    """
     yield from map(Base, ("diamond", "octahedron", "petersen", "petersen_edges"))
     for family in ("odd", "doubled_odd"):
         yield from _rising(family, range(3, max_degree + 1), max_ranks)
