@@ -6,16 +6,16 @@ NVSwitches, NICs, PCIe switches and CPUs, all on one host that bears the name of
 
 Options (texts, as from ``--set``); each format takes note of those that concern it:
 
-=======================
-=========================================================================================== rates
-measured (default; what the runtimes reckon with) or nominal (data sheets) round                   decimals to
-which rates in GB/s are rounded gpu                     GPU model, such as a100, or pcie for GPUs without
-links of their own gpu_link_gb_per_s       rate of one NVLink or xGMI link pcie_gb_per_s           rate of the
-PCIe links of an smi text socket_gb_per_s         rate between two CPU sockets nic_gb_per_s            rate of
-every NIC xgmi_links              xGMI links between two GPUs of a rocm-smi text pcie                    keep
-(default) or drop: only GPUs and their own links self_links              refuse (default) or drop: NVLinks
-from a GPU to itself =======================
-===========================================================================================
+* ``rates``: ``measured`` (default; what the runtimes reckon with) or ``nominal`` (data sheets)
+* ``round``: decimals to which rates in GB/s are rounded
+* ``gpu``: GPU model, such as ``a100``, or ``pcie`` for GPUs without links of their own
+* ``gpu_link_gb_per_s``: rate of one NVLink or xGMI link
+* ``pcie_gb_per_s``: rate of the PCIe links of an smi text
+* ``socket_gb_per_s``: rate between two CPU sockets
+* ``nic_gb_per_s``: rate of every NIC
+* ``xgmi_links``: xGMI links between two GPUs of a rocm-smi text
+* ``pcie``: ``keep`` (default) or ``drop``: only GPUs and their own links
+* ``self_links``: ``refuse`` (default) or ``drop``: NVLinks from a GPU to itself
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read(
     Args:
         source: Path of the file, ``-`` for standard input, or its content.
         name: Name of the topology; None takes the one in the file, else the name of the file.
-        options: Options as texts, see the table of this module.
+        options: Options as texts, see the list of this module.
 
     Returns:
         The topology, the format that was found, and warnings.
@@ -104,7 +104,7 @@ def read_file(
     Args:
         source: Path of the file, ``-`` for standard input, or its content.
         name: Name of the topology; None takes the one in the file, else the name of the file.
-        options: Options as texts, see the table of this module.
+        options: Options as texts, see the list of this module.
 
     Raises:
         InputError: If the file cannot be read or understood; with the place in it and the next step.
