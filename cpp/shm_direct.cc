@@ -87,12 +87,15 @@ class Rounds {
     }
     is_long_ = (is(Collective::all_to_all) ? longest * ranks_ : total) * item_ >= kPastCaches;
     signature_ = 1 + static_cast<std::uint64_t>(call_.collective);
-    for (std::uint64_t part : {static_cast<std::uint64_t>(total), static_cast<std::uint64_t>(longest),
-                               static_cast<std::uint64_t>(call_.type), static_cast<std::uint64_t>(call_.op),
-                               static_cast<std::uint64_t>(call_.root)}) {
-      signature_ = (signature_ ^ part) * 0x9e3779b97f4a7c15ULL;
-      signature_ ^= signature_ >> 29;
-    }
+    sign(static_cast<std::uint64_t>(call_.type));
+    sign(static_cast<std::uint64_t>(call_.op));
+    sign(static_cast<std::uint64_t>(call_.root));
+    for (std::int64_t bound : call_.bounds) sign(static_cast<std::uint64_t>(bound));
+  }
+
+  void sign(std::uint64_t part) {
+    signature_ = (signature_ ^ part) * 0x9e3779b97f4a7c15ULL;
+    signature_ ^= signature_ >> 29;
   }
 
   /// Rounds of equal length, as long as `most` bytes, but several where that lets them overlap.

@@ -192,6 +192,29 @@ def test_programs_of_different_collectives_are_a_mismatch() -> None:
         assert isinstance(error, Mismatch | PeerLost)
 
 
+def test_blocks_that_ranks_cut_differently_are_a_mismatch() -> None:
+    """Blocks of equal sum and equal longest length, in another order on one rank."""
+
+    def work(engine: ShmEngine) -> None:
+        bounds = [0, 3, 4, 6] if engine.rank == 2 else [0, 2, 3, 6]
+        given, output = np.zeros(bounds[engine.rank + 1] - bounds[engine.rank]), np.zeros(6)
+        engine.run_direct(
+            Collective.ALL_GATHER,
+            given,
+            output,
+            count=6,
+            dtype=DataType.FLOAT64,
+            op=ReduceOp.SUM,
+            root=-1,
+            bounds=bounds,
+            timeout_s=60,
+        )
+
+    errors = on_all(3, work)
+    assert all(isinstance(error, Mismatch | PeerLost) for error in errors), errors
+    assert any(isinstance(error, Mismatch) for error in errors)
+
+
 def test_bad_input_sends_nothing() -> None:
     engine = shm_engines(2)[0]
     data = np.zeros(10, dtype=np.float32)
