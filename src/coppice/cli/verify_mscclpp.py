@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import typer
-
-from coppice.bounds.describe import plural
-from coppice.cli.render import Stages, print_fields, print_json
+from coppice.cli.render import Stages
+from coppice.cli.verify_program import print_verification
 from coppice.export.mscclpp_document import parse_document
 from coppice.export.mscclpp_reader import program_of
 from coppice.program.one_sided_verify import verify_one_sided
@@ -30,32 +28,11 @@ def verify_mscclpp(data: bytes, *, name: str, as_json: bool) -> None:
         reading = program_of(parse_document(data, file=name))
         stages.begin("verifying the program")
         report = verify_one_sided(reading.program)
-    program = reading.program
-    warnings = [*reading.warnings, *report.warnings]
-    if as_json:
-        print_json(
-            {
-                "collective": program.collective.value,
-                "name": program.name,
-                "ranks": program.num_ranks,
-                "verified": report.ok,
-                "failures": list(report.failures),
-                "warnings": warnings,
-                "in_place": program.in_place,
-                "checked": report.checked,
-            }
-        )
-        report.require_ok()
-        return
-    for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
-    fields = [("failure", sentence) for sentence in report.failures]
-    fields += [
-        ("checked", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.checked.items())),
-        ("run", "in place" if program.in_place else "out of place"),
-    ]
-    verdict = "verified" if report.ok else "FAILED"
-    print_fields(
-        f"{program.collective} of {plural(program.num_ranks, 'rank')} ({program.name}): {verdict}", fields
+    print_verification(
+        reading.program,
+        report,
+        reading.warnings,
+        run="in place" if reading.program.in_place else "out of place",
+        facts={},
+        as_json=as_json,
     )
-    report.require_ok()

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import typer
 
 from coppice.bounds.describe import plural
 from coppice.cli.render import Stages, print_fields, print_json
 from coppice.export.msccl_xml_document import parse_document
 from coppice.export.msccl_xml_reader import program_of
-from coppice.program.verify import verify_program
+from coppice.program.one_sided import OneSidedProgram
+from coppice.program.one_sided_verify import OneSidedReport
+from coppice.program.program import Program
+from coppice.program.verify import ProgramReport, verify_program
 
-__all__ = ["is_xml", "verify_xml"]
+__all__ = ["is_xml", "print_verification", "verify_xml"]
 
 
 def is_xml(data: bytes) -> bool:
@@ -41,7 +46,44 @@ def verify_xml(data: bytes, *, name: str, as_json: bool) -> None:
         stages.begin("verifying the program")
         report = verify_program(reading.program)
     program = reading.program
-    warnings = [*reading.warnings, *report.warnings]
+    places = [
+        word
+        for word, meant in (("in place", program.in_place), ("out of place", program.out_of_place))
+        if meant
+    ]
+    print_verification(
+        program,
+        report,
+        reading.warnings,
+        run=f"{' and '.join(places)}, connections of {plural(report.depth, 'message')}",
+        facts={"out_of_place": program.out_of_place, "fifo_depth": report.depth},
+        as_json=as_json,
+    )
+
+
+def print_verification(
+    program: Program | OneSidedProgram,
+    report: ProgramReport | OneSidedReport,
+    warnings: Sequence[str],
+    *,
+    run: str,
+    facts: Mapping[str, object],
+    as_json: bool,
+) -> None:
+    """Print what a verifier of programs found.
+
+    Args:
+        program: What was verified.
+        report: What was found.
+        warnings: Of the reader.
+        run: Under which conditions, in words.
+        facts: The same for JSON.
+        as_json: Print JSON.
+
+    Raises:
+        CheckError: If the program does not hold.
+    """
+    warnings = [*warnings, *report.warnings]
     if as_json:
         print_json(
             {
@@ -52,8 +94,7 @@ def verify_xml(data: bytes, *, name: str, as_json: bool) -> None:
                 "failures": list(report.failures),
                 "warnings": warnings,
                 "in_place": program.in_place,
-                "out_of_place": program.out_of_place,
-                "fifo_depth": report.depth,
+                **facts,
                 "checked": report.checked,
             }
         )
@@ -61,15 +102,10 @@ def verify_xml(data: bytes, *, name: str, as_json: bool) -> None:
         return
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
-    places = [
-        word
-        for word, meant in (("in place", program.in_place), ("out of place", program.out_of_place))
-        if meant
-    ]
     fields = [("failure", sentence) for sentence in report.failures]
     fields += [
         ("checked", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.checked.items())),
-        ("run", f"{' and '.join(places)}, connections of {plural(report.depth, 'message')}"),
+        ("run", run),
     ]
     verdict = "verified" if report.ok else "FAILED"
     print_fields(
