@@ -1,6 +1,6 @@
 """A network measured by `coppice probe` in the lab: has it the bottleneck cut of the true one?
 
-    python benchmarks/probing.py [--only two-boxes] [--write]         (Linux, root; some minutes)
+    python benchmarks/probing.py [--only two-boxes] [--write]         (Linux, root; ten minutes)
 
 The networks are those of benchmarks/lab.py. "Cut" is the side of the all-gather's bottleneck cut, as ranks. Networks
 whose GPUs forward are given as what to expect, as the page about the lab advises; then `probe` measures their links.
@@ -63,11 +63,9 @@ def measured(name: str, topology: Topology) -> Topology:
 
 def side(found: Bound) -> frozenset[int]:
     """Ranks on the sending side of the bottleneck cut."""
-    topology = found.problem.topology
+    sending = set(found.cut)
     return frozenset(
-        rank
-        for rank, node in enumerate(topology.rank_nodes.tolist())
-        if topology.node_ids[node] in set(found.cut)
+        rank for rank, node in enumerate(found.problem.topology.rank_nodes.tolist()) if node in sending
     )
 
 
@@ -115,10 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     networks = topologies()
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}."
     text = HEAD.format(machine=machine)
-    text += "".join(row(name, networks[name]) for name in options.only or networks)
+    for name in options.only or networks:
+        text += row(name, networks[name])
+        if options.write:  # after every network: what was measured is not lost
+            TABLE.write_text(text)
     print(text)
-    if options.write:
-        TABLE.write_text(text)
     return 1 if " | no | " in text else 0
 
 
