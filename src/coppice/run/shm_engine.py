@@ -32,6 +32,7 @@ from coppice.run.shm_setup import Exchange, join, usual_places
 __all__ = ["ShmEngine", "shm_engines"]
 
 # As in the native core.
+_KINDS = {dtype: np.dtype(dtype.numpy_name) for dtype in DataType}
 _TYPES = {dtype: number for number, dtype in enumerate(DataType)}
 _OPS = {op: number for number, op in enumerate(ReduceOp)}
 _COLLECTIVES = {
@@ -50,6 +51,9 @@ _COLLECTIVES = {
         )
     )
 }
+_DirectCall = tuple[NDArray[np.int64], int, int, tuple[int, int, int]]
+"""Bounds of the blocks, elements of input and output, and what the native core calls collective, type and operation."""
+
 _SIZES = (256 * 1024, 4, 1024 * 1024)
 """Bytes of a staging slot, slots per rank, bytes of a ring."""
 
@@ -90,6 +94,9 @@ class ShmEngine:
         self._exchange_timeout_s = exchange_timeout_s
         self._groups: list[ShmEngine] = []
         self._programs: WeakKeyDictionary[RankProgram, _core.ShmProgram] = WeakKeyDictionary()
+        # Of the last direct collective: small ones take no longer than these checks do.
+        self._asked: tuple[object, ...] | None = None
+        self._call: _DirectCall
 
     @classmethod
     def connect(
@@ -141,12 +148,12 @@ class ShmEngine:
             raise InputError(msg)
         op = op if program.collective.reduces else ReduceOp.SUM
         check_reduction(op, dtype)
-        given = _aligned(input, dtype, program.input_elements, "input")
-        wanted = _aligned(output, dtype, program.output_elements, "output")
+        _read, source = _memory(input, dtype, program.input_elements, "input")
+        _written, target = _memory(output, dtype, program.output_elements, "output")
         fault = end.run_program(
             self._native(program),
-            given.ctypes.data,
-            wanted.ctypes.data,
+            source,
+            target,
             program.scratch_elements * dtype.itemsize,
             program.result_offset,
             program.result_elements,
@@ -200,35 +207,28 @@ class ShmEngine:
             RunError: If the collective did not complete.
         """
         end = self._open()
-        op = op if collective.reduces else ReduceOp.SUM
-        check_reduction(op, dtype)
-        edges = self._edges(count, bounds)
-        if collective.rooted and not 0 <= root < self.ranks:
-            msg = f"expected a root of 0 to {self.ranks - 1} for {collective}, found {root}."
-            raise InputError(msg)
-        given, wanted = _lengths(collective, edges, self.rank, root)
+        asked = (collective, count, dtype, op, root, in_place)
+        if bounds is not None or asked != self._asked:
+            self._call = self._direct_call(collective, count, dtype, op, root, bounds)
+            self._asked = asked if bounds is None else None
+        edges, given, wanted, numbers = self._call
         if in_place:
             first = int(edges[self.rank])
             holds_all = self.rank == root or not collective.rooted
             blocks = collective.sharded and collective is not Collective.ALL_TO_ALL and holds_all
-            memory = _aligned(output, dtype, count if blocks else max(given, wanted), "output")
+            _held, target = _memory(output, dtype, count if blocks else max(given, wanted), "output")
             gathers = collective in (Collective.ALL_GATHER, Collective.GATHER)
-            source = memory[first:] if blocks and gathers else memory
-            target = memory[first:] if blocks and not gathers else memory
+            own = target + first * dtype.itemsize if blocks else target
+            source, target = (own, target) if gathers else (target, own)
         else:
-            source = _aligned(input, dtype, given, "input")
-            target = _aligned(output, dtype, wanted, "output")
+            _held, source = _memory(input, dtype, given, "input")
+            _written, target = _memory(output, dtype, wanted, "output")
+        collective_number, type_number, op_number = numbers
         fault = end.run_direct(
-            _COLLECTIVES[collective],
-            source.ctypes.data,
-            target.ctypes.data,
-            edges,
-            _TYPES[dtype],
-            _OPS[op],
-            max(root, 0),
-            timeout_s,
+            collective_number, source, target, edges, type_number, op_number, max(root, 0), timeout_s
         )
-        raise_fault(fault, self.rank, str(collective), timeout_s)
+        if fault is not None:
+            raise_fault(fault, self.rank, str(collective), timeout_s)
 
     def exchange(self, data: bytes) -> list[bytes]:
         """See :meth:`coppice.run.engine.Engine.exchange`."""
@@ -285,6 +285,25 @@ class ShmEngine:
             raise InputError(msg)
         return self._end
 
+    def _direct_call(
+        self,
+        collective: Collective,
+        count: int,
+        dtype: DataType,
+        op: ReduceOp,
+        root: int,
+        bounds: Sequence[int] | None,
+    ) -> _DirectCall:
+        """What of a direct collective does not depend on its buffers, checked."""
+        op = op if collective.reduces else ReduceOp.SUM
+        check_reduction(op, dtype)
+        edges = self._edges(count, bounds)
+        if collective.rooted and not 0 <= root < self.ranks:
+            msg = f"expected a root of 0 to {self.ranks - 1} for {collective}, found {root}."
+            raise InputError(msg)
+        numbers = (_COLLECTIVES[collective], _TYPES[dtype], _OPS[op])
+        return (edges, *_lengths(collective, edges, self.rank, root), numbers)
+
     def _edges(self, count: int, bounds: Sequence[int] | None) -> NDArray[np.int64]:
         if count < 0:
             msg = f"expected a count of 0 or more, found {count}."
@@ -325,18 +344,24 @@ class ShmEngine:
         return found
 
 
-def _aligned(given: Any, dtype: DataType, elements: int, name: str) -> NDArray[Any]:
-    """The first ``elements`` elements of a buffer, where the native core can work on them.
+def _memory(given: Any, dtype: DataType, elements: int, name: str) -> tuple[NDArray[Any], int]:
+    """The first ``elements`` elements of a buffer, where the native core can work on them, and their address.
+
+    The address is good as long as the array lives.
 
     Raises:
         InputError: If it is too short, of another type, not contiguous, not writable (an output) or not aligned.
     """
-    array = elements_of(given, dtype, elements, name=f"the {name}", writable=name == "output")
-    address = int(array.ctypes.data)
-    if elements and address % dtype.itemsize:
+    plain = type(given) is np.ndarray and given.dtype is _KINDS[dtype] and given.size >= elements > 0
+    if plain and given.flags.c_contiguous and given.flags.writeable:
+        array = given
+    else:
+        array = elements_of(given, dtype, elements, name=f"the {name}", writable=name == "output")
+    address: int = array.__array_interface__["data"][0]
+    if elements and address % array.itemsize:
         msg = f"expected the {name} at a multiple of {dtype.itemsize} bytes, found address {address:#x}: copy it."
         raise InputError(msg)
-    return array
+    return array, address
 
 
 def _lengths(collective: Collective, edges: NDArray[np.int64], rank: int, root: int) -> tuple[int, int]:
