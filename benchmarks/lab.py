@@ -232,13 +232,14 @@ def rows(name: str, topology: Topology, options: argparse.Namespace) -> Iterator
 
 HEAD = """# Collectives on real sockets
 
-{size} bytes on networks of this machine (`coppice lab`: network namespaces joined by rate-limited links, TCP), 8 ranks.
+{size} bytes on emulated networks (`coppice lab`: network namespaces joined by rate-limited links, TCP), 8 ranks.
 Regenerate with `python benchmarks/lab.py --write` (Linux, root). Medians of {rounds} rounds of {iterations}, all
 contenders in every round. {machine}
 
 "of the bound": the exact bandwidth bound over the measured time; no schedule reaches 100%, since headers take 0.7% and
 pipelines fill. "of simulated": simulated time over measured time. "ahead": time of the best library over ours. "cores
-busy": share of all cores; above about 40% the cores are part of what was measured.
+busy": share of all cores; above about 40% the cores are part of what was measured, except that MPI libraries poll while
+they wait and so are always near 100%. Forced algorithms ran in the first round only.
 
 | network | collective | who | ms | of the bound | of simulated | ahead | cores busy | wrong |
 |---|---|---|---|---|---|---|---|---|
