@@ -80,7 +80,8 @@ def inv_rate_over(topology: Topology, ranks: frozenset[int]) -> Fraction:
     for rank, node in enumerate(topology.rank_nodes.tolist()):
         name = topology.node_ids[node]
         graph.add_edge(*(("from", name) if rank in ranks else (name, "to")))
-    return len(ranks) / nx.maximum_flow_value(graph, "from", "to")
+    flow: Fraction = nx.maximum_flow_value(graph, "from", "to")
+    return len(ranks) / flow
 
 
 def words(ranks: frozenset[int]) -> str:
