@@ -126,11 +126,16 @@ def test_every_rank_and_group_is_tried_against_the_rest() -> None:
         "into-group": 5,
     }
     speed = {0: 10.0, 1: 10.0, 2: 5.0, 3: 10.0, 4: 10.0}
-    found = group_experiments(groups, speed, dict.fromkeys(range(5), 1.0))
+    found = group_experiments(groups, speed, dict.fromkeys(range(5), 10.0))
     assert [each.kind for each in found] == ["group-out", "group-in"] * 3 + ["all"]
-    assert len(found[-1].flows) == 20 - 4
     out_of_second = dict(zip(found[2].flows, found[2].sizes, strict=True))
-    assert out_of_second == {(a, b): 50 if a == 2 else 100 for a in (2, 3) for b in (0, 1, 4)}
+    assert out_of_second == {(2, 0): 50, (3, 1): 100, (2, 4): 50}
+    for each in found:
+        ends = {rank for flow in each.flows for rank in flow}
+        assert ends == set(range(5))
+    assert {src for src, _ in found[-1].flows} == {dst for _, dst in found[-1].flows} == set(range(5))
+    both = group_experiments([[0, 1], [2, 3]], speed, speed)[-1].flows
+    assert not {(b, a) for a, b in both} & set(both)
 
 
 @pytest.mark.parametrize(

@@ -110,29 +110,41 @@ def group_experiments(
 ) -> list[Experiment]:
     """Every group against all others, both ways, and all groups at once.
 
-    Flows are as large as the ranks at their ends are fast, so that one slow port does not hold up the others.
+    Every rank has a flow, and as few as that takes: flows that meet at a port lose packets, and what is measured then
+    is how long TCP waits. Where groups have several ranks, no two send to each other: engines that announce messages
+    over the same connection would do one after the other. Flows are as large as the ranks at their ends are fast, so
+    that one slow port does not hold up the others.
 
     Args:
         groups: Ranks of each group.
         out: What every rank sends to other groups alone, in GB/s.
         into: What it receives from them.
     """
-    ranks = sorted(rank for group in groups for rank in group)
-    home = {rank: number for number, group in enumerate(groups) for rank in group}
 
-    def among(kind: str, senders: Sequence[int], receivers: Sequence[int]) -> Experiment:
-        flows = tuple((a, b) for a in senders for b in receivers if home[a] != home[b])
-        speeds = [out[a] * into[b] for a, b in flows]
+    def among(kind: str, flows: Sequence[tuple[int, int]]) -> Experiment:
+        speeds = [min(out[a], into[b]) for a, b in flows]
         top = max(speeds)
         return Experiment(
-            kind=kind, flows=flows, weights=tuple(max(1, round(_FINEST * each / top)) for each in speeds)
+            kind=kind,
+            flows=tuple(flows),
+            weights=tuple(max(1, round(_FINEST * each / top)) for each in speeds),
         )
 
+    def across(senders: Sequence[int], receivers: Sequence[int], shift: int = 0) -> list[tuple[int, int]]:
+        return [
+            (senders[place % len(senders)], receivers[(place + shift) % len(receivers)])
+            for place in range(max(len(senders), len(receivers)))
+        ]
+
+    ranks = sorted(rank for group in groups for rank in group)
     found: list[Experiment] = []
     for group in groups:
         rest = [rank for rank in ranks if rank not in group]
-        found += [among("group-out", group, rest), among("group-in", rest, group)]
-    return [*found, among("all", ranks, ranks)]
+        found += [among("group-out", across(group, rest)), among("group-in", across(rest, group))]
+    circle: list[tuple[int, int]] = []
+    for shift, (group, following) in enumerate(zip(groups, [*groups[1:], groups[0]], strict=True)):
+        circle += across(group, following, shift)
+    return [*found, among("all", circle)]
 
 
 def run_experiments(
