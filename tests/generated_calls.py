@@ -29,10 +29,13 @@ from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.strategies import CONNECTED_FAMILIES
 
-__all__ = ["Call", "any_call", "calls_of", "seeded_call"]
+__all__ = ["EVERY_PAIR", "Call", "any_call", "calls_of", "seeded_call"]
 
 Array = NDArray[Any]
 Choose = Callable[[int, int], int]
+
+EVERY_PAIR = len(Collective) * len(DataType)
+"""So many successive calls have every collective with every type."""
 
 GUARDS = 5
 """Elements behind each output that nothing may touch."""
@@ -300,7 +303,7 @@ def any_call(
 
 
 def seeded_call(seed: int, *, ranks: int) -> Call:
-    """The call with this number; 117 successive ones have every collective with every type."""
+    """The call with this number."""
     return any_call(
         random.Random(f"call {ranks} {seed}").randint,
         ranks=ranks,

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import pickle
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coppice.collectives import Collective
 from coppice.run.check import check_programs
-from coppice.run.datatype import DataType
 from coppice.run.interpreter import interpret
 from coppice.run.numpy_engine import numpy_engines
 from coppice.run.shm_engine import shm_engines
-from generated_calls import Call, any_call, calls_of
-
-WORKER = Path(__file__).parents[1] / "generated_worker.py"
-EVERY_PAIR = len(Collective) * len(DataType)
-"""So many successive calls have every collective with every type."""
+from generated_calls import EVERY_PAIR, Call, any_call, calls_of
+from rank_groups import by_engines, calls_in_processes
 
 
 @st.composite
 def generated(draw: st.DrawFn) -> Call:
     return any_call(lambda low, high: draw(st.integers(low, high)))
-
-
-def in_threads(engines: Sequence[Any], work: Callable[[Any], str]) -> list[Any]:
-    """What ``work`` returns or raises on every rank."""
-    found: list[Any] = ["hangs"] * len(engines)
-
-    def serve(engine: Any) -> None:
-        try:
-            found[engine.rank] = work(engine)
-        except Exception as error:  # noqa: BLE001  (it is the result)
-            found[engine.rank] = error
-            engine.close()
-
-    threads = [threading.Thread(target=serve, args=(engine,), daemon=True) for engine in engines]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    return found
 
 
 def all_right(engines: Sequence[Any], calls: list[Call], *, direct: bool = False) -> None:
@@ -62,7 +33,7 @@ def all_right(engines: Sequence[Any], calls: list[Call], *, direct: bool = False
                 raise AssertionError(fault)
         return "right"
 
-    assert in_threads(engines, work) == ["right"] * len(engines)
+    assert by_engines(engines, work) == ["right"] * len(engines)
 
 
 @settings(max_examples=60, deadline=None)
@@ -97,26 +68,8 @@ def test_one_group_for_many_calls(ranks: int) -> None:
 
 
 def processes_are_right(tmp_path: Path, ranks: int, calls: list[Call]) -> None:
-    (tmp_path / "calls").write_bytes(pickle.dumps(calls))
-    command = [sys.executable, str(WORKER), "shm", str(tmp_path / "calls"), str(tmp_path)]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(ranks)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(WORKER.parent)},
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        told = [process.communicate(timeout=300)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
     number = len(calls) + sum(call.direct for call in calls)
-    assert told == [f"{number} calls right\n"] * ranks
+    assert calls_in_processes("shm", calls, ranks, tmp_path) == [f"{number} calls right\n"] * ranks
 
 
 def test_processes_share_memory(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rank_groups import in_processes
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "shared-memory.md"
 
 
@@ -24,23 +26,11 @@ def test_the_program_prints_what_is_shown(tmp_path: Path) -> None:
     blocks = re.findall(r"```(python|text)\n(.*?)```", PAGE.read_text(), re.DOTALL)
     [at] = [number for number, (_, text) in enumerate(blocks) if "ShmEngine.connect" in text]
     (tmp_path / "rank.py").write_text(blocks[at][1])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "rank.py", str(rank)],
-            cwd=tmp_path,
-            env=os.environ | {"COPPICE_CACHE": str(tmp_path / "cache")},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(3)
-    ]
-    try:
-        printed = [rank.communicate(timeout=120)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    printed = in_processes(
+        [[sys.executable, "rank.py", str(rank)] for rank in range(3)],
+        variables={"COPPICE_CACHE": str(tmp_path / "cache")},
+        folder=tmp_path,
+    )
     assert "".join(printed) == blocks[at + 1][1]
 
 

@@ -24,27 +24,14 @@ from coppice.run.reduction import combine
 from coppice.run.shm_engine import ShmEngine, shm_engines
 from coppice.run.shm_setup import directory_exchange, store_exchange
 from coppice.topology.presets import preset
+from rank_groups import by_engines, in_threads
 from run_cases import catalogue_bodies
 from shm_cases import Case, random_case
 
 
-def on_all(ranks: int, work: Callable[[ShmEngine], Any], engines: list[ShmEngine] | None = None) -> list[Any]:
-    """What ``work`` gives, or raises, on every rank."""
-    results: list[Any] = [None] * ranks
-
-    def serve(engine: ShmEngine) -> None:
-        try:
-            results[engine.rank] = work(engine)
-        except Exception as error:  # noqa: BLE001
-            results[engine.rank] = error
-            engine.close()
-
-    threads = [threading.Thread(target=serve, args=(engine,)) for engine in engines or shm_engines(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    return results
+def on_all(ranks: int, work: Callable[[ShmEngine], Any]) -> list[Any]:
+    """What ``work`` gives, or raises, on every rank of a new group."""
+    return by_engines(shm_engines(ranks), work)
 
 
 def same_as_reference(
@@ -279,17 +266,7 @@ def test_ranks_that_do_not_fit_together_are_told_so(tmp_path: Any) -> None:
             return error
 
     def both(*calls: Callable[[], Any]) -> list[Any]:
-        found: list[Any] = [None, None]
-
-        def call(place: int) -> None:
-            found[place] = calls[place]()
-
-        threads = [threading.Thread(target=call, args=(place,)) for place in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        return found
+        return in_threads(2, lambda place: calls[place]())
 
     engines = both(lambda: connect(0, 2, 0), lambda: connect(1, 2, 1))
     assert [engine.exchange for engine in engines]

@@ -8,13 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coppice.collectives import Collective
-from coppice.run.datatype import DataType
-from generated_calls import calls_of
+from generated_calls import EVERY_PAIR, calls_of
+from rank_groups import GENERATED_WORKER
 from run.mpi.launching import LIBRARIES, reason_to_skip, run_mpi
-
-WORKER = Path(__file__).parents[2] / "generated_worker.py"
-EVERY_PAIR = len(Collective) * len(DataType)
 
 
 def programs_are_right(library: str, ranks: int, number: int, file: Path, *, first: int) -> None:
@@ -22,9 +18,13 @@ def programs_are_right(library: str, ranks: int, number: int, file: Path, *, fir
     if (reason := reason_to_skip(library)) is not None:
         pytest.skip(reason)
     file.write_bytes(pickle.dumps(calls_of(ranks, number, first=first)))
-    path = os.pathsep.join([str(WORKER.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(GENERATED_WORKER.parent), os.environ.get("PYTHONPATH", "")])
     done = run_mpi(
-        library, ranks, [str(WORKER), "mpi", str(file)], timeout_s=500, variables={"PYTHONPATH": path}
+        library,
+        ranks,
+        [str(GENERATED_WORKER), "mpi", str(file)],
+        timeout_s=500,
+        variables={"PYTHONPATH": path},
     )
     assert done.stdout.splitlines() == [f"{number} calls right"] * ranks, done.stdout + done.stderr
     assert done.returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +28,7 @@ from coppice.run.program import RankProgram
 from coppice.run.torch_engine import TorchEngine
 from coppice.run.torch_steps import run_steps
 from coppice.topology.presets import preset
+from rank_groups import in_threads
 from run_cases import Case, case
 
 MOVES = [each for each in Collective if each is not Collective.BARRIER]
@@ -37,25 +37,15 @@ MOVES = [each for each in Collective if each is not Collective.BARRIER]
 def together(ranks: int, work: Callable[[TorchEngine], Any], *, timeout_s: float = 30.0) -> list[Any]:
     """What ``work`` returns or raises on every rank of a new group."""
     store = torch.distributed.HashStore()
-    found: list[Any] = [InputError("not started")] * ranks
 
-    def serve(rank: int) -> None:
+    def serve(rank: int) -> Any:
+        engine = TorchEngine(store, rank, ranks, exchange_timeout_s=timeout_s)
         try:
-            engine = TorchEngine(store, rank, ranks, exchange_timeout_s=timeout_s)
-            try:
-                found[rank] = work(engine)
-            finally:
-                engine.close()
-        except BaseException as error:  # noqa: BLE001  (it is the result)
-            found[rank] = error
+            return work(engine)
+        finally:
+            engine.close()
 
-    threads = [threading.Thread(target=serve, args=(rank,), daemon=True) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
-    return found
+    return in_threads(ranks, serve)
 
 
 def programs_of(
@@ -120,28 +110,19 @@ def test_programs_on_tensors_step_by_step() -> None:
             op = ops[(2 * place + number) % len(ops)]
             chosen = op if op.serves(dtype) else ReduceOp.SUM
             runs.append((programs, case(programs, dtype=dtype, op=chosen, seed=number), dtype, chosen))
-    failures: list[BaseException] = []
 
     def tensor(memory: Any, dtype: DataType) -> Any:
         if memory is None or not memory.size:
             return torch.empty(0, dtype=getattr(torch, dtype.value))
         return torch.from_numpy(memory.view(np.uint8)).view(getattr(torch, dtype.value))
 
-    def serve(rank: int) -> None:
-        try:
-            group = Peers(store, rank, ranks)
-            for programs, data, dtype, chosen in runs:
-                given, output = tensor(data.inputs[rank], dtype), tensor(data.outputs[rank], dtype)
-                run_steps(group, programs[rank], given, output, dtype=dtype, op=chosen, device="cpu")
-        except BaseException as error:  # noqa: BLE001  (it is the result)
-            failures.append(error)
+    def work(rank: int) -> None:
+        group = Peers(store, rank, ranks)
+        for programs, data, dtype, chosen in runs:
+            given, output = tensor(data.inputs[rank], dtype), tensor(data.outputs[rank], dtype)
+            run_steps(group, programs[rank], given, output, dtype=dtype, op=chosen, device="cpu")
 
-    threads = [threading.Thread(target=serve, args=(rank,), daemon=True) for rank in range(ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not failures
+    assert in_threads(ranks, work) == [None] * ranks
     for programs, data, _, _ in runs:
         data.check(programs)
 
