@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from coppice.cli.export_stock import export_stock
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.ompi_choices import FUNCTIONS, Choice, choices_of, compared
-from coppice.export.ompi_rules import FORMS, Rule, export_ompi_rules, rules_file, rules_of
+from coppice.export.ompi_rules import export_ompi_rules, rules_of
+from coppice.export.ompi_rules_writer import FORMS, Rule, rules_file
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.planners.selection import select, tables_of
 from coppice.simulation.engine import simulate
@@ -136,14 +138,98 @@ def test_rules_of_choices() -> None:
         (801, 5, 128),
         (3201, 0, 0),
     ]
-    text = rules_file({Collective.REDUCE: rules, Collective.ALL_REDUCE: rules}, 12)
-    assert list(reader.classic(text)) == ["allreduce", "reduce"]
-    assert reader.picked(reader.classic(text), "reduce", 12, 800) == reader.Rule(201, 800, 5, 0, 64)
+
+
+def test_rules_for_one_number_of_ranks() -> None:
+    rules = [Rule(first_bytes=0, id=1), Rule(first_bytes=201, id=5, segment_bytes=64)]
+    made = {Collective.REDUCE: {12: rules}, Collective.BROADCAST: {12: rules[:1]}}
+    assert rules_file(made, comments=["made by  us,\nfor them"]).splitlines() == [
+        "# made by us, for them",
+        "2 # collectives",
+        "7 # bcast",
+        "3 # numbers of ranks",
+        "0 # ranks and more",
+        "1 # rule: as Open MPI decides",
+        "0 0 0 0",
+        "12 # ranks",
+        "1 # rules: bytes, algorithm, fan-out, segment bytes",
+        "0 1 0 0",
+        "13 # ranks and more",
+        "1 # rule: as Open MPI decides",
+        "0 0 0 0",
+        "11 # reduce",
+        "3 # numbers of ranks",
+        "0 # ranks and more",
+        "1 # rule: as Open MPI decides",
+        "0 0 0 0",
+        "12 # ranks",
+        "2 # rules: bytes, algorithm, fan-out, segment bytes",
+        "0 1 0 0",
+        "201 5 0 64",
+        "13 # ranks and more",
+        "1 # rule: as Open MPI decides",
+        "0 0 0 0",
+    ]
+    assert json.loads(rules_file({Collective.REDUCE: {12: rules}}, form="json", comments=["lost"])) == {
+        "rule_file_version": 3,
+        "module": "tuned",
+        "collectives": {
+            "reduce": [
+                {
+                    "comm_size_min": 12,
+                    "comm_size_max": 12,
+                    "rules": [
+                        {
+                            "msg_size_min": 0,
+                            "msg_size_max": 200,
+                            "alg": 1,
+                            "faninout": 0,
+                            "seg_size": 0,
+                            "reqs": 0,
+                        },
+                        {
+                            "msg_size_min": 201,
+                            "msg_size_max": "inf",
+                            "alg": 5,
+                            "faninout": 0,
+                            "seg_size": 64,
+                            "reqs": 0,
+                        },
+                    ],
+                }
+            ]
+        },
+    }
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rules_for_several_numbers_of_ranks(form: str) -> None:
+    """Each number of ranks gets its own rules, whatever the order; all others are left to Open MPI."""
+    numbers = {8: 4, 2: 1, 3: 2, 1000: 5, 4: 3}
+    made = {
+        ranks: [Rule(first_bytes=0, id=0), Rule(first_bytes=100, id=number)]
+        for ranks, number in numbers.items()
+    }
+    read = READ[form](rules_file({Collective.BROADCAST: made, Collective.REDUCE: {1: made[8]}}, form=form))
+    for ranks in (0, *range(1, 12), 999, 1000, 1001, 10**6):
+        for size in (0, 99, 100, 2**40):
+            rule = reader.picked(read, "bcast", ranks, size)
+            assert (rule.algorithm if rule else 0) == (numbers.get(ranks, 0) if size >= 100 else 0)
+            rule = reader.picked(read, "reduce", ranks, size)
+            assert (rule.algorithm if rule else 0) == (4 if ranks == 1 and size >= 100 else 0)
+
+
+def test_rules_that_cannot_be_written() -> None:
     for bad in ([], [Rule(first_bytes=1, id=1)], [Rule(first_bytes=0, id=1), Rule(first_bytes=0, id=2)]):
-        with pytest.raises(InputError, match="from 0 bytes upwards"):
-            rules_file({Collective.REDUCE: bad}, 4)
+        with pytest.raises(InputError, match="reduce on 4 ranks from 0 bytes upwards"):
+            rules_file({Collective.REDUCE: {2: [Rule(first_bytes=0, id=1)], 4: bad}})
+    for lists in ({}, {0: [Rule(first_bytes=0, id=1)]}):
+        with pytest.raises(InputError, match="for 1 rank or more"):
+            rules_file({Collective.REDUCE: lists})
+    with pytest.raises(InputError, match=r"out of all_gather.*found gather"):
+        rules_file({Collective.GATHER: {4: [Rule(first_bytes=0, id=1)]}})
     with pytest.raises(InputError, match="classic, json"):
-        rules_file({}, 4, form="yaml")
+        rules_file({}, form="yaml")
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

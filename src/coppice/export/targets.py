@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from coppice.export.exported import Exported
 from coppice.export.nccl_topo_xml import export_nccl_topo_xml
 from coppice.export.nccl_tuner import Dialect, export_nccl_tuner
-from coppice.export.ompi_rules import FORMS, export_ompi_rules
+from coppice.export.ompi_rules import export_ompi_rules
+from coppice.export.ompi_rules_writer import FORMS
 from coppice.export.rank_order_files import LAUNCHERS, export_rank_order
 from coppice.export.rccl_rings import export_rccl_rings
 from coppice.export.rccl_trees import export_rccl_trees

@@ -12,6 +12,9 @@ from coppice.export.exported import Exported
 from coppice.export.nccl_tuner import Dialect, tuner_table
 from coppice.export.nccl_tuner_rules import Rule as TunerRule
 from coppice.export.ompi_choices import FUNCTIONS
+from coppice.export.ompi_rules_file import FOR_EVER
+from coppice.export.ompi_rules_writer import Rule as OmpiRule
+from coppice.export.ompi_rules_writer import merged, rules_file
 from coppice.run.tuning.fit import Rule
 from coppice.run.tuning.mpi_switch import CHAIN_FANOUT, MPICH_FUNCTIONS
 from coppice.run.tuning.table import RuleTable
@@ -115,57 +118,36 @@ def _ompi(table: RuleTable, form: str) -> Exported:
             raise InputError(msg)
         shapes.setdefault(shape.collective, {}).setdefault(shape.ranks, []).append(rule)
     changed = {
-        collective: own
+        collective: {ranks: _ompi_rules(rules) for ranks, rules in own.items()}
         for collective, own in shapes.items()
         if any(rule.choice is not None for rules in own.values() for rule in rules)
     }
-    lines = [f"# {line}" for line in (*_head(table), f"undo: {UNDO[form]}")]
-    lines.append(f"{len(changed)} # collectives")
-    for collective in sorted(changed, key=lambda each: FUNCTIONS[each][1]):
-        name, number = FUNCTIONS[collective]
-        counts = sorted(changed[collective])
-        blocks: list[tuple[int, list[str]]] = [
-            (0, ["0 0 0 0"])
-        ]  # the first list holds for all smaller ones, too
-        for ranks in counts:
-            blocks.append((ranks, _ompi_lines(changed[collective][ranks])))
-            if ranks + 1 not in counts:
-                blocks.append((ranks + 1, ["0 0 0 0"]))
-        lines += [f"{number} # {name}", f"{len(blocks)} # numbers of ranks"]
-        for ranks, rules in blocks:
-            lines += [
-                f"{ranks} # ranks",
-                f"{len(rules)} # rules: bytes, algorithm, fan-out, segment bytes",
-                *rules,
-            ]
-    text = "".join(f"{line}\n" for line in lines)
+    text = rules_file(changed, comments=[*_head(table), f"undo: {UNDO[form]}"])
     given = Given(shapes=tuple(sorted({(rule.shape.nodes, rule.shape.ranks) for rule in table.rules})))
     diagnose_tuning(text.encode(), form, file="the rules", given=given).require_ok()
     return Exported(text=text, notes=(f"{len(table.changed)} rules", _OMPI_USE), suffix=".conf")
 
 
-def _ompi_lines(rules: Sequence[Rule]) -> list[str]:
-    """Lines of a number of ranks: from 0 bytes on, and Open MPI's own choice (0) wherever no rule holds."""
-    found: list[tuple[int, str]] = [(0, "0 0 0")]
-    for rule in rules:
+def _ompi_rules(rules: Sequence[Rule]) -> tuple[OmpiRule, ...]:
+    """Rules of a number of ranks: from 0 bytes on, and Open MPI's own choice (0) wherever no rule holds."""
+    found = {0: OmpiRule(first_bytes=0, id=0)}
+    for rule in rules:  # what begins where another ends counts
         choice = rule.choice
         if choice is None:
-            words = "0 0 0"
+            made = OmpiRule(first_bytes=rule.first_bytes, id=0)
         elif not choice.number:
             msg = f"{choice} has no number in the table, by which rules files name it: fit measurements of a sweep."
             raise InputError(msg)
         else:
-            fanout = CHAIN_FANOUT if choice.algorithm == "chain" else 0
-            words = f"{choice.number} {fanout} {choice.segment_bytes}"
-        found.append((rule.first_bytes, words))
-        found.append((rule.last_bytes + 1, "0 0 0"))
-    kept: list[str] = []
-    last = None
-    for start, words in sorted(dict(found).items()):  # what begins where another ends counts
-        if words != last and start < 2**63:
-            kept.append(f"{start} {words}")
-            last = words
-    return kept
+            made = OmpiRule(
+                first_bytes=rule.first_bytes,
+                id=choice.number,
+                fanout=CHAIN_FANOUT if choice.algorithm == "chain" else 0,
+                segment_bytes=choice.segment_bytes,
+            )
+        after = rule.last_bytes + 1
+        found |= {made.first_bytes: made, after: OmpiRule(first_bytes=after, id=0)}
+    return merged(rule for start, rule in sorted(found.items()) if start <= FOR_EVER)
 
 
 def _mpich(table: RuleTable, form: str) -> Exported:
