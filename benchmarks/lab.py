@@ -160,12 +160,6 @@ def run(
     contender.busy.setdefault(collective, []).append(row["cores_busy"])
 
 
-def core_times() -> tuple[float, float]:
-    """Idle and all time of all cores so far."""
-    fields = [float(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    return fields[3] + fields[4], sum(fields[:8])
-
-
 def simulated_ms(topology: Topology, collective: Collective, size: int) -> tuple[float, float]:
     """The bound and what the simulator says of the planned forest with a cost of 50 us a message, in ms."""
     problem = Problem(topology=topology, collective=collective)

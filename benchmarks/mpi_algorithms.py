@@ -28,6 +28,7 @@ from rich.console import Console
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError
+from coppice.run.cores import busy_share, core_times
 from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_mpi
 from coppice.run.lab.namespaces import Lab, build, remove
@@ -35,7 +36,7 @@ from coppice.run.mpi_traffic import FUNCTIONS
 from coppice.run.mpich_traffic import MPICH, algorithm_variable
 from coppice.topology.operations import scale
 from coppice.topology.sources import resolve
-from lab import MPI_HOME, core_times, simulated_ms
+from lab import MPI_HOME, simulated_ms
 from tables import Table
 
 HERE = Path(__file__).resolve().parent
@@ -114,7 +115,7 @@ def run(lab: Lab, contender: Contender, output: Path, options: argparse.Namespac
     command += ["-b", str(options.size), "-e", str(options.size), "-n", str(options.iterations), "-w", "1"]
     command += ["-a", FOREST if contender.planned else "native", "--engine", "mpi", "--json"]
     command += ["--output", str(output), "--timeout", "120"]
-    begin = core_times()
+    before = core_times()
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             launch_mpi(
@@ -129,14 +130,14 @@ def run(lab: Lab, contender: Contender, output: Path, options: argparse.Namespac
     except CheckError as error:
         contender.refusal = str(error)
         return
-    idle, total = (after - before for before, after in zip(begin, core_times(), strict=True))
+    busy = busy_share(before, core_times())
     row = json.loads(output.read_text().splitlines()[0])
     if row["refusal"]:
         contender.refusal = row["refusal"]
         return
     contender.wrong += row["wrong"]
     contender.times_ms.append(row["time_us"] / 1e3)
-    contender.busy.append(1 - idle / total)
+    contender.busy.append(busy)
 
 
 def measured(options: argparse.Namespace) -> list[Contender]:

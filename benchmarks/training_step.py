@@ -16,10 +16,11 @@ import sys
 from fractions import Fraction
 from pathlib import Path
 
+from coppice.run.cores import busy_share, core_times
 from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_ranks
 from coppice.run.lab.namespaces import build, remove
-from lab import core_times, say, two_boxes
+from lab import say, two_boxes
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "training_step.md"
@@ -42,11 +43,10 @@ def measure(rounds: int, steps: int) -> list[str]:
                     out, before = io.StringIO(), core_times()
                     command = [sys.executable, str(HERE / "training_step_rank.py"), backend, str(steps)]
                     launch_ranks(lab, command, timeout_s=600, out=out, err=io.StringIO())
-                    idle, total = (b - a for a, b in zip(before, core_times(), strict=True))
+                    busy[backend].append(busy_share(before, core_times()))
                     line = next(each for each in out.getvalue().splitlines() if each.startswith("{"))
                     found = json.loads(line)
                     times[backend].append(found["step_ms"])
-                    busy[backend].append(1 - idle / total)
                     losses[backend] = found["losses"]
                     parameters = found["parameters"]
         finally:

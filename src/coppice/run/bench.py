@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -21,6 +20,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.run.bench_data import contribution, expected, wrong_elements
 from coppice.run.communicator import Communicator
+from coppice.run.cores import busy_share, core_times
 from coppice.run.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.engine import DirectEngine, Engine
 from coppice.run.planned_programs import FOREST
@@ -201,12 +201,12 @@ def _measured(
     before = None
     for number in range(warmup + rounds):
         if number == warmup:
-            before = _core_times()
+            before = core_times()
         for name, contender in contenders.items():
             seconds = contender.run(check=number in (0, warmup + rounds - 1))
             if number >= warmup:
                 times[name].append(seconds)
-    busy = _busy(before, _core_times())
+    busy = busy_share(before, core_times())
     told = msgspec.msgpack.encode([(times[name], contenders[name].wrong) for name in contenders])
     answers = [msgspec.msgpack.decode(answer) for answer in engine.exchange(told)]
     place = {name: number for number, name in enumerate(contenders)}
@@ -216,21 +216,6 @@ def _measured(
         else row
         for row in rows
     ]
-
-
-def _core_times() -> tuple[float, float] | None:
-    """Idle and all time of all cores so far, where the system tells."""
-    try:
-        fields = [float(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    except (OSError, ValueError):
-        return None
-    return fields[3] + fields[4], sum(fields)
-
-
-def _busy(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float:
-    if before is None or after is None or after[1] <= before[1]:
-        return -1.0
-    return 1 - (after[0] - before[0]) / (after[1] - before[1])
 
 
 def _result(row: Row, answers: Sequence[tuple[list[float], int]]) -> Row:
