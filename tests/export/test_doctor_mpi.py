@@ -148,6 +148,8 @@ RULES = [
     ("some chains", rules("0 2 32 0", number=7), NOTHING, ""),
     ("a fan-out of a ring", rules("0 4 4 0"), NOTHING, "O10 note 9"),
     ("a radix in 6.0", rules("0 8 4 0", number=11), SIX, "O11 warning 0"),
+    ("segments of a tree", rules("0 7 0 1024", number=7), NOTHING, ""),
+    ("segments of a scatter", rules("0 8 0 1024", number=7), NOTHING, "O10 note 9"),
     ("segments of a ring", rules("0 4 0 1024"), NOTHING, "O10 note 9"),
     ("32 bits", rules("0 4294967299 0 0"), NOTHING, "O10 error 9"),
     ("32 bits of ranks", lists((0, OWN), (2**32 + 2, RING)), NOTHING, "O10 error 7"),

@@ -13,7 +13,8 @@ from coppice.bounds.result import Problem
 from coppice.cli.export_stock import export_stock
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.ompi_choices import FUNCTIONS, Choice, choices_of, compared
+from coppice.export.ompi_choices import Choice, choices_of, compared
+from coppice.export.ompi_names import FUNCTIONS
 from coppice.export.ompi_rules import export_ompi_rules, rules_of
 from coppice.export.ompi_rules_writer import FORMS, Rule, rules_file
 from coppice.planners.algorithms.catalogue import case_of, find
@@ -32,7 +33,7 @@ def test_choices_are_what_the_simulator_says(collective: Collective, ranks: int)
     """Each chosen id, run as Open MPI's table describes it, takes the stated time, and none of the others less."""
     topology = preset("star", gpus=ranks)
     problem = Problem(topology=topology, collective=collective, root=0 if collective.rooted else None)
-    function = FUNCTIONS[collective][0]
+    function = FUNCTIONS[collective]
     entries = tables_of("open-mpi").functions[function].algorithms
     for choice in choices_of(compared(topology, collective, SIZES, jobs=1)):
         own = select(
@@ -74,7 +75,7 @@ def test_file_is_read_back(form: str) -> None:
     rules = READ[form](made.text)
     assert set(rules) == {"allgather", "allreduce", "bcast", "reduce"}
     for collective in (Collective.ALL_GATHER, Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE):
-        function = FUNCTIONS[collective][0]
+        function = FUNCTIONS[collective]
         for choice in choices_of(compared(topology, collective, SIZES, jobs=1)):
             rule = reader.picked(rules, function, 6, choice.size_bytes)
             assert rule is not None

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from coppice.export.doctor import Severity
 from coppice.export.doctor_tuning import Case, Complaint, Given, TuningRule
-from coppice.export.ompi_names import algorithms_of
+from coppice.export.ompi_names import SEGMENTED, algorithms_of
 from coppice.export.ompi_rules_file import FOR_EVER, RankList, RuleLine, RulesFile, Section
 from coppice.export.ompi_rules_reader import read_ompi_rules
 from coppice.planners.selection import Request, tables_of
@@ -28,21 +28,6 @@ _HAN = ("allgather", "allreduce", "barrier", "bcast", "gather", "reduce", "scatt
 _HAN_6 = (*_HAN, "alltoall", "alltoallv", "gatherv", "scatterv")
 _WITHOUT_SIZE = ("alltoallv", "barrier")
 _SIZE_OF_ELEMENT = ("exscan", "scan")
-_SEGMENTED = {
-    "allreduce": ("segmented_ring",),
-    "bcast": (
-        "chain",
-        "pipeline",
-        "split_binary_tree",
-        "binary_tree",
-        "binomial",
-        "knomial",
-        "scatter_allgather",
-        "scatter_allgather_ring",
-    ),
-    "gather": ("linear_sync",),
-    "reduce": ("chain", "pipeline", "binary", "binomial", "in-order_binary", "knomial"),
-}
 _OWN_CHOICE = "0 0 0 0"
 
 
@@ -303,7 +288,7 @@ def _numbers(case: Case) -> Iterator[Complaint]:
             six and (section.name, name) in (("allgather", "bruck"), ("reduce", "knomial"))
         ):
             yield NOTE, rule.line, f"{name} looks at no fan-out", "write 0"
-        if name is not None and rule.segment_bytes and name not in _SEGMENTED.get(section.name, ()):
+        if name is not None and rule.segment_bytes and name not in SEGMENTED.get(section.name, ()):
             yield NOTE, rule.line, f"{name} looks at no segment size", "write 0"
 
 

@@ -11,6 +11,7 @@ from coppice.comparison.measurement import Measurement
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.sweep import compare
 from coppice.errors import InputError
+from coppice.export.ompi_names import FUNCTIONS, SEGMENTED
 from coppice.planners.algorithms.case import Value
 from coppice.planners.algorithms.catalogue import find
 from coppice.planners.selection import Request, select, tables_of
@@ -18,28 +19,12 @@ from coppice.planners.selection.rules import decide, parse_rules
 from coppice.planners.selection.tables import Entry
 from coppice.topology.model import Topology
 
-__all__ = ["COLLECTIVES", "FUNCTIONS", "Choice", "choices_of", "compared"]
-
-FUNCTIONS = {
-    Collective.ALL_GATHER: ("allgather", 0),
-    Collective.ALL_REDUCE: ("allreduce", 2),
-    Collective.ALL_TO_ALL: ("alltoall", 3),
-    Collective.BROADCAST: ("bcast", 7),
-    Collective.REDUCE: ("reduce", 11),
-    Collective.REDUCE_SCATTER: ("reduce_scatter_block", 13),
-}
-"""Function of Open MPI that performs a collective, with its number in rules files."""
+__all__ = ["COLLECTIVES", "Choice", "choices_of", "compared"]
 
 COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE)
 
 WORTH = 0.03
 """Share of the time of Open MPI's own choice that another one must save."""
-
-_SEGMENTED = {
-    Collective.BROADCAST: ("chain", "pipeline", "split_binary_tree", "binary_tree"),
-    Collective.REDUCE: ("chain", "pipeline", "binary", "in-order_binary"),
-    Collective.ALL_REDUCE: ("segmented_ring",),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +57,7 @@ def compared(
 
     Args:
         topology: Where it runs, one rank on each GPU.
-        collective: A key of :data:`FUNCTIONS`.
+        collective: A key of :data:`~coppice.export.ompi_names.FUNCTIONS`.
         sizes: Sizes M in bytes.
         jobs: Number of processes.
 
@@ -113,7 +98,7 @@ def choices_of(comparison: Comparison) -> tuple[Choice, ...]:
             collective,
             size_bytes,
             topology=topology,
-            function=FUNCTIONS[collective][0],
+            function=FUNCTIONS[collective],
             variant="tuned",
         )
         found.append(_choice(problem, size_bytes, rows, own.runs_as))
@@ -149,7 +134,7 @@ def _algorithms(collective: Collective) -> list[tuple[str, Entry]]:
     if collective not in FUNCTIONS:
         msg = f"expected a collective that is one of {', '.join(FUNCTIONS)}, found {collective}."
         raise InputError(msg)
-    entries = tables_of("open-mpi").functions[FUNCTIONS[collective][0]].algorithms
+    entries = tables_of("open-mpi").functions[FUNCTIONS[collective]].algorithms
     return [
         (name, entry) for name, entry in entries.items() if entry.id is not None and entry.ours is not None
     ]
@@ -168,7 +153,7 @@ def _same(problem: Problem, row: Measurement, name: str, entry: Entry) -> bool:
     given = {"segments"} | ({"fanout"} if name == "chain" else set())
     theirs = {**_defaults(problem.collective, row.algorithm), **entry.parameters}
     ours = {**_defaults(problem.collective, row.algorithm), **row.parameters}
-    if name not in _SEGMENTED.get(problem.collective, ()) and _number(row, "segments") > 1:
+    if name not in SEGMENTED.get(FUNCTIONS[problem.collective], ()) and _number(row, "segments") > 1:
         return False
     return all(ours[key] == theirs[key] for key in ours.keys() | theirs.keys() if key not in given)
 
@@ -179,7 +164,7 @@ def _falls_back(problem: Problem, row: Measurement, name: str, entry: Entry) -> 
         return _number(row, "segments") == 1
     if not entry.becomes:
         return False
-    function = FUNCTIONS[problem.collective][0]
+    function = FUNCTIONS[problem.collective]
     request = Request(
         collective=problem.collective, ranks=problem.topology.num_ranks, size_bytes=row.size_bytes
     )

@@ -1,10 +1,12 @@
-"""Numbers and names of collectives and of their algorithms in Open MPI's component tuned."""
+"""Numbers and names of collectives and of their algorithms in Open MPI's component tuned, and what these look at."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["ALGORITHMS", "COLLECTIVES", "algorithms_of"]
+from coppice.collectives import Collective
+
+__all__ = ["ALGORITHMS", "COLLECTIVES", "FUNCTIONS", "SEGMENTED", "algorithms_of"]
 
 COLLECTIVES = (
     "allgather",
@@ -31,6 +33,16 @@ COLLECTIVES = (
     "neighbor_alltoallw",
 )
 """Collectives by their numbers in rules files."""
+
+FUNCTIONS: Mapping[Collective, str] = {
+    Collective.ALL_GATHER: "allgather",
+    Collective.ALL_REDUCE: "allreduce",
+    Collective.ALL_TO_ALL: "alltoall",
+    Collective.BROADCAST: "bcast",
+    Collective.REDUCE: "reduce",
+    Collective.REDUCE_SCATTER: "reduce_scatter_block",
+}
+"""Of :data:`COLLECTIVES`, the one that performs a collective whose algorithm can be chosen."""
 
 ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "allgather": ("linear", "bruck", "recursive_doubling", "ring", "neighbor", "two_proc", "sparbit"),
@@ -66,6 +78,14 @@ ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "scatter": ("basic_linear", "binomial", "linear_nb"),
 }
 """Algorithms 1, 2, ... of the collectives for which the component tuned has any, in Open MPI 5.0."""
+
+SEGMENTED: Mapping[str, tuple[str, ...]] = {
+    "allreduce": ("segmented_ring",),
+    "bcast": ("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial", "knomial"),
+    "gather": ("linear_sync",),
+    "reduce": ("chain", "pipeline", "binary", "binomial", "in-order_binary"),
+}
+"""Algorithms that look at the size of a segment; others are given one, too, and do without."""
 
 _MORE_IN_6 = {"allgather": "direct-messaging", "allreduce": "allgather_reduce", "reduce": "knomial"}
 _NOT_IN_4 = {"allgather": "sparbit", "allgatherv": "sparbit"}

@@ -10,7 +10,8 @@ from coppice import __version__
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.export.ompi_choices import COLLECTIVES, FUNCTIONS, Choice, choices_of, compared
+from coppice.export.ompi_choices import COLLECTIVES, Choice, choices_of, compared
+from coppice.export.ompi_names import FUNCTIONS
 from coppice.export.ompi_rules_writer import Rule, merged, rules_file
 from coppice.topology.model import Topology
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.ompi_choices import FUNCTIONS
+from coppice.export.ompi_names import COLLECTIVES, FUNCTIONS
 
 __all__ = ["FORMS", "Rule", "merged", "rules_file"]
 
@@ -100,10 +100,10 @@ def rules_file(
 def _classic(rules: Mapping[Collective, Mapping[int, Sequence[Rule]]], comments: Sequence[str]) -> str:
     lines = [f"# {' '.join(comment.split())}" for comment in comments]
     lines.append(f"{len(rules)} # collectives")
-    for collective in sorted(rules, key=lambda each: FUNCTIONS[each][1]):
-        name, number = FUNCTIONS[collective]
+    for collective in sorted(rules, key=lambda each: COLLECTIVES.index(FUNCTIONS[each])):
+        name = FUNCTIONS[collective]
         blocks = list(_fenced(rules[collective]))
-        lines += [f"{number} # {name}", f"{len(blocks)} # numbers of ranks"]
+        lines += [f"{COLLECTIVES.index(name)} # {name}", f"{len(blocks)} # numbers of ranks"]
         for block in blocks:
             lines += block
     return "".join(f"{line}\n" for line in lines)
@@ -128,7 +128,7 @@ def _own_choice(ranks: int) -> list[str]:
 
 def _json(rules: Mapping[Collective, Mapping[int, Sequence[Rule]]]) -> str:
     collectives = {
-        FUNCTIONS[collective][0]: [
+        FUNCTIONS[collective]: [
             {"comm_size_min": ranks, "comm_size_max": ranks, "rules": _json_rules(listed)}
             for ranks, listed in sorted(lists.items())
         ]

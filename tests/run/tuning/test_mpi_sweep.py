@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
+from coppice.export.ompi_names import FUNCTIONS, SEGMENTED
 from coppice.run.tuning.records import decode_runs, read_runs
 from coppice.run.tuning.sweep import COLLECTIVES, sweep_mpi
 from coppice.run.tuning.worker import Spec
@@ -61,7 +62,13 @@ def test_every_algorithm_is_measured_and_right(library: str, tmp_path: Path) -> 
         assert algorithm in names
         assert len(names) >= 4
     if library == "open-mpi":
-        assert any(run.choice.segment_bytes == 1024 for run in runs)
+        for collective, function in FUNCTIONS.items():
+            in_segments = {
+                run.choice.algorithm
+                for run in runs
+                if run.collective == collective and run.choice.segment_bytes
+            }
+            assert in_segments == set(SEGMENTED.get(function, ()))
     # Blocks are equal: of 4096 bytes, 3 ranks share 4092.
     assert {run.size_bytes for run in runs if run.collective is Collective.ALL_GATHER} == {4092}
 

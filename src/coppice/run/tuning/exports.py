@@ -11,7 +11,7 @@ from coppice.export.doctor_tuning import Given, diagnose_tuning
 from coppice.export.exported import Exported
 from coppice.export.nccl_tuner import Dialect, tuner_table
 from coppice.export.nccl_tuner_rules import Rule as TunerRule
-from coppice.export.ompi_choices import FUNCTIONS
+from coppice.export.ompi_names import FUNCTIONS
 from coppice.export.ompi_rules_file import FOR_EVER
 from coppice.export.ompi_rules_writer import Rule as OmpiRule
 from coppice.export.ompi_rules_writer import merged, rules_file

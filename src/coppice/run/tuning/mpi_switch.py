@@ -12,22 +12,13 @@ from typing import Any, Protocol
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.export.ompi_names import FUNCTIONS, SEGMENTED
 from coppice.run.tuning.mpi_variables import Variables
 from coppice.run.tuning.records import Choice
 
-__all__ = ["CHAIN_FANOUT", "DEPLOYED", "MPICH_FUNCTIONS", "OMPI_FUNCTIONS", "Switch", "open_switch"]
+__all__ = ["CHAIN_FANOUT", "DEPLOYED", "MPICH_FUNCTIONS", "Switch", "open_switch"]
 
-OMPI_FUNCTIONS = {
-    Collective.ALL_GATHER: "allgather",
-    Collective.ALL_REDUCE: "allreduce",
-    Collective.ALL_TO_ALL: "alltoall",
-    Collective.BROADCAST: "bcast",
-    Collective.REDUCE: "reduce",
-    Collective.REDUCE_SCATTER: "reduce_scatter_block",
-}
-"""Functions of Open MPI, as its variables name them."""
-
-MPICH_FUNCTIONS = {collective: name.upper() for collective, name in OMPI_FUNCTIONS.items()}
+MPICH_FUNCTIONS = {collective: name.upper() for collective, name in FUNCTIONS.items()}
 """Functions of MPICH, as its variables name them."""
 
 DEPLOYED = "deployed"
@@ -36,11 +27,6 @@ DEPLOYED = "deployed"
 CHAIN_FANOUT = 4
 """Number of chains of Open MPI's algorithm ``chain``, its default for forced algorithms."""
 
-_SEGMENTED = {
-    Collective.ALL_REDUCE: ("segmented_ring",),
-    Collective.BROADCAST: ("chain", "pipeline", "split_binary_tree", "binary_tree", "binomial"),
-    Collective.REDUCE: ("chain", "pipeline", "binary", "binomial", "in-order_binary"),
-}
 _ONLY_SEGMENTED = ("segmented_ring",)
 
 
@@ -102,13 +88,13 @@ class _OpenMpi:
 
     def choices(self, collective: Collective, size_bytes: int) -> tuple[Choice, ...]:
         found: list[Choice] = []
-        variable = f"coll_tuned_{OMPI_FUNCTIONS[collective]}_algorithm"
-        for number, name in self._variables.values(variable):
+        function = FUNCTIONS[collective]
+        for number, name in self._variables.values(f"coll_tuned_{function}_algorithm"):
             if not number:
                 continue
             if name not in _ONLY_SEGMENTED:
                 found.append(Choice(name, number=number))
-            if name in _SEGMENTED.get(collective, ()):
+            if name in SEGMENTED.get(function, ()):
                 found += [
                     Choice(name, segment_bytes=size, number=number)
                     for size in self._segments
@@ -124,7 +110,7 @@ class _OpenMpi:
 
     def _copy(self, collective: Collective, choice: Choice | None) -> Any:
         write = self._variables.write
-        stem = f"coll_tuned_{OMPI_FUNCTIONS[collective]}_algorithm"
+        stem = f"coll_tuned_{FUNCTIONS[collective]}_algorithm"
         deployed = choice is not None and choice.algorithm == DEPLOYED
         segment = f"{stem}_segmentsize"
         forced = 0

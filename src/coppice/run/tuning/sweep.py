@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 
 from coppice.errors import CheckError, InputError
-from coppice.run.tuning.mpi_switch import OMPI_FUNCTIONS
+from coppice.export.ompi_names import FUNCTIONS
 from coppice.run.tuning.records import decode_runs
 from coppice.run.tuning.worker import Spec
 
 __all__ = ["COLLECTIVES", "sweep_mpi"]
 
-COLLECTIVES = tuple(OMPI_FUNCTIONS)
+COLLECTIVES = tuple(FUNCTIONS)
 """Collectives of MPI that can be tuned."""
 
 _LAUNCHERS = {"open-mpi": "mpirun", "mpich": "mpiexec"}
