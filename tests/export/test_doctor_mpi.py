@@ -95,6 +95,9 @@ RULES = [
     ("an algorithm of 6.0", rules("0 7 0 0"), SIX, "O11 warning 0"),
     ("none in 4.1", rules("0 7 0 0", number=0), Given(version=(4, 1, 8)), "O03 error 9"),
     ("no such name", document({"alg": "rings"}), SIX, "O03 error 0"),
+    ("a name of 6.0", document({"alg": "bruck-k-fanout", "faninout": 8}, name="allgather"), SIX, ""),
+    ("a name of 5.0", document({"alg": "bruck"}, name="allgather"), SIX, "O03 error 0"),
+    ("numbers and names of 6.0", document({"alg": 8}, name="allgather"), NOTHING, "O11 warning 0"),
     ("no algorithm at all", document({"seg_size": 0}), SIX, "O03 error 0"),
     ("sizes not ascending", rules(RING, "1000 0 0 0", "100 3 0 0"), NOTHING, "O04 error 11"),
     ("a size twice", rules(RING, "1000 0 0 0", "1000 3 0 0"), NOTHING, "O04 warning 11"),
@@ -137,6 +140,12 @@ RULES = [
     ("no han in 4.1", rules(RING), Given(shapes=((2, 4),), version=(4, 1, 8)), ""),
     ("no han with a rank on each node", rules(RING), Given(shapes=((4, 4),)), ""),
     ("no han for reduce_scatter_block", rules(RING, number=13), Given(shapes=((2, 4),)), ""),
+    (
+        "han of 6.0",
+        document({"alg": 1}, name="alltoallv"),
+        Given(shapes=((2, 4),)),
+        "O08 warning 0, O11 warning 0",
+    ),
     ("two ranks", rules("0 6 0 0", number=0), NOTHING, "O09 error 9"),
     ("two ranks, which they are", rules("0 6 0 0", number=0, ranks=2, after="3\n1\n0 0 0 0\n"), NOTHING, ""),
     ("two ranks at a barrier", rules("0 5 0 0", number=6), NOTHING, "O09 error 9"),
@@ -275,17 +284,34 @@ def test_own_rules_are_clean(form: str) -> None:
     assert broken(OMPI, text, SIX if form == "json" else Given(version=(5, 0, 11))) == ""
 
 
-@pytest.mark.parametrize("function", ALGORITHMS)
-def test_names_agree_with_the_tables_of_selection(function: str) -> None:
-    """Two lists of names, read from Open MPI at different times, number algorithms alike."""
-    entries = tables_of("open-mpi").functions.get(function)
-    if entries is None:
-        assert function in ("exscan", "scan")
-        return
-    names = {
-        entry.id: name.removesuffix("-k-fanout") for name, entry in entries.algorithms.items() if entry.id
-    }
-    assert names == dict(enumerate(algorithms_of(function, (6,)), start=1))
+def test_names_agree_with_the_tables_of_selection() -> None:
+    """Two lists of names, for releases and for decisions, number the algorithms of 6.0 alike."""
+    functions = tables_of("open-mpi").functions
+    assert set(ALGORITHMS) == {*functions, "exscan", "scan"}  # the catalogue performs no prefix sums
+    for function, table in functions.items():
+        names = {entry.id: name for name, entry in table.algorithms.items() if entry.id}
+        assert names == dict(enumerate(algorithms_of(function, (6,)), start=1)), function
+
+
+@pytest.mark.parametrize(
+    ("version", "allgather", "allreduce", "reduce"),
+    [
+        ((4, 1, 8), (6, "bruck"), 6, 7),
+        (None, (7, "bruck"), 6, 7),
+        ((5, 0, 11), (7, "bruck"), 6, 7),
+        ((6, 0, 0), (8, "bruck-k-fanout"), 7, 8),
+    ],
+)
+def test_names_of_each_version(
+    version: tuple[int, ...] | None, allgather: tuple[int, str], allreduce: int, reduce: int
+) -> None:
+    """What is told apart is what the sources of 4.1.8, 5.0.10 and the branch of 6.0 tell apart."""
+    gathering = algorithms_of("allgather", version)
+    assert (len(gathering), gathering[1]) == allgather
+    assert ("sparbit" in gathering) is (version is None or version >= (5,))
+    assert len(algorithms_of("allreduce", version)) == allreduce
+    assert len(algorithms_of("reduce", version)) == reduce
+    assert algorithms_of("neighbor_alltoallw", version) == ()
 
 
 def test_numbers_as_c_reads_them() -> None:
@@ -335,6 +361,12 @@ def test_what_happens_is_said() -> None:
     """Open MPI 5 fails where an algorithm is none; what 6.0 reads as JSON goes without the rule."""
     assert "calls fail with MPI_ERR_ARG" in found(OMPI, rules("0 7 0 0")).findings[0].text
     assert "leaves the rule out" in found(OMPI, document({"alg": 9}), SIX).findings[0].text
+    odd = rules("0 3 0 0", number=0, ranks=3, after="4\n1\n0 0 0 0\n")
+    for version, instead in (((5, 0, 11), "bruck"), ((6, 0, 0), "bruck-k-fanout")):
+        texts = [
+            each.text for each in found(OMPI, odd, Given(version=version)).findings if each.rule == "O09"
+        ]
+        assert texts == [f"recursive_doubling cannot serve 3 ranks: Open MPI runs {instead}"]
 
 
 def test_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

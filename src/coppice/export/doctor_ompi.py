@@ -28,6 +28,7 @@ _HAN = ("allgather", "allreduce", "barrier", "bcast", "gather", "reduce", "scatt
 _HAN_6 = (*_HAN, "alltoall", "alltoallv", "gatherv", "scatterv")
 _WITHOUT_SIZE = ("alltoallv", "barrier")
 _SIZE_OF_ELEMENT = ("exscan", "scan")
+_WITH_RADIX = (("allgather", "bruck-k-fanout"), ("reduce", "knomial"))
 _OWN_CHOICE = "0 0 0 0"
 
 
@@ -40,13 +41,16 @@ def _file(case: Case) -> RulesFile:
     return _read(case.text, case.file, case.given.version)
 
 
-def _version(given: Given) -> str:
-    return "5.0" if given.version is None else ".".join(map(str, given.version))
+def _version(case: Case) -> tuple[int, ...]:
+    """Version of Open MPI, as given, or else the first one that reads JSON, 5.0 for the classic form."""
+    if case.given.version is not None:
+        return case.given.version
+    return (6, 0) if _file(case).form == "json" else (5, 0)
 
 
-def _name(rule: RuleLine, section: Section, given: Given) -> str | None:
+def _name(rule: RuleLine, section: Section, case: Case) -> str | None:
     """Name of the algorithm of a rule, None where there is none of that number or name."""
-    known = algorithms_of(section.name, given.version)
+    known = algorithms_of(section.name, _version(case))
     if isinstance(rule.algorithm, str):
         return rule.algorithm if rule.algorithm in known else None
     return known[rule.algorithm - 1] if 1 <= rule.algorithm <= len(known) else None
@@ -86,15 +90,15 @@ def _first_size(case: Case) -> Iterator[Complaint]:
 
 
 def _exists(case: Case) -> Iterator[Complaint]:
-    form, given = _file(case).form, case.given
+    form, version = _file(case).form, _version(case)
     for section, _, rule in _rules(case):
-        known = algorithms_of(section.name, given.version)
-        if not known or not rule.own or _name(rule, section, given) is not None:
+        known = algorithms_of(section.name, version)
+        if not known or not rule.own or _name(rule, section, case) is not None:
             continue
         if isinstance(rule.algorithm, int) and rule.algorithm > _MOST_INT:
             continue
         effect = "Open MPI leaves the rule out" if form == "json" else "calls fail with MPI_ERR_ARG"
-        text = f"{section.name} has no algorithm {rule.algorithm} in Open MPI {_version(given)}: {effect}"
+        text = f"{section.name} has no algorithm {rule.algorithm} in Open MPI {'.'.join(map(str, version))}: {effect}"
         names = ", ".join(f"{number} {name}" for number, name in enumerate(known, start=1))
         where = f" ({rule.place})" if not rule.line else ""
         yield ERROR, rule.line, text + where, f"write one of {names}, or 0 for Open MPI's own choice"
@@ -208,11 +212,11 @@ def _of_job(case: Case) -> Iterator[Complaint]:
 
 
 def _han(case: Case) -> Iterator[Complaint]:
-    version = case.given.version
+    version = _version(case)
     wide = sorted((n, ranks) for n, ranks in case.given.known_shapes if 1 < n < ranks)
-    if not wide or (version is not None and version < (5,)):
+    if not wide or version < (5,):
         return
-    known = _HAN if version is None or version < (6,) else _HAN_6
+    known = _HAN if version < (6,) else _HAN_6
     names = [s.name for s in _file(case).sections if s.name in known and any(each.own for each in s.lists)]
     if names:
         nodes, ranks = wide[0]
@@ -230,14 +234,19 @@ def _able(case: Case) -> Iterator[Complaint]:
             first, last = _range(section, at, found.form)
             ranks = sorted(r for r in of_job or {each.ranks} if first <= r <= last and 1 < r <= _MOST_INT)
             for rule in each.rules:
-                name = _name(rule, section, case.given)
+                name = _name(rule, section, case)
+                if name is None:
+                    continue
                 unable = [r for r in ranks if r != 2] if name == "two_proc" else []
                 if unable:
                     text = f"two_proc is for 2 ranks: calls on {unable[0]} fail with MPI_ERR_UNSUPPORTED_OPERATION"
                     yield ERROR, rule.line, text, "name another algorithm"
                     continue
+                if section.name == "allreduce" and rule.segment_bytes:
+                    continue
+                known = algorithms_of(section.name, _version(case))
                 for count in ranks:
-                    instead = _instead(section.name, rule, count)
+                    instead = _instead(section.name, known, name, count)
                     if instead is not None:
                         text = f"{name} cannot serve {count} ranks: Open MPI runs {instead}"
                         if name == "segmented_ring":
@@ -246,27 +255,26 @@ def _able(case: Case) -> Iterator[Complaint]:
                         break
 
 
-def _instead(function: str, rule: RuleLine, ranks: int) -> str | None:
-    """What Open MPI runs where an algorithm is not for a number of ranks, None for the algorithm itself."""
+def _instead(function: str, known: tuple[str, ...], name: str, ranks: int) -> str | None:
+    """Which of the ``known`` algorithms Open MPI runs in place of one that is not for a number of ranks."""
     table = tables_of("open-mpi").functions.get(function)
-    if table is None or (function == "allreduce" and rule.segment_bytes):
+    number = known.index(name) + 1
+    entry = next((each for each in table.algorithms.values() if each.id == number), None) if table else None
+    if table is None or entry is None or not entry.becomes:
         return None
-    for name, entry in table.algorithms.items():
-        if entry.becomes and rule.algorithm in (entry.id, name):
-            request = Request(collective=table.performs, ranks=ranks, size_bytes=_LARGE)
-            outcome = decide(parse_rules(entry.becomes, name), request.facts(table.m), table=name)[0]
-            return None if outcome in ("this", "unsupported") else outcome.removesuffix("-k-fanout")
-    return None
+    request = Request(collective=table.performs, ranks=ranks, size_bytes=_LARGE)
+    outcome = decide(parse_rules(entry.becomes, name), request.facts(table.m), table=name)[0]
+    other = None if outcome in ("this", "unsupported") else table.algorithms[outcome].id
+    return None if other is None else known[other - 1]
 
 
 def _numbers(case: Case) -> Iterator[Complaint]:
     found = _file(case)
-    six = case.given.version is not None and case.given.version >= (6,)
     for each in (each for section in found.sections for each in section.lists):
         if found.form == "classic" and each.ranks > _MOST_INT:
             yield ERROR, each.line, f"{each.ranks} ranks are cut to 32 bits", "write a number that fits"
     for section, _, rule in _rules(case):
-        name = _name(rule, section, case.given)
+        name = _name(rule, section, case)
         values = (rule.algorithm, rule.fanout, rule.segment_bytes)
         if any(isinstance(value, int) and value > _MOST_INT for value in values):
             text = "Open MPI cuts algorithm, fan-out and segment size to 32 bits"
@@ -284,9 +292,7 @@ def _numbers(case: Case) -> Iterator[Complaint]:
                     "0 chains are taken as one, which is a pipeline",
                     "write 4, its usual number",
                 )
-        elif rule.fanout and not (
-            six and (section.name, name) in (("allgather", "bruck"), ("reduce", "knomial"))
-        ):
+        elif rule.fanout and (section.name, name) not in _WITH_RADIX:
             yield NOTE, rule.line, f"{name} looks at no fan-out", "write 0"
         if name is not None and rule.segment_bytes and name not in SEGMENTED.get(section.name, ()):
             yield NOTE, rule.line, f"{name} looks at no segment size", "write 0"
@@ -331,7 +337,7 @@ def _as_written(case: Case) -> Iterator[Complaint]:
 def _counts(case: Case) -> Iterator[Complaint]:
     for section in _file(case).sections:
         own = [each for each in section.lists if each.own]
-        if own and not algorithms_of(section.name, case.given.version):
+        if own and not algorithms_of(section.name, _version(case)):
             text = f"the component tuned has no algorithms for {section.name}: rules change nothing"
             yield WARNING, section.line, text, "remove the collective"
         for each in own:

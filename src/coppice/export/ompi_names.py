@@ -77,7 +77,12 @@ ALGORITHMS: Mapping[str, tuple[str, ...]] = {
     "scan": ("linear", "recursive_doubling"),
     "scatter": ("basic_linear", "binomial", "linear_nb"),
 }
-"""Algorithms 1, 2, ... of the collectives for which the component tuned has any, in Open MPI 5.0."""
+"""Algorithms 1, 2, ... of the collectives for which the component tuned has any, in Open MPI 5.0.
+
+The tables of :mod:`coppice.planners.selection` number and name algorithms, too, but those of one snapshot of the
+development branch, and of the collectives that the catalogue performs. A rules file is read by a release: what its
+numbers and names mean must not move when the tables do. Both agree on version 6.0.
+"""
 
 SEGMENTED: Mapping[str, tuple[str, ...]] = {
     "allreduce": ("segmented_ring",),
@@ -87,7 +92,11 @@ SEGMENTED: Mapping[str, tuple[str, ...]] = {
 }
 """Algorithms that look at the size of a segment; others are given one, too, and do without."""
 
-_MORE_IN_6 = {"allgather": "direct-messaging", "allreduce": "allgather_reduce", "reduce": "knomial"}
+_IN_6: Mapping[str, Mapping[int, str]] = {
+    "allgather": {2: "bruck-k-fanout", 8: "direct-messaging"},
+    "allreduce": {7: "allgather_reduce"},
+    "reduce": {8: "knomial"},
+}
 _NOT_IN_4 = {"allgather": "sparbit", "allgatherv": "sparbit"}
 
 
@@ -101,9 +110,13 @@ def algorithms_of(collective: str, version: Sequence[int] | None = None) -> tupl
     Examples:
         >>> algorithms_of("alltoallv"), algorithms_of("allgather", (4, 1, 8))[-1]
         (('basic_linear', 'pairwise'), 'two_proc')
+        >>> algorithms_of("allgather")[1], algorithms_of("allgather", (6,))[1]
+        ('bruck', 'bruck-k-fanout')
     """
     found = ALGORITHMS.get(collective, ())
     major = 5 if version is None else version[0]
     if major < 5:
         return tuple(name for name in found if name != _NOT_IN_4.get(collective))
-    return (*found, _MORE_IN_6[collective]) if major >= 6 and collective in _MORE_IN_6 else found
+    if major < 6:
+        return found
+    return tuple((dict(enumerate(found, start=1)) | dict(_IN_6.get(collective, {}))).values())
