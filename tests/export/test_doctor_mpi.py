@@ -272,6 +272,32 @@ def test_every_rule_has_a_file_that_breaks_it() -> None:
         assert len(seen) == count
 
 
+SIZES = [
+    ([(0, 100), (10, 20), (15, 30)], ["rule 2 ... rule 1", "rule 3 ... rule 1"]),
+    ([(0, 100), (200, 300), (10, 20), (250, 250)], ["rule 3 ... rule 1", "rule 4 ... rule 2"]),
+    ([(50, 60), (0, 10), (55, 60)], ["rule 3 ... rule 1"]),
+    ([(0, 9), (10, 20), (21, 30)], []),
+    ([(5, 6), (0, 100)], []),
+]
+
+
+@pytest.mark.parametrize(("spans", "expected"), SIZES)
+def test_the_first_one_that_fits_is_used(spans: list[tuple[int, int]], expected: list[str]) -> None:
+    """6.0 takes the first rule whose range has the size, and the first list whose range has the ranks."""
+    rows = [{"alg": 4, "msg_size_min": first, "msg_size_max": last} for first, last in spans]
+    lists = [
+        {"comm_size_min": 2 + first, "comm_size_max": 2 + last, "rules": [{"alg": 4}]}
+        for first, last in spans
+    ]
+    for text, rule, word in (
+        (document(*rows), "O04", "rule"),
+        (json.dumps({"collectives": {"allreduce": lists}}), "O05", "list"),
+    ):
+        texts = [each.text for each in found(OMPI, text, SIX).findings if each.rule == rule]
+        places = [re.findall(rf"{word} \d+", text) for text in texts]
+        assert [" ... ".join(pair) for pair in places] == [each.replace("rule", word) for each in expected]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_own_rules_are_clean(form: str) -> None:
     """What the exporter writes breaks no rule but the one about versions that cannot read it."""

@@ -113,20 +113,24 @@ def _sizes(case: Case) -> Iterator[Complaint]:
 
 def _sizes_of(each: RankList, form: str) -> Iterator[Complaint]:
     last: RuleLine | None = None
+    used: list[RuleLine] = []
     for rule in each.rules:
         if rule.last_bytes < rule.first_bytes:
             text = f"{rule.place} ends at {rule.last_bytes} bytes, before it begins at {rule.first_bytes}"
             yield ERROR, rule.line, text, "swap msg_size_min and msg_size_max"
             continue
-        if last is not None and form == "json":
-            if last.first_bytes <= rule.first_bytes and rule.last_bytes <= last.last_bytes:
-                yield (
-                    WARNING,
-                    0,
-                    f"{rule.place} is never used: {last.place} comes first",
-                    "remove one of them",
-                )
-        elif last is not None and rule.first_bytes == last.first_bytes:
+        if form == "json":
+            instead = next(
+                (r for r in used if r.first_bytes <= rule.first_bytes and rule.last_bytes <= r.last_bytes),
+                None,
+            )
+            if instead is None:
+                used.append(rule)
+            else:
+                text = f"{rule.place} is never used: {instead.place} comes first"
+                yield WARNING, 0, text, "remove one of them"
+            continue
+        if last is not None and rule.first_bytes == last.first_bytes:
             text = f"two rules of {each.place} begin at {rule.first_bytes} bytes: the later one holds"
             yield WARNING, rule.line, text, "remove one of them"
         elif last is not None and rule.first_bytes < last.first_bytes:
@@ -144,21 +148,21 @@ def _ranks(case: Case) -> Iterator[Complaint]:
             yield ERROR, section.line, text, "put all lists of a collective into one place"
         seen[section.name] = section.line
         most: RankList | None = None
+        used: list[RankList] = []
         for each in section.lists:
             if each.last_ranks < each.ranks:
                 text = f"{each.place} ends at {each.last_ranks} ranks, before it begins at {each.ranks}"
                 yield ERROR, each.line, text, "swap comm_size_min and comm_size_max"
                 continue
             if found.form == "json":
-                covered = most is not None and most.ranks <= each.ranks and each.last_ranks <= most.last_ranks
-                if most is not None and covered:
-                    yield (
-                        WARNING,
-                        0,
-                        f"{each.place} is never used: {most.place} comes first",
-                        "remove one of them",
-                    )
-                most = each if not each.narrowed and not covered else most
+                instead = next(
+                    (o for o in used if o.ranks <= each.ranks and each.last_ranks <= o.last_ranks), None
+                )
+                if instead is not None:
+                    text = f"{each.place} is never used: {instead.place} comes first"
+                    yield WARNING, 0, text, "remove one of them"
+                elif not each.narrowed:
+                    used.append(each)
                 continue
             if most is not None and each.ranks == most.ranks:
                 text = f"two lists of {section.name} are for {each.ranks} ranks: the later one holds"
