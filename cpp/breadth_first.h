@@ -7,11 +7,12 @@
 //     U(u, t) = max over nonempty sets W of arcs into u:  |{v at distance t : eligible(v) is within W}| / c(W),
 //
 // and by max-flow/min-cut a fractional assignment attains it. Sources of equal eligible sets form one group, so that a
-// bipartite flow between a few groups and the arcs into u decides whether a load p/q is attained: in units of 1/q each
-// source supplies q and arc e takes p * c(e). A flow that falls short leaves a set W that asks for more; its ratio is
-// tried next (Newton's method), and the ratios rise strictly to U(u, t). Integral flows say which pieces take which
-// arc. A step is as slow as its slowest vertex, so the search starts from the slowest vertex so far: most vertices cost
-// one flow. Where there are few arcs into a vertex, all their sets are looked at instead.
+// bipartite flow between a few groups (arrivals.h) and the arcs into u decides whether a load p/q is attained: in units
+// of 1/q each source supplies q and arc e takes p * c(e) (assignment.h). A flow that falls short leaves a set W that
+// asks for more; its ratio is tried next (Newton's method), and the ratios rise strictly to U(u, t). Integral flows say
+// which pieces take which arc. A step is as slow as its slowest vertex, so the search starts from the slowest vertex so
+// far: most vertices cost one flow. Where there are few arcs into a vertex, all their sets are looked at instead
+// (waves.h).
 #pragma once
 
 #include <cstdint>
