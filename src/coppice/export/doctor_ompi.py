@@ -6,18 +6,28 @@ Open MPI says nothing about a file that it cannot read: it goes on as if there w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 from coppice.export.doctor import Severity
+from coppice.export.doctor_ompi_case import (
+    file_of,
+    known_of,
+    lists_of,
+    name_of,
+    ranks_of_job,
+    rules_of,
+    version_of,
+)
 from coppice.export.doctor_tuning import Case, Complaint, Given, TuningRule
-from coppice.export.ompi_names import SEGMENTED, algorithms_of
-from coppice.export.ompi_rules_file import FOR_EVER, RankList, RuleLine, RulesFile, Section
-from coppice.export.ompi_rules_reader import read_ompi_rules
+from coppice.export.ompi_names import SEGMENTED
 from coppice.planners.selection import Request, tables_of
 from coppice.planners.selection.rules import decide, parse_rules
 
 __all__ = ["RULES"]
+
+_T = TypeVar("_T")
 
 ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
@@ -29,53 +39,10 @@ _HAN_6 = (*_HAN, "alltoall", "alltoallv", "gatherv", "scatterv")
 _WITHOUT_SIZE = ("alltoallv", "barrier")
 _SIZE_OF_ELEMENT = ("exscan", "scan")
 _WITH_RADIX = (("allgather", "bruck-k-fanout"), ("reduce", "knomial"))
-_OWN_CHOICE = "0 0 0 0"
-
-
-@lru_cache(maxsize=4)
-def _read(text: str, file: str, version: tuple[int, ...] | None) -> RulesFile:
-    return read_ompi_rules(text, file=file, version=version)
-
-
-def _file(case: Case) -> RulesFile:
-    return _read(case.text, case.file, case.given.version)
-
-
-def _version(case: Case) -> tuple[int, ...]:
-    """Version of Open MPI, as given, or else the first one that reads JSON, 5.0 for the classic form."""
-    if case.given.version is not None:
-        return case.given.version
-    return (6, 0) if _file(case).form == "json" else (5, 0)
-
-
-def _name(rule: RuleLine, section: Section, case: Case) -> str | None:
-    """Name of the algorithm of a rule, None where there is none of that number or name."""
-    known = algorithms_of(section.name, _version(case))
-    if isinstance(rule.algorithm, str):
-        return rule.algorithm if rule.algorithm in known else None
-    return known[rule.algorithm - 1] if 1 <= rule.algorithm <= len(known) else None
-
-
-def _rules(case: Case) -> Iterator[tuple[Section, RankList, RuleLine]]:
-    for section in _file(case).sections:
-        for each in section.lists:
-            for rule in each.rules:
-                yield section, each, rule
-
-
-def _range(section: Section, at: int, form: str) -> tuple[int, int]:
-    """Numbers of ranks for which a list holds, as Open MPI 5 looks it up; the end before the beginning for none."""
-    own = section.lists[at]
-    if form == "json":
-        return own.ranks, own.last_ranks
-    # the search stops at the first list for more ranks than there are, and never before the first list
-    first = max(each.ranks for each in section.lists[: at + 1]) if at else 0
-    more = at + 1 < len(section.lists)
-    return first, max(each.ranks for each in section.lists[: at + 2]) - 1 if more else FOR_EVER
 
 
 def _loads(case: Case) -> Iterator[Complaint]:
-    found = _file(case)
+    found = file_of(case)
     if found.broken is not None and not found.broken.first_size:
         yield ERROR, found.broken.line, found.broken.text, found.broken.fix
     if found.left is not None:
@@ -84,16 +51,16 @@ def _loads(case: Case) -> Iterator[Complaint]:
 
 
 def _first_size(case: Case) -> Iterator[Complaint]:
-    broken = _file(case).broken
+    broken = file_of(case).broken
     if broken is not None and broken.first_size:
         yield ERROR, broken.line, broken.text, broken.fix
 
 
 def _exists(case: Case) -> Iterator[Complaint]:
-    form, version = _file(case).form, _version(case)
-    for section, _, rule in _rules(case):
-        known = algorithms_of(section.name, version)
-        if not known or not rule.own or _name(rule, section, case) is not None:
+    form, version = file_of(case).form, version_of(case)
+    for section, rule in rules_of(case):
+        known = known_of(case, section)
+        if not known or not rule.own or name_of(case, section, rule) is not None:
             continue
         if isinstance(rule.algorithm, int) and rule.algorithm > _MOST_INT:
             continue
@@ -105,123 +72,111 @@ def _exists(case: Case) -> Iterator[Complaint]:
 
 
 def _sizes(case: Case) -> Iterator[Complaint]:
-    form = _file(case).form
-    for section in _file(case).sections:
-        for each in section.lists:
-            yield from _sizes_of(each, form)
-
-
-def _sizes_of(each: RankList, form: str) -> Iterator[Complaint]:
-    last: RuleLine | None = None
-    used: list[RuleLine] = []
-    for rule in each.rules:
-        if rule.last_bytes < rule.first_bytes:
-            text = f"{rule.place} ends at {rule.last_bytes} bytes, before it begins at {rule.first_bytes}"
-            yield ERROR, rule.line, text, "swap msg_size_min and msg_size_max"
+    for _, each, _, _ in lists_of(case):
+        if file_of(case).form == "json":
+            spans = (_Span(rule.first_bytes, rule.last_bytes, rule.place) for rule in each.rules)
+            yield from _unused(spans, "bytes", "msg_size")
             continue
-        if form == "json":
-            instead = next(
-                (r for r in used if r.first_bytes <= rule.first_bytes and rule.last_bytes <= r.last_bytes),
-                None,
-            )
-            if instead is None:
-                used.append(rule)
+        for rule, most in _not_ascending(each.rules, lambda rule: rule.first_bytes):
+            first = rule.first_bytes
+            if first == most:
+                text = f"two rules of {each.place} begin at {first} bytes: the later one holds"
+                yield WARNING, rule.line, text, "remove one of them"
             else:
-                text = f"{rule.place} is never used: {instead.place} comes first"
-                yield WARNING, 0, text, "remove one of them"
-            continue
-        if last is not None and rule.first_bytes == last.first_bytes:
-            text = f"two rules of {each.place} begin at {rule.first_bytes} bytes: the later one holds"
-            yield WARNING, rule.line, text, "remove one of them"
-        elif last is not None and rule.first_bytes < last.first_bytes:
-            text = f"the rule from {rule.first_bytes} bytes follows one from {last.first_bytes}: it holds from there"
-            yield ERROR, rule.line, text, f"sort the rules of {each.place} by size"
-        last = rule if last is None or rule.first_bytes >= last.first_bytes else last
+                text = f"the rule from {first} bytes follows one from {most}: it holds from there"
+                yield ERROR, rule.line, text, f"sort the rules of {each.place} by size"
 
 
 def _ranks(case: Case) -> Iterator[Complaint]:
-    found = _file(case)
     seen: dict[str, int] = {}
-    for section in found.sections:
+    for section in file_of(case).sections:
         if section.name in seen:
             text = f"{section.name} stands here for the second time: lists at line {seen[section.name]} are dropped"
             yield ERROR, section.line, text, "put all lists of a collective into one place"
         seen[section.name] = section.line
-        most: RankList | None = None
-        used: list[RankList] = []
-        for each in section.lists:
-            if each.last_ranks < each.ranks:
-                text = f"{each.place} ends at {each.last_ranks} ranks, before it begins at {each.ranks}"
-                yield ERROR, each.line, text, "swap comm_size_min and comm_size_max"
-                continue
-            if found.form == "json":
-                instead = next(
-                    (o for o in used if o.ranks <= each.ranks and each.last_ranks <= o.last_ranks), None
-                )
-                if instead is not None:
-                    text = f"{each.place} is never used: {instead.place} comes first"
-                    yield WARNING, 0, text, "remove one of them"
-                elif not each.narrowed:
-                    used.append(each)
-                continue
-            if most is not None and each.ranks == most.ranks:
-                text = f"two lists of {section.name} are for {each.ranks} ranks: the later one holds"
+        if file_of(case).form == "json":
+            spans = (_Span(each.ranks, each.last_ranks, each.place, each.narrowed) for each in section.lists)
+            yield from _unused(spans, "ranks", "comm_size")
+            continue
+        for each, most in _not_ascending(section.lists, lambda each: each.ranks):
+            if each.ranks == most:
+                text = f"two lists of {section.name} are for {most} ranks: the later one holds"
                 yield WARNING, each.line, text, "remove one of them"
-            elif most is not None and each.ranks < most.ranks:
-                text = f"{each.place} comes after one for {most.ranks} ranks, and holds from there on"
+            else:
+                text = f"{each.place} comes after one for {most} ranks, and holds from there on"
                 yield ERROR, each.line, text, f"sort the lists of {section.name} by ranks"
-            most = each if most is None or each.ranks >= most.ranks else most
+
+
+class _Span(NamedTuple):
+    """What a rule or a list of JSON names, in bytes or ranks; a narrowed one does not hold for all of it."""
+
+    first: int
+    last: int
+    place: str
+    narrowed: bool = False
+
+
+def _unused(spans: Iterable[_Span], unit: str, member: str) -> Iterator[Complaint]:
+    """Of JSON, where the first one that fits is used: what holds for nothing."""
+    used: list[_Span] = []
+    for span in spans:
+        if span.last < span.first:
+            text = f"{span.place} ends at {span.last} {unit}, before it begins at {span.first}"
+            yield ERROR, 0, text, f"swap {member}_min and {member}_max"
+            continue
+        wider = next((each for each in used if each.first <= span.first and span.last <= each.last), None)
+        if wider is not None:
+            text = f"{span.place} is never used: {wider.place} comes first"
+            yield WARNING, 0, text, "remove one of them"
+        elif not span.narrowed:
+            used.append(span)
+
+
+def _not_ascending(items: Iterable[_T], begin: Callable[[_T], int]) -> Iterator[tuple[_T, int]]:
+    """Of the classic form: what begins no later than something before it, with the largest beginning there."""
+    most = -1
+    for item in items:
+        if begin(item) <= most:
+            yield item, most
+        most = max(most, begin(item))
 
 
 def _others(case: Case) -> Iterator[Complaint]:
-    found = _file(case)
-    of_job = sorted({ranks for _, ranks in case.given.known_shapes})
-    for section in found.sections:
-        for at, each in enumerate(section.lists):
-            first, last = _range(section, at, found.form)
-            if not each.own or last < first or not first <= each.ranks <= _MOST_INT:
+    json, of_job = file_of(case).form == "json", ranks_of_job(case)
+    for _, each, first, last in lists_of(case):
+        if not each.own or last < first or not first <= each.ranks <= _MOST_INT:
+            continue
+        more = max(2, each.ranks) + 1
+        for severity, low, high, fix in (
+            (WARNING, max(2, first), each.ranks - 1, "begin with a list for 0 ranks with the rule 0 0 0 0"),
+            (NOTE, more, last, f"add a list for {more} ranks with the rule 0 0 0 0"),
+        ):
+            hit = [ranks for ranks in of_job if low <= ranks <= high]
+            if low > high or (of_job and not hit) or (json and high < _MOST_INT):
                 continue
-            below, above = (max(2, first), each.ranks - 1), (max(2, each.ranks) + 1, last)
-            for severity, (low, high), fix in (
-                (WARNING, below, f"begin with a list for 0 ranks with the rule {_OWN_CHOICE}"),
-                (NOTE, above, f"add a list for {max(2, each.ranks) + 1} ranks with the rule {_OWN_CHOICE}"),
-            ):
-                if found.form == "json" and high < _MOST_INT:
-                    continue
-                hit = [ranks for ranks in of_job if low <= ranks <= high]
-                if low > high or (of_job and not hit):
-                    continue
-                which = f"{low} ranks and more" if high >= _MOST_INT else f"{low} to {high} ranks"
-                which = f"{low} ranks" if low == high else which
-                text = f"{each.place} holds for {which}, too"
-                text += f", as the job has them ({', '.join(map(str, hit[:4]))})" if hit else ""
-                yield (
-                    WARNING if hit else severity,
-                    each.line,
-                    text,
-                    fix if found.form == "classic" else "set comm_size_max",
-                )
+            which = f"{low} ranks and more" if high >= _MOST_INT else f"{low} to {high} ranks"
+            which = f"{low} ranks" if low == high else which
+            text = f"{each.place} holds for {which}, too"
+            text += f", as the job has them ({', '.join(map(str, hit[:4]))})" if hit else ""
+            yield WARNING if hit else severity, each.line, text, "set comm_size_max" if json else fix
 
 
-def _of_job(case: Case) -> Iterator[Complaint]:
-    found = _file(case)
-    of_job = sorted({ranks for _, ranks in case.given.known_shapes})
-    for section in found.sections:
-        for at, each in enumerate(section.lists):
-            first, last = _range(section, at, found.form)
-            if each.own and not any(first <= ranks <= last for ranks in of_job):
-                known = ", ".join(map(str, of_job[:6]))
-                text = f"{each.place} holds for no communicator of the job: they have {known} ranks"
-                yield WARNING, each.line, text, "write the number of ranks of a communicator, not of a node"
+def _not_of_job(case: Case) -> Iterator[Complaint]:
+    of_job = ranks_of_job(case)
+    for _, each, first, last in lists_of(case):
+        if each.own and not any(first <= ranks <= last for ranks in of_job):
+            known = ", ".join(map(str, of_job[:6]))
+            text = f"{each.place} holds for no communicator of the job: they have {known} ranks"
+            yield WARNING, each.line, text, "write the number of ranks of a communicator, not of a node"
 
 
 def _han(case: Case) -> Iterator[Complaint]:
-    version = _version(case)
+    version = version_of(case)
     wide = sorted((n, ranks) for n, ranks in case.given.known_shapes if 1 < n < ranks)
     if not wide or version < (5,):
         return
     known = _HAN if version < (6,) else _HAN_6
-    names = [s.name for s in _file(case).sections if s.name in known and any(each.own for each in s.lists)]
+    names = [s.name for s in file_of(case).sections if s.name in known and any(each.own for each in s.lists)]
     if names:
         nodes, ranks = wide[0]
         text = (
@@ -231,54 +186,52 @@ def _han(case: Case) -> Iterator[Complaint]:
 
 
 def _able(case: Case) -> Iterator[Complaint]:
-    found = _file(case)
-    of_job = {ranks for _, ranks in case.given.known_shapes}
-    for section in found.sections:
-        for at, each in enumerate(section.lists):
-            first, last = _range(section, at, found.form)
-            ranks = sorted(r for r in of_job or {each.ranks} if first <= r <= last and 1 < r <= _MOST_INT)
-            for rule in each.rules:
-                name = _name(rule, section, case)
-                if name is None:
-                    continue
-                unable = [r for r in ranks if r != 2] if name == "two_proc" else []
-                if unable:
-                    text = f"two_proc is for 2 ranks: calls on {unable[0]} fail with MPI_ERR_UNSUPPORTED_OPERATION"
-                    yield ERROR, rule.line, text, "name another algorithm"
-                    continue
-                if section.name == "allreduce" and rule.segment_bytes:
-                    continue
-                known = algorithms_of(section.name, _version(case))
-                for count in ranks:
-                    instead = _instead(section.name, known, name, count)
-                    if instead is not None:
-                        text = f"{name} cannot serve {count} ranks: Open MPI runs {instead}"
-                        if name == "segmented_ring":
-                            text = "segmented_ring without a segment size runs as ring"
-                        yield NOTE, rule.line, text, f"name {instead}, or what {name} needs"
-                        break
+    of_job = ranks_of_job(case)
+    for section, each, first, last in lists_of(case):
+        known = known_of(case, section)
+        ranks = [
+            count for count in of_job or [each.ranks] if first <= count <= last and 1 < count <= _MOST_INT
+        ]
+        for rule in each.rules:
+            name = name_of(case, section, rule)
+            unable = [count for count in ranks if count != 2] if name == "two_proc" else []
+            if unable:
+                text = (
+                    f"two_proc is for 2 ranks: calls on {unable[0]} fail with MPI_ERR_UNSUPPORTED_OPERATION"
+                )
+                yield ERROR, rule.line, text, "name another algorithm"
+            elif name is not None and not (section.name == "allreduce" and rule.segment_bytes):
+                for count, instead in islice(_instead(section.name, known, name, ranks), 1):
+                    text = f"{name} cannot serve {count} ranks: Open MPI runs {instead}"
+                    if name == "segmented_ring":
+                        text = "segmented_ring without a segment size runs as ring"
+                    yield NOTE, rule.line, text, f"name {instead}, or what {name} needs"
 
 
-def _instead(function: str, known: tuple[str, ...], name: str, ranks: int) -> str | None:
-    """Which of the ``known`` algorithms Open MPI runs in place of one that is not for a number of ranks."""
-    table = tables_of("open-mpi").functions.get(function)
+def _instead(
+    function: str, known: Sequence[str], name: str, counts: Iterable[int]
+) -> Iterator[tuple[int, str]]:
+    """Numbers of ranks that an algorithm is not for, with the one of the ``known`` that Open MPI runs in its place."""
     number = known.index(name) + 1
+    table = tables_of("open-mpi").functions.get(function)
     entry = next((each for each in table.algorithms.values() if each.id == number), None) if table else None
     if table is None or entry is None or not entry.becomes:
-        return None
-    request = Request(collective=table.performs, ranks=ranks, size_bytes=_LARGE)
-    outcome = decide(parse_rules(entry.becomes, name), request.facts(table.m), table=name)[0]
-    other = None if outcome in ("this", "unsupported") else table.algorithms[outcome].id
-    return None if other is None else known[other - 1]
+        return
+    rules = parse_rules(entry.becomes, name)
+    for count in counts:
+        request = Request(collective=table.performs, ranks=count, size_bytes=_LARGE)
+        outcome = decide(rules, request.facts(table.m), table=name)[0]
+        other = None if outcome in ("this", "unsupported") else table.algorithms[outcome].id
+        if other is not None:
+            yield count, known[other - 1]
 
 
 def _numbers(case: Case) -> Iterator[Complaint]:
-    found = _file(case)
-    for each in (each for section in found.sections for each in section.lists):
-        if found.form == "classic" and each.ranks > _MOST_INT:
+    for _, each, _, _ in lists_of(case):
+        if file_of(case).form == "classic" and each.ranks > _MOST_INT:
             yield ERROR, each.line, f"{each.ranks} ranks are cut to 32 bits", "write a number that fits"
-    for section, _, rule in _rules(case):
-        name = _name(rule, section, case)
+    for section, rule in rules_of(case):
+        name = name_of(case, section, rule)
         values = (rule.algorithm, rule.fanout, rule.segment_bytes)
         if any(isinstance(value, int) and value > _MOST_INT for value in values):
             text = "Open MPI cuts algorithm, fan-out and segment size to 32 bits"
@@ -303,7 +256,7 @@ def _numbers(case: Case) -> Iterator[Complaint]:
 
 
 def _form(case: Case) -> Iterator[Complaint]:
-    found, version = _file(case), case.given.version
+    found, version = file_of(case), case.given.version
     if found.form == "json" and (version is None or version < (6,)):
         severity = WARNING if version is None else ERROR
         yield (
@@ -318,14 +271,14 @@ def _form(case: Case) -> Iterator[Complaint]:
 
 
 def _as_written(case: Case) -> Iterator[Complaint]:
-    found = _file(case)
+    found = file_of(case)
     on_line: dict[int, list[int]] = {}
     for at, number in enumerate(found.numbers):
         on_line.setdefault(number.line, []).append(at)
         if number.odd:
             severity = WARNING if "octal" in number.odd else ERROR
             yield severity, number.line, number.odd, "write plain decimal numbers, and words behind #"
-    for _, _, rule in _rules(case):
+    for _, rule in rules_of(case):
         if not rule.numbers or found.numbers[on_line[rule.line][0]] is not rule.numbers[0]:
             continue
         count = len(on_line[rule.line])
@@ -339,9 +292,9 @@ def _as_written(case: Case) -> Iterator[Complaint]:
 
 
 def _counts(case: Case) -> Iterator[Complaint]:
-    for section in _file(case).sections:
+    for section in file_of(case).sections:
         own = [each for each in section.lists if each.own]
-        if own and not algorithms_of(section.name, _version(case)):
+        if own and not known_of(case, section):
             text = f"the component tuned has no algorithms for {section.name}: rules change nothing"
             yield WARNING, section.line, text, "remove the collective"
         for each in own:
@@ -380,7 +333,9 @@ RULES = (
         "a list holds up to the next one, the first one for all smaller communicators",
         _others,
     ),
-    TuningRule("O07", "communicators of the job", "the list is never used", _of_job, _has_shapes, _SHAPES),
+    TuningRule(
+        "O07", "communicators of the job", "the list is never used", _not_of_job, _has_shapes, _SHAPES
+    ),
     TuningRule("O08", "han", "han does not look at these rules", _han, _has_shapes, _SHAPES),
     TuningRule("O09", "algorithms for these ranks", "Open MPI finds that out when it is called", _able),
     TuningRule("O10", "fan-outs and segments", "they are cut, or not looked at", _numbers),
