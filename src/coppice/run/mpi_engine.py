@@ -1,6 +1,8 @@
 """The engine over MPI: every message of a program is a persistent request of mpi4py.
 
-Requests are made once for a program and its buffers, so that a later run of the same is no more than starting them.
+Requests are made once for a program and its buffers, when they are first started, so that a later run of the same is no
+more than starting them. Between runs they know addresses only: whoever frees a buffer frees its memory, and memory that
+comes back at the same address finds its requests again.
 Ranks that give up tell the others by a message on a communicator of their own; nobody waits for a rank that is gone.
 """
 
@@ -63,6 +65,7 @@ class MpiEngine:
         self._largest_tag = int(given.Get_attr(MPI.TAG_UB) or 32767)
         self._orders: OrderedDict[int, tuple[RankProgram, Order]] = OrderedDict()
         self._kept: OrderedDict[tuple[Any, ...], _Requests] = OrderedDict()
+        self._run: _Run | None = None
         self._lost: str | None = None
         self._gone: dict[int, float] = {}
         self._sent: list[Any] = []
@@ -95,7 +98,9 @@ class MpiEngine:
         memory = Memory(program, input, output, dtype=dtype, op=op)
         with self._telling_others(str(program.collective)):
             requests = self._requests(program, memory, dtype)
-            carry_out(requests.order, memory, requests.staging, requests, timeout_s=timeout_s)
+            self._run = _Run(self, requests, memory)
+            carry_out(requests.order, memory, requests.staging, self._run, timeout_s=timeout_s)
+            self._run = None
 
     def native(
         self,
@@ -170,8 +175,8 @@ class MpiEngine:
         except InputError:
             raise
         except BaseException as error:
-            for requests in self._kept.values():
-                requests.abandon()
+            if self._run is not None:
+                self._run.abandon()
             if self._lost is None:
                 kind = type(error).__name__
                 self.tell_others(_FAILED, f"failed in {what} with {kind}")
@@ -191,8 +196,8 @@ class MpiEngine:
         if found is None:
             if id(program) not in self._orders:
                 self._orders[id(program)] = (program, Order(program))
-            found = _Requests(self, self._orders[id(program)][1], memory)
-            self._kept[key] = found
+            order = self._orders[id(program)][1]
+            found = self._kept[key] = _Requests(self.mpi, order, memory)
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)[1].free()
             while len(self._orders) > _KEPT:
@@ -255,35 +260,57 @@ class MpiEngine:
 
 
 class _Requests:
-    """The requests of one program on one set of buffers: the transport of :func:`carry_out`."""
+    """The requests of one program on one set of buffers.
 
-    def __init__(self, engine: MpiEngine, order: Order, memory: Memory) -> None:
-        self.order, self._engine, self.mpi = order, engine, engine.mpi
+    Attributes:
+        order: Of the program.
+        scratch: SCRATCH of every run.
+        staging: Memory for arrivals.
+        made: The request of every row that was started once.
+    """
+
+    def __init__(self, mpi: Any, order: Order, memory: Memory) -> None:
+        self._mpi, self.order = mpi, order
         self.scratch = memory.scratch
         self.staging: NDArray[Any] = np.empty(order.staging_elements, dtype=memory.scratch.dtype)
-        program, byte, data = order.program, engine.mpi.BYTE, engine.data
-        self._requests: list[Any] = []
-        peers, tags = program.peer.tolist(), program.tag.tolist()
-        for row, kind in enumerate(order.kind):
-            if kind == Kind.COPY:
-                self._requests.append(None)
-            elif kind == Kind.SEND:
-                buffer = [memory.at(row).view(np.uint8), byte]
-                self._requests.append(data.Send_init(buffer, dest=peers[row], tag=tags[row]))
-            else:
-                place = order.arrival(row, self.staging) if order.staged[row] else memory.at(row)
-                self._requests.append(
-                    data.Recv_init([place.view(np.uint8), byte], source=peers[row], tag=tags[row])
-                )
+        self.made: list[Any] = [None] * len(order.kind)
+
+    def free(self) -> None:
+        """Give the requests back."""
+        for request in self.made:
+            if request is not None:
+                with contextlib.suppress(self._mpi.Exception):
+                    request.Free()
+        self.made = []
+
+
+class _Run:
+    """One run of a program: the transport of :func:`carry_out`."""
+
+    def __init__(self, engine: MpiEngine, requests: _Requests, memory: Memory) -> None:
+        self.mpi, self._engine, self._requests, self._memory = engine.mpi, engine, requests, memory
+        self._made, self._program = requests.made, requests.order.program
         self._active: list[Any] = []
         self._rows: list[int] = []
 
     def start(self, row: int) -> None:
         """Start the message of a row."""
-        request = self._requests[row]
+        request = self._made[row]
+        if request is None:
+            request = self._made[row] = self._request(row)
         request.Start()
         self._active.append(request)
         self._rows.append(row)
+
+    def _request(self, row: int) -> Any:
+        order, data = self._requests.order, self._engine.data
+        place = order.arrival(row, self._requests.staging) if order.staged[row] else self._memory.at(row)
+        # Requests keep what they are given: with the array itself, buffers would outlive their last user.
+        buffer = [self.mpi.buffer.fromaddress(place.ctypes.data, place.nbytes), self.mpi.BYTE]
+        peer, tag = int(self._program.peer[row]), int(self._program.tag[row])
+        if order.kind[row] == Kind.SEND:
+            return data.Send_init(buffer, dest=peer, tag=tag)
+        return data.Recv_init(buffer, source=peer, tag=tag)
 
     def completed(self) -> list[int]:
         """Rows whose messages have completed since the last call."""
@@ -303,22 +330,13 @@ class _Requests:
 
     def look_around(self) -> None:
         """Raise if another rank has given up."""
-        peers = self.order.program.peer
+        peers = self._program.peer
         self._engine.look_around({int(peers[row]) for row in self._rows})
 
     def abandon(self) -> None:
         """Leave what is under way as it is: the group is of no more use."""
-        if self._active:
-            _keep_for_ever((self._requests, self.staging, self.scratch))
-            self._requests, self._active, self._rows = [], [], []
-
-    def free(self) -> None:
-        """Give the requests back."""
-        for request in self._requests:
-            if request is not None:
-                with contextlib.suppress(self.mpi.Exception):
-                    request.Free()
-        self._requests = []
+        self._requests.made = []
+        _keep_for_ever(self)
 
 
 def _keep_for_ever(what: Any) -> None:

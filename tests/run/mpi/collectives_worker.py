@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
+import weakref
 
 import numpy as np
 from mpi4py import MPI
@@ -69,9 +70,22 @@ def main() -> None:
                 world.Alltoall(whole, wanted)
                 same(group.all_to_all(whole), wanted, "all_to_all", count, kind, "")
                 checked += 7
+        buffers_come_and_go(group)
         group.barrier()
     if rank == 0:
         print(f"{checked} collectives equal on {ranks} ranks")
+
+
+def buffers_come_and_go(group: Communicator) -> None:
+    """Requests outlive the buffers they were made for, and must neither keep them nor mix them up."""
+    ranks = group.ranks
+    for turn in range(60):
+        given = np.full((5000, 70_000)[turn % 2], turn + group.rank, dtype=np.int64)
+        found = group.all_reduce(given, np.empty_like(given))
+        same(found, np.full_like(given, turn * ranks + ranks * (ranks - 1) // 2), "a new buffer", turn)
+        gone = [weakref.ref(given), weakref.ref(found)]
+        del given, found
+        same(np.array([each() is None for each in gone]), np.array([True, True]), "a freed buffer", turn)
 
 
 def same(found: np.ndarray, wanted: np.ndarray, *what: object) -> None:
