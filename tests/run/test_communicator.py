@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from coppice.run.communicator import Communicator
 from coppice.run.errors import Mismatch, PeerLost
 from coppice.run.numpy_engine import NumpyEngine, run_ranks
 from coppice.run.reduction import from_bfloat16, to_bfloat16
+from coppice.schedule.schedule import Schedule
+from coppice.topology.model import Topology
+from coppice.topology.operations import set_link_rate
 from coppice.topology.presets import preset
 from run_cases import star
 
@@ -279,12 +283,34 @@ def test_groups_are_refused_where_they_make_no_sense(together: Callable[..., lis
 def test_pieces_suit_the_cost_of_a_message() -> None:
     from coppice.bounds.result import Problem
     from coppice.planners.planning import plan
+    from coppice.run.lower import schedule_of
+    from coppice.simulation.engine import simulate
+    from coppice.simulation.model import Model
 
-    problem = Problem(topology=preset("ring", gpus=8), collective=Collective.BROADCAST, root=0)
-    body = plan(problem, ring=False).plan.body
+    fast = preset("ring", gpus=8)
+
+    def planned(topology: Topology, collective: Collective, root: int | None = None) -> Schedule:
+        problem = Problem(topology=topology, collective=collective, root=root)
+        return schedule_of(plan(problem, ring=False).plan.body)
+
+    body = planned(fast, Collective.BROADCAST, 0)
     cheap, dear = choose_pieces(body, 1 << 26, 1.0), choose_pieces(body, 1 << 26, 1000.0)
     assert 1 <= dear < cheap
     assert choose_pieces(body, 0, 1.0) == 1
+    slow = planned(
+        set_link_rate(preset("ring", gpus=8, gb_per_s=Fraction(1, 50)), "gpu2", "gpu3", Fraction(1, 25)),
+        Collective.ALL_GATHER,
+    )
+    for overhead_us in (1.0, 20.0, 40.0, 80.0):  # neither long pieces nor messages for nothing
+        size = 1 << 24
+        times = {
+            2**i: simulate(slow, size, model=Model(overhead_us=overhead_us), pieces=2**i).time_us
+            for i in range(9)
+        }
+        chosen = choose_pieces(slow, size, overhead_us)
+        posted_us = int(np.bincount(np.concatenate([slow.src, slow.dst])).max()) * chosen * overhead_us
+        assert times[chosen] <= 1.1 * min(times.values())
+        assert posted_us <= 0.3 * times[chosen]
     assert piece_elements(body, 100, 1) is None
     assert piece_elements(body, 100, 5) == 10  # two trees share the hundred
     overheads = run_ranks(3, lambda engine: measure_overhead_us(engine, timeout_s=20))

@@ -24,20 +24,23 @@ MOST_TRANSFERS = 2_000_000
 """Pieces are tried while the simulated transfers, pieces counted, stay below this."""
 _MOST_PIECES = 256
 _PATIENCE = 2
-_STEPS, _WIDTH, _ROUNDS = 8, 9, 5
+_STEPS, _WIDTH, _ROUNDS = 8, 9, 15
 _LEAST_US = 0.05
-_LEAST_PIECE_BYTES = 128 * 1024
+_LEAST_PIECE_BYTES = 32 * 1024
+_SEEN_SHARE = 0.25
 _SPARE_SHARE = 0.25
-_EQUAL = 1.01
+_HARDLY_MORE = 1.03
 
 
 def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) -> int:
     """The number of pieces of every chunk with the least time.
 
-    The time is the simulated one, but not less than the busiest rank needs to post its messages. Tried are 1, 2, 4, ..
-    until the time has grown twice in a row; of equal times the fewest pieces count. Then chunks are cut further, down
-    to pieces of 128 KiB, as long as that takes no more time and a rank posts messages for no more than a quarter of it:
-    what networks hold back in their queues delays whole pieces, which the simulator does not know.
+    The time is the simulated one, but not less than the busiest rank needs to post its messages, and a quarter of that
+    on top: most of the posting is hidden behind the transfers, where it takes the core from nobody else. Tried are
+    1, 2, 4, .. until the time has grown twice in a row; of equal times the fewest pieces count. Then chunks are cut
+    further, down to pieces of 32 KiB, as long as that takes hardly more time and a rank posts messages for no more than
+    a quarter of it: what networks hold back in their queues delays whole pieces, and MPI libraries wait for the
+    receiver before they send a longer one, which the simulator does not know.
 
     Args:
         plan: What is carried out.
@@ -66,9 +69,14 @@ def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) 
     posted_us = int(np.bincount(ends).max()) * overhead_us
     most = max(1, min(_MOST_PIECES, MOST_TRANSFERS // schedule.num_transfers))
     model = Model(overhead_us=overhead_us)
+
+    def time_us(pieces: int) -> float:
+        simulated = simulate(schedule, size_bytes, model=model, pieces=pieces).time_us
+        return max(simulated, pieces * posted_us) + _SEEN_SHARE * pieces * posted_us
+
     best, least, last, worse, pieces = 1, math.inf, math.inf, 0, 1
     while pieces <= most and worse < _PATIENCE and pieces * posted_us < least:
-        found = max(simulate(schedule, size_bytes, model=model, pieces=pieces).time_us, pieces * posted_us)
+        found = time_us(pieces)
         worse = worse + 1 if found >= last else 0
         if found < least:
             best, least = pieces, found
@@ -79,7 +87,7 @@ def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) 
         2 * best <= most
         and longest >= 2 * best * _LEAST_PIECE_BYTES
         and 2 * best * posted_us <= _SPARE_SHARE * least
-        and simulate(schedule, size_bytes, model=model, pieces=2 * best).time_us <= _EQUAL * least
+        and time_us(2 * best) <= _HARDLY_MORE * least
     ):
         best *= 2
     return best
@@ -98,7 +106,7 @@ def measure_overhead_us(engine: Engine, *, timeout_s: float) -> float:
     """What one more message in a step costs, in microseconds: the same number on every rank.
 
     Every rank sends messages of one element to the next one, one at a time and then several at a time. The difference
-    between the medians of a few rounds counts, of all ranks the largest: ranks that share cores keep each other
+    between the medians of the rounds counts, of all ranks the largest: ranks that share cores keep each other
     waiting, and do so in a collective. It is at least a fifth of what a step with one message takes: on busy cores the
     difference drowns in noise, and a cost of nothing would cut plans to dust.
 
