@@ -6,6 +6,8 @@
 Every contender runs in every round, one after the other; a figure is the median over the rounds of its own median of
 the slowest rank's time. "Simulated" is what the simulator says of the same plan on the same network; "cores busy" is
 the share of all cores while the contender ran: above about 40% they, not the links, may be measured.
+
+Other benchmarks in the lab have from here how a lab is built and how `coppice bench` and the MPI libraries run in it.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 from coppice.bounds.optimum import bound
 from coppice.bounds.result import Problem
@@ -118,41 +121,103 @@ def contenders(*, forced: bool) -> list[Contender]:
     return found
 
 
+@contextlib.contextmanager
+def standing(name: str, topology: Topology, scale: Fraction) -> Iterator[Lab]:
+    """A lab that is taken down at the end; if a run that was killed left one of this name, it is taken down first."""
+    remove(name)
+    lab = build(name, draw(topology, scale))
+    try:
+        yield lab
+    finally:
+        remove(name)
+
+
+def mpi_launcher(library: str) -> str:
+    """The launcher of open-mpi or mpich, beside the environment or in COPPICE_MPI."""
+    return str(MPI_HOME / library / "bin" / "mpiexec")
+
+
+def mpi_variables(library: str) -> dict[str, str]:
+    """Variables with which mpi4py finds open-mpi or mpich there."""
+    home = MPI_HOME / library
+    if library == "open-mpi":
+        return {
+            "OPAL_PREFIX": str(home),
+            "MPI4PY_MPIABI": "openmpi",
+            "MPI4PY_LIBMPI": str(home / "lib" / "libmpi.so"),
+        }
+    return {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(home / "lib")}
+
+
+def bench_row(
+    lab: Lab,
+    launcher: str,
+    collective: Collective,
+    algorithm: str,
+    output: Path,
+    *,
+    size: int,
+    iterations: int,
+    variables: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """What `coppice bench` says of one algorithm at one size, every rank of the lab a process.
+
+    Args:
+        lab: Where.
+        launcher: ``open-mpi``, ``mpich``, or ``torch`` for gloo.
+        collective: What is performed.
+        algorithm: What `coppice bench` calls it.
+        output: A file for its row.
+        size: Bytes of the large buffer.
+        iterations: Rounds, after one that does not count.
+        variables: Set for all ranks.
+
+    Raises:
+        CheckError: If a rank failed or hangs.
+    """
+    engine = "torch" if launcher == "torch" else "mpi"
+    command = [sys.executable, "-m", "coppice", "bench", collective.value, "-b", str(size), "-e", str(size)]
+    command += ["-n", str(iterations), "-w", "1", "-a", algorithm, "--engine", engine]
+    command += ["--output", str(output), "--json", "--timeout", "120"]
+    with contextlib.redirect_stderr(io.StringIO()):
+        if launcher == "torch":
+            launch_ranks(
+                lab, command, environment=variables, timeout_s=400, out=io.StringIO(), err=io.StringIO()
+            )
+        else:
+            launch_mpi(
+                lab,
+                launcher,
+                command,
+                launcher=mpi_launcher(launcher),
+                environment={**mpi_variables(launcher), **(variables or {})},
+                timeout_s=400,
+                quiet=True,
+            )
+    row: dict[str, Any] = json.loads(output.read_text().splitlines()[0])
+    return row
+
+
 def run(
     lab: Lab, contender: Contender, collective: Collective, size: int, iterations: int, output: Path
 ) -> None:
     """Run it once, and keep its median and the share of busy cores."""
-    engine = "torch" if contender.launcher == "torch" else "mpi"
-    command = [sys.executable, "-m", "coppice", "bench", collective.value, "-b", str(size), "-e", str(size)]
-    command += ["-n", str(iterations), "-w", "1", "-a", contender.algorithm, "--engine", engine]
-    command += ["--output", str(output), "--json", "--timeout", "60"]
-    with contextlib.redirect_stderr(io.StringIO()):
-        if contender.launcher == "torch":
-            launch_ranks(lab, command, timeout_s=300, out=io.StringIO(), err=io.StringIO())
-        else:
-            home = MPI_HOME / contender.launcher
-            variables = {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(home / "lib")}
-            if contender.launcher == "open-mpi":
-                variables = {
-                    "OPAL_PREFIX": str(home),
-                    "MPI4PY_MPIABI": "openmpi",
-                    "MPI4PY_LIBMPI": str(home / "lib" / "libmpi.so"),
-                }
-                if contender.forced:
-                    name = collective.dialects.mpi.removeprefix("MPI_").lower()
-                    number = contender.name.rsplit(" ", 1)[1]
-                    variables["OMPI_MCA_coll_tuned_use_dynamic_rules"] = "1"
-                    variables[f"OMPI_MCA_coll_tuned_{name}_algorithm"] = number
-            launch_mpi(
-                lab,
-                contender.launcher,
-                command,
-                launcher=str(home / "bin" / "mpiexec"),
-                environment=variables,
-                timeout_s=300,
-                quiet=True,
-            )
-    row = json.loads(output.read_text().splitlines()[0])
+    variables = {}
+    if contender.forced:
+        name = collective.dialects.mpi.removeprefix("MPI_").lower()
+        number = contender.name.rsplit(" ", 1)[1]
+        variables["OMPI_MCA_coll_tuned_use_dynamic_rules"] = "1"
+        variables[f"OMPI_MCA_coll_tuned_{name}_algorithm"] = number
+    row = bench_row(
+        lab,
+        contender.launcher,
+        collective,
+        contender.algorithm,
+        output,
+        size=size,
+        iterations=iterations,
+        variables=variables,
+    )
     if row["refusal"]:
         raise SystemExit(row["refusal"])
     contender.wrong += row["wrong"]
@@ -172,31 +237,20 @@ def simulated_ms(topology: Topology, collective: Collective, size: int) -> tuple
 def rows(name: str, topology: Topology, options: argparse.Namespace) -> Iterator[str]:
     """The rows of one network."""
     scale = chosen_scale(topology)
-    remove("bench")  # of a run that was killed
-    lab = build("bench", draw(topology, scale))
     found = [
         each
         for each in contenders(forced=name in options.forced)
         if not options.who or any(each.name.startswith(who) for who in options.who)
     ]
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            for number in range(options.rounds):
-                for contender in found:
-                    for collective in COLLECTIVES:
-                        if contender.forced and (number or collective not in contender.forced):
-                            continue
-                        say(f"{name} round {number + 1}: {collective.value} by {contender.name}")
-                        run(
-                            lab,
-                            contender,
-                            collective,
-                            options.size,
-                            options.iterations,
-                            Path(directory) / "rows",
-                        )
-    finally:
-        remove("bench")
+    with standing("bench", topology, scale) as lab, tempfile.TemporaryDirectory() as directory:
+        output = Path(directory) / "rows"
+        for number in range(options.rounds):
+            for contender in found:
+                for collective in COLLECTIVES:
+                    if contender.forced and (number or collective not in contender.forced):
+                        continue
+                    say(f"{name} round {number + 1}: {collective.value} by {contender.name}")
+                    run(lab, contender, collective, options.size, options.iterations, output)
     network = scaled(topology, scale)
     for collective in COLLECTIVES:
         limit, simulated = simulated_ms(network, collective, options.size)
@@ -244,6 +298,11 @@ def say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
 
+def machine() -> str:
+    """What this machine is, for the head of a page."""
+    return f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -262,9 +321,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
     options = parser.parse_args(arguments)
     networks = topologies()
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}."
     text = HEAD.format(
-        size=options.size, rounds=options.rounds, iterations=options.iterations, machine=machine
+        size=options.size, rounds=options.rounds, iterations=options.iterations, machine=f"{machine()}."
     )
     for name in options.only or networks:
         text += "".join(f"{row}\n" for row in rows(name, networks[name], options))

@@ -11,13 +11,7 @@ over the rounds of its own median of the slowest rank's time.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import json
-import os
-import platform
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,15 +22,15 @@ from rich.console import Console
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError
+from coppice.run.bench import NATIVE
 from coppice.run.cores import busy_share, core_times
-from coppice.run.lab.blueprint import draw
-from coppice.run.lab.launch import launch_mpi
-from coppice.run.lab.namespaces import Lab, build, remove
+from coppice.run.lab.namespaces import Lab
 from coppice.run.mpi_traffic import FUNCTIONS
 from coppice.run.mpich_traffic import MPICH, algorithm_variable
+from coppice.run.planned_programs import FOREST
 from coppice.topology.operations import scale
 from coppice.topology.sources import resolve
-from lab import MPI_HOME, simulated_ms
+from lab import bench_row, machine, say, simulated_ms, standing
 from tables import Table
 
 HERE = Path(__file__).resolve().parent
@@ -44,8 +38,6 @@ EXAMPLE = HERE.parent / "examples" / "two-boxes.json"
 PAGE = HERE / "mpi_algorithms.md"
 SCALE = Fraction(5, 10000)
 COLLECTIVES = (Collective.ALL_GATHER, Collective.ALL_REDUCE)
-LAB = "mpialgorithms"
-FOREST = "forest"
 LIBRARIES = {"open-mpi": "Open MPI", "mpich": "MPICH"}
 
 
@@ -103,35 +95,22 @@ def contenders(ranks: int) -> Iterator[Contender]:
 
 def run(lab: Lab, contender: Contender, output: Path, options: argparse.Namespace) -> None:
     """Run it once, and keep its median and the share of busy cores."""
-    home = MPI_HOME / contender.library
-    variables = {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": str(home / "lib")}
-    if contender.library == "open-mpi":
-        variables = {
-            "OPAL_PREFIX": str(home),
-            "MPI4PY_MPIABI": "openmpi",
-            "MPI4PY_LIBMPI": str(home / "lib" / "libmpi.so"),
-        }
-    command = [sys.executable, "-m", "coppice", "bench", contender.collective.value]
-    command += ["-b", str(options.size), "-e", str(options.size), "-n", str(options.iterations), "-w", "1"]
-    command += ["-a", FOREST if contender.planned else "native", "--engine", "mpi", "--json"]
-    command += ["--output", str(output), "--timeout", "120"]
     before = core_times()
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            launch_mpi(
-                lab,
-                contender.library,
-                command,
-                launcher=str(home / "bin" / "mpiexec"),
-                environment={**variables, **contender.variables},
-                timeout_s=400,
-                quiet=True,
-            )
+        row = bench_row(
+            lab,
+            contender.library,
+            contender.collective,
+            FOREST if contender.planned else NATIVE,
+            output,
+            size=options.size,
+            iterations=options.iterations,
+            variables=contender.variables,
+        )
     except CheckError as error:
         contender.refusal = str(error)
         return
     busy = busy_share(before, core_times())
-    row = json.loads(output.read_text().splitlines()[0])
     if row["refusal"]:
         contender.refusal = row["refusal"]
         return
@@ -144,20 +123,12 @@ def measured(options: argparse.Namespace) -> list[Contender]:
     """All contenders, round by round."""
     topology = resolve(str(EXAMPLE))
     found = [each for each in contenders(topology.num_ranks) if options.only in (None, *each.name.split())]
-    lab = build(LAB, draw(topology, SCALE))
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            for number in range(options.rounds):
-                for each in found:
-                    if each.refusal is None:
-                        print(
-                            f"round {number + 1}: {each.collective} by {each.name}",
-                            file=sys.stderr,
-                            flush=True,
-                        )
-                        run(lab, each, Path(directory) / "rows", options)
-    finally:
-        remove(LAB)
+    with standing("benchalgorithms", topology, SCALE) as lab, tempfile.TemporaryDirectory() as directory:
+        for number in range(options.rounds):
+            for each in found:
+                if each.refusal is None:
+                    say(f"round {number + 1}: {each.collective} by {each.name}")
+                    run(lab, each, Path(directory) / "rows", options)
     return found
 
 
@@ -235,7 +206,7 @@ def main() -> None:
     if options.write:
         head = HEAD.format(
             scale=float(SCALE),
-            machine=f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}",
+            machine=machine(),
             rounds=options.rounds,
             iterations=options.iterations,
         )

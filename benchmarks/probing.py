@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
-import platform
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,13 +19,11 @@ from pathlib import Path
 from coppice.bounds.optimum import bound
 from coppice.bounds.result import Bound, Problem
 from coppice.collectives import Collective
-from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_ranks
-from coppice.run.lab.namespaces import build, remove
 from coppice.topology.model import Topology
 from coppice.topology.operations import scale as scaled
 from coppice.topology.readers import read_file
-from lab import chosen_scale, say, topologies
+from lab import chosen_scale, machine, say, standing, topologies
 
 TABLE = Path(__file__).with_name("probing.md")
 FORWARDING = ("ring", "mi250-half")
@@ -48,17 +44,14 @@ true network's rate over the measured network's cut is its optimum.
 
 def measured(name: str, topology: Topology) -> Topology:
     """What `coppice probe` makes of the network."""
-    lab = build("probing", draw(topology, chosen_scale(topology)))
-    try:
-        with tempfile.TemporaryDirectory() as directory:
-            output = Path(directory) / "measured.json"
-            command = [sys.executable, "-m", "coppice", "probe", "--engine", "torch", "-o", str(output)]
-            if name in FORWARDING:
-                command += ["--expect", "/run/coppice-lab/probing/topology.json"]
-            launch_ranks(lab, command, timeout_s=500, out=io.StringIO(), err=io.StringIO())
-            return read_file(output)
-    finally:
-        remove("probing")
+    scale = chosen_scale(topology)
+    with standing("benchprobing", topology, scale) as lab, tempfile.TemporaryDirectory() as directory:
+        output = Path(directory) / "measured.json"
+        command = [sys.executable, "-m", "coppice", "probe", "--engine", "torch", "-o", str(output)]
+        if name in FORWARDING:
+            command += ["--expect", str(lab.topology_file)]
+        launch_ranks(lab, command, timeout_s=500, out=io.StringIO(), err=io.StringIO())
+        return read_file(output)
 
 
 def side(found: Bound) -> frozenset[int]:
@@ -112,8 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
     options = parser.parse_args(arguments)
     networks = topologies()
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}."
-    text = HEAD.format(machine=machine)
+    text = HEAD.format(machine=f"{machine()}.")
     for name in options.only or networks:
         text += row(name, networks[name])
         if options.write:  # after every network: what was measured is not lost

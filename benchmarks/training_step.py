@@ -17,10 +17,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from coppice.run.cores import busy_share, core_times
-from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_ranks
-from coppice.run.lab.namespaces import build, remove
-from lab import say, two_boxes
+from lab import say, standing, two_boxes
 
 HERE = Path(__file__).resolve().parent
 TABLE = HERE / "training_step.md"
@@ -31,12 +29,11 @@ def measure(rounds: int, steps: int) -> list[str]:
     """Rows of the table."""
     rows: list[str] = []
     for scale in SCALES:
-        lab = build("step", draw(two_boxes(), scale))
         times: dict[str, list[float]] = {"gloo": [], "coppice": []}
         losses: dict[str, list[float]] = {}
         busy: dict[str, list[float]] = {"gloo": [], "coppice": []}
         parameters = 0
-        try:
+        with standing("benchstep", two_boxes(), scale) as lab:
             for number in range(rounds):
                 for backend in times:
                     say(f"scale {float(scale):g}, round {number + 1}: {backend}")
@@ -49,8 +46,6 @@ def measure(rounds: int, steps: int) -> list[str]:
                     times[backend].append(found["step_ms"])
                     losses[backend] = found["losses"]
                     parameters = found["parameters"]
-        finally:
-            remove("step")
         ours, theirs = (statistics.median(times[backend]) for backend in ("coppice", "gloo"))
         apart = max(abs(a - b) for a, b in zip(losses["coppice"], losses["gloo"], strict=True))
         shares = [f"{100 * statistics.median(busy[backend]):.0f}%" for backend in ("coppice", "gloo")]
