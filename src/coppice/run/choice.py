@@ -27,20 +27,19 @@ _PATIENCE = 2
 _STEPS, _WIDTH, _ROUNDS = 8, 9, 15
 _LEAST_US = 0.05
 _LEAST_PIECE_BYTES = 32 * 1024
-_SEEN_SHARE = 0.25
-_SPARE_SHARE = 0.25
+_SEEN_SHARE = 0.04
 _HARDLY_MORE = 1.03
 
 
 def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) -> int:
     """The number of pieces of every chunk with the least time.
 
-    The time is the simulated one, but not less than the busiest rank needs to post its messages, and a quarter of that
-    on top: most of the posting is hidden behind the transfers, where it takes the core from nobody else. Tried are
+    The time is the simulated one, but not less than the busiest rank needs to post its messages, and 4% of that on top:
+    as much was seen of it on sockets, where all but little of the posting is hidden behind the transfers. Tried are
     1, 2, 4, .. until the time has grown twice in a row; of equal times the fewest pieces count. Then chunks are cut
-    further, down to pieces of 32 KiB, as long as that takes hardly more time and a rank posts messages for no more than
-    a quarter of it: what networks hold back in their queues delays whole pieces, and MPI libraries wait for the
-    receiver before they send a longer one, which the simulator does not know.
+    further, down to pieces of 32 KiB, as long as that takes hardly more time: what networks hold back in their queues
+    delays whole pieces, and MPI libraries wait for the receiver before they send a longer one, which the simulator does
+    not know.
 
     Args:
         plan: What is carried out.
@@ -86,7 +85,6 @@ def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) 
     while (
         2 * best <= most
         and longest >= 2 * best * _LEAST_PIECE_BYTES
-        and 2 * best * posted_us <= _SPARE_SHARE * least
         and time_us(2 * best) <= _HARDLY_MORE * least
     ):
         best *= 2
