@@ -8,7 +8,7 @@ from that of twice the size, so that start-up and the bursts that shapers let th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -106,23 +106,23 @@ def rank_experiments(groups: Sequence[Sequence[int]]) -> list[Experiment]:
 
 
 def group_experiments(
-    groups: Sequence[Sequence[int]], out: Mapping[int, float], into: Mapping[int, float]
+    groups: Sequence[Sequence[int]], pair_gb_per_s: NDArray[np.float64]
 ) -> list[Experiment]:
-    """Every group against all others, both ways, and all groups at once.
+    """Every group against all others, both ways, and twice all groups at once.
 
     Every rank has a flow, and as few as that takes: flows that meet at a port lose packets, and what is measured then
-    is how long TCP waits. Where groups have several ranks, no two send to each other: engines that announce messages
-    over the same connection would do one after the other. Flows are as large as the ranks at their ends are fast, so
-    that one slow port does not hold up the others.
+    is how long TCP waits. Flows are as large as they are fast alone, so that one slow port does not hold up the others.
+    All groups at once are tried in two ways. Ranks send to those with the same place in the next group, as networks of
+    rails like it; and to those one place further, so that no two send to each other, as engines like it that move the
+    two directions of a connection one after the other.
 
     Args:
         groups: Ranks of each group.
-        out: What every rank sends to other groups alone, in GB/s.
-        into: What it receives from them.
+        pair_gb_per_s: Rate from row to column, alone.
     """
 
     def among(kind: str, flows: Sequence[tuple[int, int]]) -> Experiment:
-        speeds = [min(out[a], into[b]) for a, b in flows]
+        speeds = [float(pair_gb_per_s[flow]) for flow in flows]
         top = max(speeds)
         return Experiment(
             kind=kind,
@@ -141,10 +141,12 @@ def group_experiments(
     for group in groups:
         rest = [rank for rank in ranks if rank not in group]
         found += [among("group-out", across(group, rest)), among("group-in", across(rest, group))]
-    circle: list[tuple[int, int]] = []
-    for shift, (group, following) in enumerate(zip(groups, [*groups[1:], groups[0]], strict=True)):
-        circle += across(group, following, shift)
-    return [*found, among("all", circle)]
+    for turned in (0, 1):
+        circle: list[tuple[int, int]] = []
+        for place, (group, following) in enumerate(zip(groups, [*groups[1:], groups[0]], strict=True)):
+            circle += across(group, following, turned * place)
+        found.append(among("all", circle))
+    return found
 
 
 def run_experiments(
@@ -178,15 +180,9 @@ def run_experiments(
     for each in run(pair_experiments(ranks)):
         matrix[each.experiment.flows[0]] = each.gb_per_s
     groups = [list(group) for group in groups_of(matrix)]
-    out: dict[int, float] = {}
-    into: dict[int, float] = {}
-    for each in run(rank_experiments(groups)):
-        if each.experiment.kind == "out-of-group":
-            out[each.experiment.flows[0][0]] = each.total_gb_per_s
-        elif each.experiment.kind == "into-group":
-            into[each.experiment.flows[0][1]] = each.total_gb_per_s
+    run(rank_experiments(groups))
     if len(groups) > 1:
-        run(group_experiments(groups, out, into))
+        run(group_experiments(groups, matrix))
     return found, groups
 
 

@@ -97,7 +97,9 @@ def measured_topology(
                 (True, "out-of-group", "group-out"),
                 (False, "into-group", "group-in"),
             ):
-                each = {rank: rates.total(alone, rank) for rank in group}
+                strangers = [rank for rank in ranks if rank not in group]
+                best = rates.best_pair if away else rates.best_pair_into
+                each = {rank: max(rates.total(alone, rank), best(rank, strangers)) for rank in group}
                 total = min(rates.total_of_group(together, group), crowd[frozenset(group)])
                 if len(group) > 1 and total < _SHARED * sum(each.values()):
                     ends = [(f"group{number}/switch", total)]
@@ -123,7 +125,7 @@ class _Rates:
         self._pairs: dict[tuple[int, int], float] = {}
         self._of_rank: dict[tuple[str, int], float] = {}
         self._of_group: dict[tuple[str, frozenset[int]], float] = {}
-        self._all: Measurement | None = None
+        self._all: list[Measurement] = []
         for each in measurements:
             kind, flows = each.experiment.kind, each.experiment.flows
             if kind == "pair":
@@ -137,7 +139,7 @@ class _Rates:
             elif kind == "group-in":
                 self._of_group[kind, frozenset(dst for _, dst in flows)] = each.total_gb_per_s
             else:
-                self._all = each
+                self._all.append(each)
 
     def total(self, kind: str, rank: int) -> float:
         """Of all flows of a rank together."""
@@ -148,17 +150,17 @@ class _Rates:
         return self._of_group[kind, frozenset(group)]
 
     def best_pair(self, rank: int, group: Sequence[int]) -> float:
-        """The fastest flow from a rank to one of its group."""
+        """The fastest flow from a rank to one of a group."""
         return max((self._pairs[rank, mate] for mate in group if mate != rank), default=0.0)
 
     def best_pair_into(self, rank: int, group: Sequence[int]) -> float:
-        """The fastest flow to a rank."""
+        """The fastest flow to a rank from one of a group."""
         return max((self._pairs[mate, rank] for mate in group if mate != rank), default=0.0)
 
     def crowd(self) -> dict[frozenset[int], float]:
         """What leaves each group while all send to all others, where that is less than alone for every group."""
         alone = {group: rate for (kind, group), rate in self._of_group.items() if kind == "group-out"}
-        together = {group: self._all.sent_by(group) if self._all else 0.0 for group in alone}
+        together = {group: max((each.sent_by(group) for each in self._all), default=0.0) for group in alone}
         if all(together[group] < _SHARED * alone[group] for group in alone):
             return together
         # One group at its limit holds up the flows of the others: that says nothing of the network between them.

@@ -6,7 +6,7 @@ step that is not complete are always open.
 
 What is added up arrives in memory of its own, for which nothing has to be waited. So may what is only received: where
 a sender holds messages back until the receiver is known to be ready, a receive that waits until its memory is free
-comes too late by a round trip, behind all that the connection carries.
+comes too late by a round trip, behind all that the connection carries. For the same reason receives start before sends.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def carry_out(
     while frontier < len(left):
         while opened < min(frontier + order.window, len(left)):
             for row in order.steps[opened]:
-                if staged[row]:
+                if staged[row] or (kinds[row] == Kind.RECV and not needs[row]):
                     transport.start(row)
                     under_way += 1
                 elif not needs[row]:
