@@ -27,19 +27,20 @@ _PATIENCE = 2
 _STEPS, _WIDTH, _ROUNDS = 32, 9, 7
 _LEAST_US = 0.05
 _LEAST_PIECE_BYTES = 32 * 1024
-_SEEN_SHARE = 0.04
-_HARDLY_MORE = 1.03
+_IN_THE_WAY = 0.5
+_HARDLY_MORE = 1.05
+_ROOM = 0.75
 
 
 def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) -> int:
     """The number of pieces of every chunk with the least time.
 
-    The time is the simulated one, but not less than the busiest rank needs to post its messages, and 4% of that on top:
-    as much was seen of it on sockets, where all but little of the posting is hidden behind the transfers. Tried are
-    1, 2, 4, .. until the time has grown twice in a row; of equal times the fewest pieces count. Then chunks are cut
-    further, down to pieces of 32 KiB, as long as that takes hardly more time: what networks hold back in their queues
-    delays whole pieces, and MPI libraries wait for the receiver before they send a longer one, which the simulator does
-    not know.
+    The time is the simulated one, but not less than the busiest rank needs to post its messages. Posting is hidden
+    behind the transfers only while it is short beside them: half of it, times its share of the time, is added. Tried
+    are 1, 2, 4, .. until that has grown twice in a row; of equal times the fewest pieces count. Then chunks are cut
+    further, by two or by one and a half, down to pieces of 32 KiB, as long as the transfers take hardly more time and
+    posting fits into three quarters of it: what networks hold back in their queues delays whole pieces, and MPI
+    libraries wait for the receiver before they send a longer one, which the simulator does not know.
 
     Args:
         plan: What is carried out.
@@ -69,25 +70,30 @@ def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) 
     most = max(1, min(_MOST_PIECES, MOST_TRANSFERS // schedule.num_transfers))
     model = Model(overhead_us=overhead_us)
 
-    def time_us(pieces: int) -> float:
-        simulated = simulate(schedule, size_bytes, model=model, pieces=pieces).time_us
-        return max(simulated, pieces * posted_us) + _SEEN_SHARE * pieces * posted_us
+    def moving_us(pieces: int) -> float:
+        return simulate(schedule, size_bytes, model=model, pieces=pieces).time_us
 
-    best, least, last, worse, pieces = 1, math.inf, math.inf, 0, 1
+    best, taken, least, last, worse, pieces = 1, math.inf, math.inf, math.inf, 0, 1
     while pieces <= most and worse < _PATIENCE and pieces * posted_us < least:
-        found = time_us(pieces)
+        time = max(moving_us(pieces), pieces * posted_us)
+        found = time + _IN_THE_WAY * (pieces * posted_us) ** 2 / time
         worse = worse + 1 if found >= last else 0
         if found < least:
-            best, least = pieces, found
+            best, taken, least = pieces, time, found
         last, pieces = found, 2 * pieces
     _, lengths = chunk_bounds(schedule, size_bytes)
     longest = int(lengths.max())
-    while (
-        2 * best <= most
-        and longest >= 2 * best * _LEAST_PIECE_BYTES
-        and time_us(2 * best) <= _HARDLY_MORE * least
-    ):
-        best *= 2
+
+    def fits(pieces: int) -> bool:
+        return (
+            best < pieces <= most
+            and longest >= pieces * _LEAST_PIECE_BYTES
+            and pieces * posted_us <= _ROOM * taken
+            and moving_us(pieces) <= _HARDLY_MORE * taken
+        )
+
+    while further := next(filter(fits, (2 * best, 3 * best // 2)), 0):
+        best = further
     return best
 
 
