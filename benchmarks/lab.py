@@ -1,6 +1,6 @@
 """Planned forests against gloo, Open MPI and MPICH on real sockets: rate-limited networks of this machine.
 
-    python benchmarks/lab.py --write            # the table of benchmarks/lab.md (Linux, root; about ten minutes)
+    python benchmarks/lab.py --write            # the table of benchmarks/lab.md (Linux, root; about an hour)
     python benchmarks/lab.py --rounds 1 --only ring --who "coppice, gloo"
 
 Every contender runs in every round, one after the other; a figure is the median over the rounds of its own median of
@@ -43,6 +43,7 @@ from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import scale as scaled
 from coppice.topology.operations import set_link_rate
 from coppice.topology.presets import preset
+from tables import rows_by_network
 
 TABLE = Path(__file__).with_name("lab.md")
 MPI_HOME = Path(os.environ.get("COPPICE_MPI", Path(sys.prefix) / "mpi"))
@@ -281,8 +282,8 @@ def rows(name: str, topology: Topology, options: argparse.Namespace) -> Iterator
 HEAD = """# Collectives on real sockets
 
 {size} bytes on emulated networks (`coppice lab`: network namespaces joined by rate-limited links, TCP), 8 ranks.
-Regenerate with `python benchmarks/lab.py --write` (Linux, root). Medians of {rounds} rounds of {iterations}, all
-contenders in every round. {machine}
+Regenerate with `python benchmarks/lab.py --rounds {rounds} --iterations {iterations} --forced NAME ... --write` (Linux,
+root). Medians of {rounds} rounds of {iterations}, on each network all contenders in every round. {machine}
 
 "of the bound": the exact bandwidth bound over the measured time; no schedule reaches 100%, since headers take 0.7% and
 pipelines fill. "of simulated": simulated time over measured time. "ahead": time of the best library over ours. "cores
@@ -318,17 +319,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         default=[],
         help="network with Open MPI's algorithms, in the first round; repeatable",
     )
-    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write {TABLE.name}; networks left out keep their rows"
+    )
     options = parser.parse_args(arguments)
     networks = topologies()
-    text = HEAD.format(
+    head = HEAD.format(
         size=options.size, rounds=options.rounds, iterations=options.iterations, machine=f"{machine()}."
     )
+    found = rows_by_network(TABLE) if options.write and options.only else {}
     for name in options.only or networks:
-        text += "".join(f"{row}\n" for row in rows(name, networks[name], options))
+        found[name] = "".join(f"{row}\n" for row in rows(name, networks[name], options))
         if options.write:  # after every network: what was measured is not lost
-            TABLE.write_text(text)
-    print(text)
+            TABLE.write_text(head + "".join(found.get(each, "") for each in networks))
+    print(head + "".join(found.get(each, "") for each in networks))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from coppice.topology.model import Topology
 from coppice.topology.operations import scale as scaled
 from coppice.topology.readers import read_file
 from lab import chosen_scale, machine, say, standing, topologies
+from tables import rows_by_network
 
 TABLE = Path(__file__).with_name("probing.md")
 FORWARDING = ("ring", "mi250-half")
@@ -102,12 +103,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", help="name of a network; may be repeated")
-    parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write {TABLE.name}; networks left out keep their rows"
+    )
     options = parser.parse_args(arguments)
     networks = topologies()
-    text = HEAD.format(machine=f"{machine()}.")
+    found = rows_by_network(TABLE) if options.write and options.only else {}
+    text = head = HEAD.format(machine=f"{machine()}.")
     for name in options.only or networks:
-        text += row(name, networks[name])
+        found[name] = row(name, networks[name])
+        text = head + "".join(found.get(each, "") for each in networks)
         if options.write:  # after every network: what was measured is not lost
             TABLE.write_text(text)
     print(text)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-__all__ = ["Table", "number", "replace_generated"]
+__all__ = ["Table", "number", "replace_generated", "rows_by_network"]
 
 
 @dataclass(kw_only=True)
@@ -97,3 +97,13 @@ def replace_generated(page: Path, script: str, body: str) -> None:
         msg = f"expected the lines {begin} and {end} on {page}, found no such place: write them where the tables go."
         raise SystemExit(msg)
     page.write_text(f"{head}{begin}\n{body}{end}{tail}")
+
+
+def rows_by_network(page: Path) -> dict[str, str]:
+    """Rows of the table on a page, with their ends, by the first word of their first cell; none without a page."""
+    found: dict[str, str] = {}
+    for line in page.read_text().splitlines(keepends=True) if page.exists() else ():
+        if line.startswith("| "):
+            name = line[2:].split(maxsplit=1)[0].rstrip(",")
+            found[name] = found.get(name, "") + line
+    return found
