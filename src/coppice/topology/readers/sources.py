@@ -58,7 +58,7 @@ def load_bytes(path: str | os.PathLike[str]) -> bytes:
                 data = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
-        msg = f"cannot read {path} ({reason}): name an existing topology file."
+        msg = f"cannot read {path} ({reason}): name an existing file."
         raise InputError(msg) from None
     return data
 
