@@ -65,7 +65,7 @@ class MpiEngine:
         self._largest_tag = int(given.Get_attr(MPI.TAG_UB) or 32767)
         self._orders: OrderedDict[int, tuple[RankProgram, Order]] = OrderedDict()
         self._kept: OrderedDict[tuple[Any, ...], _Requests] = OrderedDict()
-        self._run: _Run | None = None
+        self._under_way: _Run | None = None
         self._lost: str | None = None
         self._gone: dict[int, float] = {}
         self._sent: list[Any] = []
@@ -98,9 +98,9 @@ class MpiEngine:
         memory = Memory(program, input, output, dtype=dtype, op=op)
         with self._telling_others(str(program.collective)):
             requests = self._requests(program, memory, dtype)
-            self._run = _Run(self, requests, memory)
-            carry_out(requests.order, memory, requests.staging, self._run, timeout_s=timeout_s)
-            self._run = None
+            self._under_way = _Run(self, requests, memory)
+            carry_out(requests.order, memory, requests.staging, self._under_way, timeout_s=timeout_s)
+            self._under_way = None
 
     def native(
         self,
@@ -175,8 +175,8 @@ class MpiEngine:
         except InputError:
             raise
         except BaseException as error:
-            if self._run is not None:
-                self._run.abandon()
+            if self._under_way is not None:
+                self._under_way.abandon()
             if self._lost is None:
                 kind = type(error).__name__
                 self.tell_others(_FAILED, f"failed in {what} with {kind}")
