@@ -65,7 +65,7 @@ class Engine(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of everything; other ranks that still wait raise. Closing twice is allowed."""
+        """Let go of everything; other ranks that still wait raise. May wait for them to close. Twice is allowed."""
 
 
 @runtime_checkable

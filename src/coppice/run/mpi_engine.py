@@ -158,14 +158,47 @@ class MpiEngine:
             made.Free()
 
     def close(self) -> None:
-        """See :meth:`coppice.run.engine.Engine.close`."""
+        """See :meth:`coppice.run.engine.Engine.close`; returns when all ranks have closed it, or one has failed.
+
+        It is a collective: ranks of several groups close these in the same order. A rank must not be told anything when
+        it has left, for MPICH connects to it again and again, and never returns.
+        """
         if self._closed:
             return
         self._closed = True
-        self.tell_others(_CLOSED, "closed its engine")
+        if not self._closed_together():
+            self._linger()
         _keep_for_ever(self._sent)
         while self._kept:
             self._kept.popitem()[1].free()
+
+    def _closed_together(self) -> bool:
+        """Wait until all ranks close their engines, and let those know that wait for this one; False if one failed."""
+        self._hear()
+        if self._lost is not None:
+            return False
+        barrier, begin, told = self._notices.Ibarrier(), time.monotonic(), False
+        while not barrier.Test():
+            self._hear()
+            waited_s = time.monotonic() - begin
+            late = waited_s > self._exchange_timeout_s
+            if late and self._lost is None:
+                self.tell_others(_FAILED, f"waited {waited_s:.0f} s for the others to close their engines")
+            if late or self._lost is not None:
+                _keep_for_ever(barrier)
+                return False
+            if waited_s > _GRACE_S and not told:
+                self.tell_others(_CLOSED, "closed its engine")
+                told = True
+            time.sleep(_POLL_S)
+        return True
+
+    def _linger(self) -> None:
+        """Answer ranks that tell of a failure at the same time."""
+        end = time.monotonic() + _GRACE_S
+        while time.monotonic() < end:
+            self._hear()
+            time.sleep(_POLL_S)
 
     @contextlib.contextmanager
     def _telling_others(self, what: str) -> Iterator[None]:
@@ -231,23 +264,26 @@ class MpiEngine:
 
     def look_around(self, awaited: Iterable[int]) -> None:
         """Raise if another rank has told that it failed, or one of ``awaited`` that it closed its engine."""
+        self._hear()
+        if self._lost is not None:
+            raise PeerLost(self._lost)
+        late = time.monotonic() - _GRACE_S
+        for peer in awaited:
+            # What it sent before it closed may still be on its way.
+            if self._gone.get(peer, late) < late:
+                msg = f"rank {peer} closed its engine while rank {self.rank} waited for it: see its output."
+                raise PeerLost(msg)
+
+    def _hear(self) -> None:
+        """Take in what other ranks have told."""
         status = self.mpi.Status()
         while self._notices.Iprobe(source=self.mpi.ANY_SOURCE, tag=self.mpi.ANY_TAG, status=status):
             peer, tag = status.Get_source(), status.Get_tag()
             words = bytearray(status.Get_count(self.mpi.BYTE))
             self._notices.Recv([words, self.mpi.BYTE], source=peer, tag=tag)
             self._gone.setdefault(peer, time.monotonic())
-            if tag == _FAILED:
+            if tag == _FAILED and self._lost is None:
                 self._lost = f"rank {peer} {words.decode(errors='replace')}: see the output of that rank."
-                raise PeerLost(self._lost)
-        late = time.monotonic() - _GRACE_S
-        for peer in awaited:
-            # What it sent before it closed may still be on its way.
-            if self._gone.get(peer, late) < late:
-                self._lost = (
-                    f"rank {peer} closed its engine while rank {self.rank} waited for it: see its output."
-                )
-                raise PeerLost(self._lost)
 
     def tell_others(self, tag: int, words: str) -> None:
         """Tell all other ranks that this one gave up; whoever does not wait for it never reads that."""

@@ -42,6 +42,8 @@ def main(fault: str) -> None:
             if fault == "slow":
                 time.sleep(0.7)
         group.all_reduce(data)
+        if rank == 1 and fault == "late":
+            time.sleep(2.5)
         print(f"rank {rank}: done", flush=True)
     except RunError as error:
         print(f"rank {rank}: {type(error).__name__}: {error}", flush=True)

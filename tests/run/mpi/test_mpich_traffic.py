@@ -7,7 +7,6 @@ data, their headers and acknowledgements. Needs root.
 from __future__ import annotations
 
 import json
-import os
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -22,38 +21,12 @@ from coppice.run.lab.launch import launch_mpi
 from coppice.run.lab.namespaces import build, remove
 from coppice.run.mpi_traffic import ELEMENT_BYTES, traffic_of
 from coppice.run.mpich_traffic import MPICH, algorithm_variable, schedule_of_mpich
-from coppice.topology.model import Link, Node, Topology
-from run.mpi.launching import HOME, environment, reason_to_skip
+from run.mpi.launching import HOME, environment
+from run.mpi.networks import NAME, mesh, reason_to_skip_network
 
-NAME = f"m{os.getpid() % 10**6}"
 WITHIN = 0.02
 
-
-def mesh(ranks: int) -> Topology:
-    """A link between all pairs of ranks."""
-    pairs = [(one, other) for one in range(ranks) for other in range(one + 1, ranks)]
-    return Topology.of(
-        f"mesh of {ranks}",
-        [Node(id=f"gpu{rank}") for rank in range(ranks)],
-        [Link(src=f"gpu{one}", dst=f"gpu{other}", gb_per_s=Fraction(1, 8)) for one, other in pairs],
-    )
-
-
-def why_not() -> str | None:
-    if not sys.platform.startswith("linux") or os.geteuid() != 0:
-        return "a network of this machine needs Linux and root"
-    missing = reason_to_skip("mpich")
-    if missing is not None:
-        return missing
-    try:
-        build(NAME, draw(mesh(2), Fraction(1)))
-    except (InputError, OSError) as error:
-        return f"this kernel builds no lab: {error}"
-    remove(NAME)
-    return None
-
-
-reason = why_not()
+reason = reason_to_skip_network("mpich")
 needs_lab = pytest.mark.skipif(reason is not None, reason=str(reason))
 
 
