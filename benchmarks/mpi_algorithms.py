@@ -177,13 +177,14 @@ def tables(found: list[Contender], options: argparse.Namespace) -> Iterator[Tabl
 
 HEAD = """# Algorithms of MPI libraries on real sockets
 
-`python benchmarks/mpi_algorithms.py --write` (Linux, root). Our planned forests, with a library's point-to-point
-messages as engine, against the collectives of Open MPI and MPICH: what each picks by itself and every algorithm that it
-can be forced to run. Emulated TCP: `examples/two-boxes.json` at {scale:g} of its rates as network namespaces of this
-machine ({machine}). Medians of {rounds} rounds of {iterations}, all contenders in every round.
+`python benchmarks/mpi_algorithms.py --rounds {rounds} --iterations {iterations} --write` (Linux, root). Our planned
+forests, with a library's point-to-point messages as engine, against the collectives of Open MPI and MPICH: what each
+picks by itself and every algorithm that it can be forced to run. Emulated TCP: `examples/two-boxes.json` at {scale:g}
+of its rates as network namespaces of this machine ({machine}).
+Medians of {rounds} rounds of {iterations}, all contenders in every round.
 
-Headers take 0.7% and pipelines fill: no schedule reaches the bound. Where more than about 40% of the cores were busy,
-they were part of what was measured.
+Headers take 0.7% and pipelines fill: no schedule reaches the bound. MPI libraries poll while they wait, and so keep
+the cores busy whatever they do.
 
 """
 
