@@ -286,9 +286,9 @@ Regenerate with `python benchmarks/lab.py --rounds {rounds} --iterations {iterat
 root). Medians of {rounds} rounds of {iterations}, on each network all contenders in every round. {machine}
 
 "of the bound": the exact bandwidth bound over the measured time; no schedule reaches 100%, since headers take 0.7% and
-pipelines fill. "of simulated": simulated time over measured time. "ahead": time of the best library over ours. "cores
-busy": share of all cores; above about 40% the cores are part of what was measured, except that MPI libraries poll while
-they wait and so are always near 100%. Forced algorithms ran in the first round only.
+pipelines fill. "of simulated": simulated time, at 50 us a message, over measured time. "ahead": time of the best
+library over ours. "cores busy": share of all cores; above about 40% the cores are part of what was measured, except
+that MPI libraries poll while they wait and so are always near 100%. Forced algorithms ran in the first round only.
 
 | network | collective | who | ms | of the bound | of simulated | ahead | cores busy | wrong |
 |---|---|---|---|---|---|---|---|---|
