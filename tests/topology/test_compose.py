@@ -35,8 +35,8 @@ from coppice.topology import (
     repeated,
     resolve,
 )
-from coppice.topology.cabling import Cable
-from coppice.topology.fabric_fields import fabric_from_fields
+from coppice.topology.composition.cabling import Cable
+from coppice.topology.composition.fields import fabric_from_fields
 from coppice.topology.writer import write_topology
 from injuries import injured
 from shared_data import SHARED, needs_shared

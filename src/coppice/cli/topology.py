@@ -37,10 +37,10 @@ from coppice.topology import (
     subset,
     summarize,
 )
-from coppice.topology import compose as compose_hosts
-from coppice.topology.compose import Host, gpu_ports, repeated
-from coppice.topology.fabric import FABRIC_KINDS
-from coppice.topology.fabric_fields import fabric_from_fields
+from coppice.topology.composition import compose as compose_hosts
+from coppice.topology.composition.compose import Host, gpu_ports, repeated
+from coppice.topology.composition.fabric import FABRIC_KINDS
+from coppice.topology.composition.fields import fabric_from_fields
 from coppice.topology.readers.reading import suggestion
 from coppice.topology.sources import resolve_host
 from coppice.topology.writer import topology_json, write_topology

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coppice.topology.compose import Host, Port, compose, default_ports, gpu_ports, repeated
-from coppice.topology.fabric import (
+from coppice.topology.composition.compose import Host, Port, compose, default_ports, gpu_ports, repeated
+from coppice.topology.composition.fabric import (
     DirectFabric,
     DragonflyFabric,
     Fabric,

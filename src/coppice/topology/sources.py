@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from coppice.errors import InputError
-from coppice.topology.cluster_file import FORMAT, cluster_from_document
-from coppice.topology.compose import Host, default_ports
+from coppice.topology.composition.cluster_file import FORMAT, cluster_from_document
+from coppice.topology.composition.compose import Host, default_ports
 from coppice.topology.model import Topology
 from coppice.topology.presets import PRESETS, preset_from_options, preset_host
 from coppice.topology.readers import Format, Reading, read

@@ -26,9 +26,15 @@ from coppice.design.purchase.request import Prices, Workload
 from coppice.design.recipe import Recipe
 from coppice.design.search.finder import Progressing, find
 from coppice.design.search.workload import best_torus
-from coppice.topology.compose import Host, compose, gpu_ports, repeated
-from coppice.topology.fabric import DragonflyFabric, Fabric, FatTreeFabric, RailFabric, SwitchFabric
-from coppice.topology.fabric_parts import Hosts, Wiring
+from coppice.topology.composition.compose import Host, compose, gpu_ports, repeated
+from coppice.topology.composition.fabric import (
+    DragonflyFabric,
+    Fabric,
+    FatTreeFabric,
+    RailFabric,
+    SwitchFabric,
+)
+from coppice.topology.composition.parts import Hosts, Wiring
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
 __all__ = ["Offer", "offers"]

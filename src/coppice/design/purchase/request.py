@@ -15,7 +15,7 @@ import msgspec
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.topology.fabric_fields import converted
+from coppice.topology.composition.fields import converted
 
 __all__ = [
     "CableClass",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coppice.errors import InputError
-from coppice.topology.compose import Host
+from coppice.topology.composition.compose import Host
 from coppice.topology.model import Topology
 from coppice.topology.presets import amd, clusters, direct, expanders, nvidia
 from coppice.topology.presets.clusters import dragonfly, fat_tree, pcie_box, star

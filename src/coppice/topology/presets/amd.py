@@ -10,8 +10,8 @@ import itertools
 from fractions import Fraction
 
 from coppice.errors import InputError
-from coppice.topology.compose import Port
-from coppice.topology.fabric import RailFabric, SwitchFabric
+from coppice.topology.composition.compose import Port
+from coppice.topology.composition.fabric import RailFabric, SwitchFabric
 from coppice.topology.model import Link, Node, NodeKind
 from coppice.topology.presets.box import Box, box_preset, nics_parameter, rail_ports
 from coppice.topology.presets.registry import Parameter, integer

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from coppice.errors import InputError
-from coppice.topology.compose import Host, compose, gpu_ports
-from coppice.topology.fabric import DragonflyFabric, Fabric, FatTreeFabric
+from coppice.topology.composition.compose import Host, compose, gpu_ports
+from coppice.topology.composition.fabric import DragonflyFabric, Fabric, FatTreeFabric
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets.direct import MAX_GPUS
 from coppice.topology.presets.registry import Parameter, Preset, integer, rate, rate_list

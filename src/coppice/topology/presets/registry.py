@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from coppice.errors import InputError
-from coppice.topology.compose import Host
+from coppice.topology.composition.compose import Host
 from coppice.topology.model import Topology, exact_rate
 from coppice.topology.readers.reading import suggestion
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from coppice.errors import InputError
-from coppice.topology.fabric import FABRIC_KINDS, Fabric
+from coppice.topology.composition.fabric import FABRIC_KINDS, Fabric
 from coppice.topology.model import exact_rate
 from coppice.topology.readers.reading import suggestion
 

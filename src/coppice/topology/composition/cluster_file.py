@@ -9,7 +9,7 @@
 A host comes from exactly one of ``preset`` (with ``options``), ``file`` (any format that Coppice reads;
 relative to the cluster file) and ``topology`` (a native document). Without ``ports`` a preset brings its
 own, any other host gets one per NIC, and ``port_gb_per_s`` gives each GPU one. The fields of each kind of
-fabric are those of the classes in :mod:`coppice.topology.fabric`.
+fabric are those of the classes in :mod:`coppice.topology.composition.fabric`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from coppice.errors import InputError
-from coppice.topology.compose import Host, Port, compose, default_ports, gpu_ports, repeated
-from coppice.topology.fabric import Fabric
-from coppice.topology.fabric_fields import converted
+from coppice.topology.composition.compose import Host, Port, compose, default_ports, gpu_ports, repeated
+from coppice.topology.composition.fabric import Fabric
+from coppice.topology.composition.fields import converted
 from coppice.topology.model import Topology
 from coppice.topology.readers.document import DuplicateKey, NumberText, topology_from_document
 from coppice.topology.readers.reading import checked_id

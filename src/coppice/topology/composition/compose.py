@@ -13,8 +13,8 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.topology.fabric import Fabric
-from coppice.topology.fabric_parts import Attachment
+from coppice.topology.composition.fabric import Fabric
+from coppice.topology.composition.parts import Attachment
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
 __all__ = ["MAX_NODES", "Host", "Port", "compose", "default_ports", "gpu_ports", "repeated"]
@@ -110,7 +110,7 @@ def compose(hosts: Sequence[Host], fabric: Fabric | None, *, name: str, source: 
             fabric, or a host has no port.
 
     Examples:
-        >>> from coppice.topology.fabric import SwitchFabric
+        >>> from coppice.topology.composition.fabric import SwitchFabric
         >>> gpu = Topology.of("gpu", [Node(id="gpu0")], [])
         >>> host = Host(name="box", topology=gpu, ports=gpu_ports(gpu, Fraction(25)))
         >>> compose(repeated(host, 2), SwitchFabric(), name="pair").node_ids

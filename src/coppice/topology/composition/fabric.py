@@ -11,8 +11,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from coppice.errors import InputError
-from coppice.topology.cabling import DirectFabric
-from coppice.topology.fabric_parts import Common, Hosts, Wiring, at_least, check_links, positive
+from coppice.topology.composition.cabling import DirectFabric
+from coppice.topology.composition.parts import Common, Hosts, Wiring, at_least, check_links, positive
 
 __all__ = [
     "FABRIC_KINDS",

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from coppice.errors import InputError
-from coppice.topology.fabric_parts import Attachment, Common, Hosts, Wiring
+from coppice.topology.composition.parts import Attachment, Common, Hosts, Wiring
 from coppice.topology.model import Link
 
 __all__ = ["Cable", "DirectFabric"]
