@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coppice.bounds import concurrent_flow as module
-from coppice.bounds.concurrent_flow import AllToAllBound, concurrent_flow, demand_matrix, trivial_symmetry
-from coppice.bounds.distances import distances, integer_lengths, length_bound
+from coppice.bounds.all_to_all import concurrent_flow as module
+from coppice.bounds.all_to_all.concurrent_flow import (
+    AllToAllBound,
+    concurrent_flow,
+    demand_matrix,
+    trivial_symmetry,
+)
+from coppice.bounds.all_to_all.distances import distances, integer_lengths, length_bound
+from coppice.bounds.all_to_all.routes import link_loads, routes_of_flow
 from coppice.bounds.result import Problem
-from coppice.bounds.routes import link_loads, routes_of_flow
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.all_to_all import plan_all_to_all, routed_schedule

@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from coppice.bounds import bound
+from coppice.bounds.all_to_all.flow_cut import proving_cut
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.flow_cut import proving_cut
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.schedule.certificate import cut_inv_rate

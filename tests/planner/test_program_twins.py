@@ -6,8 +6,8 @@ import pytest
 
 from coppice.bounds import Problem
 from coppice.bounds.all_reduce import combined_all_reduce
+from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow
 from coppice.bounds.attainable import attainable_rate
-from coppice.bounds.concurrent_flow import concurrent_flow
 from coppice.collectives import Collective
 from reference import attainable, brute_force
 from reference.expected import broadcast_view

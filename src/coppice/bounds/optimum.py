@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 
+from coppice.bounds.all_to_all.flow_cut import proving_cut
 from coppice.bounds.cut_bound import cut_bound
-from coppice.bounds.flow_cut import proving_cut
 from coppice.bounds.network import TRANSPOSED, Network
 from coppice.bounds.result import Bound, Problem
 from coppice.collectives import Collective
@@ -142,7 +142,7 @@ def orbits(topology: Topology) -> tuple[np.ndarray, np.ndarray] | None:
 
 def all_to_all_bound(problem: Problem, time_limit: float) -> Bound:
     """Maximum concurrent flow; a bracket where the linear program is too large."""
-    from coppice.bounds.concurrent_flow import concurrent_flow  # brings the linear programs
+    from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow  # brings the linear programs
 
     flow = concurrent_flow(problem, time_limit=time_limit)
     return Bound(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from coppice.bounds.concurrent_flow import concurrent_flow
+from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow
 from coppice.bounds.optimum import bound
 from coppice.bounds.result import Bound, Problem
 from coppice.collectives import Collective

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.concurrent_flow import AllToAllBound, concurrent_flow
+from coppice.bounds.all_to_all.concurrent_flow import AllToAllBound, concurrent_flow
+from coppice.bounds.all_to_all.routes import Route
 from coppice.bounds.result import Problem
-from coppice.bounds.routes import Route
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.schedule import Op, Schedule

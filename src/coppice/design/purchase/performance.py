@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coppice.bounds.concurrent_flow import concurrent_flow
+from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow
 from coppice.bounds.latency import latency_bound
 from coppice.bounds.optimum import bound
 from coppice.bounds.result import Problem

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.distances import distances
+from coppice.bounds.all_to_all.distances import distances
 from coppice.planners.ring_tour import all_paths, exact_tour, local_tour
 from coppice.topology.model import Topology
 

@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.distances import distances, integer_lengths, length_bound
+from coppice.bounds.all_to_all.distances import distances, integer_lengths, length_bound
 from coppice.bounds.lp.program import LinearProgram, Row
 from coppice.topology.model import Topology
 

@@ -16,12 +16,12 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.distances import distances, integer_lengths, length_bound
+from coppice.bounds.all_to_all.distances import distances, integer_lengths, length_bound
+from coppice.bounds.all_to_all.routes import Route, link_loads, routes_of_flow, routes_of_trees
+from coppice.bounds.all_to_all.spreading import Spread, spread
 from coppice.bounds.lp.flow import FlowSolution, solve_flow
 from coppice.bounds.network import check_problem
 from coppice.bounds.result import Problem
-from coppice.bounds.routes import Route, link_loads, routes_of_flow, routes_of_trees
-from coppice.bounds.spreading import Spread, spread
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology

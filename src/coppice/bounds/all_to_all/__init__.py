@@ -1,0 +1,1 @@
+"""TODO all_to_all."""
