@@ -19,7 +19,7 @@ from rich.console import Console
 from coppice.design.bfb import schedule_facts
 from coppice.design.recipe import parse
 from coppice.design.schedules import breadth_first_schedule
-from coppice.schedule.verify import verify_schedule
+from coppice.schedule.verification.verify import verify_schedule
 from tables import Table, number, replace_generated
 
 HERE = Path(__file__).resolve().parent

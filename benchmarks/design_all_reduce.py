@@ -28,7 +28,7 @@ from coppice.planners.algorithms.catalogue import find as algorithm
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verify import verify_schedule
+from coppice.schedule.verification.verify import verify_schedule
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.model import Model
 from coppice.topology.model import Link, Node, Topology

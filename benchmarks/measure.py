@@ -22,7 +22,7 @@ from coppice.collectives import Collective
 from coppice.planners.forest import plan_forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 
 __all__ = ["measure"]
 

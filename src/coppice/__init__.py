@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from coppice.comparison import compare
     from coppice.errors import CheckError, CoppiceError, InputError, MissingExtraError, UnreachableError
     from coppice.planners.planning import plan
-    from coppice.schedule.plan_file import read_plan, write_plan
-    from coppice.schedule.verify import verify
+    from coppice.schedule.files.plan_file import read_plan, write_plan
+    from coppice.schedule.verification.verify import verify
     from coppice.simulation import simulate
     from coppice.topology import resolve as load
     from coppice.topology.model import Topology
@@ -67,9 +67,9 @@ _LAZY = {
     "load": ("coppice.topology", "resolve"),
     "plan": ("coppice.planners.planning", "plan"),
     "simulate": ("coppice.simulation", "simulate"),
-    "read_plan": ("coppice.schedule.plan_file", "read_plan"),
-    "verify": ("coppice.schedule.verify", "verify"),
-    "write_plan": ("coppice.schedule.plan_file", "write_plan"),
+    "read_plan": ("coppice.schedule.files.plan_file", "read_plan"),
+    "verify": ("coppice.schedule.verification.verify", "verify"),
+    "write_plan": ("coppice.schedule.files.plan_file", "write_plan"),
 }
 
 

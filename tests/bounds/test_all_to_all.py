@@ -23,7 +23,7 @@ from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.all_to_all import plan_all_to_all, routed_schedule
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology import preset
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.oracle import ENTRIES, NAMES, oracle_topology

@@ -11,7 +11,7 @@ from coppice.bounds.all_to_all.flow_cut import proving_cut
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
-from coppice.schedule.certificate import cut_inv_rate
+from coppice.schedule.verification.certificate import cut_inv_rate
 from coppice.topology import resolve
 
 

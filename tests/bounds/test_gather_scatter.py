@@ -12,7 +12,7 @@ from coppice.bounds.figures import bound_figures
 from coppice.bounds.in_network import in_network_bound
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.schedule.certificate import cut_inv_rate
+from coppice.schedule.verification.certificate import cut_inv_rate
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, Topology
 from reference.network import Network, describe, network_of

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from coppice.cli import Commands
 from coppice.cli.design import app as design
-from coppice.schedule.plan_file import read_plan
-from coppice.schedule.verify import verify
+from coppice.schedule.files.plan_file import read_plan
+from coppice.schedule.verification.verify import verify
 
 Call = Callable[..., Result]
 

@@ -14,7 +14,7 @@ from coppice.cli.export import FORMATS
 from coppice.cli.export_request import Request
 from coppice.collectives import Collective
 from coppice.planners.planning import plan as make
-from coppice.schedule.plan_file import write_plan
+from coppice.schedule.files.plan_file import write_plan
 from coppice.topology.presets import preset
 
 

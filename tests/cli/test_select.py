@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from coppice.cli import app
-from coppice.schedule.plan_file import read_plan
-from coppice.schedule.verify import verify
+from coppice.schedule.files.plan_file import read_plan
+from coppice.schedule.verification.verify import verify
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "selection.md"
 

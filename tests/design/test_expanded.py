@@ -14,7 +14,7 @@ from coppice.design.expanded import expanded_deliveries
 from coppice.design.recipe import Recipe, parse
 from coppice.design.schedules import breadth_first_schedule, schedule_of
 from coppice.errors import InputError
-from coppice.schedule.verify import verify_schedule
+from coppice.schedule.verification.verify import verify_schedule
 from design_samples import RECIPES
 
 

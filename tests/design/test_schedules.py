@@ -20,7 +20,7 @@ from coppice.design.graph import Graph
 from coppice.design.recipe import parse
 from coppice.design.schedules import breadth_first_schedule, schedule_of
 from coppice.errors import InputError
-from coppice.schedule.verify import verify_schedule
+from coppice.schedule.verification.verify import verify_schedule
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
 from design_samples import random_graphs

@@ -17,7 +17,7 @@ from coppice.export.msccl_xml_trees import fitted, takes
 from coppice.planners.planning import plan as make_plan
 from coppice.program.lower import lower_to_program
 from coppice.schedule.plan import Plan
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
 

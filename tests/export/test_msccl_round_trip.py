@@ -31,12 +31,12 @@ from coppice.program.back import to_schedule
 from coppice.program.builder import ProgramBuilder
 from coppice.program.program import Buffer, Program, StepOp
 from coppice.program.verify import verify_program
+from coppice.schedule.files.plan_file import read_plan, write_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import read_plan, write_plan
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology import Topology
 from coppice.topology.presets import preset
 from msccl_samples import all_pairs, gather, ring_all_reduce

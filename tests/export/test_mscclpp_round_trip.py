@@ -35,12 +35,12 @@ from coppice.program.one_sided import OneSidedProgram
 from coppice.program.one_sided_back import one_sided_to_schedule
 from coppice.program.one_sided_lower import lower_one_sided
 from coppice.program.one_sided_verify import verify_one_sided
+from coppice.schedule.files.plan_file import read_plan, write_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import read_plan, write_plan
 from coppice.schedule.schedule import Op, Schedule
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology import Topology, subset
 from coppice.topology.presets import preset
 from mscclpp_samples import SAMPLES, pair, text

@@ -17,7 +17,7 @@ from coppice.errors import InputError, UnreachableError
 from coppice.export.rank_order import RankOrder, rank_order
 from coppice.export.rank_order_files import LAUNCHERS, export_rank_order, rank_order_text
 from coppice.export.rank_order_groups import read_groups
-from coppice.schedule.plan_file import write_plan
+from coppice.schedule.files.plan_file import write_plan
 from coppice.topology import subset
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset

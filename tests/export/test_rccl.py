@@ -16,8 +16,8 @@ from coppice.errors import InputError
 from coppice.export.rccl_rings import export_rccl_rings, rccl_rings
 from coppice.export.rccl_tree_search import depth_of, packed_trees
 from coppice.export.rccl_trees import export_rccl_trees, rccl_trees
+from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import write_plan
 from coppice.topology import subset
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset

@@ -12,7 +12,7 @@ from coppice.cli.report import report
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import plan
-from coppice.schedule.plan_file import write_plan
+from coppice.schedule.files.plan_file import write_plan
 from coppice.topology.presets import preset
 
 

@@ -18,11 +18,11 @@ from coppice.errors import InputError, UnreachableError
 from coppice.planners.forest import plan_forest
 from coppice.planners.in_network import plan_in_network
 from coppice.planners.planning import plan
+from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import decode_plan, encode_plan
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from planner.template_cases import assert_same_columns

@@ -16,9 +16,9 @@ import pytest
 from coppice.bounds import Problem
 from coppice.collectives import Collective
 from coppice.planners.forest import plan_forest
+from coppice.schedule.files.plan_file import read_plan, write_plan
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import read_plan, write_plan
 from coppice.topology import resolve
 from coppice.topology.operations import set_link_rate
 from coppice.topology.writer import write_topology

@@ -20,12 +20,12 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest import plan_forest
 from coppice.planners.planning import plan
+from coppice.schedule.files.plan_file import encode_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import encode_plan
 from coppice.schedule.shape import Shape, shape
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, Topology
 from reference.expected import broadcast_view
@@ -292,7 +292,7 @@ class TestToleranceInTrees:
 
     @pytest.mark.parametrize("text", ["auto:1%", "auto:0%", "auto:12.5%", "auto:400%"])
     def test_on_the_command_line(self, text: str, tmp_path: Path) -> None:
-        from coppice.schedule.plan_file import read_plan
+        from coppice.schedule.files.plan_file import read_plan
 
         target = tmp_path / "plan.json"
         arguments = ["plan", "mi250", "--boxes", "2", "-c", "all_gather", "--trees", text, "-o", str(target)]

@@ -18,12 +18,12 @@ from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.forest import plan_forest
 from coppice.planners.planning import plan
+from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import decode_plan, encode_plan
-from coppice.schedule.report import Report
 from coppice.schedule.shape import shape
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.verify import verify
 from coppice.topology import resolve, subset
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import remove_links, scale_nodes, set_link_rate

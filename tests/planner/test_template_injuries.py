@@ -15,14 +15,14 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.images import expanded
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import decode_plan, encode_plan
 from coppice.schedule.shape import shape
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 from planner.template_cases import (
     MULTI_ORBIT,
     TWO_PHASES,

@@ -25,14 +25,14 @@ from coppice.planners.planning import plan
 from coppice.schedule import images
 from coppice.schedule.cost import forest_pipeline
 from coppice.schedule.explanation import height_counts
+from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.images import expanded, expanded_edges
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import decode_plan, encode_plan
 from coppice.schedule.shape import shape
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from planner.template_cases import (
     MULTI_ORBIT,

@@ -12,10 +12,10 @@ from coppice.bounds.max_flow import max_flow
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.flow import plan_flow
+from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import decode_plan, encode_plan
-from coppice.schedule.verify import verify
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
+from coppice.schedule.verification.verify import verify
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.maxflow import max_flow as reference_max_flow

@@ -19,7 +19,7 @@ from coppice.planners.ring_patch import patched_tour
 from coppice.planners.ring_schedule import ring_forest, ring_schedule
 from coppice.planners.ring_tour import all_paths, cut_tours, exact_tour, local_tour, tour_cost
 from coppice.schedule.plan import Plan
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
 

@@ -14,7 +14,7 @@ from coppice.program.program import Program
 from coppice.program.races import find_races
 from coppice.program.structure import check_structure
 from coppice.program.verify import verify_program
-from coppice.schedule.report import Findings
+from coppice.schedule.verification.report import Findings
 from reference.programs_mutants import KINDS, mutant
 from reference.programs_samples import SAMPLES
 

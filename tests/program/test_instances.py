@@ -19,7 +19,7 @@ from coppice.program.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 
 MOVING = [each for each in Collective if each is not Collective.BARRIER]

@@ -16,7 +16,7 @@ from coppice.program.nics import Exits, NicRoutes, Nics, exits_of, kept_share, t
 from coppice.program.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset
 

@@ -14,7 +14,7 @@ from coppice.export.mscclpp_reader import program_of
 from coppice.program.one_sided import OneSidedProgram
 from coppice.program.one_sided_back import one_sided_to_schedule
 from coppice.program.one_sided_verify import OneSidedReport, verify_one_sided
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 from mscclpp_samples import (
     MEMORY,

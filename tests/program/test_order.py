@@ -9,7 +9,7 @@ import coppice.program.order
 from coppice.program.order import Stuck, execution_order
 from coppice.program.program import Program
 from coppice.program.structure import messages_of
-from coppice.schedule.report import Findings
+from coppice.schedule.verification.report import Findings
 from reference.programs import pair_all_reduce, ring_all_gather, ring_all_reduce, with_columns
 
 PROGRAMS = [ring_all_gather(2), ring_all_gather(7), ring_all_reduce(3), ring_all_reduce(6), pair_all_reduce()]

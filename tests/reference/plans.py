@@ -12,7 +12,7 @@ from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.plan import Plan
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 from reference.counting import count_forest
 from reference.network import describe, network_of, supply_of
 

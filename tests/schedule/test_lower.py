@@ -12,7 +12,7 @@ from coppice.errors import InputError
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import forest_loads, schedule_loads
 from coppice.schedule.lower import lower
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from schedule.builders import (
     Tree,
     chain,

@@ -2,7 +2,7 @@
 
 Every mutant of a schedule is carried out with values that cannot be mistaken for each other (payloads.py). The verifier
 may accept none that ends wrong. What it refuses though it ends right must be refused for one of the reasons that
-:mod:`coppice.schedule.verify_schedule` owns up to; it may never say of such a mutant that data are missing in the end.
+:mod:`coppice.schedule.verification.transfers` owns up to; it may never say of such a mutant that data are missing in the end.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from coppice.planners.forest import plan_forest
 from coppice.schedule.lower import lower
 from coppice.schedule.pieces import in_pieces
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 from reference.mutants import mutants
 from reference.payloads import right

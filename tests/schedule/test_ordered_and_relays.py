@@ -13,13 +13,13 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import decode_plan, encode_plan
 from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verify import verify
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
+from coppice.schedule.verification.verify import verify
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from schedule.builders import make_schedule, ring_forest, star_topology
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from coppice.bounds.result import Bound, Problem
 from coppice.collectives import Collective
-from coppice.schedule.certificate import cut_inv_rate
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.certificate import cut_inv_rate
+from coppice.schedule.verification.verify import verify
 from coppice.topology.model import Link, Node, Topology
 from schedule.builders import (
     chain,

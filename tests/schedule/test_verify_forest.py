@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.verify_forest import verify_forest
+from coppice.schedule.verification.forest import verify_forest
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from schedule.builders import (
     Tree,

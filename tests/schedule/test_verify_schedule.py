@@ -10,9 +10,9 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.schedule.loads import schedule_loads
-from coppice.schedule.report import Report
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from schedule.builders import make_schedule, ring_topology, star_topology
 

@@ -16,9 +16,9 @@ from coppice.bounds.result import Problem
 from coppice.cli import Commands
 from coppice.cli.simulate import simulate
 from coppice.collectives import Collective
+from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.loads import schedule_loads
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import write_plan
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.engine import simulate as run_simulation
 from coppice.simulation.model import Model

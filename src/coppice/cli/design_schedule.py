@@ -24,9 +24,9 @@ from coppice.collectives import Collective
 from coppice.design.from_topology import graph_of
 from coppice.design.schedules import breadth_first_schedule
 from coppice.errors import InputError
+from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import write_plan
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 from coppice.topology import PRESETS
 
 __all__ = ["schedule"]

@@ -21,7 +21,7 @@ from coppice.design.families.family import optimum
 from coppice.design.recipe import Recipe, parse
 from coppice.errors import InputError
 from coppice.export.topology_picture import topology_svg
-from coppice.schedule.plan_file import write_plan
+from coppice.schedule.files.plan_file import write_plan
 from coppice.topology.model import exact_rate
 from coppice.topology.writer import write_atomically, write_topology
 

@@ -19,12 +19,12 @@ from coppice.cli.render import (
 )
 from coppice.cli.verify import PlanArgument
 from coppice.schedule.explanation import LinkClass, draw_tree, height_counts, link_classes, plan_loads
+from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import LinkLoads
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import read_plan
 from coppice.schedule.shape import shape
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 from coppice.topology.model import Topology
 
 __all__ = ["explain"]

@@ -10,7 +10,7 @@ from coppice.cli.render import Stages
 from coppice.cli.sizes import parse_size
 from coppice.errors import InputError
 from coppice.export.chakra import chakra_trace
-from coppice.schedule.plan_file import read_plan
+from coppice.schedule.files.plan_file import read_plan
 
 __all__ = ["OPTIONS", "export_chakra"]
 

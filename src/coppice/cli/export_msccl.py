@@ -29,7 +29,7 @@ from coppice.export.msccl_xml_targets import TARGETS, target_named
 from coppice.export.msccl_xml_trees import Fitted, fitted
 from coppice.program.program import Program
 from coppice.program.verify import verify_program
-from coppice.schedule.plan_file import decode_plan
+from coppice.schedule.files.plan_file import decode_plan
 
 __all__ = ["OPTIONS", "Sizes", "export_msccl_xml", "read_size"]
 

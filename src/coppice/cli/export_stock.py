@@ -16,8 +16,8 @@ from coppice.cli.sizes import parse_sizes
 from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.targets import STOCK, Kind, Option, Source, Target
+from coppice.schedule.files.plan_file import FORMAT, decode_plan
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import FORMAT, decode_plan
 from coppice.topology.model import Topology
 from coppice.topology.readers.reading import suggestion
 from coppice.topology.readers.sources import load_bytes

@@ -23,10 +23,10 @@ from coppice.program.one_sided_back import one_sided_to_schedule
 from coppice.program.one_sided_verify import verify_one_sided
 from coppice.program.program import Program
 from coppice.program.verify import verify_program
+from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import write_plan
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 
 __all__ = ["import_file"]

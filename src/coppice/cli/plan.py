@@ -49,7 +49,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import PlannedResult
 from coppice.planners.planning import plan as make_plan
-from coppice.schedule.plan_file import write_plan
+from coppice.schedule.files.plan_file import write_plan
 
 __all__ = ["plan"]
 

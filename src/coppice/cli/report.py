@@ -17,9 +17,9 @@ from coppice.export.dot import to_dot
 from coppice.export.report import write_report
 from coppice.export.topology_picture import topology_svg
 from coppice.schedule.explanation import plan_loads
+from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import read_plan
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 from coppice.topology.writer import write_atomically
 
 __all__ = ["picture", "report"]

@@ -219,7 +219,7 @@ def _write(picked: Selection, topology: Topology | None, *, root: int | None, ou
         msg = f"{picked.runs_as} of {picked.library} has no schedule here: {picked.reason}."
         raise InputError(msg)
     from coppice.planners.planning import plan
-    from coppice.schedule.plan_file import write_plan
+    from coppice.schedule.files.plan_file import write_plan
     from coppice.topology.presets import preset
 
     if topology is None:

@@ -23,7 +23,7 @@ from coppice.cli.simulate_text import (
 from coppice.cli.sizes import parse_sizes
 from coppice.errors import InputError
 from coppice.schedule.cost import HOP_OVERHEAD_US
-from coppice.schedule.plan_file import read_plan
+from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import Wire, wire_for
 from coppice.simulation.critical import critical_lines

@@ -13,7 +13,7 @@ from coppice.cli.simulate_text import model_text
 from coppice.cli.sizes import parse_size, short_size
 from coppice.comparison.table import aligned, number
 from coppice.errors import InputError
-from coppice.schedule.plan_file import read_plan
+from coppice.schedule.files.plan_file import read_plan
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.jobs import Job, JobResult, Together, simulate_together
 from coppice.simulation.model import Model

@@ -12,10 +12,10 @@ from coppice.cli.verify_mscclpp import verify_mscclpp
 from coppice.cli.verify_program import is_xml, verify_xml
 from coppice.export.msccl_xml_reader import read_bytes
 from coppice.export.mscclpp_document import is_mscclpp
+from coppice.schedule.files.plan_file import decode_plan
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import decode_plan
-from coppice.schedule.report import Report
-from coppice.schedule.verify import verify as check
+from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.verify import verify as check
 
 __all__ = ["PlanArgument", "verify"]
 

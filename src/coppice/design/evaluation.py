@@ -21,9 +21,9 @@ from coppice.planners.all_to_all import plan_all_to_all
 from coppice.planners.forest import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
-from coppice.schedule.report import Report
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.verify import verify
 from coppice.simulation.scenario import Scenario
 from coppice.topology.model import Topology
 

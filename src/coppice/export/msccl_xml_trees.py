@@ -23,7 +23,7 @@ from coppice.program.program import Program
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.verify import verify
 
 __all__ = ["Fitted", "fitted", "takes"]
 

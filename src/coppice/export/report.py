@@ -30,9 +30,9 @@ from coppice.schedule.explanation import plan_loads
 from coppice.schedule.images import expanded_edges
 from coppice.schedule.loads import LinkLoads
 from coppice.schedule.plan import Plan
-from coppice.schedule.report import Report
 from coppice.schedule.shape import shape
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.verify import verify
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.timeline import Timeline
 from coppice.topology.writer import write_atomically

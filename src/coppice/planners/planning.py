@@ -27,10 +27,10 @@ from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipel
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads, schedule_loads
 from coppice.schedule.plan import Plan
-from coppice.schedule.report import Report
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import Shape, shape
-from coppice.schedule.verify import verify
+from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.verify import verify
 
 __all__ = ["PlannedResult", "Stopwatch", "peak_rss_bytes", "plan"]
 

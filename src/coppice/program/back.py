@@ -23,8 +23,8 @@ from coppice.program.order import Stuck, execution_order
 from coppice.program.program import Program, StepOp
 from coppice.program.structure import check_structure, step_name
 from coppice.program.verify import fifo_depth
-from coppice.schedule.report import Findings
 from coppice.schedule.schedule import Op, Schedule
+from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology
 
 __all__ = ["to_schedule"]

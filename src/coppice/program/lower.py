@@ -25,8 +25,8 @@ from coppice.program.traffic import Rows, rows_of, traffic_of
 from coppice.program.writing import Writer
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
-from coppice.schedule.report import Findings
 from coppice.schedule.schedule import Schedule
+from coppice.schedule.verification.report import Findings
 
 __all__ = ["Prepared", "lower_to_program", "prepare", "write"]
 

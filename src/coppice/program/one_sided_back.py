@@ -23,8 +23,8 @@ from coppice.program.one_sided_events import Events, Touch, events_of
 from coppice.program.one_sided_order import StuckOneSided, run_order
 from coppice.program.one_sided_structure import check_form
 from coppice.program.one_sided_words import words_of
-from coppice.schedule.report import Findings
 from coppice.schedule.schedule import Op, Schedule
+from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology
 
 __all__ = ["one_sided_to_schedule"]

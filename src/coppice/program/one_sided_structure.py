@@ -9,7 +9,7 @@ from coppice.collectives import Collective
 from coppice.program.memory import buffer_sizes
 from coppice.program.one_sided import Act, OneSidedProgram, Operation, Slots
 from coppice.program.program import Buffer
-from coppice.schedule.report import Findings
+from coppice.schedule.verification.report import Findings
 
 __all__ = ["RUNS", "check_form"]
 

@@ -19,7 +19,7 @@ from coppice.program.one_sided_races import find_races
 from coppice.program.one_sided_structure import check_form
 from coppice.program.one_sided_words import Words, words_of
 from coppice.program.program import Buffer
-from coppice.schedule.report import Findings
+from coppice.schedule.verification.report import Findings
 
 __all__ = ["OneSidedReport", "verify_one_sided"]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.program.memory import buffer_sizes
 from coppice.program.program import Buffer, Program, StepOp
-from coppice.schedule.report import Findings
+from coppice.schedule.verification.report import Findings
 
 __all__ = ["Messages", "check_structure", "messages_of", "op_mask", "step_name"]
 

@@ -21,7 +21,7 @@ from coppice.program.order import Order, Stuck, find_order
 from coppice.program.program import Buffer, Program
 from coppice.program.races import find_races
 from coppice.program.structure import check_structure, op_mask
-from coppice.schedule.report import Findings
+from coppice.schedule.verification.report import Findings
 
 __all__ = ["ProgramReport", "fifo_depth", "verify_program"]
 

@@ -1,6 +1,6 @@
 """Plans on disk, so that a cluster plans once: found by topology, collective, root, algorithm and version.
 
-Files are plan files (:mod:`coppice.schedule.plan_file`) with their own checksum. One that is damaged, of another
+Files are plan files (:mod:`coppice.schedule.files.plan_file`) with their own checksum. One that is damaged, of another
 version or for something else is made again; a directory that cannot be written costs time, not the run.
 """
 
@@ -15,8 +15,8 @@ import msgspec
 
 from coppice.bounds.result import Problem
 from coppice.errors import InputError
+from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import decode_plan, encode_plan
 from coppice.topology.writer import write_atomically
 
 __all__ = ["PlanCache", "cache_directory"]

@@ -20,9 +20,9 @@ from coppice.run.engine import Engine
 from coppice.run.lower import lower_rank
 from coppice.run.plan_cache import PlanCache
 from coppice.run.program import RankProgram
+from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
-from coppice.schedule.plan_file import decode_plan, encode_plan
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 

@@ -15,7 +15,7 @@ from coppice.planners.algorithms.cost import Chain
 from coppice.planners.algorithms.exchange import partners
 from coppice.planners.algorithms.tree_shapes import SHAPES
 from coppice.schedule.schedule import Op, Schedule
-from coppice.schedule.verify import verify_schedule
+from coppice.schedule.verification.verify import verify_schedule
 from coppice.topology.presets import preset
 from planner.algorithms.exchange_cases import RANKS, disordered_rows, made, steps_of
 

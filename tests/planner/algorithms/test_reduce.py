@@ -11,7 +11,7 @@ from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.algorithms.cost import Chain
 from coppice.planners.algorithms.tree_shapes import SHAPES
-from coppice.schedule.verify import verify_schedule
+from coppice.schedule.verification.verify import verify_schedule
 from planner.algorithms.exchange_cases import RANKS, disordered_rows, made, steps_of
 
 REDUCE = Collective.REDUCE

@@ -21,9 +21,9 @@ from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.hops import hops_of
 from coppice.schedule.loads import forest_loads
-from coppice.schedule.report import Findings, Report
 from coppice.schedule.tree_rows import children, parents, tree_blocks
-from coppice.schedule.verify_paths import check_ends, check_paths
+from coppice.schedule.verification.paths import check_ends, check_paths
+from coppice.schedule.verification.report import Findings, Report
 from coppice.topology.symmetry import check_symmetry
 
 __all__ = ["verify_forest"]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.schedule.hops import Hops
-from coppice.schedule.report import Findings
+from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology
 
 __all__ = ["check_ends", "check_paths", "path_text"]

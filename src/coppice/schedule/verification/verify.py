@@ -1,7 +1,7 @@
 """The front door of verification: a plan, checked against its problem and its own claims.
 
 Nothing here knows how plans or bounds are made. Forests are checked in
-:mod:`~coppice.schedule.verify_forest`, schedules in :mod:`~coppice.schedule.verify_schedule`; what remains is
+:mod:`~coppice.schedule.verification.forest`, schedules in :mod:`~coppice.schedule.verification.transfers`; what remains is
 to compare claims with counts.
 """
 
@@ -13,11 +13,11 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.schedule.certificate import cut_inv_rate
 from coppice.schedule.plan import Plan
-from coppice.schedule.report import Report
-from coppice.schedule.verify_forest import verify_forest
-from coppice.schedule.verify_schedule import verify_schedule
+from coppice.schedule.verification.certificate import cut_inv_rate
+from coppice.schedule.verification.forest import verify_forest
+from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.transfers import verify_schedule
 
 __all__ = ["Report", "verify", "verify_forest", "verify_schedule"]
 
@@ -36,7 +36,7 @@ def verify(plan: Plan) -> Report:
         The report; failures are collected, not raised.
 
     Examples:
-        >>> from coppice.schedule.plan_file import read_plan
+        >>> from coppice.schedule.files.plan_file import read_plan
         >>> verify(read_plan("plan.json")).ok                                           # doctest: +SKIP
         True
     """

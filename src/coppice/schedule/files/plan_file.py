@@ -21,8 +21,7 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.result import Bound, Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.schedule.plan import Parameter, Plan
-from coppice.schedule.plan_columns import (
+from coppice.schedule.files.columns import (
     ABSENT,
     ChunkColumns,
     EdgeColumns,
@@ -35,6 +34,7 @@ from coppice.schedule.plan_columns import (
     read_schedule,
     schedule_columns,
 )
+from coppice.schedule.plan import Parameter, Plan
 from coppice.topology.model import Topology
 from coppice.topology.readers.document import topology_from_document
 from coppice.topology.readers.json_file import parse_json

@@ -14,15 +14,15 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.schedule.columns import schedule_defects
-from coppice.schedule.deadlock import find_deadlock, num_connections
 from coppice.schedule.exact_sums import grouped_sums
-from coppice.schedule.execution import Execution
 from coppice.schedule.hops import hops_of
 from coppice.schedule.loads import LinkLoads, schedule_loads
-from coppice.schedule.report import Findings, Report
 from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.verify_paths import check_ends, check_paths
+from coppice.schedule.verification.deadlock import find_deadlock, num_connections
+from coppice.schedule.verification.execution import Execution
+from coppice.schedule.verification.paths import check_ends, check_paths
+from coppice.schedule.verification.report import Findings, Report
 
 __all__ = ["verify_schedule"]
 

@@ -33,7 +33,7 @@ class Report:
         optimal: The bound is proved and the plan reaches it.
         ordered: The schedule claims that reductions join neighbouring intervals of ranks, and they do.
         deadlock_free: With buffers of any finite size no transfers wait for each other in a circle
-            (:mod:`coppice.schedule.deadlock`); None where that was not asked: for forests.
+            (:mod:`coppice.schedule.verification.deadlock`); None where that was not asked: for forests.
         checked: How many things were checked, by name.
     """
 

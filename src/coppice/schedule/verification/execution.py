@@ -26,8 +26,8 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.schedule.loads import chunk_sizes
-from coppice.schedule.report import Findings
 from coppice.schedule.schedule import Op, Schedule
+from coppice.schedule.verification.report import Findings
 
 __all__ = ["Execution"]
 
