@@ -13,8 +13,8 @@ import pytest
 
 from coppice.export.mscclpp_doctor import doctor_plan
 from coppice.export.mscclpp_reader import read_mscclpp
-from coppice.program.one_sided_back import one_sided_to_schedule
-from coppice.program.one_sided_verify import verify_one_sided
+from coppice.program.one_sided.to_schedule import one_sided_to_schedule
+from coppice.program.one_sided.verify import verify_one_sided
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 from reference.one_sided_run import run_plan

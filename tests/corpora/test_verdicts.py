@@ -26,8 +26,8 @@ import pytest
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.msccl_xml_reader import read_msccl_xml
-from coppice.program.program import Program
-from coppice.program.verify import verify_program
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.verify import verify_program
 from reference.programs_run import run_program
 
 CORPORA = os.environ.get("COPPICE_CORPORA")

@@ -8,8 +8,8 @@ import pytest
 
 from coppice.export.msccl_xml_document import parse_document
 from coppice.export.msccl_xml_reader import program_of
-from coppice.program.program import Buffer, Program, StepOp
-from coppice.program.verify import verify_program
+from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.verify import verify_program
 from msccl_notation import File
 from msccl_right_files import RIGHT
 from msccl_wrong_files import WRONG

@@ -15,7 +15,7 @@ from coppice.export.msccl_xml_plan import Form, program_for, rough_program
 from coppice.export.msccl_xml_range import LADDER, MODEL, Race, WinningRange, _best_run, winning_range
 from coppice.export.msccl_xml_trees import fitted, takes
 from coppice.planners.planning import plan as make_plan
-from coppice.program.lower import lower_to_program
+from coppice.program.two_sided.lower import lower_to_program
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
 from coppice.topology.model import Link, Node, Topology

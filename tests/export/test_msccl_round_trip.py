@@ -27,10 +27,10 @@ from coppice.export.msccl_xml_plan import Form, Place, program_for, serves_both
 from coppice.export.msccl_xml_reader import program_of
 from coppice.export.msccl_xml_targets import TARGETS, target_named
 from coppice.planners.planning import plan as make_plan
-from coppice.program.back import to_schedule
-from coppice.program.builder import ProgramBuilder
-from coppice.program.program import Buffer, Program, StepOp
-from coppice.program.verify import verify_program
+from coppice.program.two_sided.builder import ProgramBuilder
+from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.to_schedule import to_schedule
+from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.files.plan_file import read_plan, write_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower

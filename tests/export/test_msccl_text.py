@@ -13,7 +13,7 @@ import coppice.export.msccl_xml_text
 from coppice.errors import InputError
 from coppice.export.msccl_xml_targets import TARGETS
 from coppice.export.msccl_xml_text import encode_msccl_xml
-from coppice.program.program import Program, StepOp
+from coppice.program.two_sided.program import Program, StepOp
 from reference.programs_mutants import mutant
 from reference.programs_samples import SAMPLES
 from reference.programs_xml import lines_of

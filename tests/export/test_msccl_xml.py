@@ -14,9 +14,9 @@ from coppice.export.msccl_xml import excesses, msccl_xml, write_msccl_xml
 from coppice.export.msccl_xml_document import parse_document
 from coppice.export.msccl_xml_reader import Reading, program_of, read_msccl_xml
 from coppice.export.msccl_xml_targets import TARGETS, target_named
-from coppice.program.builder import ProgramBuilder
-from coppice.program.program import Buffer, Program, StepOp
-from coppice.program.verify import verify_program
+from coppice.program.two_sided.builder import ProgramBuilder
+from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.verify import verify_program
 from msccl_samples import GATHER_XML, all_pairs, gather, ring_all_reduce
 
 

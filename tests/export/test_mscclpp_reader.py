@@ -12,9 +12,9 @@ from coppice.errors import InputError
 from coppice.export.mscclpp_document import is_mscclpp, parse_document
 from coppice.export.mscclpp_operations import OPERATIONS
 from coppice.export.mscclpp_reader import MscclppReading, program_of, read_mscclpp
-from coppice.program.one_sided import Act, Operation
-from coppice.program.one_sided_verify import verify_one_sided
-from coppice.program.program import Buffer
+from coppice.program.one_sided.program import Act, Operation
+from coppice.program.one_sided.verify import verify_one_sided
+from coppice.program.two_sided.program import Buffer
 from mscclpp_samples import MEMORY, NOP, Plan, act, here, multi, packets, pair, pipelined, tell, text, there
 
 

@@ -31,10 +31,10 @@ from coppice.export.mscclpp_reader import program_of
 from coppice.planners.algorithms.case import Case
 from coppice.planners.algorithms.moves import Moves, blocks
 from coppice.planners.planning import plan as make_plan
-from coppice.program.one_sided import OneSidedProgram
-from coppice.program.one_sided_back import one_sided_to_schedule
-from coppice.program.one_sided_lower import lower_one_sided
-from coppice.program.one_sided_verify import verify_one_sided
+from coppice.program.one_sided.lower import lower_one_sided
+from coppice.program.one_sided.program import OneSidedProgram
+from coppice.program.one_sided.to_schedule import one_sided_to_schedule
+from coppice.program.one_sided.verify import verify_one_sided
 from coppice.schedule.files.plan_file import read_plan, write_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower

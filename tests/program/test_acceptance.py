@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from coppice.program.acceptance import accepts
-from coppice.program.contents import Contents
 from coppice.program.memory import memory_of
-from coppice.program.order import Stuck, find_order
-from coppice.program.program import Program
-from coppice.program.races import find_races
-from coppice.program.structure import check_structure
-from coppice.program.verify import verify_program
+from coppice.program.two_sided.acceptance import accepts
+from coppice.program.two_sided.contents import Contents
+from coppice.program.two_sided.order import Stuck, find_order
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.races import find_races
+from coppice.program.two_sided.structure import check_structure
+from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.verification.report import Findings
 from reference.programs_mutants import KINDS, mutant
 from reference.programs_samples import SAMPLES
@@ -58,7 +58,7 @@ def test_mutants_are_accepted_only_where_they_are_right(kind: str) -> None:
 
 
 def test_wide_programs_take_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coppice.program.verify._WIDE", 1)
-    monkeypatch.delattr("coppice.program.verify.Contents.run")
+    monkeypatch.setattr("coppice.program.two_sided.verify._WIDE", 1)
+    monkeypatch.delattr("coppice.program.two_sided.verify.Contents.run")
     for program in SAMPLES:
         assert verify_program(program).ok

@@ -13,12 +13,12 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
-from coppice.program.back import to_schedule
-from coppice.program.builder import ProgramBuilder
-from coppice.program.lower import lower_to_program
-from coppice.program.places import in_units
-from coppice.program.program import StepOp
-from coppice.program.verify import verify_program
+from coppice.program.placement import in_units
+from coppice.program.two_sided.builder import ProgramBuilder
+from coppice.program.two_sided.lower import lower_to_program
+from coppice.program.two_sided.program import StepOp
+from coppice.program.two_sided.to_schedule import to_schedule
+from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Op, Schedule

@@ -11,12 +11,12 @@ from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.planners.planning import plan
-from coppice.program.channels import path_numbers, within_peers
-from coppice.program.lower import lower_to_program, prepare
-from coppice.program.numbering import waited_first
-from coppice.program.program import Program
-from coppice.program.thread_blocks import _dealt
-from coppice.program.verify import verify_program
+from coppice.program.two_sided.channels import path_numbers, within_peers
+from coppice.program.two_sided.lower import lower_to_program, prepare
+from coppice.program.two_sided.numbering import waited_first
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.thread_blocks import _dealt
+from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.topology.presets import preset

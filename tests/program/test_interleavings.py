@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coppice.program.program import Program
-from coppice.program.verify import ProgramReport, verify_program
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.verify import ProgramReport, verify_program
 from reference.programs_mutants import KINDS, mutant
 from reference.programs_run import Outcome, run_program
 from reference.programs_samples import SAMPLES

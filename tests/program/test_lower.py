@@ -13,10 +13,10 @@ from coppice.errors import CheckError, InputError
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
-from coppice.program.lower import lower_to_program
-from coppice.program.places import in_units
-from coppice.program.program import Program, StepOp
-from coppice.program.verify import verify_program
+from coppice.program.placement import in_units
+from coppice.program.two_sided.lower import lower_to_program
+from coppice.program.two_sided.program import Program, StepOp
+from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.presets import preset

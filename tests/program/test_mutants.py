@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from coppice.program.program import Program
-from coppice.program.verify import verify_program
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.verify import verify_program
 from reference.programs_mutants import KINDS, mutant
 from reference.programs_run import run_program
 from reference.programs_samples import SAMPLES

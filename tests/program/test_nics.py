@@ -10,10 +10,10 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.planners.planning import plan
-from coppice.program.back import to_schedule
-from coppice.program.lower import lower_to_program
-from coppice.program.nics import Exits, NicRoutes, Nics, exits_of, kept_share, to_nics
-from coppice.program.verify import verify_program
+from coppice.program.two_sided.lower import lower_to_program
+from coppice.program.two_sided.nics import Exits, NicRoutes, Nics, exits_of, kept_share, to_nics
+from coppice.program.two_sided.to_schedule import to_schedule
+from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.verification.transfers import verify_schedule

@@ -18,7 +18,7 @@ from coppice.export.mscclpp_json import mscclpp_json
 from coppice.export.mscclpp_plan import PlanForm, one_sided_for
 from coppice.export.mscclpp_reader import program_of
 from coppice.planners.planning import plan as make_plan
-from coppice.program.one_sided_verify import OneSidedReport, verify_one_sided
+from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided
 from coppice.topology import Topology, subset
 from coppice.topology.presets import preset
 from mscclpp_samples import SAMPLES, Plan, pipelined, text

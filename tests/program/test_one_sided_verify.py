@@ -11,9 +11,9 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.mscclpp_document import parse_document
 from coppice.export.mscclpp_reader import program_of
-from coppice.program.one_sided import OneSidedProgram
-from coppice.program.one_sided_back import one_sided_to_schedule
-from coppice.program.one_sided_verify import OneSidedReport, verify_one_sided
+from coppice.program.one_sided.program import OneSidedProgram
+from coppice.program.one_sided.to_schedule import one_sided_to_schedule
+from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 from mscclpp_samples import (

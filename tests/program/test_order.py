@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import coppice.program.order
-from coppice.program.order import Stuck, execution_order
-from coppice.program.program import Program
-from coppice.program.structure import messages_of
+import coppice.program.two_sided.order
+from coppice.program.two_sided.order import Stuck, execution_order
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.structure import messages_of
 from coppice.schedule.verification.report import Findings
 from reference.programs import pair_all_reduce, ring_all_gather, ring_all_reduce, with_columns
 
@@ -39,8 +39,8 @@ def assert_in_order(program: Program, order: list[int], depth: int) -> None:
 def test_every_step_after_what_it_waits_for(
     program: Program, depth: int, narrow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coppice.program.order, "_PATIENCE", 2)
-    monkeypatch.setattr(coppice.program.order, "_NARROW", narrow)
+    monkeypatch.setattr(coppice.program.two_sided.order, "_PATIENCE", 2)
+    monkeypatch.setattr(coppice.program.two_sided.order, "_NARROW", narrow)
     messages = messages_of(program, Findings())
     for seed in (None, 1, 2):
         assert_in_order(program, execution_order(program, messages, depth=depth, seed=seed), depth)
@@ -48,8 +48,8 @@ def test_every_step_after_what_it_waits_for(
 
 @pytest.mark.parametrize("narrow", [0, 10**6])
 def test_what_stands_still_does_so_however_it_is_run(narrow: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coppice.program.order, "_PATIENCE", 2)
-    monkeypatch.setattr(coppice.program.order, "_NARROW", narrow)
+    monkeypatch.setattr(coppice.program.two_sided.order, "_PATIENCE", 2)
+    monkeypatch.setattr(coppice.program.two_sided.order, "_NARROW", narrow)
     late = with_columns(pair_all_reduce(), dep_block=[1, 1], dep_step=[3, 3])
     told = set()
     for program, depth in ((late, 2), (ring_all_reduce(5), 1)):

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import coppice.program.lower
+import coppice.program.two_sided.lower
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
-from coppice.program.lower import lower_to_program
-from coppice.program.program import Program
 from coppice.program.sorting import sorted_rows
-from coppice.program.writing import Writer
+from coppice.program.two_sided.emit import Writer
+from coppice.program.two_sided.lower import lower_to_program
+from coppice.program.two_sided.program import Program
 from coppice.topology.presets import preset
 from reference.programs_writing import Writer as SlowWriter
 
@@ -57,7 +57,7 @@ class Both:
 
 @pytest.fixture(autouse=True)
 def both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coppice.program.lower, "Writer", Both)
+    monkeypatch.setattr(coppice.program.two_sided.lower, "Writer", Both)
 
 
 def lower_in_all_forms(body: Any, collective: Collective) -> None:

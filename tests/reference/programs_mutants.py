@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from coppice.program.builder import NOWHERE, ProgramBuilder
-from coppice.program.program import Program, StepOp
+from coppice.program.two_sided.builder import NOWHERE, ProgramBuilder
+from coppice.program.two_sided.program import Program, StepOp
 
 __all__ = ["KINDS", "mutant"]
 

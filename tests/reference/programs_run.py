@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from dataclasses import dataclass
 
 from coppice.collectives import Collective
-from coppice.program.program import Program, StepOp
+from coppice.program.two_sided.program import Program, StepOp
 
 __all__ = ["Outcome", "run_program"]
 

@@ -1,6 +1,6 @@
 """Writes messages down step by step, keeping for every value who wrote it last and who has read it since.
 
-The slow twin of :mod:`coppice.program.writing`, of the same interface and with the same results.
+The slow twin of :mod:`coppice.program.two_sided.emit`, of the same interface and with the same results.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.program.memory import buffer_sizes
-from coppice.program.places import Places
-from coppice.program.program import Buffer, Program, StepOp
-from coppice.program.thread_blocks import Blocks
-from coppice.program.traffic import Traffic
+from coppice.program.messages import Traffic
+from coppice.program.placement import Places
+from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.thread_blocks import Blocks
 from coppice.schedule.schedule import Op
 
 __all__ = ["Writer"]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.export.msccl_xml_targets import Target
-from coppice.program.program import Buffer, Program, StepOp
+from coppice.program.two_sided.program import Buffer, Program, StepOp
 
 __all__ = ["lines_of"]
 

@@ -27,8 +27,8 @@ from coppice.export.msccl_xml_range import MOST_RANKS, WinningRange, winning_ran
 from coppice.export.msccl_xml_reader import program_of, read_bytes
 from coppice.export.msccl_xml_targets import TARGETS, target_named
 from coppice.export.msccl_xml_trees import Fitted, fitted
-from coppice.program.program import Program
-from coppice.program.verify import verify_program
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.files.plan_file import decode_plan
 
 __all__ = ["OPTIONS", "Sizes", "export_msccl_xml", "read_size"]

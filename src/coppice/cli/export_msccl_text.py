@@ -14,8 +14,8 @@ from coppice.export.msccl_xml_load import block_gb_per_s, busiest_gb_per_s
 from coppice.export.msccl_xml_range import Race, WinningRange
 from coppice.export.msccl_xml_targets import target_named
 from coppice.export.msccl_xml_trees import Fitted
-from coppice.program.nics import kept_share
-from coppice.program.program import Program
+from coppice.program.two_sided.nics import kept_share
+from coppice.program.two_sided.program import Program
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 

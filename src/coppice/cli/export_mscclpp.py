@@ -13,7 +13,7 @@ from coppice.errors import InputError
 from coppice.export.mscclpp_json import write_mscclpp
 from coppice.export.mscclpp_limits import LIMITS, largest_message, size_unit
 from coppice.export.mscclpp_plan import PlanForm, one_sided_for
-from coppice.program.one_sided import OneSidedProgram
+from coppice.program.one_sided.program import OneSidedProgram
 from coppice.schedule.files.plan_file import read_plan
 
 __all__ = ["OPTIONS", "export_mscclpp"]

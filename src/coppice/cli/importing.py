@@ -17,12 +17,12 @@ from coppice.export.msccl_xml_reader import program_of, read_bytes
 from coppice.export.mscclpp_document import is_mscclpp
 from coppice.export.mscclpp_document import parse_document as parse_json
 from coppice.export.mscclpp_reader import program_of as one_sided_program_of
-from coppice.program.back import to_schedule
-from coppice.program.one_sided import OneSidedProgram
-from coppice.program.one_sided_back import one_sided_to_schedule
-from coppice.program.one_sided_verify import verify_one_sided
-from coppice.program.program import Program
-from coppice.program.verify import verify_program
+from coppice.program.one_sided.program import OneSidedProgram
+from coppice.program.one_sided.to_schedule import one_sided_to_schedule
+from coppice.program.one_sided.verify import verify_one_sided
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.to_schedule import to_schedule
+from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule

@@ -6,7 +6,7 @@ from coppice.cli.render import Stages
 from coppice.cli.verify_program import print_verification
 from coppice.export.mscclpp_document import parse_document
 from coppice.export.mscclpp_reader import program_of
-from coppice.program.one_sided_verify import verify_one_sided
+from coppice.program.one_sided.verify import verify_one_sided
 
 __all__ = ["verify_mscclpp"]
 

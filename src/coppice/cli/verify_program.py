@@ -10,10 +10,10 @@ from coppice.bounds.describe import plural
 from coppice.cli.render import Stages, print_fields, print_json
 from coppice.export.msccl_xml_document import parse_document
 from coppice.export.msccl_xml_reader import program_of
-from coppice.program.one_sided import OneSidedProgram
-from coppice.program.one_sided_verify import OneSidedReport
-from coppice.program.program import Program
-from coppice.program.verify import ProgramReport, verify_program
+from coppice.program.one_sided.program import OneSidedProgram
+from coppice.program.one_sided.verify import OneSidedReport
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.verify import ProgramReport, verify_program
 
 __all__ = ["is_xml", "print_verification", "verify_xml"]
 

@@ -20,7 +20,7 @@ from coppice.errors import CheckError, InputError
 from coppice.export.msccl_xml_rows import Rows, rows_of
 from coppice.export.msccl_xml_targets import Target, target_named
 from coppice.export.msccl_xml_text import TYPE_OF_OP, encode_msccl_xml
-from coppice.program.program import Program, StepOp
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.topology.writer import write_atomically
 
 __all__ = ["STEPS", "Excess", "excesses", "msccl_xml", "write_msccl_xml"]

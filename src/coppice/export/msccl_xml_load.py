@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.program.program import Program
-from coppice.program.structure import op_mask
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.structure import op_mask
 from coppice.simulation.protocols import generation_of, num_boxes, protocol
 from coppice.topology.model import Topology
 
@@ -26,7 +26,7 @@ def busiest_gb_per_s(program: Program, algbw_gb_per_s: Fraction) -> Fraction:
         >>> from coppice.bounds.result import Problem
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.planning import plan
-        >>> from coppice.program.lower import lower_to_program
+        >>> from coppice.program.two_sided.lower import lower_to_program
         >>> from coppice.topology.presets import preset
         >>> made = plan(Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER), ring=False).plan
         >>> busiest_gb_per_s(lower_to_program(made.body, channels=1), made.algbw_gb_per_s)

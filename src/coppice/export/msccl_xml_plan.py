@@ -10,11 +10,11 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl_xml import STEPS, Excess, excesses
 from coppice.export.msccl_xml_targets import Target, target_named
-from coppice.program.channels import Limits
-from coppice.program.lower import Prepared, prepare, write
-from coppice.program.numbering import waited_first
-from coppice.program.program import Program
-from coppice.program.verify import verify_program
+from coppice.program.two_sided.channels import Limits
+from coppice.program.two_sided.lower import Prepared, prepare, write
+from coppice.program.two_sided.numbering import waited_first
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 

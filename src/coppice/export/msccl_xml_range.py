@@ -18,7 +18,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.msccl_xml_load import block_gb_per_s, busiest_gb_per_s
 from coppice.planners.choice import from_catalogue
-from coppice.program.program import Program
+from coppice.program.two_sided.program import Program
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
@@ -160,7 +160,7 @@ def winning_range(
 
     Examples:
         >>> from coppice.planners.planning import plan
-        >>> from coppice.program.lower import lower_to_program
+        >>> from coppice.program.two_sided.lower import lower_to_program
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(topology=preset("dgx-a100"), collective=Collective.ALL_GATHER)
         >>> made = plan(problem, trees=1, ring=False).plan

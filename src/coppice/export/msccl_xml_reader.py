@@ -25,7 +25,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.msccl_xml_document import STEP_TYPES, Document, parse_document
 from coppice.export.msccl_xml_targets import TARGETS
-from coppice.program.program import Buffer, Program, StepOp
+from coppice.program.two_sided.program import Buffer, Program, StepOp
 
 __all__ = ["Reading", "program_of", "read_bytes", "read_msccl_xml"]
 

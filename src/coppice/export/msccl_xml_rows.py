@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.export.msccl_xml_targets import Target
-from coppice.program.program import Program, StepOp
+from coppice.program.two_sided.program import Program, StepOp
 
 __all__ = ["Rows", "rows_of"]
 

@@ -60,7 +60,7 @@ class Target:
         checks_peers: Peers must be below ``ngpus``.
         both_places: ``inplace`` and ``outofplace`` are two switches, and both may be on. Otherwise ``inplace`` alone
             says for which of the two kinds of calls the file is.
-        by_nic: A channel decides by which of its NICs a GPU sends (:mod:`coppice.program.nics`); otherwise each GPU
+        by_nic: A channel decides by which of its NICs a GPU sends (:mod:`coppice.program.two_sided.nics`); otherwise each GPU
             has one NIC for all channels.
         max_files: Algorithms that can be loaded at a time.
         switches: How the runtime is told to load and use the file.

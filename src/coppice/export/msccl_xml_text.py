@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coppice.export.msccl_xml_rows import Rows, rows_of
 from coppice.export.msccl_xml_targets import Target
-from coppice.program.program import Buffer, Program, StepOp
+from coppice.program.two_sided.program import Buffer, Program, StepOp
 
 __all__ = ["TYPE_OF_OP", "encode_msccl_xml"]
 

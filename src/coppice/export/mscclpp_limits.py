@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coppice.collectives import Collective
 from coppice.program.memory import buffer_sizes
-from coppice.program.one_sided import Act, Block, OneSidedProgram, Operation
+from coppice.program.one_sided.program import Act, Block, OneSidedProgram, Operation
 
 __all__ = ["LIMITS", "Excess", "block_excesses", "largest_message", "size_unit", "told_chunks"]
 

@@ -8,9 +8,9 @@ from coppice.bounds.describe import plural
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.mscclpp_limits import LIMITS, Excess, block_excesses, largest_message, size_unit
-from coppice.program.one_sided import OneSidedProgram
-from coppice.program.one_sided_lower import OneSidedLowering, lower_one_sided
-from coppice.program.one_sided_verify import verify_one_sided
+from coppice.program.one_sided.lower import OneSidedLowering, lower_one_sided
+from coppice.program.one_sided.program import OneSidedProgram
+from coppice.program.one_sided.verify import verify_one_sided
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.program.program import Buffer
+from coppice.program.two_sided.program import Buffer
 
 __all__ = [
     "EVERYONE",

@@ -1,0 +1,333 @@
+"""A one-sided program unrolled: events, what must come before each of them, and what memory they touch.
+
+Between two joins of a thread block its threads are not in step, so the only order there is that of a single thread: the
+n-th channel or semaphore of an operation is the business of thread n, and an operation on data is everybody's. An event
+of the data comes after the last join and before the next one, and has no order with its neighbours. What a proxy does
+comes after what its thread did before it gave the order, and after earlier orders on that channel.
+
+Every rank has two events more: its beginning, before all its thread blocks, and its end, after all of them. At both,
+the caller may do with the memory of that rank what it likes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.program.one_sided.program import Act, OneSidedProgram, Operation, Slots
+from coppice.program.one_sided.words import Words
+
+__all__ = ["Counter", "Events", "Step", "Touch", "events_of"]
+
+_Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operation as it is carried out, in a loop each time anew.
+
+    Attributes:
+        row: Row of its thread block; -1 for the beginning of a rank.
+        position: Its place in the thread block.
+        inner: Its place in the loop there, or -1.
+        turn: How often the loop went round before.
+        op: The operation; None at the beginning of a rank and at the end of a thread block.
+        events: Its events.
+    """
+
+    row: int
+    position: int
+    inner: int
+    turn: int
+    op: Operation | None
+    events: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Addresses that an event reads or writes.
+
+    Attributes:
+        slots: As the operation names them.
+        parts: Addresses at each of its ranks.
+    """
+
+    slots: Slots
+    parts: tuple[_Ints, ...]
+
+
+@dataclass(slots=True)
+class Counter:
+    """What is counted up by some events and down by others: one direction of a channel, or a semaphore.
+
+    Attributes:
+        name: In words.
+        start: Count at the start.
+        posts: Events that add one.
+        waits: Events that take one.
+    """
+
+    name: str
+    start: int = 0
+    posts: list[int] = field(default_factory=list)
+    waits: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Events:
+    """All events of a program.
+
+    Attributes:
+        words: The addresses.
+        steps: All steps; those of a thread block follow each other.
+        step_of: Step of each event.
+        before: (earlier, later) events; the later one cannot come first.
+        phase: Number of joins before each event in its thread block; -1 for what proxies do.
+        counters: Counters by (``channel``, row) or (``semaphore``, rank, id).
+        reads: What events of data read, by event.
+        writes: What they write.
+        begins: Beginning of each rank.
+        ends: End of each rank.
+        meetings: Events of each round of each barrier: (arrivals, departures).
+        out_of_bounds: (event, slots) that reach beyond their buffer.
+    """
+
+    words: Words
+    steps: list[Step] = field(default_factory=list)
+    step_of: list[int] = field(default_factory=list)
+    before: list[tuple[int, int]] = field(default_factory=list)
+    phase: list[int] = field(default_factory=list)
+    counters: dict[tuple[int, ...], Counter] = field(default_factory=dict)
+    reads: dict[int, tuple[Touch, ...]] = field(default_factory=dict)
+    writes: dict[int, tuple[Touch, ...]] = field(default_factory=dict)
+    begins: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    meetings: dict[tuple[int, int, int], tuple[list[int], list[int]]] = field(default_factory=dict)
+    out_of_bounds: list[tuple[int, Slots]] = field(default_factory=list)
+
+    @property
+    def program(self) -> OneSidedProgram:
+        """The program."""
+        return self.words.program
+
+    @property
+    def count(self) -> int:
+        """Number of events."""
+        return len(self.step_of)
+
+    def name(self, event: int) -> str:
+        """An event in words."""
+        step = self.steps[self.step_of[event]]
+        if step.row < 0:
+            return f"the {'beginning' if event in self.begins else 'end'} of rank {step.position}"
+        if step.op is None:
+            row = step.row
+            return (
+                f"the end of rank {self.program.blocks[row].rank}, thread block {self.program.block_ids[row]}"
+            )
+        place = self.program.place(step.row, step.position, step.inner)
+        return place if step.inner < 0 else f"{place} of round {step.turn}"
+
+    def rank(self, event: int) -> int:
+        """Rank of an event."""
+        step = self.steps[self.step_of[event]]
+        return step.position if step.row < 0 else self.program.blocks[step.row].rank
+
+    def block(self, event: int) -> int:
+        """Row of its thread block, or -1."""
+        return self.steps[self.step_of[event]].row
+
+    def add(self, *, phase: int = -1) -> int:
+        """A further event of the step that comes next."""
+        self.step_of.append(len(self.steps))
+        self.phase.append(phase)
+        return len(self.step_of) - 1
+
+
+def events_of(words: Words) -> Events:
+    """Unroll a program.
+
+    Args:
+        words: A program of sound form and its addresses.
+    """
+    events = Events(words)
+    program = events.program
+    for rank in range(program.num_ranks):
+        event = events.add()
+        events.steps.append(Step(-1, rank, -1, 0, None, (event,)))
+        events.begins.append(event)
+    last: list[list[int]] = [[event] for event in events.begins]
+    for row, block in enumerate(program.blocks):
+        last[block.rank].append(_Thread(events, row, events.begins[block.rank]).run())
+    for rank, finals in enumerate(last):
+        event = events.add()
+        events.steps.append(Step(-1, rank, -1, 0, None, (event,)))
+        events.ends.append(event)
+        events.before.extend((earlier, event) for earlier in finals)
+    for arrivals, departures in events.meetings.values():
+        events.before.extend((one, two) for one in arrivals for two in departures)
+    return events
+
+
+class _Thread:
+    """Unrolls one thread block."""
+
+    def __init__(self, events: Events, row: int, begin: int) -> None:
+        self.events, self.row = events, row
+        self.program, self.words = events.program, events.words
+        self.rank = self.program.blocks[row].rank
+        self.join = begin
+        self.phase = 0
+        self.heads: dict[int, int] = {}  # last event of a thread, where it is not the join
+        self.loose: list[int] = []  # events of data since the join
+        self.orders: dict[int, tuple[int, int, int]] = {}  # channel: last order, its thread, its phase
+        self.rounds: dict[int, int] = defaultdict(int)  # of barriers
+
+    def run(self) -> int:
+        """Add all events; the last one, a join."""
+        for position, op in enumerate(self.program.blocks[self.row].operations):
+            if op.act is not Act.LOOP:
+                self._step(position, -1, 0, op, None)
+                continue
+            for turn in range(self.words.rounds(op)):
+                for inner, each in enumerate(op.body):
+                    self._step(position, inner, turn, each, op)
+        final = self._joined()
+        self.events.steps.append(
+            Step(self.row, len(self.program.blocks[self.row].operations), -1, 0, None, (final,))
+        )
+        return final
+
+    def _step(self, position: int, inner: int, turn: int, op: Operation, loop: Operation | None) -> None:
+        match op.act:
+            case Act.JOIN:
+                made = [self._joined()]
+            case Act.BARRIER:
+                made = self._meet(op)
+            case Act.SIGNAL:
+                made = [self._signal(thread, channel) for thread, channel in enumerate(op.channels)]
+            case Act.WAIT:
+                made = [self._wait(thread, (0, channel)) for thread, channel in enumerate(op.channels)]
+            case Act.ACQUIRE:
+                made = [self._wait(thread, (1, self.rank, number)) for thread, number in enumerate(op.ids)]
+            case Act.RELEASE:
+                made = [self._post(thread, (1, self.rank, number)) for thread, number in enumerate(op.ids)]
+            case Act.IDLE:
+                made = []
+            case _ if op.port:
+                made = [self._order(thread, op, loop, turn) for thread in range(len(op.targets))]
+            case _:
+                made = [self._data(op, loop, turn)]
+        self.events.steps.append(Step(self.row, position, inner, turn, op, tuple(made)))
+
+    def _after(self, event: int, earlier: int) -> None:
+        self.events.before.append((earlier, event))
+
+    def _joined(self) -> int:
+        self.phase += 1
+        event = self.events.add(phase=self.phase)
+        self._after(event, self.join)
+        for earlier in (*self.heads.values(), *self.loose):
+            self._after(event, earlier)
+        self.join, self.heads, self.loose = event, {}, []
+        return event
+
+    def _meet(self, op: Operation) -> list[int]:
+        number = op.ids[0]
+        arrival = self._joined()
+        departure = self._joined()
+        arrivals, departures = self.events.meetings.setdefault(
+            (self.rank, number, self.rounds[number]), ([], [])
+        )
+        self.rounds[number] += 1
+        arrivals.append(arrival)
+        departures.append(departure)
+        return [arrival, departure]
+
+    def _by(self, thread: int) -> int:
+        """A new event of one thread."""
+        event = self.events.add(phase=self.phase)
+        self._after(event, self.heads.get(thread, self.join))
+        self.heads[thread] = event
+        return event
+
+    def _counter(self, key: tuple[int, ...]) -> Counter:
+        counter = self.events.counters.get(key)
+        if counter is None:
+            if key[0]:
+                start = self.program.semaphores[self.rank][key[2]]
+                counter = Counter(f"semaphore {key[2]} of rank {self.rank}", start)
+            else:
+                end = self.program.channels[key[1]]
+                counter = Counter(
+                    f"a {'port' if end.port else 'memory'} channel from rank {end.peer} to {end.rank}"
+                )
+            self.events.counters[key] = counter
+        return counter
+
+    def _signal(self, thread: int, channel: int) -> int:
+        end = self.program.channels[channel]
+        if not end.port:
+            return self._post(thread, (0, end.twin))
+        event = self._ordered(thread, channel)
+        self._counter((0, end.twin)).posts.append(event)
+        return event
+
+    def _post(self, thread: int, key: tuple[int, ...]) -> int:
+        event = self._by(thread)
+        self._counter(key).posts.append(event)
+        return event
+
+    def _wait(self, thread: int, key: tuple[int, ...]) -> int:
+        event = self._by(thread)
+        self._counter(key).waits.append(event)
+        return event
+
+    def _ordered(self, thread: int, channel: int) -> int:
+        """A new event of the proxy, on the order of a thread."""
+        event = self.events.add()
+        self._after(event, self.heads.get(thread, self.join))
+        earlier = self.orders.get(channel)
+        if earlier is not None and (earlier[1] == thread or earlier[2] < self.phase):
+            self._after(event, earlier[0])
+        self.orders[channel] = (event, thread, self.phase)
+        return event
+
+    def _order(self, thread: int, op: Operation, loop: Operation | None, turn: int) -> int:
+        channel = op.channels[thread]
+        event = self._ordered(thread, channel)
+        self._touch(event, op, (op.sources[thread],), (op.targets[thread],), loop, turn)
+        if op.signals:
+            self._counter((0, self.program.channels[channel].twin)).posts.append(event)
+        if op.flushes:
+            self.heads[thread] = event
+        return event
+
+    def _data(self, op: Operation, loop: Operation | None, turn: int) -> int:
+        event = self.events.add(phase=self.phase)
+        self._after(event, self.join)
+        self.loose.append(event)
+        self._touch(event, op, op.sources, op.targets, loop, turn)
+        return event
+
+    def _touch(
+        self,
+        event: int,
+        op: Operation,
+        sources: tuple[Slots, ...],
+        targets: tuple[Slots, ...],
+        loop: Operation | None,
+        turn: int,
+    ) -> None:
+        for slots, into in (
+            *((each, self.events.reads) for each in sources),
+            *((each, self.events.writes) for each in targets),
+        ):
+            first, count = self.words.part(op, slots, loop, turn)
+            parts = tuple(self.words.addresses(slots, rank, first, count) for rank in slots.ranks)
+            if any((part < 0).any() for part in parts):
+                self.events.out_of_bounds.append((event, slots))
+            into[event] = (*into.get(event, ()), Touch(slots, parts))

@@ -1,0 +1,184 @@
+"""Where the messages of a one-sided program land, and what must be flushed before it is overwritten.
+
+A message that is to be added lands in scratch memory of its own, and the receiver adds it. A message that replaces what
+the receiver has is written straight to where the value lives, if the sender knows that the receiver has finished with
+what lies there; otherwise it lands in scratch memory as well, and is copied.
+
+What a rank knows: all that it did itself, and all that a sender knew when it sent. A read by a proxy is over when the
+receiver's having the data is known, or when the put is flushed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from coppice.program.messages import Traffic
+from coppice.program.placement import Places
+from coppice.program.two_sided.program import Buffer
+from coppice.schedule.schedule import Op
+
+__all__ = ["Landing", "landings"]
+
+_Slot = tuple[Buffer, int]
+_Sent = tuple[int, int, int]
+"""(run, what the sender knows of it, bit of the arrival)"""
+
+
+@dataclass(slots=True)
+class Landing:
+    """A message: where it comes from, lands and goes.
+
+    Attributes:
+        src: Sending rank.
+        dst: Receiving rank.
+        adds: The receiver adds it to what it has.
+        count: Chunks.
+        source: Slot that it is read from.
+        landing: Slot of the receiver that it is put to.
+        home: Slot of the receiver where the value belongs.
+        old: Slot of what the receiver has, where it is added.
+        port: It goes by a proxy.
+        flush: Its put must be flushed.
+        pending: It goes by a proxy, and its sender never learns that it was read.
+        round: When it is sent.
+        sends_first: The sender's value is the one from the start, and is never overwritten.
+        ends_here: The receiver neither had it before nor passes it on.
+        color: Group of values that are handled together.
+    """
+
+    src: int
+    dst: int
+    adds: bool
+    count: int
+    source: _Slot
+    landing: _Slot
+    home: _Slot
+    old: _Slot
+    port: bool
+    flush: bool
+    pending: bool
+    round: int
+    sends_first: bool
+    ends_here: bool
+    color: int
+
+
+def landings(traffic: Traffic, places: Places, port: list[list[bool]]) -> tuple[list[Landing], list[int]]:
+    """All messages in the order of their rounds, and the slots of scratch memory of each rank.
+
+    Args:
+        traffic: Messages.
+        places: Where values lie.
+        port: Whether messages from one rank (row) to another (column) go by a proxy.
+    """
+    return _Ledger(traffic, places, port).messages()
+
+
+class _Ledger:
+    def __init__(self, traffic: Traffic, places: Places, port: list[list[bool]]) -> None:
+        self.traffic, self.places, self.port = traffic, places, port
+        self.scratch: list[int] = traffic.scratch.tolist()
+        self.bits: dict[int, int] = defaultdict(int)  # of each run, events so far
+        self.knows: dict[tuple[int, int], int] = defaultdict(int)  # (run, rank)
+        self.touched: dict[tuple[int, int, int], int] = defaultdict(int)  # (run, rank, buffer)
+        self.arrivals: dict[tuple[int, int], int] = {}  # (run, bit of a receive): message of a proxy
+        self.written: set[tuple[int, int]] = set()  # (run, rank)
+
+    def messages(self) -> tuple[list[Landing], list[int]]:
+        """All messages, decided one after the other: in each round all are sent, then all are received."""
+        traffic, ranks = self.traffic, self.places.ranks
+        columns = (
+            traffic.src, traffic.dst, traffic.color, traffic.op, traffic.first, traffic.runs, traffic.count,
+            traffic.src_buffer, traffic.src_offset, traffic.dst_buffer, traffic.dst_offset, traffic.round,
+        )  # fmt: skip
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        receives: dict[tuple[int, int], int] = defaultdict(int)
+        sends: dict[tuple[int, int], int] = defaultdict(int)
+        for src, dst, _, op, first, runs, *_ in rows:
+            for run in range(first, first + runs):
+                receives[run, dst] += 1 if op == Op.COPY else 2
+                sends[run, src] += 1
+        start_buffer, start_offset = (column.tolist() for column in self.places.at_start(traffic.first))
+        made: list[Landing] = []
+        for number, row in enumerate(rows):
+            src, dst, color, op, first, runs, count, sb, so, db, do, when = row
+            cells = range(first, first + runs)
+            made.append(
+                Landing(
+                    src=src,
+                    dst=dst,
+                    adds=op == Op.REDUCE,
+                    count=count,
+                    source=(Buffer(sb), so),
+                    landing=(Buffer(db), do),
+                    home=(Buffer(db), do),
+                    old=(Buffer(start_buffer[number]), start_offset[number]),
+                    port=self.port[src][dst],
+                    flush=False,
+                    pending=False,
+                    round=when,
+                    sends_first=all((run, src) not in receives for run in cells),
+                    ends_here=all(receives[run, dst] == 1 and (run, dst) not in sends for run in cells),
+                    color=color,
+                )
+            )
+        order = sorted(range(len(rows)), key=lambda number: (made[number].round, number))
+        runs_of = [range(row[4], row[4] + row[5]) for row in rows]
+        sent: dict[int, list[_Sent]] = {}
+        place = 0
+        while place < len(order):
+            end = place
+            while end < len(order) and made[order[end]].round == made[order[place]].round:
+                end += 1
+            for number in order[place:end]:
+                sent[number] = self._send(number, made[number], runs_of[number])
+            for number in order[place:end]:
+                self._receive(made[number], made, sent.pop(number))
+            place = end
+        for (run, bit), number in self.arrivals.items():
+            made[number].pending |= not self.knows[run, made[number].src] & bit
+        return [made[number] for number in order], self.scratch[:ranks]
+
+    def _new_bit(self, run: int) -> int:
+        self.bits[run] += 1
+        return 1 << (self.bits[run] - 1)
+
+    def _send(self, number: int, message: Landing, runs: range) -> list[_Sent]:
+        """What the sender knows of each run as it sends."""
+        sent = []
+        for run in runs:
+            send, receive = self._new_bit(run), self._new_bit(run)
+            buffer = int(message.source[0])
+            if message.port:
+                self.touched[run, message.src, buffer] |= receive
+                self.arrivals[run, receive] = number
+            else:
+                self.touched[run, message.src, buffer] |= send
+            self.knows[run, message.src] |= send
+            sent.append((run, self.knows[run, message.src], receive))
+        return sent
+
+    def _receive(self, message: Landing, made: list[Landing], sent: list[_Sent]) -> None:
+        dst, buffer = message.dst, int(message.home[0])
+        direct = not message.adds and all(
+            not self.touched[run, dst, buffer] & ~known for run, known, _ in sent
+        )
+        if message.adds and (sent[0][0], dst) in self.written:
+            message.old = message.home
+        if not direct:
+            message.landing = (Buffer.SCRATCH, self.scratch[dst])
+            self.scratch[dst] += message.count
+        for run, known, receive in sent:
+            self.knows[run, dst] |= known | receive
+            if not direct:
+                self._finish(run, made, self.touched[run, dst, buffer] & ~self.knows[run, dst])
+            self.touched[run, dst, buffer] |= receive
+            self.written.add((run, dst))
+
+    def _finish(self, run: int, made: list[Landing], bits: int) -> None:
+        """Flush the puts whose reading is not known to be over."""
+        while bits:
+            bit = bits & -bits
+            bits ^= bit
+            made[self.arrivals[run, bit]].flush = True

@@ -1,0 +1,162 @@
+"""Verification of a one-sided program: form, freedom from deadlock, races, symbolic execution, outcome.
+
+What passes is right in every order in which threads, proxies and ranks can run, and for every size of messages:
+programs with loops are run with chunks of one piece, of three, and of more than fits into scratch memory of a fixed
+size. Nothing is left over: there are as many waits as signals, so that the next run begins like the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coppice.errors import CheckError
+from coppice.program.one_sided.contents import OneSidedContents
+from coppice.program.one_sided.events import Events, events_of
+from coppice.program.one_sided.order import StuckOneSided, run_order
+from coppice.program.one_sided.pairing import check_every_order, known_order
+from coppice.program.one_sided.program import Act, OneSidedProgram
+from coppice.program.one_sided.races import find_races
+from coppice.program.one_sided.structure import check_form
+from coppice.program.one_sided.words import Words, words_of
+from coppice.program.two_sided.program import Buffer
+from coppice.schedule.verification.report import Findings
+
+__all__ = ["OneSidedReport", "verify_one_sided"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneSidedReport:
+    """Result of the verification of a one-sided program.
+
+    Attributes:
+        ok: Everything holds.
+        failures: One sentence for each violated statement, with rank, thread block and operation.
+        warnings: What is allowed, or works in some cases only.
+        checked: How many things were checked, by name.
+    """
+
+    ok: bool
+    failures: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    checked: dict[str, int] = field(default_factory=dict)
+
+    def require_ok(self) -> None:
+        """Do nothing if the program holds.
+
+        Raises:
+            CheckError: With the first violated statement.
+        """
+        if not self.ok:
+            more = f" ({len(self.failures) - 1} more.)" if len(self.failures) > 1 else ""
+            msg = f"the program does not verify: {self.failures[0]}{more}"
+            raise CheckError(msg)
+
+
+def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
+    """Check that a one-sided program performs its collective.
+
+    Args:
+        program: The program.
+
+    Returns:
+        The report; failures are collected, not raised. A program that is malformed or stands still is not run.
+
+    Examples:
+        Two ranks give each other their halves and say so:
+
+        >>> from coppice.collectives import Collective
+        >>> from coppice.program.one_sided.program import Block, Channel, Operation, Slots
+        >>> def block(rank):
+        ...     mine = Slots(ranks=(rank,), buffer=Buffer.OUTPUT, index=rank, size=1)
+        ...     there = Slots(ranks=(1 - rank,), buffer=Buffer.OUTPUT, index=rank, size=1)
+        ...     act = lambda act: Operation(act=act, name=act.name.lower(), channels=(rank,))
+        ...     move = Operation(act=Act.MOVE, name="put", sources=(mine,), targets=(there,))
+        ...     join = Operation(act=Act.JOIN, name="join")
+        ...     return Block(rank=rank, operations=(act(Act.SIGNAL), act(Act.WAIT), join, move, join,
+        ...                                         act(Act.SIGNAL), act(Act.WAIT)))
+        >>> program = OneSidedProgram(
+        ...     collective=Collective.ALL_GATHER, num_ranks=2, num_chunks=2, in_place=True, scratch=(0, 0),
+        ...     blocks=(block(0), block(1)), semaphores=((), ()),
+        ...     channels=tuple(Channel(rank=rank, peer=1 - rank, port=False, twin=1 - rank) for rank in (0, 1)))
+        >>> verify_one_sided(program).ok
+        True
+    """
+    findings = Findings()
+    checked = {"thread_blocks": len(program.blocks), "operations": program.num_operations}
+    warnings: list[str] = []
+    check_form(program, findings)
+    if not findings.failures:
+        warnings += _warnings(program)
+        checked["events"] = checked["words"] = 0
+        for words in words_of(program):
+            _run(words, findings, warnings, checked)
+            if findings.failures:
+                break
+    return OneSidedReport(
+        ok=not findings.failures,
+        failures=tuple(findings.failures),
+        warnings=tuple(dict.fromkeys(warnings)),
+        checked=checked,
+    )
+
+
+def _run(words: Words, findings: Findings, warnings: list[str], checked: dict[str, int]) -> None:
+    """Verify a program with chunks cut in one way."""
+    events = events_of(words)
+    checked["events"] += events.count
+    beyond = [
+        f"{events.name(event)} goes beyond the end of the {slots.buffer.name.lower()} of rank {slots.ranks[0]}"
+        + (": its scratch memory has a fixed size." if words.ring else ".")
+        for event, slots in events.out_of_bounds
+    ]
+    if beyond:
+        findings.add_examples(beyond, len(beyond), "operations")
+        return
+    try:
+        order, packets = run_order(events)
+        edges, strong = known_order(events, order, packets)
+        check_every_order(events, order, edges)
+    except StuckOneSided as circle:
+        findings.add(f"it stands still: {circle}")
+        return
+    _left_over(events, findings)
+    races = find_races(events, order, edges, strong)
+    large = "with messages larger than its scratch memory: " if words.ring else ""
+    findings.add_examples([large + each for each in races.failures], races.count, "pairs of operations")
+    warnings += races.warnings
+    contents = OneSidedContents(events)
+    contents.run(order)
+    findings.add_examples(contents.failures, contents.count, "symbolic checks")
+    checked["words"] += contents.words_checked
+
+
+def _left_over(events: Events, findings: Findings) -> None:
+    """Counters that do not come back to what they were at the start."""
+    wrong = [
+        f"{counter.name} counts {len(counter.posts)} up and {len(counter.waits)} down: the next run would begin with "
+        "what is left."
+        for counter in events.counters.values()
+        if len(counter.posts) != len(counter.waits)
+    ]
+    findings.add_examples(wrong, len(wrong), "channels and semaphores")
+
+
+def _warnings(program: OneSidedProgram) -> list[str]:
+    """What is allowed, but a caller should know."""
+    warnings = []
+    idle = [op.name for _, op in program.operations() if op.act is Act.IDLE]
+    if idle:
+        warnings.append(
+            f"{len(idle)} operations ({', '.join(sorted(set(idle)))}) do nothing in the current executor."
+        )
+    if not program.in_place and any(
+        slots.buffer is Buffer.INPUT for _, op in program.operations() for slots in op.targets
+    ):
+        warnings.append("out of place it overwrites the input of its caller.")
+    if (
+        program.scratch_bytes is not None
+        and any(op.act is Act.LOOP for _, op in program.operations())
+        and not any(words.ring for words in words_of(program))
+    ):
+        warnings.append("messages that do not fit into its scratch memory were not tried.")
+    return warnings

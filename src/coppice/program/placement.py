@@ -1,0 +1,188 @@
+"""Where the chunks of a schedule lie in the buffers of a program.
+
+All chunks become runs of equal *units*, so many that every chunk is a whole number of them; a unit is a chunk of the
+program. A rank's value of a chunk lies where the collective puts it at the start, and from the first transfer into it
+at its *home*: in the output, if it belongs there, else in the input if that may be overwritten (in place), else in
+scratch memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.program.two_sided.program import Buffer
+from coppice.schedule.schedule import Schedule
+
+__all__ = ["MOST_UNITS", "Places", "Units", "in_units"]
+
+MOST_UNITS = 2**24
+"""Most units that M bytes are cut into."""
+
+_Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """The chunks of a schedule as runs of units, cut where a run would be too long.
+
+    Attributes:
+        num_chunks: C, units in M bytes (in one rank's buffer, for an all-to-all).
+        block: Units of a slot where all slots are equal (B), else C.
+        slot: Slot of each run (int64).
+        first: First unit of each run; units of later slots follow those of earlier ones (int64).
+        count: Units of each run, 1 or more (int64).
+        start: Runs of chunk c are ``start[c] .. start[c + 1] - 1``; chunks without bytes have none (int64).
+    """
+
+    num_chunks: int
+    block: int
+    slot: _Ints
+    first: _Ints
+    count: _Ints
+    start: _Ints
+
+
+def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
+    """Cut the chunks of a schedule into units.
+
+    Args:
+        schedule: A verified schedule.
+        max_count: Most units in a run.
+
+    Raises:
+        InputError: If blocks have different sizes, or too many units would be needed.
+    """
+    ranks = schedule.topology.num_ranks
+    weights: list[int] = schedule.slot_weight.tolist()
+    slots, shares = schedule.chunk_slot.tolist(), schedule.chunk_share.tolist()
+    total: list[int] = [0] * len(weights)
+    for slot, share in zip(slots, shares, strict=True):
+        total[slot] += share
+    blocks = schedule.collective.sharded
+    sized = [weight for slot, weight in enumerate(weights) if total[slot] and weight]
+    if blocks and len(set(sized)) > 1:
+        msg = (
+            f"expected blocks of equal size, found weights {min(sized)} to {max(sized)}: programs cut the data "
+            "into equal blocks; plan without weights."
+        )
+        raise InputError(msg)
+    whole = 1 if blocks else sum(weights)
+    per = 1
+    for slot, share in zip(slots, shares, strict=True):
+        size = min(weights[slot], 1) if blocks else weights[slot]
+        if share and size:
+            per = lcm(per, whole * total[slot] // gcd(whole * total[slot], size * share))
+        if per * (ranks if blocks else 1) > MOST_UNITS:
+            msg = (
+                f"expected chunks that are whole multiples of 1/{MOST_UNITS} of the data, found smaller ones: "
+                "plan with fewer trees."
+            )
+            raise InputError(msg)
+    first, cursor = [], 0
+    count = []
+    for slot, share in zip(slots, shares, strict=True):
+        size = min(weights[slot], 1) if blocks else weights[slot]
+        begin = max(cursor, slot * per) if blocks else cursor
+        units = size * share * per // (whole * total[slot]) if total[slot] else 0
+        first.append(begin)
+        count.append(units)
+        cursor = begin + units
+    most = max_count or max([1, *count])
+    pieces = -(-np.array(count, dtype=np.int64) // most)
+    start = np.concatenate([[0], np.cumsum(pieces)]).astype(np.int64)
+    chunk = np.repeat(np.arange(len(count)), pieces)
+    before = (np.arange(int(start[-1])) - start[chunk]) * most
+    return Units(
+        num_chunks=per * ranks if blocks else per,
+        block=per,
+        slot=np.array(slots, dtype=np.int64)[chunk],
+        first=np.array(first, dtype=np.int64)[chunk] + before,
+        count=np.minimum(np.array(count, dtype=np.int64)[chunk] - before, most),
+        start=start,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Slots of values, for arrays of (rank, run)."""
+
+    collective: Collective
+    ranks: int
+    root: int
+    in_place: bool
+    units: Units
+
+    def at_start(self, run: _Ints) -> tuple[_Ints, _Ints]:
+        """(buffer, offset) where a rank that has a run from the start holds it."""
+        unit, slot = self.units.first[run], self.units.slot[run]
+        buffer = np.full(len(run), Buffer.INPUT, dtype=np.int64)
+        match self.collective:
+            case Collective.ALL_GATHER | Collective.GATHER:
+                offset = unit - slot * self.units.block
+            case Collective.ALL_TO_ALL:
+                offset = unit - slot // self.ranks * self.units.num_chunks
+            case _:
+                offset = unit
+        if self.in_place and self.collective in (
+            Collective.ALL_GATHER,
+            Collective.ALL_REDUCE,
+            Collective.BROADCAST,
+        ):
+            return np.full(len(run), Buffer.OUTPUT, dtype=np.int64), unit
+        return buffer, offset
+
+    def home(self, rank: _Ints, run: _Ints) -> tuple[_Ints, _Ints]:
+        """(buffer, offset) of what transfers write; offsets in scratch memory are not given, and -1."""
+        unit, slot = self.units.first[run], self.units.slot[run]
+        wanted = self.wanted(rank, slot)
+        offset = unit
+        match self.collective:
+            case Collective.REDUCE_SCATTER | Collective.SCATTER:
+                offset = unit - slot * self.units.block
+            case Collective.ALL_TO_ALL:
+                block = self.units.block
+                offset = slot // self.ranks * block + unit - slot * block
+            case _:
+                pass
+        if self.in_place and self.collective in (Collective.REDUCE, Collective.REDUCE_SCATTER):
+            return np.full(len(run), Buffer.INPUT, dtype=np.int64), unit
+        return np.where(wanted, Buffer.OUTPUT, Buffer.SCRATCH).astype(np.int64), np.where(wanted, offset, -1)
+
+    def wanted(self, rank: _Ints, slot: _Ints) -> NDArray[np.bool_]:
+        """Whether the collective leaves the slot at the rank."""
+        match self.collective:
+            case Collective.REDUCE_SCATTER | Collective.SCATTER:
+                return np.asarray(rank == slot)
+            case Collective.ALL_TO_ALL:
+                return np.asarray(rank == slot % self.ranks)
+            case Collective.REDUCE | Collective.GATHER:
+                return np.asarray(rank == self.root)
+            case _:
+                return np.ones(len(slot), dtype=np.bool_)
+
+    def own_copies(self) -> list[tuple[int, int, int, int]]:
+        """(rank, first input slot, first output slot, count) of what stays at its rank but must reach its output."""
+        units = self.units
+        block, chunks = units.block, units.num_chunks
+        alone = self.ranks == 1
+        if self.in_place:
+            return []
+        match self.collective:
+            case Collective.ALL_GATHER:
+                return [(rank, 0, rank * block, block) for rank in range(self.ranks)]
+            case Collective.ALL_TO_ALL:
+                return [(rank, rank * block, rank * block, block) for rank in range(self.ranks)]
+            case Collective.BROADCAST:
+                return [(self.root, 0, 0, chunks)]
+            case Collective.GATHER:
+                return [(self.root, 0, self.root * block, block)]
+            case Collective.SCATTER:
+                return [(self.root, self.root * block, 0, block)]
+            case _:
+                return [(0, 0, 0, chunks)] if alone else []

@@ -1,0 +1,371 @@
+"""Writes messages down as steps of thread blocks, with the dependencies between them.
+
+The ends of the messages, in the order in which they take place, are *events*; every event uses some *cells*, which are
+the values of a run of chunks at a rank: a send reads them, a receive writes them. Each event becomes a *line* of its
+thread block, or two where what is received is added in a step of its own, or none where a send joins the receive
+before it. A line waits for those that wrote what it uses, and for those that read what it overwrites.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.program.memory import buffer_sizes
+from coppice.program.messages import Traffic
+from coppice.program.placement import Places
+from coppice.program.sorting import sorted_rows
+from coppice.program.two_sided.own_copies import own_copies
+from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.thread_blocks import Blocks
+from coppice.schedule.schedule import Op
+
+__all__ = ["Writer"]
+
+_Ints = NDArray[np.int64]
+_Bools = NDArray[np.bool_]
+_COLUMNS = ("op", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count")
+
+
+@dataclass(frozen=True, eq=False)
+class _Uses:
+    """Uses of cells by events, sorted by cell and then by time.
+
+    Attributes:
+        cell: Run * ranks + rank.
+        event: Its event.
+        write: It is a receive.
+        last: The use that last wrote the cell before, or -1.
+        next: The use that next writes the cell, or -1.
+    """
+
+    cell: _Ints
+    event: _Ints
+    write: _Bools
+    last: _Ints
+    next: _Ints
+
+
+class Writer:
+    """Turns traffic into a program.
+
+    Args:
+        places: Where values lie.
+        traffic: Messages and their order.
+        blocks: Thread blocks.
+        fused: Receiving and reducing may be one step.
+        joined: Receiving and sending may be one step as well, if ``fused``.
+    """
+
+    def __init__(
+        self, places: Places, traffic: Traffic, blocks: Blocks, *, fused: bool, joined: bool = True
+    ) -> None:
+        self._places, self._traffic, self._fused = places, traffic, fused
+        self._rows = blocks.rows
+        self._message = traffic.events // 2
+        self._receives = traffic.events % 2 == 1
+        self._block = self._blocks_of_events()
+        self._uses = self._uses_of_cells()
+        self._joined_to = np.full(len(self._block), -1, dtype=np.int64)
+        self._merged = self._joins() if fused and joined else np.zeros(len(self._block), dtype=np.bool_)
+
+    @property
+    def joins(self) -> bool:
+        """Whether some step receives and sends."""
+        return bool(self._merged.any())
+
+    def program(self, **attributes: Any) -> Program:
+        """The program, in place or not as ``places`` says, with further attributes."""
+        places = self._places
+        lines, staging = self._lines()
+        own = np.bincount(self._line_block, minlength=len(self._rows))
+        uses = self._uses
+        copies = own_copies(places, self._rows, own, uses.cell[uses.write & (uses.next < 0)])
+        rows = copies.rows
+        own = np.append(own, np.zeros(len(rows) - len(own), dtype=np.int64))
+        rank = rows[:, 0]
+        by_rank = np.argsort(rank, kind="stable")
+        rank_start = np.searchsorted(rank[by_rank], np.arange(places.ranks + 1)).astype(np.int64)
+        place = np.empty(len(rows), dtype=np.int64)
+        place[by_rank] = np.arange(len(rows))
+        # Each thread block: the lines of its events, then its copies.
+        copied = np.bincount(copies.block, minlength=len(rows))
+        step_start = np.concatenate([[0], np.cumsum((own + copied)[by_rank])]).astype(np.int64)
+        first = step_start[place]
+        at = first[self._line_block] + self._line_position
+        turn = np.arange(len(copies.block)) - np.searchsorted(copies.block, copies.block)
+        at_copies = first[copies.block] + own[copies.block] + turn
+        copying: tuple[int | _Ints, ...] = (
+            int(StepOp.COPY),
+            int(Buffer.INPUT),
+            copies.source,
+            int(Buffer.OUTPUT),
+            copies.target,
+            copies.count,
+        )
+        columns: dict[str, _Ints] = {}
+        for name, values in zip(_COLUMNS, copying, strict=True):
+            column = np.empty(int(step_start[-1]), dtype=np.int64)
+            column[at] = lines[name]
+            column[at_copies] = values
+            columns[name] = column
+        waiting, other, position = self._dependencies()
+        deps = sorted_rows(at[waiting], place[other])
+        sizes = buffer_sizes(places.collective, places.ranks, places.units.num_chunks, int(places.root))
+        program = Program(
+            collective=places.collective,
+            num_ranks=places.ranks,
+            num_chunks=places.units.num_chunks,
+            root=places.root,
+            in_place=places.in_place,
+            out_of_place=not places.in_place,
+            input_chunks=sizes[0].astype(np.int32),
+            output_chunks=sizes[1].astype(np.int32),
+            scratch_chunks=(self._traffic.scratch + staging).astype(np.int32),
+            rank_start=rank_start,
+            block_send=rows[by_rank, 1].astype(np.int32),
+            block_recv=rows[by_rank, 2].astype(np.int32),
+            block_channel=rows[by_rank, 3].astype(np.int32),
+            step_start=step_start,
+            op=columns["op"].astype(np.int8),
+            src_buffer=columns["src_buffer"].astype(np.int8),
+            src_offset=columns["src_offset"].astype(np.int32),
+            dst_buffer=columns["dst_buffer"].astype(np.int8),
+            dst_offset=columns["dst_offset"].astype(np.int32),
+            count=columns["count"].astype(np.int32),
+            dep_start=np.searchsorted(at[waiting][deps], np.arange(int(step_start[-1]) + 1)).astype(np.int64),
+            dep_block=(place[other] - rank_start[rank[other]])[deps].astype(np.int32),
+            dep_step=position[deps].astype(np.int32),
+            **attributes,
+        )
+        return _without_gaps(program)
+
+    def _blocks_of_events(self) -> _Ints:
+        """Thread block (row) that carries out each event."""
+        traffic, rows = self._traffic, self._rows
+        ranks, channels = self._places.ranks + 1, int(self._rows[:, 3].max(initial=0)) + 1
+        block = np.zeros(len(self._message), dtype=np.int64)
+        connection = (traffic.src * ranks + traffic.dst) * channels + traffic.color
+        for mask, sender, receiver in (
+            (~self._receives, rows[:, 0], rows[:, 1]),
+            (self._receives, rows[:, 2], rows[:, 0]),
+        ):
+            used = np.flatnonzero((sender >= 0) & (receiver >= 0))
+            key = ((sender * ranks + receiver) * channels + rows[:, 3])[used]
+            by = np.argsort(key)
+            found = used[by[np.searchsorted(key[by], connection)]] if len(connection) else connection
+            block[mask] = found[self._message[mask]]
+        return block
+
+    def _uses_of_cells(self) -> _Uses:
+        traffic, message = self._traffic, self._message
+        runs = traffic.runs[message]
+        event = np.repeat(np.arange(len(message)), runs)
+        within = np.arange(len(event)) - np.repeat(np.cumsum(runs) - runs, runs)
+        rank = np.where(self._receives, traffic.dst[message], traffic.src[message])
+        cell = (traffic.first[message][event] + within) * self._places.ranks + rank[event]
+        by = sorted_rows(cell, event)
+        cell, event = cell[by], event[by]
+        write = self._receives[event]
+        place = np.arange(len(cell))
+        last = np.full(len(cell), -1, dtype=np.int64)
+        following = last.copy()
+        if len(cell):
+            last[1:] = np.maximum.accumulate(np.where(write, place, -1))[:-1]
+            last[(last >= 0) & (cell[last] != cell)] = -1
+            following[:-1] = np.minimum.accumulate(np.where(write, place, len(cell))[::-1])[::-1][1:]
+            following[following == len(cell)] = -1
+            following[(following >= 0) & (cell[following] != cell)] = -1
+        return _Uses(cell, event, write, last, following)
+
+    def _joins(self) -> _Bools:
+        """Sends of what the step before them in their thread block receives, of all of it and of nothing else."""
+        traffic, message, uses = self._traffic, self._message, self._uses
+        by = np.argsort(self._block, kind="stable")
+        before = np.full(len(by), -1, dtype=np.int64)
+        if len(by):
+            same = self._block[by[1:]] == self._block[by[:-1]]
+            before[by[1:][same]] = by[:-1][same]
+        joins: _Bools = ~self._receives & (before >= 0)
+        joins[joins] = self._receives[before[joins]]
+        for kept, passed in (
+            (traffic.dst_buffer, traffic.src_buffer),
+            (traffic.dst_offset, traffic.src_offset),
+            (traffic.count, traffic.count),
+        ):
+            joins[joins] = kept[message[before[joins]]] == passed[message[joins]]
+        reads = np.flatnonzero((uses.last >= 0) & joins[uses.event])
+        wrote, event = uses.event[uses.last[reads]], uses.event[reads]
+        found = np.zeros(len(joins), dtype=np.bool_)
+        found[event[wrote == before[event]]] = True
+        joins &= found
+        joins[event[wrote != before[event]]] = False
+        self._joined_to[joins] = before[joins]
+        return joins
+
+    @cached_property
+    def _line_event(self) -> _Ints:
+        """Event of each line; lines of a thread block follow each other in its order."""
+        return np.repeat(np.arange(len(self._message)), self._lines_of_event)
+
+    @cached_property
+    def _adds_apart(self) -> _Bools:
+        """Events that receive in one line, and add in the next."""
+        if self._fused:
+            return np.zeros(len(self._message), dtype=np.bool_)
+        return np.asarray(self._receives & (self._traffic.op[self._message] == Op.REDUCE))
+
+    @cached_property
+    def _lines_of_event(self) -> _Ints:
+        return 1 + self._adds_apart - self._merged.astype(np.int64)
+
+    @cached_property
+    def _line_block(self) -> _Ints:
+        return self._block[self._line_event]
+
+    @cached_property
+    def _line_position(self) -> _Ints:
+        """Position of each line in its thread block."""
+        by = np.argsort(self._line_block, kind="stable")
+        position = np.empty(len(by), dtype=np.int64)
+        block = self._line_block[by]
+        position[by] = np.arange(len(by)) - np.searchsorted(block, block)
+        return position
+
+    @cached_property
+    def _last_line(self) -> _Ints:
+        """Line with which each event is done."""
+        done = np.cumsum(self._lines_of_event) - 1
+        if self.joins:
+            merged = np.flatnonzero(self._merged)
+            done[merged] = done[self._joined_to[merged]]
+        return done
+
+    def _lines(self) -> tuple[dict[str, _Ints], _Ints]:
+        """Columns of all lines, and the slots of scratch that each rank needs beside those of its homes."""
+        traffic, event = self._traffic, self._line_event
+        message, receives = self._message[event], self._receives[event]
+        adds = receives & (traffic.op[message] == Op.REDUCE)
+        slots = {
+            "src_buffer": np.where(receives, Buffer.NONE, traffic.src_buffer[message]),
+            "src_offset": np.where(receives, -1, traffic.src_offset[message]),
+            "dst_buffer": np.where(receives, traffic.dst_buffer[message], Buffer.NONE),
+            "dst_offset": np.where(receives, traffic.dst_offset[message], -1),
+        }
+        fresh = traffic.fresh[message]
+        old_buffer = np.where(fresh, traffic.old_buffer[message], traffic.dst_buffer[message])
+        old_offset = np.where(fresh, traffic.old_offset[message], traffic.dst_offset[message])
+        staging = np.zeros(self._places.ranks, dtype=np.int64)
+        if self._fused:
+            op = np.where(receives, np.where(adds, StepOp.RECV_REDUCE_COPY, StepOp.RECV), StepOp.SEND)
+            slots["src_buffer"] = np.where(adds, old_buffer, slots["src_buffer"])
+            slots["src_offset"] = np.where(adds, old_offset, slots["src_offset"])
+            self._fuse(op, slots)
+        else:
+            second = np.zeros(len(event), dtype=np.bool_)
+            second[1:] = event[1:] == event[:-1]
+            op = np.where(second, StepOp.REDUCE, np.where(receives, StepOp.RECV, StepOp.SEND))
+            slots["src_buffer"] = np.where(second, old_buffer, slots["src_buffer"])
+            slots["src_offset"] = np.where(second, old_offset, slots["src_offset"])
+            staged = adds & (old_buffer == traffic.dst_buffer[message])
+            staged &= old_offset == traffic.dst_offset[message]
+            where = self._staging(event, staged, staging)
+            for side, mask in (("src", staged & second), ("dst", staged & ~second)):
+                slots[f"{side}_buffer"] = np.where(mask, Buffer.SCRATCH, slots[f"{side}_buffer"])
+                slots[f"{side}_offset"] = np.where(mask, where, slots[f"{side}_offset"])
+        return {"op": op, "count": traffic.count[message], **slots}, staging
+
+    def _staging(self, event: _Ints, staged: _Bools, staging: _Ints) -> _Ints:
+        """Slot of scratch of each line that is received to be added; ``staging`` counts them for each rank."""
+        most = np.zeros(len(self._rows), dtype=np.int64)
+        np.maximum.at(most, self._block[event[staged]], self._traffic.count[self._message[event[staged]]])
+        rank = self._rows[:, 0]
+        total = np.cumsum(most) - most  # thread blocks are sorted by rank
+        start = total[np.searchsorted(rank, rank)] if len(rank) else total
+        np.add.at(staging, rank, most)
+        slot: _Ints = (self._traffic.scratch[rank] + total - start)[self._block[event]]
+        return slot
+
+    def _fuse(self, op: _Ints, slots: dict[str, _Ints]) -> None:
+        """Lines that a send joins, and of them those whose sum nobody reads again and that need not keep it."""
+        line = self._last_line[self._merged]
+        sums = op[line] == StepOp.RECV_REDUCE_COPY
+        op[line] = np.where(sums, StepOp.RECV_REDUCE_COPY_SEND, StepOp.RECV_COPY_SEND)
+        if not sums.any():
+            return
+        places, uses = self._places, self._uses
+        kept = np.ones(len(self._message), dtype=np.bool_)
+        kept[self._joined_to[self._merged][sums]] = False
+        adds = self._receives & (self._traffic.op[self._message] == Op.REDUCE)
+        reads = (uses.last >= 0) & (np.where(uses.write, adds[uses.event], ~self._merged[uses.event]))
+        kept[uses.event[uses.last[reads]]] = True
+        final = np.flatnonzero(uses.write & (uses.next < 0))
+        run, rank = np.divmod(uses.cell[final], places.ranks)
+        kept[uses.event[final[places.wanted(rank, places.units.slot[run])]]] = True
+        passing = self._last_line[~kept]
+        op[passing] = StepOp.RECV_REDUCE_SEND
+        slots["dst_buffer"][passing] = Buffer.NONE
+        slots["dst_offset"][passing] = -1
+
+    def _dependencies(self) -> tuple[_Ints, _Ints, _Ints]:
+        """(line, thread block that it waits for, position there), as few as are needed."""
+        uses, traffic = self._uses, self._traffic
+        after_write = np.flatnonzero(uses.last >= 0)
+        after_read = np.flatnonzero(~uses.write & (uses.next >= 0))
+        earlier = uses.event[np.concatenate([uses.last[after_write], after_read])]
+        later = uses.event[np.concatenate([after_write, uses.next[after_read]])]
+        apart = self._block[earlier] != self._block[later]
+        earlier, later = earlier[apart], later[apart]
+        line = np.cumsum(self._lines_of_event)[later] - 1
+        first = self._adds_apart[later] & traffic.fresh[self._message[later]]
+        old = (traffic.old_buffer != traffic.dst_buffer) | (traffic.old_offset != traffic.dst_offset)
+        line -= first & old[self._message[later]]  # what is received goes straight to where it is added
+        block, other = self._line_block[line], self._block[earlier]
+        awaited = self._line_position[self._last_line[earlier]]
+        by = sorted_rows(block, other, self._line_position[line], awaited)
+        block, other, line, awaited = block[by], other[by], line[by], awaited[by]
+        same = np.zeros(len(by), dtype=np.bool_)
+        same[1:] = (block[1:] == block[:-1]) & (other[1:] == other[:-1])
+        # Within each pair of thread blocks: only what has not been waited for before.
+        group = np.cumsum(~same)
+        span = int(awaited.max(initial=0)) + 2
+        high = np.maximum.accumulate(group * span + awaited + 1)
+        new = np.ones(len(by), dtype=np.bool_)
+        new[1:] = ~same[1:] | (high[1:] > high[:-1])
+        kept = np.flatnonzero(new)
+        last = np.ones(len(kept), dtype=np.bool_)  # of those that one line waits for in one thread block
+        last[:-1] = (line[kept[1:]] != line[kept[:-1]]) | (other[kept[1:]] != other[kept[:-1]])
+        kept = kept[last]
+        return line[kept], other[kept], awaited[kept]
+
+
+def _without_gaps(program: Program) -> Program:
+    """The same program with scratch slots that no step uses taken out."""
+    rank = program.block_rank[program.step_block]
+    start = np.cumsum(program.scratch_chunks, dtype=np.int64) - program.scratch_chunks
+    total = int(program.scratch_chunks.sum())
+    change = np.zeros(total + 1, dtype=np.int64)
+    sides = (
+        (program.src_buffer == Buffer.SCRATCH, program.src_offset),
+        (program.dst_buffer == Buffer.SCRATCH, program.dst_offset),
+    )
+    for mask, offset in sides:
+        first = start[rank[mask]] + offset[mask]
+        np.add.at(change, first, 1)
+        np.add.at(change, first + program.count[mask], -1)
+    used = np.cumsum(change[:-1]) > 0
+    kept = np.concatenate([[0], np.cumsum(used)])
+    moved = [
+        np.where(mask, kept[np.where(mask, start[rank] + offset, 0)] - kept[start[rank]], offset)
+        for mask, offset in sides
+    ]
+    return replace(
+        program,
+        src_offset=moved[0].astype(np.int32),
+        dst_offset=moved[1].astype(np.int32),
+        scratch_chunks=(kept[start + program.scratch_chunks] - kept[start]).astype(np.int32),
+    )

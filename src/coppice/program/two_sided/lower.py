@@ -1,0 +1,200 @@
+"""Lower a schedule or a forest to a program: messages become the steps of thread blocks.
+
+Every thread block keeps to one order of all sends and receives (:mod:`coppice.program.messages`), and waits for other
+thread blocks of its rank where it reads what they write, writes what they write, or overwrites what they read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.program.messages import Rows, rows_of, traffic_of
+from coppice.program.placement import Places, in_units
+from coppice.program.two_sided.channels import Limits, path_numbers, spread
+from coppice.program.two_sided.emit import Writer
+from coppice.program.two_sided.instances import replicated
+from coppice.program.two_sided.nics import Exits, Nics, exits_of
+from coppice.program.two_sided.order import Stuck, execution_order
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.structure import messages_of
+from coppice.schedule.forest import Forest
+from coppice.schedule.lower import lower
+from coppice.schedule.schedule import Schedule
+from coppice.schedule.verification.report import Findings
+
+__all__ = ["Prepared", "lower_to_program", "prepare", "write"]
+
+_LEAST_DEPTH = 2
+
+
+def lower_to_program(
+    plan: Schedule | Forest,
+    *,
+    in_place: bool = True,
+    channels: int = 8,
+    instances: int = 1,
+    by_nic: bool = False,
+    max_blocks: int | None = None,
+    max_peers: int | None = None,
+    max_count: int | None = None,
+    fused: bool = True,
+    name: str = "program",
+    protocol: str = "Simple",
+    min_bytes: int = 0,
+    max_bytes: int | None = None,
+) -> Program:
+    """The program that carries out a plan.
+
+    Args:
+        plan: A verified schedule, or a forest whose trees branch at ranks.
+        in_place: Input and output share memory. An all-to-all can only run out of place.
+        channels: Most channels. Trees that share a link are spread over as many as are allowed and fit.
+        instances: Run so many copies of the plan at once, each on its part of the data, with channels and thread
+            blocks of its own.
+        by_nic: Transfers whose paths leave by a certain NIC take channels that lead there, as
+            :mod:`coppice.program.two_sided.nics` tells.
+        max_blocks: Most thread blocks of a rank.
+        max_peers: Most peers of a rank, each way, on one channel.
+        max_count: Most chunks in a message.
+        fused: Use operations that receive and send, or receive and reduce. Otherwise what is received to be
+            added goes by way of scratch memory.
+        name: Label.
+        protocol: ``Simple``, ``LL`` or ``LL128``.
+        min_bytes: Smallest M that it is meant for.
+        max_bytes: Largest M.
+
+    Returns:
+        A program that verifies with connections of 2 messages or more.
+
+    Raises:
+        InputError: If the plan cannot be cut into equal chunks, or the collective cannot run so.
+        CheckError: If it does not fit into ``channels`` or ``max_blocks``.
+
+    Examples:
+        >>> from coppice.program.two_sided.verify import verify_program
+        >>> from coppice.topology.presets import preset
+        >>> from coppice.bounds.result import Problem
+        >>> from coppice.planners.planning import plan
+        >>> made = plan(Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)).plan
+        >>> program = lower_to_program(made.body, channels=1)
+        >>> verify_program(program).ok, program.num_chunks, program.most_blocks
+        (True, 8, 2)
+    """
+    prepared = prepare(plan, in_place=in_place, instances=instances, by_nic=by_nic, max_count=max_count)
+    limits = Limits(channels=channels, blocks=max_blocks, peers=max_peers)
+    attributes = {"name": name, "protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
+    return write(prepared, limits, fused=fused, **attributes)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared:
+    """A plan on its way to a program, as far as no number of channels plays a part.
+
+    Attributes:
+        places: Where values lie.
+        rows: The transfers.
+        part: Instance of each.
+        stepped: They have steps.
+        max_count: Most chunks in a message.
+        exits: NICs by which they are to leave, where that depends on the channel.
+    """
+
+    places: Places
+    rows: Rows
+    part: NDArray[np.int64]
+    stepped: bool
+    max_count: int | None
+    exits: Exits | None = None
+
+
+def prepare(
+    plan: Schedule | Forest,
+    *,
+    in_place: bool,
+    instances: int = 1,
+    by_nic: bool = False,
+    max_count: int | None = None,
+) -> Prepared:
+    """The part of :func:`lower_to_program` that comes before channels are chosen; the arguments are the same.
+
+    Raises:
+        InputError: As :func:`lower_to_program`.
+    """
+    schedule = lower(plan) if isinstance(plan, Forest) else plan
+    collective = schedule.collective
+    if collective is Collective.BARRIER:
+        msg = "expected a collective that moves data, found a barrier: no runtime takes it as a program."
+        raise InputError(msg)
+    if collective is Collective.ALL_TO_ALL and in_place:
+        msg = "expected an all-to-all out of place: in place, it would overwrite what is still to be sent."
+        raise InputError(msg)
+    if instances < 1:
+        msg = f"expected 1 instance or more, found {instances}."
+        raise InputError(msg)
+    schedule, part = replicated(schedule, instances)
+    places = Places(
+        collective=collective,
+        ranks=schedule.topology.num_ranks,
+        root=schedule.root,
+        in_place=in_place,
+        units=in_units(schedule, max_count=max_count),
+    )
+    rows = rows_of(schedule, places)
+    exits = exits_of(schedule, Nics(schedule.topology)) if by_nic else None
+    if exits is not None:
+        exits = Exits(exits.turn[rows.path], exits.share[rows.path])  # path -1 is the last row
+    if len(schedule.path_start) > 1:
+        rows = replace(rows, path=np.where(rows.path < 0, -1, path_numbers(schedule)[rows.path]))
+    return Prepared(
+        places=places,
+        rows=rows,
+        part=np.repeat(part, np.diff(places.units.start))[rows.run],
+        stepped=bool(len(schedule.step) and int(schedule.step.min()) >= 0),
+        max_count=max_count,
+        exits=exits,
+    )
+
+
+def write(prepared: Prepared, limits: Limits, *, fused: bool = True, **attributes: Any) -> Program:
+    """The part of :func:`lower_to_program` that chooses channels and writes steps.
+
+    Args:
+        prepared: The plan.
+        limits: What has to fit.
+        fused: As in :func:`lower_to_program`.
+        **attributes: Name, protocol and sizes of the program.
+
+    Raises:
+        CheckError: If it does not fit.
+        InputError: If no channel is allowed.
+    """
+    places, rows = prepared.places, prepared.rows
+    color, blocks = spread(
+        rows,
+        prepared.part,
+        len(places.units.slot),
+        limits,
+        stepped=prepared.stepped,
+        exits=prepared.exits,
+    )
+    traffic = traffic_of(rows, color, places, max_count=prepared.max_count)
+    writer = Writer(places, traffic, blocks, fused=fused)
+    program = writer.program(**attributes)
+    if writer.joins and not _comes_to_an_end(program):
+        program = Writer(places, traffic, blocks, fused=fused, joined=False).program(**attributes)
+    return replace(program, in_place=places.in_place, out_of_place=not places.in_place)
+
+
+def _comes_to_an_end(program: Program) -> bool:
+    """Whether joined steps leave every connection enough room."""
+    try:
+        execution_order(program, messages_of(program, Findings()), depth=_LEAST_DEPTH)
+    except Stuck:
+        return False
+    return True

@@ -1,0 +1,247 @@
+"""The program: what each thread block of each rank does, step by step.
+
+A program runs one collective on R ranks. All M bytes of the collective (see :mod:`coppice.collectives`) are cut into
+``num_chunks`` = C equal chunks, numbered in the order of the data; every buffer is an array of *slots* of one chunk:
+
+    collective        input of rank r      output of rank r     slot k of the input / output holds, at the start / end
+    all_gather        B = C / R            C                    chunk r B + k of the data / chunk k
+    reduce_scatter    C                    B                    r's share of chunk k / the sum of chunk r B + k
+    all_reduce        C                    C                    r's share of chunk k / the sum of chunk k
+    broadcast         C (root)             C                    chunk k / chunk k
+    reduce            C                    C (root)             r's share of chunk k / the sum of chunk k
+    all_to_all        C                    C                    block k // B goes to that rank / came from that rank
+    gather            B                    C (root)             as all_gather, at the root only
+    scatter           C (root)             B                    chunk k / chunk r B + k
+
+In place, input and output share memory: ``input[k]`` is ``output[r B + k]`` in all_gather and at the root of a gather,
+``output[k]`` is ``input[r B + k]`` in reduce_scatter and at the root of a scatter, and ``input[k]`` is ``output[k]``
+in all others. Scratch slots belong to the program.
+
+A *thread block* is a sequential program of one rank. It has at most one peer that it sends to, at most one that it
+receives from, and one channel. The directed *connection* (source, destination, channel) is a FIFO of messages of a
+finite depth, with one thread block at either end. A step may wait until steps of other thread blocks of its rank are
+done. A message is ``count`` chunks; both of its ends must agree on it.
+
+A program is only a description: it can hold a wrong one, and :mod:`coppice.program.two_sided.verify` judges it.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+
+__all__ = ["Buffer", "Program", "StepOp"]
+
+
+class Buffer(enum.IntEnum):
+    """Where a slot lies."""
+
+    NONE = -1
+    INPUT = 0
+    OUTPUT = 1
+    SCRATCH = 2
+
+
+class StepOp(enum.IntEnum):
+    """What a step does; m is the message that it receives.
+
+    Operation and the slots that it reads and writes:
+
+        NOP                      waits for its dependencies, no more
+        SEND                     sends src
+        RECV                     dst = m
+        COPY                     dst = src
+        REDUCE                   dst = dst + src
+        RECV_COPY_SEND           dst = m, sends m
+        RECV_REDUCE_COPY         dst = src + m
+        RECV_REDUCE_SEND         sends src + m, keeps nothing
+        RECV_REDUCE_COPY_SEND    dst = src + m, sends it
+    """
+
+    NOP = 0
+    SEND = 1
+    RECV = 2
+    COPY = 3
+    REDUCE = 4
+    RECV_COPY_SEND = 5
+    RECV_REDUCE_COPY = 6
+    RECV_REDUCE_SEND = 7
+    RECV_REDUCE_COPY_SEND = 8
+
+    @property
+    def receives(self) -> bool:
+        """Takes a message from the thread block's receive peer."""
+        return self is StepOp.RECV or self >= StepOp.RECV_COPY_SEND
+
+    @property
+    def sends(self) -> bool:
+        """Gives a message to the thread block's send peer."""
+        return self in _SENDS
+
+    @property
+    def reads_src(self) -> bool:
+        """Reads the slots that ``src`` names."""
+        return self in _READS_SRC
+
+    @property
+    def reads_dst(self) -> bool:
+        """Reads the slots that ``dst`` names."""
+        return self is StepOp.REDUCE
+
+    @property
+    def writes_dst(self) -> bool:
+        """Writes the slots that ``dst`` names."""
+        return self in _WRITES_DST
+
+    @property
+    def fused(self) -> bool:
+        """Does more than one plain step: some runtimes refuse these."""
+        return self >= StepOp.RECV_COPY_SEND
+
+
+_SENDS = frozenset(
+    {StepOp.SEND, StepOp.RECV_COPY_SEND, StepOp.RECV_REDUCE_SEND, StepOp.RECV_REDUCE_COPY_SEND}
+)
+_READS_SRC = frozenset(
+    {
+        StepOp.SEND,
+        StepOp.COPY,
+        StepOp.REDUCE,
+        StepOp.RECV_REDUCE_COPY,
+        StepOp.RECV_REDUCE_SEND,
+        StepOp.RECV_REDUCE_COPY_SEND,
+    }
+)
+_WRITES_DST = frozenset(
+    {
+        StepOp.RECV,
+        StepOp.COPY,
+        StepOp.REDUCE,
+        StepOp.RECV_COPY_SEND,
+        StepOp.RECV_REDUCE_COPY,
+        StepOp.RECV_REDUCE_COPY_SEND,
+    }
+)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Program:
+    """Thread blocks and steps of one collective on ``num_ranks`` ranks, as columns.
+
+    Thread blocks are rows sorted by rank: those of rank r are ``rank_start[r] .. rank_start[r + 1] - 1``, and the
+    *id* of a thread block is its place among those of its rank, from 0. Steps are rows sorted by thread block: those of
+    thread block b are ``step_start[b] .. step_start[b + 1] - 1``, and a step's *position* is its place among them.
+
+    The columns have the lengths given here and their CSR columns ascend; all else may be wrong, and is judged by the
+    verifier: peers that do not exist, offsets out of bounds, dependencies on steps that are not there.
+
+    Attributes:
+        collective: What it implements.
+        num_ranks: R, 1 or more.
+        num_chunks: C, the number of equal chunks that M bytes are cut into (``nchunksperloop`` in MSCCL XML).
+        root: Root rank of the rooted collectives, otherwise -1.
+        in_place: It is meant to run with input and output in the same memory.
+        out_of_place: It is meant to run with input and output in different memory. Both may be true.
+        input_chunks: Slots of each rank's input (int32, length R). A rank whose input is unused, as in place,
+            may give 0; slots that the collective gives it are there all the same.
+        output_chunks: Slots of each rank's output (int32), likewise.
+        scratch_chunks: Slots of each rank's scratch memory (int32).
+        rank_start: First thread block of each rank (int64, length R + 1).
+        block_send: Rank that a thread block sends to, or -1 (int32).
+        block_recv: Rank that it receives from, or -1 (int32).
+        block_channel: Channel of its connections, 0 or more (int32).
+        step_start: First step of each thread block (int64, length thread blocks + 1).
+        op: :class:`StepOp` of each step (int8).
+        src_buffer: :class:`Buffer` that a step reads, NONE where it reads none (int8).
+        src_offset: First slot that it reads, -1 where none (int32).
+        dst_buffer: :class:`Buffer` that it writes, NONE where it writes none (int8).
+        dst_offset: First slot that it writes, -1 where none (int32).
+        count: Number of consecutive slots (int32), 1 or more but for NOP.
+        dep_start: Step s waits for the steps that rows ``dep_start[s] .. dep_start[s + 1] - 1`` of the next two
+            columns name (int64, length steps + 1).
+        dep_block: Id of the thread block, of the same rank, that is waited for (int32).
+        dep_step: Position of the step in it that must be done (int32).
+        name: Label.
+        protocol: ``Simple``, ``LL`` or ``LL128``: how a runtime moves the bytes.
+        min_bytes: Smallest M that it is meant for.
+        max_bytes: Largest M, inclusive; None means no limit.
+    """
+
+    collective: Collective
+    num_ranks: int
+    num_chunks: int
+    root: int = -1
+    in_place: bool
+    out_of_place: bool
+    input_chunks: NDArray[np.int32]
+    output_chunks: NDArray[np.int32]
+    scratch_chunks: NDArray[np.int32]
+    rank_start: NDArray[np.int64]
+    block_send: NDArray[np.int32]
+    block_recv: NDArray[np.int32]
+    block_channel: NDArray[np.int32]
+    step_start: NDArray[np.int64]
+    op: NDArray[np.int8]
+    src_buffer: NDArray[np.int8]
+    src_offset: NDArray[np.int32]
+    dst_buffer: NDArray[np.int8]
+    dst_offset: NDArray[np.int32]
+    count: NDArray[np.int32]
+    dep_start: NDArray[np.int64]
+    dep_block: NDArray[np.int32]
+    dep_step: NDArray[np.int32]
+    name: str = "program"
+    protocol: str = "Simple"
+    min_bytes: int = 0
+    max_bytes: int | None = field(default=None)
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of thread blocks of all ranks."""
+        return len(self.block_send)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps of all thread blocks."""
+        return len(self.op)
+
+    @property
+    def num_channels(self) -> int:
+        """Largest channel plus one."""
+        return int(self.block_channel.max()) + 1 if self.num_blocks else 0
+
+    @cached_property
+    def block_rank(self) -> NDArray[np.int32]:
+        """Rank of each thread block."""
+        return np.repeat(np.arange(self.num_ranks, dtype=np.int32), np.diff(self.rank_start))
+
+    @cached_property
+    def step_block(self) -> NDArray[np.int32]:
+        """Thread block (row) of each step."""
+        return np.repeat(np.arange(self.num_blocks, dtype=np.int32), np.diff(self.step_start))
+
+    @property
+    def most_blocks(self) -> int:
+        """Thread blocks of the rank that has most."""
+        return int(np.diff(self.rank_start).max()) if self.num_ranks else 0
+
+    @property
+    def most_steps(self) -> int:
+        """Steps of the thread block that has most."""
+        return int(np.diff(self.step_start).max()) if self.num_blocks else 0
+
+    def block_id(self, block: int) -> tuple[int, int]:
+        """(rank, id) of a thread block's row."""
+        rank = int(self.block_rank[block])
+        return rank, block - int(self.rank_start[rank])
+
+    def step_place(self, step: int) -> tuple[int, int, int]:
+        """(rank, thread block id, position) of a step's row."""
+        block = int(self.step_block[step])
+        return (*self.block_id(block), step - int(self.step_start[block]))

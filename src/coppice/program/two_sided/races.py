@@ -1,0 +1,217 @@
+"""Races: two accesses of one slot, one of them a write, that nothing puts in order.
+
+A step *happens before* another if a chain of these leads from it to the other: the next step of its thread block, a
+step that depends on it, the step that receives its message. That a connection has no room left also orders steps, but
+it does so with one depth and not with another, and is not counted on. Without a race, all orders of execution give the
+same result, so that one of them stands for all.
+
+Conflicting accesses are paired slot by slot along one order of execution: a read with the writes next to it on either
+side, and a write with the next one. If all these pairs are in order, all conflicting accesses are. Pairs in one thread
+block, or joined by a dependency between their two, are settled at once; for the rest, vector clocks are computed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.program.memory import Memory
+from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.structure import Messages, op_mask, step_name
+
+__all__ = ["find_races"]
+
+_CELLS = 2**25
+_Ints = NDArray[np.int64]
+
+
+def find_races(
+    program: Program, memory: Memory, messages: Messages, order: list[int], *, examples: int = 5
+) -> tuple[list[str], int]:
+    """Races of a program.
+
+    Args:
+        program: A program of sound structure.
+        memory: Its slots.
+        messages: Its messages.
+        order: An order in which its steps can take place.
+        examples: Number of races to tell.
+
+    Returns:
+        The first few races, a sentence each, and how many pairs of steps there are.
+    """
+    first, second, address = _conflicts(program, memory, order)
+    block = program.step_block
+    left = np.flatnonzero((block[first] != block[second]) & ~_joined(program, first, second))
+    if len(left):
+        after = _Clocks(program, messages, order).happens_before(first[left], second[left])
+        left = left[~after]
+    sentences = []
+    for row in left[:examples].tolist():
+        one, other = int(first[row]), int(second[row])
+        slot = _slot_name(program, memory, other, int(address[row]))
+        sentences.append(
+            f"{step_name(program, one)} and {step_name(program, other)} both use {slot}, one of them writes it, "
+            "and nothing puts them in order: let one wait for the other."
+        )
+    return sentences, len(left)
+
+
+def _conflicts(program: Program, memory: Memory, order: list[int]) -> tuple[_Ints, _Ints, _Ints]:
+    """Pairs of steps (earlier and later in ``order``) that conflict at an address, each pair once."""
+    steps = np.arange(program.num_steps)
+    time = np.empty(program.num_steps, dtype=np.int64)
+    time[np.array(order, dtype=np.int64)] = steps
+    rank = program.block_rank[program.step_block]
+    parts = []
+    writing = op_mask(program, lambda op: op.writes_dst) & ~_copies_onto_itself(program, memory, rank)
+    for mask, buffer, offset, write in (
+        (op_mask(program, lambda op: op.reads_src), program.src_buffer, program.src_offset, False),
+        (writing, program.dst_buffer, program.dst_offset, True),
+    ):
+        rows = np.flatnonzero(mask)
+        count = program.count[rows].astype(np.int64)
+        start = memory.base[buffer[rows], rank[rows]] + offset[rows]
+        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        parts.append((np.repeat(start, count) + within, np.repeat(rows, count), np.full(len(within), write)))
+    address = np.concatenate([part[0] for part in parts])
+    step = np.concatenate([part[1] for part in parts])
+    writes = np.concatenate([part[2] for part in parts])
+    if not len(step):
+        return step, step, address
+    by = np.lexsort((writes, time[step], address))  # a step's own read comes before its write
+    address, step, writes = address[by], step[by], writes[by]
+    place = np.arange(len(step))
+    # The last write before each access, and the next write after each read, at the same address.
+    before = np.concatenate([[-1], np.maximum.accumulate(np.where(writes, place, -1))[:-1]])
+    after = np.minimum.accumulate(np.where(writes, place, len(place))[::-1])[::-1]
+    clipped = np.minimum(after, len(place) - 1)
+    has_before = (before >= 0) & (address[before] == address)
+    has_after = ~writes & (after < len(place)) & (address[clipped] == address)
+    first = np.concatenate([step[before[has_before]], step[has_after]])
+    second = np.concatenate([step[has_before], step[clipped[has_after]]])
+    where = np.concatenate([address[has_before], address[has_after]])
+    _, unique = np.unique(first * program.num_steps + second, return_index=True)
+    first, second, where = first[unique], second[unique], where[unique]
+    apart = first != second
+    return first[apart], second[apart], where[apart]
+
+
+def _copies_onto_itself(program: Program, memory: Memory, rank: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Copies of slots onto themselves, as in place: they leave every byte as it is, and disturb no reader."""
+    copies = np.asarray(program.op == StepOp.COPY)
+    here = memory.base[program.src_buffer, rank] + program.src_offset
+    same: NDArray[np.bool_] = copies & (here == memory.base[program.dst_buffer, rank] + program.dst_offset)
+    return same
+
+
+def _joined(program: Program, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
+    """Pairs that a single dependency puts in order.
+
+    The later one, or a step before it in its thread block, depends on the earlier one or on a step after that.
+    """
+    waiting = np.repeat(np.arange(program.num_steps), np.diff(program.dep_start))
+    block = program.step_block.astype(np.int64)
+    target = program.rank_start[program.block_rank[block[waiting]]] + program.dep_block
+    reached = program.step_start[target] + program.dep_step
+    blocks = max(program.num_blocks, 1)
+    key = block[waiting] * blocks + target
+    by = np.lexsort((waiting, key))
+    key, waiting, reached = key[by], waiting[by], reached[by]
+    if not len(key):
+        return np.zeros(len(first), dtype=np.bool_)
+    # Largest step reached so far, within each (waiting, reached) pair of thread blocks.
+    names, group = np.unique(key, return_inverse=True)
+    span = program.num_steps + 1
+    most = np.maximum.accumulate(group * span + reached) - group * span
+    wanted = block[second] * blocks + block[first]
+    which = np.minimum(np.searchsorted(names, wanted), len(names) - 1)
+    place = np.searchsorted(group * span + waiting, which * span + second, side="right") - 1
+    found = (names[which] == wanted) & (place >= 0)
+    place = np.maximum(place, 0)
+    joined: NDArray[np.bool_] = found & (group[place] == which) & (most[place] >= first)
+    return joined
+
+
+class _Clocks:
+    """Vector clocks, a few thread blocks at a time."""
+
+    def __init__(self, program: Program, messages: Messages, order: list[int]) -> None:
+        self.program = program
+        steps = program.num_steps
+        self.sent_by = np.full(steps, -1, dtype=np.int64)
+        self.sent_by[messages.recv] = messages.send
+        waiting = np.repeat(np.arange(steps), np.diff(program.dep_start))
+        target = program.rank_start[program.block_rank[program.step_block[waiting]]] + program.dep_block
+        self.deps = program.step_start[target] + program.dep_step
+        self.level = self._levels(order)
+        by = np.argsort(self.level, kind="stable")
+        bounds = np.searchsorted(self.level[by], np.arange(int(self.level.max(initial=0)) + 2))
+        self.layers = [by[a:b] for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
+
+    def _levels(self, order: list[int]) -> _Ints:
+        """Length of the longest chain that leads to each step."""
+        level = [0] * self.program.num_steps
+        first = set(self.program.step_start[:-1].tolist())
+        sent_by, start, deps = self.sent_by.tolist(), self.program.dep_start.tolist(), self.deps.tolist()
+        for step in order:
+            highest = -1 if step in first else level[step - 1]
+            if sent_by[step] >= 0:
+                highest = max(highest, level[sent_by[step]])
+            for row in range(start[step], start[step + 1]):
+                highest = max(highest, level[deps[row]])
+            level[step] = highest + 1
+        return np.array(level, dtype=np.int64)
+
+    def happens_before(self, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
+        """Whether a chain leads from each step of ``first`` to that of ``second``."""
+        block = self.program.step_block
+        sources = np.unique(block[first])
+        width = max(1, _CELLS // max(self.program.num_steps, 1))
+        answer = np.zeros(len(first), dtype=np.bool_)
+        column = np.searchsorted(sources, block[first])
+        for start in range(0, len(sources), width):
+            clock = self._clock(sources[start : start + width])
+            rows = np.flatnonzero((column >= start) & (column < start + width))
+            answer[rows] = clock[second[rows], column[rows] - start] >= first[rows]
+        return answer
+
+    def _clock(self, sources: NDArray[np.int32]) -> NDArray[np.int32]:
+        """For every step, the last step of each source thread block that happens before it, or is it; or -1."""
+        program = self.program
+        clock = np.full((program.num_steps, len(sources)), -1, dtype=np.int32)
+        column = np.full(max(program.num_blocks, 1), -1, dtype=np.int64)
+        column[sources] = np.arange(len(sources))
+        own = column[program.step_block]
+        starts = np.zeros(program.num_steps, dtype=np.bool_)
+        lengths = np.diff(program.step_start)
+        starts[program.step_start[:-1][lengths > 0]] = True
+        dep_count = np.diff(program.dep_start)
+        for layer in self.layers:
+            follow = layer[~starts[layer]]
+            clock[follow] = clock[follow - 1]
+            receiving = layer[self.sent_by[layer] >= 0]
+            clock[receiving] = np.maximum(clock[receiving], clock[self.sent_by[receiving]])
+            left = layer[dep_count[layer] > 0]
+            turn = 0
+            while len(left):
+                clock[left] = np.maximum(clock[left], clock[self.deps[program.dep_start[left] + turn]])
+                turn += 1
+                left = left[dep_count[left] > turn]
+            mine = layer[own[layer] >= 0]
+            clock[mine, own[mine]] = mine
+        return clock
+
+
+def _slot_name(program: Program, memory: Memory, step: int, address: int) -> str:
+    """The slot that ``step`` uses at an address."""
+    rank = program.block_rank[program.step_block[step]]
+    op = StepOp(program.op[step])
+    for used, buffer, offset in (
+        (op.writes_dst, program.dst_buffer, program.dst_offset),
+        (op.reads_src, program.src_buffer, program.src_offset),
+    ):
+        place = address - int(memory.base[buffer[step], rank])
+        if used and 0 <= place - int(offset[step]) < int(program.count[step]):
+            return f"slot {place} of the {Buffer(buffer[step]).name.lower()}"
+    return "a slot"

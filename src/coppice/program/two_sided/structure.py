@@ -1,0 +1,311 @@
+"""The form of a program: scalars, peers, connections, slots in bounds, dependencies, both ends of every message.
+
+The form is judged before the program is run. What passes has exactly one thread block at either end of every
+connection, as many receives as sends on it, and both ends of each message agree on its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.program.memory import buffer_sizes
+from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.schedule.verification.report import Findings
+
+__all__ = ["Messages", "check_structure", "messages_of", "op_mask", "step_name"]
+
+_EXAMPLES = 5
+_BLOCKED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL, Collective.GATHER)
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """The messages of a program in the order of their connections.
+
+    Attributes:
+        send: Step that sends each message, by (connection, place on it) (int64).
+        recv: Step that receives it (int64).
+        place: Place on its connection, from 0 (int64).
+    """
+
+    send: NDArray[np.int64]
+    recv: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+
+def op_mask(program: Program, holds: Callable[[StepOp], bool]) -> NDArray[np.bool_]:
+    """The steps whose operation has a property; unknown operations have none."""
+    table = np.zeros(256, dtype=np.bool_)
+    for op in StepOp:
+        table[op] = holds(op)
+    mask: NDArray[np.bool_] = table[program.op.astype(np.uint8)]
+    return mask
+
+
+def step_name(program: Program, step: int) -> str:
+    """``rank 3, thread block 2, step 5 (send)``."""
+    rank, block, place = program.step_place(step)
+    op = int(program.op[step])
+    name = StepOp(op).name.lower() if op in StepOp.__members__.values() else f"operation {op}"
+    return f"rank {rank}, thread block {block}, step {place} ({name})"
+
+
+def check_structure(program: Program, findings: Findings) -> Messages | None:
+    """Judge the form of a program.
+
+    Args:
+        program: The program.
+        findings: Takes the failures.
+
+    Returns:
+        Its messages, or None if the program cannot be run.
+    """
+    _check_scalars(program, findings)
+    if findings.failures:
+        return None
+    _check_blocks(program, findings)
+    _check_steps(program, findings)
+    _check_dependencies(program, findings)
+    if findings.failures:
+        return None
+    messages = messages_of(program, findings)
+    return None if findings.failures else messages
+
+
+def _check_scalars(program: Program, findings: Findings) -> None:
+    ranks, chunks, collective = program.num_ranks, program.num_chunks, program.collective
+    if ranks < 1 or chunks < 1:
+        findings.add(f"expected 1 or more ranks and chunks, found {ranks} and {chunks}.")
+        return
+    if collective is Collective.BARRIER:
+        findings.add("expected a collective that moves data, found a barrier.")
+    if collective in (*_BLOCKED, Collective.SCATTER) and chunks % ranks:
+        findings.add(
+            f"expected a number of chunks that {ranks} ranks divide for {collective}, found {chunks}."
+        )
+    if collective.rooted and not 0 <= program.root < ranks:
+        findings.add(f"expected a root between 0 and {ranks - 1} for {collective}, found {program.root}.")
+    if (program.scratch_chunks < 0).any():
+        rank = int(np.flatnonzero(program.scratch_chunks < 0)[0])
+        findings.add(f"rank {rank} has {program.scratch_chunks[rank]} slots of scratch: expected 0 or more.")
+
+
+def _block_name(program: Program, block: int) -> str:
+    rank, place = program.block_id(block)
+    return f"rank {rank}, thread block {place}"
+
+
+def _examples(findings: Findings, mask: NDArray[np.bool_], what: str, told: Callable[[int], str]) -> None:
+    """A sentence for the first few rows of a mask."""
+    rows = np.flatnonzero(mask)
+    findings.add_examples([told(int(row)) for row in rows[:_EXAMPLES]], len(rows), what)
+
+
+def _check_blocks(program: Program, findings: Findings) -> None:
+    """Peers and channels, and one thread block at either end of a connection."""
+    for peer, verb in ((program.block_send, "sends to"), (program.block_recv, "receives from")):
+        wrong = (peer < -1) | (peer >= program.num_ranks) | (peer == program.block_rank)
+
+        def told(block: int, peer: NDArray[np.int32] = peer, verb: str = verb) -> str:
+            return (
+                f"{_block_name(program, block)} {verb} rank {peer[block]}: expected another rank of the "
+                f"{program.num_ranks}, or -1."
+            )
+
+        _examples(findings, wrong, "thread blocks", told)
+    _examples(
+        findings,
+        program.block_channel < 0,
+        "thread blocks",
+        lambda block: (
+            f"{_block_name(program, block)} has channel {program.block_channel[block]}: expected 0 or more."
+        ),
+    )
+    for peer, verb in ((program.block_send, "send to"), (program.block_recv, "receive from")):
+        key = _connection(program, program.block_rank, peer)
+        order = np.argsort(key, kind="stable")
+        twin = np.zeros(program.num_blocks, dtype=np.bool_)
+        twin[order[1:]] = (key[order[1:]] == key[order[:-1]]) & (peer[order[1:]] >= 0)
+        before = np.zeros(program.num_blocks, dtype=np.int64)
+        before[order[1:]] = order[:-1]
+
+        def shared(
+            block: int, peer: NDArray[np.int32] = peer, verb: str = verb, before: NDArray[np.int64] = before
+        ) -> str:
+            return (
+                f"{_block_name(program, int(before[block]))} and thread block "
+                f"{program.block_id(block)[1]} both {verb} rank {peer[block]} on channel "
+                f"{program.block_channel[block]}: expected one of them at most."
+            )
+
+        _examples(findings, twin, "connections", shared)
+
+
+def _connection(
+    program: Program, sender: NDArray[np.int32], receiver: NDArray[np.int32]
+) -> NDArray[np.int64]:
+    """A number for each (sender, receiver, channel)."""
+    channels = max(program.num_channels, 1)
+    ranks = program.num_ranks + 1
+    return (sender.astype(np.int64) * ranks + receiver + 1) * channels + program.block_channel
+
+
+def _check_steps(program: Program, findings: Findings) -> None:
+    """Operations, peers that they need, counts, and slots in bounds."""
+    op, block = program.op, program.step_block
+    known = (op >= 0) & (op <= max(StepOp))
+    _examples(
+        findings, ~known, "steps", lambda step: f"{step_name(program, step)}: expected a known operation."
+    )
+    sends, receives = op_mask(program, lambda o: o.sends), op_mask(program, lambda o: o.receives)
+    for mask, peer, verb in (
+        (sends, program.block_send, "send"),
+        (receives, program.block_recv, "receive"),
+    ):
+
+        def lonely(step: int, verb: str = verb) -> str:
+            return f"{step_name(program, step)} has no peer to {verb}: its thread block names none."
+
+        _examples(findings, mask & (peer[block] < 0), "steps", lonely)
+    working = known & (op != StepOp.NOP)
+    _examples(
+        findings,
+        working & (program.count < 1),
+        "steps",
+        lambda step: f"{step_name(program, step)} has count {program.count[step]}: expected 1 chunk or more.",
+    )
+    sizes = np.zeros((3, program.num_ranks), dtype=np.int64)
+    sizes[:2] = buffer_sizes(program.collective, program.num_ranks, program.num_chunks, program.root)
+    sizes[Buffer.SCRATCH] = program.scratch_chunks
+    if program.in_place and not program.out_of_place and _whole_alias(program.collective):
+        sizes[:2] = sizes[:2].max(axis=0)
+    rank = program.block_rank[block]
+    for mask, buffer, offset, verb in (
+        (op_mask(program, lambda o: o.reads_src), program.src_buffer, program.src_offset, "reads"),
+        (op_mask(program, lambda o: o.writes_dst), program.dst_buffer, program.dst_offset, "writes"),
+    ):
+        real = (buffer >= 0) & (buffer <= Buffer.SCRATCH)
+        limit = np.where(real, sizes[np.where(real, buffer, 0), rank], 0)
+        outside = (offset < 0) | (offset.astype(np.int64) + program.count > limit)
+
+        def beyond(
+            step: int,
+            buffer: NDArray[np.int8] = buffer,
+            offset: NDArray[np.int32] = offset,
+            verb: str = verb,
+            limit: NDArray[np.int64] = limit,
+            real: NDArray[np.bool_] = real,
+        ) -> str:
+            if not real[step]:
+                return f"{step_name(program, step)} {verb} no buffer: expected input, output or scratch."
+            first, count = int(offset[step]), int(program.count[step])
+            slots = f"slot {first}" if count == 1 else f"slots {first} to {first + count - 1}"
+            return (
+                f"{step_name(program, step)} {verb} {slots} of the {Buffer(buffer[step]).name.lower()}, which has "
+                f"{limit[step]} there."
+            )
+
+        _examples(findings, mask & (~real | outside), "steps", beyond)
+
+
+def _whole_alias(collective: Collective) -> bool:
+    """In place, input and output are the same slots at every rank."""
+    return collective in (
+        Collective.ALL_REDUCE,
+        Collective.BROADCAST,
+        Collective.REDUCE,
+        Collective.ALL_TO_ALL,
+    )
+
+
+def _check_dependencies(program: Program, findings: Findings) -> None:
+    """Each names a step that is there, in another thread block or earlier in its own."""
+    step = np.repeat(np.arange(program.num_steps), np.diff(program.dep_start))
+    rank = program.block_rank[program.step_block[step]]
+    blocks = np.diff(program.rank_start)[rank]
+    there = (program.dep_block >= 0) & (program.dep_block < blocks)
+    target = program.rank_start[rank] + np.where(there, program.dep_block, 0)
+    length = np.diff(program.step_start)
+    good = there.copy()
+    if len(length):
+        good &= (program.dep_step >= 0) & (program.dep_step < length[np.minimum(target, len(length) - 1)])
+    _examples(
+        findings,
+        ~good,
+        "dependencies",
+        lambda row: (
+            f"{step_name(program, int(step[row]))} waits for step {program.dep_step[row]} of thread block "
+            f"{program.dep_block[row]}, which is not there."
+        ),
+    )
+
+
+def messages_of(program: Program, findings: Findings) -> Messages:
+    """Pair the sends and the receives of every connection, and judge that they fit.
+
+    Args:
+        program: A program whose thread blocks and steps are well formed.
+        findings: Takes the failures.
+    """
+    block = program.step_block
+    out = _connection(program, program.block_rank, program.block_send)
+    into = _connection(program, program.block_recv, program.block_rank)
+    send = np.flatnonzero(op_mask(program, lambda o: o.sends))
+    recv = np.flatnonzero(op_mask(program, lambda o: o.receives))
+    send_key, recv_key = out[block[send]], into[block[recv]]
+    send_order, recv_order = np.argsort(send_key, kind="stable"), np.argsort(recv_key, kind="stable")
+    send, recv = send[send_order], recv[recv_order]
+    send_key, recv_key = send_key[send_order], recv_key[recv_order]
+    if len(send) != len(recv) or (send_key != recv_key).any():
+        _report_unmatched(program, send, send_key, recv, recv_key, findings)
+        return Messages(send[:0], recv[:0], send[:0])
+    first = np.searchsorted(send_key, send_key, side="left")
+    differ = program.count[send] != program.count[recv]
+    _examples(
+        findings,
+        differ,
+        "messages",
+        lambda row: (
+            f"{step_name(program, int(send[row]))} sends {program.count[send[row]]} chunks, which "
+            f"{step_name(program, int(recv[row]))} takes for {program.count[recv[row]]}."
+        ),
+    )
+    return Messages(send, recv, np.arange(len(send)) - first)
+
+
+def _report_unmatched(
+    program: Program,
+    send: NDArray[np.int64],
+    send_key: NDArray[np.int64],
+    recv: NDArray[np.int64],
+    recv_key: NDArray[np.int64],
+    findings: Findings,
+) -> None:
+    """Connections with more sends than receives, or the other way round."""
+    keys, inverse = np.unique(np.concatenate([send_key, recv_key]), return_inverse=True)
+    sent = np.bincount(inverse[: len(send_key)], minlength=len(keys))
+    taken = np.bincount(inverse[len(send_key) :], minlength=len(keys))
+    wrong = np.flatnonzero(sent != taken)
+    sentences = []
+    for row in wrong[:_EXAMPLES].tolist():
+        key, more, less = keys[row], int(sent[row]), int(taken[row])
+        if more > less:
+            step = int(send[np.searchsorted(send_key, key) + less])
+            peer = program.block_send[program.step_block[step]]
+            sentences.append(
+                f"{step_name(program, step)} sends a message that rank {peer} never receives: "
+                f"{more} are sent on that connection, {less} received."
+            )
+        else:
+            step = int(recv[np.searchsorted(recv_key, key) + more])
+            peer = program.block_recv[program.step_block[step]]
+            sentences.append(
+                f"{step_name(program, step)} receives a message that rank {peer} never sends: "
+                f"{more} are sent on that connection, {less} received."
+            )
+    findings.add_examples(sentences, len(wrong), "connections")
