@@ -19,7 +19,7 @@ from cases import CASES, Case, Work, topology_of
 from coppice.bounds import bound
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.verify import verify

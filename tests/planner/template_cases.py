@@ -11,8 +11,7 @@ import pytest
 
 from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
-from coppice.planners import packed
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import packed, plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule

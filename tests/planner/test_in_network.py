@@ -15,8 +15,8 @@ from coppice.bounds.figures import in_network_optimum
 from coppice.bounds.in_network import in_network_bound
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.forest import plan_forest
-from coppice.planners.in_network import plan_in_network
+from coppice.planners.forest.in_network import plan_in_network
+from coppice.planners.forest.planner import plan_forest
 from coppice.planners.planning import plan
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.forest import Forest, Phase

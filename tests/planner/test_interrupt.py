@@ -15,7 +15,7 @@ import pytest
 
 from coppice.bounds import Problem
 from coppice.collectives import Collective
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.files.plan_file import read_plan, write_plan
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan

@@ -10,7 +10,7 @@ from coppice.bounds import Problem, bound
 from coppice.bounds.fixed_trees import fixed_trees
 from coppice.bounds.network import Network
 from coppice.collectives import Collective
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.topology import resolve
 from reference.fixed_trees import floors_stay_balanced
 from reference.heights import heights, mean_height

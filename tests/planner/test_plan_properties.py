@@ -14,7 +14,7 @@ from coppice.bounds.fixed_trees import fixed_trees
 from coppice.bounds.network import Network
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.topology.model import Node, Topology
 from reference import attainable
 from reference.expected import broadcast_view, expected_inv_rate

@@ -18,7 +18,7 @@ from coppice.bounds.network import Network
 from coppice.bounds.tree_units import exact_units
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.planners.planning import plan
 from coppice.schedule.files.plan_file import encode_plan
 from coppice.schedule.forest import Forest

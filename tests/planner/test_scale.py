@@ -16,7 +16,7 @@ import pytest
 from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.planners.planning import plan
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.forest import Forest, Phase

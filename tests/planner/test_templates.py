@@ -19,8 +19,8 @@ import pytest
 from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners import forest, packed
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import packed, plan_forest
+from coppice.planners.forest.planner import planner as forest
 from coppice.planners.planning import plan
 from coppice.schedule import images
 from coppice.schedule.cost import forest_pipeline

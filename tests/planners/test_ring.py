@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from coppice.bounds import bound
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
-from coppice.planners.ring import RingPlan, best_ring
-from coppice.planners.ring_factors import cable_multigraph, hamiltonian_factors
-from coppice.planners.ring_patch import patched_tour
-from coppice.planners.ring_schedule import ring_forest, ring_schedule
-from coppice.planners.ring_tour import all_paths, cut_tours, exact_tour, local_tour, tour_cost
+from coppice.planners.ring.best import RingPlan, best_ring
+from coppice.planners.ring.factors import cable_multigraph, hamiltonian_factors
+from coppice.planners.ring.patch import patched_tour
+from coppice.planners.ring.schedule import ring_forest, ring_schedule
+from coppice.planners.ring.tour import all_paths, cut_tours, exact_tour, local_tour, tour_cost
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
 from coppice.topology import resolve
@@ -209,7 +209,7 @@ def test_never_worse_than_the_best_single_ring(topology: Topology) -> None:
 @given(direct_graphs())
 def test_as_good_as_all_rings_together(topology: Topology) -> None:
     """Column generation ends at the optimum of the linear program over every ring that exists."""
-    from coppice.planners.ring_weights import best_mix
+    from coppice.planners.ring.weights import best_mix
 
     columns = []
     for rest in permutations(range(1, topology.num_ranks)):

@@ -11,7 +11,7 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.simulation.channels import Wire, on_wire, wire_for
 from coppice.simulation.engine import run, simulate
 from coppice.simulation.messages import messages_of

@@ -14,7 +14,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.case import Case
 from coppice.planners.algorithms.catalogue import find, make
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Phase
 from coppice.schedule.schedule import Op
 from coppice.simulation import Model, Sharing, best_pieces, simulate

@@ -8,7 +8,7 @@ import pytest
 
 from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.shape import shape
 from coppice.simulation import Model, Sharing, simulate
 from reference.oracle import NAMES, oracle_topology

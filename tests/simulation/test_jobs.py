@@ -8,7 +8,7 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.simulation.engine import simulate
 from coppice.simulation.jobs import Job, Together, simulate_together
 from coppice.simulation.model import Model

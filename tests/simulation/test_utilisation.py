@@ -10,7 +10,7 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.simulation.engine import run, simulate
 from coppice.simulation.messages import messages_of
 from coppice.simulation.model import Model, Sharing

@@ -17,8 +17,8 @@ from coppice.design.graph import Graph
 from coppice.design.recipe import Recipe
 from coppice.design.schedules import Designed, breadth_first_schedule
 from coppice.errors import InputError
-from coppice.planners.all_to_all import plan_all_to_all
-from coppice.planners.forest import plan_forest
+from coppice.planners.flow.all_to_all import plan_all_to_all
+from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule

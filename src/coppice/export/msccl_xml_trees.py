@@ -18,7 +18,7 @@ from coppice.errors import CheckError, InputError
 from coppice.export.doctor_use import ELEMENT_BYTES
 from coppice.export.msccl_xml_plan import Form, program_for, rough_program
 from coppice.planners.choice import FOREST
-from coppice.planners.forest import plan_forest
+from coppice.planners.forest.planner import plan_forest
 from coppice.program.two_sided.program import Program
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan

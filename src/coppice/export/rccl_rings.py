@@ -1,7 +1,7 @@
 """Rings for RCCL on one box: the text of ``NCCL_RINGS``, by which stock RCCL runs its rings in given orders.
 
 A forest branches and a ring does not, so that the rings are found anew for what the plan performs, on its topology
-(:func:`coppice.planners.ring.best_ring`). All rings carry equal shares: each is repeated in proportion to its share of
+(:func:`coppice.planners.ring.best.best_ring`). All rings carry equal shares: each is repeated in proportion to its share of
 the best mixture, and what is lost against that mixture and against the plan is counted exactly.
 
 RCCL keeps a ring if it names every GPU of the communicator on the host once, by device index, and drops it without a
@@ -19,7 +19,7 @@ from itertools import pairwise
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.planners.ring import RingPlan, best_ring
+from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.plan import Plan
 from coppice.topology.model import NodeKind
 

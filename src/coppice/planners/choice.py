@@ -217,10 +217,10 @@ def _suited_order(problem: Problem) -> tuple[int, ...]:
 
 def _flow(problem: Problem) -> Schedule:
     if problem.collective is Collective.ALL_TO_ALL:
-        from coppice.planners.all_to_all import plan_all_to_all  # brings the linear programs
+        from coppice.planners.flow.all_to_all import plan_all_to_all  # brings the linear programs
 
         return plan_all_to_all(problem)
-    from coppice.planners.flow import plan_flow
+    from coppice.planners.flow.gather_scatter import plan_flow
 
     return plan_flow(problem)
 
@@ -229,10 +229,10 @@ def _forest(problem: Problem, choice: Choice, plain: Bound) -> Made:
     tolerance = None if choice.tolerance is None else str(choice.tolerance)
     parameters = {"trees": choice.trees, "tolerance": tolerance, "in_network": choice.in_network}
     if choice.in_network:
-        from coppice.planners.in_network import plan_in_network
+        from coppice.planners.forest.in_network import plan_in_network
 
         return Made(body=plan_in_network(problem, optimum=plain), parameters=parameters)
-    from coppice.planners.forest import plan_forest
+    from coppice.planners.forest.planner import plan_forest
 
     body = plan_forest(problem, trees=choice.trees, tolerance=choice.tolerance, optimum=plain)
     return Made(body=body, parameters=parameters)

@@ -22,7 +22,7 @@ from coppice.bounds.result import Bound, Problem
 from coppice.errors import InputError
 from coppice.planners.algorithms.case import Value
 from coppice.planners.choice import Choice, Made, make_body
-from coppice.planners.ring import RingPlan, best_ring
+from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads, schedule_loads

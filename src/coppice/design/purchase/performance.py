@@ -21,8 +21,8 @@ from coppice.design.purchase.request import Use, Workload
 from coppice.design.schedules import breadth_first_schedule
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.catalogue import case_of, find, make
-from coppice.planners.all_to_all import plan_all_to_all
-from coppice.planners.forest import plan_forest
+from coppice.planners.flow.all_to_all import plan_all_to_all
+from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.routed import routed

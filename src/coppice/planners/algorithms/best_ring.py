@@ -4,7 +4,7 @@ Rings visit every rank once, along routes of their own; several of them share th
 the chains of blocks along these rings, as trees with paths: P - 1 hops for all-gather, reduce-scatter, broadcast and
 reduce, 2 (P - 1) for all-reduce. What a rank sends and how long it takes depend on the topology.
 
-The search is that of :mod:`coppice.planners.ring`.
+The search is that of :mod:`coppice.planners.ring.best`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from coppice.errors import UnreachableError
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.case import Case
 from coppice.planners.algorithms.moves import Moves, blocks, whole
-from coppice.planners.ring import RingPlan, best_ring
-from coppice.planners.ring_schedule import ring_forest
+from coppice.planners.ring.best import RingPlan, best_ring
+from coppice.planners.ring.schedule import ring_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology

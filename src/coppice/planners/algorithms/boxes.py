@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.planners.algorithms.case import Case
 from coppice.planners.algorithms.tours import crossings, hop_costs, short_tour
-from coppice.planners.ring_search import boxes_of
+from coppice.planners.ring.search import boxes_of
 from coppice.topology.model import Topology
 
 __all__ = ["boxes", "equal_boxes", "grouped", "in_order", "nearest_divisor"]

@@ -21,8 +21,8 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.box_rings import box_rings
 from coppice.planners.algorithms.boxes import boxes
 from coppice.planners.algorithms.tours import RELAY, crossings, hop_costs
-from coppice.planners.ring_patch import patched_tour
-from coppice.planners.ring_tour import local_tour
+from coppice.planners.ring.patch import patched_tour
+from coppice.planners.ring.tour import local_tour
 from coppice.topology.model import Topology
 
 __all__ = ["POLICIES", "box_order", "depth_first", "links_crossed", "order_by"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.all_to_all.distances import distances
-from coppice.planners.ring_tour import all_paths, exact_tour, local_tour
+from coppice.planners.ring.tour import all_paths, exact_tour, local_tour
 from coppice.topology.model import Topology
 
 __all__ = ["RELAY", "crossings", "hop_costs", "short_path", "short_tour"]

@@ -21,9 +21,9 @@ from coppice.bounds.result import Bound, Problem
 from coppice.bounds.tree_units import TreeUnits, exact_trees, exact_units
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.packed import Trees, forest_of, joined, pack, same_weight
-from coppice.planners.rounding import balanced_units
-from coppice.planners.templates import pack_with_symmetry
+from coppice.planners.forest.packed import Trees, forest_of, joined, pack, same_weight
+from coppice.planners.forest.rounding import balanced_units
+from coppice.planners.forest.templates import pack_with_symmetry
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
 from coppice.topology.model import common_denominator, scaled

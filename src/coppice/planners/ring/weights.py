@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coppice.bounds.lp.program import LinearProgram, Row
 from coppice.errors import CoppiceError
-from coppice.planners.ring_model import worst_time
+from coppice.planners.ring.model import worst_time
 from coppice.topology.model import Topology
 
 __all__ = ["Mix", "best_mix"]
@@ -47,7 +47,7 @@ class Mix:
 
         Returns:
             The weights (coprime, some perhaps 0), and their
-            :func:`~coppice.planners.ring_model.worst_time`.
+            :func:`~coppice.planners.ring.model.worst_time`.
         """
         chosen = np.flatnonzero(self.shares > 1e-9)
         distinct = _alike(self.counts[chosen], topology.capacity)[0]

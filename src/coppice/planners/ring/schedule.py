@@ -12,7 +12,7 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.ring import RingPlan
+from coppice.planners.ring.best import RingPlan
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
@@ -26,7 +26,7 @@ def ring_forest(ring: RingPlan) -> Forest:
     """The chains that the rings consist of, as a forest that can be verified, drawn and exported like any.
 
     Args:
-        ring: What :func:`~coppice.planners.ring.best_ring` returns.
+        ring: What :func:`~coppice.planners.ring.best.best_ring` returns.
 
     Raises:
         InputError: If the chains have more than 2^27 edges together.
@@ -34,7 +34,7 @@ def ring_forest(ring: RingPlan) -> Forest:
     Examples:
         >>> from fractions import Fraction
         >>> from coppice.bounds.result import Problem
-        >>> from coppice.planners.ring import best_ring
+        >>> from coppice.planners.ring.best import best_ring
         >>> from coppice.topology.model import Link, Node, Topology
         >>> names = ["a", "b", "c", "d"]
         >>> square = Topology.of("square", [Node(id=n) for n in names],
@@ -94,7 +94,7 @@ def ring_schedule(ring: RingPlan) -> Schedule:
     """The transfers that carry the rings out.
 
     Args:
-        ring: What :func:`~coppice.planners.ring.best_ring` returns.
+        ring: What :func:`~coppice.planners.ring.best.best_ring` returns.
 
     Raises:
         InputError: If there are more than 2^27 transfers.

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.result import Problem
-from coppice.planners.ring_factors import cable_multigraph, hamiltonian_factors
-from coppice.planners.ring_model import Ring, Traffic, link_counts, reversed_ring, ring_floor
-from coppice.planners.ring_search import boxes_of, search_for
-from coppice.planners.ring_weights import Mix, best_mix
+from coppice.planners.ring.factors import cable_multigraph, hamiltonian_factors
+from coppice.planners.ring.model import Ring, Traffic, link_counts, reversed_ring, ring_floor
+from coppice.planners.ring.search import boxes_of, search_for
+from coppice.planners.ring.weights import Mix, best_mix
 from coppice.topology.model import Topology
 
 __all__ = ["RingPlan", "best_ring"]

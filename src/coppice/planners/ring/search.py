@@ -11,10 +11,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.planners.ring_model import Ring, Traffic
-from coppice.planners.ring_patch import patched_tour
-from coppice.planners.ring_routes import RouteTable
-from coppice.planners.ring_tour import (
+from coppice.planners.ring.model import Ring, Traffic
+from coppice.planners.ring.patch import patched_tour
+from coppice.planners.ring.routes import RouteTable
+from coppice.planners.ring.tour import (
     EXACT_POINTS,
     PathOf,
     all_paths,

@@ -15,7 +15,7 @@ import numpy as np
 from coppice.bounds.network import Network
 from coppice.bounds.result import Problem
 from coppice.bounds.tree_units import TreeUnits
-from coppice.planners.packed import Trees, joined, pack_templates
+from coppice.planners.forest.packed import Trees, joined, pack_templates
 from coppice.schedule.shape import shape
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry, find_symmetry, symmetry_of

@@ -22,8 +22,8 @@ from coppice.bounds.optimum import bound, orbits, surplus_out
 from coppice.bounds.result import Bound, Problem
 from coppice.bounds.tree_units import exact_units
 from coppice.collectives import Collective
-from coppice.planners.forest import combined_trees, plan_forest
-from coppice.planners.packed import Trees, forest_of, pack
+from coppice.planners.forest.packed import Trees, forest_of, pack
+from coppice.planners.forest.planner import combined_trees, plan_forest
 from coppice.schedule.forest import Forest
 
 __all__ = ["plan_in_network"]
