@@ -19,7 +19,7 @@ from coppice.export.doctor_tuning import Artefact, Given, TuningDiagnosis, diagn
 from coppice.export.ompi_names import ALGORITHMS, COLLECTIVES, algorithms_of
 from coppice.export.ompi_rules_reader import read_ompi_rules
 from coppice.export.ompi_rules_writer import FORMS, Rule, rules_file
-from coppice.planners.selection import tables_of
+from coppice.selection import tables_of
 
 OMPI, MPICH = Artefact.OMPI_RULES, Artefact.MPICH_ENV
 NOTHING = Given()

@@ -18,7 +18,7 @@ from coppice.export.ompi_names import FUNCTIONS
 from coppice.export.ompi_rules import export_ompi_rules, rules_of
 from coppice.export.ompi_rules_writer import FORMS, Rule, rules_file
 from coppice.planners.algorithms.catalogue import case_of, find
-from coppice.planners.selection import select, tables_of
+from coppice.selection import select, tables_of
 from coppice.simulation.engine import simulate
 from coppice.topology.presets import preset
 from export import ompi_reader as reader

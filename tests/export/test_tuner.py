@@ -16,7 +16,7 @@ from coppice.export.nccl_tuner_rules import NO_END, Rule, rules_of
 from coppice.export.nccl_tuner_shapes import further_rules
 from coppice.export.nccl_tuner_timings import COLLECTIVES, Timing, impossible, model_timings, read_timings
 from coppice.export.targets import STOCK
-from coppice.planners.selection import select
+from coppice.selection import select
 from coppice.topology.presets import preset
 from export import tuner_readers as readers
 

@@ -22,9 +22,9 @@ from coppice.cli.render import print_fields, print_json, print_lines, size_text
 from coppice.cli.sizes import SizeOption, parse_size
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.selection import LIBRARIES, Selection
-from coppice.planners.selection import select as make_selection
-from coppice.planners.selection.nccl_inputs import SETTINGS
+from coppice.selection import LIBRARIES, Selection
+from coppice.selection import select as make_selection
+from coppice.selection.nccl_inputs import SETTINGS
 from coppice.topology.model import Topology
 
 __all__ = ["select"]

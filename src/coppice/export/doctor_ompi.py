@@ -22,8 +22,8 @@ from coppice.export.doctor_ompi_case import (
 )
 from coppice.export.doctor_tuning import Case, Complaint, Given, TuningRule
 from coppice.export.ompi_names import SEGMENTED
-from coppice.planners.selection import Request, tables_of
-from coppice.planners.selection.rules import decide, parse_rules
+from coppice.selection import Request, tables_of
+from coppice.selection.rules import decide, parse_rules
 
 __all__ = ["RULES"]
 

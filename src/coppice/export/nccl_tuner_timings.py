@@ -16,9 +16,9 @@ from pathlib import Path
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.selection.nccl_inputs import inputs_of
-from coppice.planners.selection.nccl_model import cells
-from coppice.planners.selection.request import Request, box_sizes
+from coppice.selection.nccl_inputs import inputs_of
+from coppice.selection.nccl_model import cells
+from coppice.selection.request import Request, box_sizes
 from coppice.topology.model import Topology
 
 __all__ = [
@@ -120,7 +120,7 @@ def model_timings(
         topology: Where it runs.
         sizes: Sizes M in bytes.
         collectives: Which collectives.
-        settings: Inputs of the model (see :data:`coppice.planners.selection.nccl_inputs.SETTINGS`).
+        settings: Inputs of the model (see :data:`coppice.selection.nccl_inputs.SETTINGS`).
 
     Raises:
         InputError: If there are fewer than two ranks, or the model does not apply.

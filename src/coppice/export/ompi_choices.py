@@ -14,9 +14,9 @@ from coppice.errors import InputError
 from coppice.export.ompi_names import FUNCTIONS, SEGMENTED
 from coppice.planners.algorithms.case import Value
 from coppice.planners.algorithms.catalogue import find
-from coppice.planners.selection import Request, select, tables_of
-from coppice.planners.selection.rules import decide, parse_rules
-from coppice.planners.selection.tables import Entry
+from coppice.selection import Request, select, tables_of
+from coppice.selection.rules import decide, parse_rules
+from coppice.selection.tables import Entry
 from coppice.topology.model import Topology
 
 __all__ = ["COLLECTIVES", "Choice", "choices_of", "compared"]

@@ -79,7 +79,7 @@ ALGORITHMS: Mapping[str, tuple[str, ...]] = {
 }
 """Algorithms 1, 2, ... of the collectives for which the component tuned has any, in Open MPI 5.0.
 
-The tables of :mod:`coppice.planners.selection` number and name algorithms, too, but those of one snapshot of the
+The tables of :mod:`coppice.selection` number and name algorithms, too, but those of one snapshot of the
 development branch, and of the collectives that the catalogue performs. A rules file is read by a release: what its
 numbers and names mean must not move when the tables do. Both agree on version 6.0.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coppice.collectives import Collective
-from coppice.planners.selection import select
+from coppice.selection import select
 from coppice.topology.presets import preset
 
 RANKS = (2, 3, 4, 5, 7, 8, 9, 12, 16, 31, 32, 33, 64, 100, 1024, 4097)

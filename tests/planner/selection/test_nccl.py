@@ -6,9 +6,9 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.selection import Selection, select
-from coppice.planners.selection.nccl_inputs import SETTINGS
-from coppice.planners.selection.nccl_search import searched
+from coppice.selection import Selection, select
+from coppice.selection.nccl_inputs import SETTINGS
+from coppice.selection.nccl_search import searched
 from coppice.topology.presets import preset
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from coppice.collectives import Collective
-from coppice.planners.selection.nccl_data import constants
-from coppice.planners.selection.nccl_model import Cell, Channels, Communicator, cells
+from coppice.selection.nccl_data import constants
+from coppice.selection.nccl_model import Cell, Channels, Communicator, cells
 from shared_data import SHARED
 
 NOTE = SHARED / "systems" / "collectives.md"

@@ -8,9 +8,9 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.selection import select
-from coppice.planners.selection.rules import OTHERWISE, Rule, parse_rules
-from coppice.planners.selection.tables import library
+from coppice.selection import select
+from coppice.selection.rules import OTHERWISE, Rule, parse_rules
+from coppice.selection.tables import library
 from coppice.topology.presets import preset
 from shared_data import SHARED
 

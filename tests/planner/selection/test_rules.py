@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coppice.errors import InputError
-from coppice.planners.selection.rules import Step, decide, parse_rules
+from coppice.selection.rules import Step, decide, parse_rules
 
 NESTED = [
     "P == 1: alone",

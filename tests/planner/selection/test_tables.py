@@ -9,10 +9,10 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import algorithms
-from coppice.planners.selection.nccl_data import constants
-from coppice.planners.selection.request import Request
-from coppice.planners.selection.rules import Rule, parse_rules
-from coppice.planners.selection.tables import library
+from coppice.selection.nccl_data import constants
+from coppice.selection.request import Request
+from coppice.selection.rules import Rule, parse_rules
+from coppice.selection.tables import library
 
 NAMES = ("open-mpi", "mpich", "mvapich2")
 FUNCTIONS = [(name, function) for name in NAMES for function in library(name).functions]

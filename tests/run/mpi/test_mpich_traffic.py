@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
-from coppice.planners.selection import tables_of
 from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_mpi
 from coppice.run.lab.namespaces import build, remove
 from coppice.run.mpi_traffic import ELEMENT_BYTES, traffic_of
 from coppice.run.mpich_traffic import MPICH, algorithm_variable, schedule_of_mpich
+from coppice.selection import tables_of
 from run.mpi.launching import HOME, environment
 from run.mpi.networks import NAME, mesh, reason_to_skip_network
 

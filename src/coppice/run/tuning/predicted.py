@@ -12,9 +12,9 @@ from coppice.errors import InputError
 from coppice.export.logs_records import Cell as LogCell
 from coppice.export.logs_records import Communicator, Log
 from coppice.export.nccl_tuner_timings import ALGORITHMS, COLLECTIVES
-from coppice.planners.selection.nccl_data import constants
-from coppice.planners.selection.nccl_model import Cell
-from coppice.planners.selection.selection import Selection
+from coppice.selection.nccl_data import constants
+from coppice.selection.nccl_model import Cell
+from coppice.selection.selection import Selection
 
 __all__ = ["select_by_log"]
 

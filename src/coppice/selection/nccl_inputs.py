@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.planners.selection.nccl_data import Box, constants
-from coppice.planners.selection.nccl_model import MOST_CHANNELS, PATHS, Channels, Communicator
-from coppice.planners.selection.nccl_search import searched
-from coppice.planners.selection.request import Request
+from coppice.selection.nccl_data import Box, constants
+from coppice.selection.nccl_model import MOST_CHANNELS, PATHS, Channels, Communicator
+from coppice.selection.nccl_search import searched
+from coppice.selection.request import Request
 from coppice.topology.model import NodeKind, Topology
 
 __all__ = ["SETTINGS", "Inputs", "inputs_of"]

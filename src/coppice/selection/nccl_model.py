@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coppice.collectives import Collective
-from coppice.planners.selection.nccl_data import constants
+from coppice.selection.nccl_data import constants
 
 __all__ = ["PATHS", "Cell", "Channels", "Communicator", "cells"]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.selection.rules import Facts
+from coppice.selection.rules import Facts
 from coppice.topology.model import Topology
 
 __all__ = ["MOST_RANKS", "Request", "box_sizes"]

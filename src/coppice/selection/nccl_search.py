@@ -7,8 +7,8 @@ GPU passes on what every channel carries, except where the channel comes from or
 
 from __future__ import annotations
 
-from coppice.planners.selection.nccl_data import constants
-from coppice.planners.selection.nccl_model import MOST_CHANNELS, Channels
+from coppice.selection.nccl_data import constants
+from coppice.selection.nccl_model import MOST_CHANNELS, Channels
 
 __all__ = ["searched"]
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.selection.nccl_data import constants
-from coppice.planners.selection.nccl_inputs import inputs_of
-from coppice.planners.selection.nccl_model import Cell, Communicator, cells
-from coppice.planners.selection.request import Request
-from coppice.planners.selection.selection import Selection
+from coppice.selection.nccl_data import constants
+from coppice.selection.nccl_inputs import inputs_of
+from coppice.selection.nccl_model import Cell, Communicator, cells
+from coppice.selection.request import Request
+from coppice.selection.selection import Selection
 from coppice.topology.model import Topology
 
 __all__ = ["select_by_cost"]
@@ -26,7 +26,7 @@ def select_by_cost(
     Args:
         request: The call.
         topology: Where it runs: boxes, NICs and GPU generation are read off it as far as it says them.
-        settings: Properties of the communicator (see :data:`coppice.planners.selection.nccl_inputs.SETTINGS`).
+        settings: Properties of the communicator (see :data:`coppice.selection.nccl_inputs.SETTINGS`).
 
     Raises:
         InputError: If NCCL does not perform the collective, or a setting has no meaning.

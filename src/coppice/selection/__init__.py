@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.selection.nccl import select_by_cost
-from coppice.planners.selection.request import Request, box_sizes
-from coppice.planners.selection.selection import Part, Selection
-from coppice.planners.selection.tables import library as tables_of
-from coppice.planners.selection.tables import select_by_table
+from coppice.selection.nccl import select_by_cost
+from coppice.selection.request import Request, box_sizes
+from coppice.selection.selection import Part, Selection
+from coppice.selection.tables import library as tables_of
+from coppice.selection.tables import select_by_table
 from coppice.topology.model import Topology
 
 __all__ = ["LIBRARIES", "Part", "Request", "Selection", "select", "tables_of"]

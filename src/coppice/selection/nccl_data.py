@@ -65,5 +65,5 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def constants() -> Constants:
     """The constants."""
-    data = resources.files("coppice.planners.selection").joinpath("data", "nccl.json")
+    data = resources.files("coppice.selection").joinpath("data", "nccl.json")
     return msgspec.json.decode(data.read_bytes(), type=Constants)

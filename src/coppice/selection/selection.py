@@ -8,8 +8,8 @@ from typing import Any
 
 from coppice.collectives import Collective
 from coppice.planners.algorithms.case import Value
-from coppice.planners.selection.nccl_model import Cell
-from coppice.planners.selection.rules import Step
+from coppice.selection.nccl_model import Cell
+from coppice.selection.rules import Step
 
 __all__ = ["Part", "Selection"]
 

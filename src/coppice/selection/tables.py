@@ -11,9 +11,9 @@ import msgspec
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.selection.request import Request
-from coppice.planners.selection.rules import Facts, Rule, Step, decide, parse_rules
-from coppice.planners.selection.selection import Part, Selection
+from coppice.selection.request import Request
+from coppice.selection.rules import Facts, Rule, Step, decide, parse_rules
+from coppice.selection.selection import Part, Selection
 
 __all__ = ["Entry", "Function", "Library", "PartOf", "library", "select_by_table"]
 
@@ -98,7 +98,7 @@ class Library(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def library(name: str) -> Library:
     """The tables of ``open-mpi``, ``mpich`` or ``mvapich2``."""
-    data = resources.files("coppice.planners.selection").joinpath("data", f"{name.replace('-', '_')}.json")
+    data = resources.files("coppice.selection").joinpath("data", f"{name.replace('-', '_')}.json")
     return msgspec.json.decode(data.read_bytes(), type=Library)
 
 
