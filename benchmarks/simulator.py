@@ -29,7 +29,7 @@ from coppice.bounds import Problem
 from coppice.collectives import Collective
 from coppice.planners.algorithms.case import Case
 from coppice.planners.algorithms.catalogue import find, make
-from coppice.planners.algorithms.moves import Moves, pairs, whole
+from coppice.planners.algorithms.parts.moves import Moves, pairs, whole
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule

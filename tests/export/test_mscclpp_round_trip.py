@@ -29,7 +29,7 @@ from coppice.export.mscclpp_limits import block_excesses, largest_message, size_
 from coppice.export.mscclpp_plan import PlanForm, one_sided_for
 from coppice.export.mscclpp_reader import program_of
 from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.moves import Moves, blocks
+from coppice.planners.algorithms.parts.moves import Moves, blocks
 from coppice.planners.planning import plan as make_plan
 from coppice.program.one_sided.lower import lower_one_sided
 from coppice.program.one_sided.program import OneSidedProgram

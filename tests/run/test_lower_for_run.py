@@ -18,7 +18,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.case import Case as AlgorithmCase
 from coppice.planners.algorithms.catalogue import case_of, find, make
-from coppice.planners.algorithms.moves import Moves, blocks, whole
+from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.planning import plan
 from coppice.run.check import check_programs
 from coppice.run.datatype import DataType

@@ -10,7 +10,7 @@ import pytest
 from coppice.collectives import Collective
 from coppice.planners.algorithms.case import Case
 from coppice.planners.algorithms.catalogue import find, make
-from coppice.planners.algorithms.moves import Moves, whole
+from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.schedule.schedule import Op
 from coppice.simulation import Model, simulate
 from coppice.simulation.timeline import Reason

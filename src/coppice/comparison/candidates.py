@@ -12,7 +12,7 @@ from coppice.planners.algorithms.algorithm import Algorithm, Parameter
 from coppice.planners.algorithms.case import Value
 from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.algorithms.catalogue import find
-from coppice.planners.algorithms.orders import box_order
+from coppice.planners.algorithms.parts.orders import box_order
 from coppice.planners.choice import ORDERS, optimal_planner
 
 __all__ = ["BOTH_ORDERS", "Candidate", "candidates"]

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from coppice.errors import InputError, UnreachableError
 from coppice.export.rank_order_groups import Group, all_ranks
 from coppice.export.rank_order_search import Rings, improved, tour_bound
-from coppice.planners.algorithms.orders import box_order, order_by
-from coppice.planners.algorithms.tours import RELAY, crossings
+from coppice.planners.algorithms.parts.orders import box_order, order_by
+from coppice.planners.algorithms.parts.tours import RELAY, crossings
 from coppice.topology.model import Topology
 
 __all__ = ["Crossed", "RankOrder", "rank_order"]

@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.planners.algorithms.tours import RELAY
+from coppice.planners.algorithms.parts.tours import RELAY
 
 __all__ = ["Rings", "improved", "tour_bound"]
 

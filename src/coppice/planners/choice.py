@@ -210,7 +210,7 @@ def from_catalogue(
 
 
 def _suited_order(problem: Problem) -> tuple[int, ...]:
-    from coppice.planners.algorithms.orders import box_order
+    from coppice.planners.algorithms.parts.orders import box_order
 
     return box_order(problem.topology)
 

@@ -197,7 +197,7 @@ def slot_starts(schedule: Schedule, count: int) -> NDArray[np.int64]:
 
     Examples:
         >>> from coppice.planners.algorithms.case import Case
-        >>> from coppice.planners.algorithms.moves import Moves, blocks
+        >>> from coppice.planners.algorithms.parts.moves import Moves, blocks
         >>> from coppice.topology.presets import preset
         >>> case = Case(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)
         >>> slot_starts(Moves(case, blocks(case)).schedule(), 10).tolist()

@@ -49,7 +49,7 @@ def lower_for_run(
         Two pieces go down a chain of three ranks in three steps:
 
         >>> from coppice.planners.algorithms.case import Case
-        >>> from coppice.planners.algorithms.moves import Moves, whole
+        >>> from coppice.planners.algorithms.parts.moves import Moves, whole
         >>> from coppice.topology.presets import preset
         >>> case = Case(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
         >>> chain = Moves(case, whole(case))

@@ -34,7 +34,7 @@ def chunk_bounds(schedule: Schedule, size_bytes: int) -> tuple[NDArray[np.int64]
 
     Examples:
         >>> from coppice.planners.algorithms.case import Case
-        >>> from coppice.planners.algorithms.moves import Moves, blocks
+        >>> from coppice.planners.algorithms.parts.moves import Moves, blocks
         >>> from coppice.topology.presets import preset
         >>> case = Case(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)
         >>> offset, length = chunk_bounds(Moves(case, blocks(case)).schedule(), 10)

@@ -30,7 +30,7 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
 
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.algorithms.case import Case
-        >>> from coppice.planners.algorithms.moves import Moves, whole
+        >>> from coppice.planners.algorithms.parts.moves import Moves, whole
         >>> from coppice.topology.presets import preset
         >>> case = Case(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
         >>> chain = Moves(case, whole(case))

@@ -42,7 +42,7 @@ def simulate(
 
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.algorithms.case import Case
-        >>> from coppice.planners.algorithms.moves import Moves, whole
+        >>> from coppice.planners.algorithms.parts.moves import Moves, whole
         >>> from coppice.topology.presets import preset
         >>> case = Case(topology=preset("ring", gpus=3, gb_per_s=3), collective=Collective.BROADCAST, root=0)
         >>> chain = Moves(case, whole(case))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import case_of, find
-from coppice.planners.algorithms.cost import Cost
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.verify import verify_schedule
 from coppice.topology.presets import preset

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.cost import Chain
+from coppice.planners.algorithms.parts.cost import Chain
 from planner.algorithms.exchange_cases import RANKS, made, steps_of
 
 BARRIER = Collective.BARRIER

@@ -7,14 +7,14 @@ from fractions import Fraction
 import pytest
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.circulant_rounds import (
+from coppice.planners.algorithms.parts.circulant_rounds import (
     baseblocks,
     receive_table,
     send_table,
     skips,
     transfers,
 )
-from coppice.planners.algorithms.cost import Chain
+from coppice.planners.algorithms.parts.cost import Chain
 from planner.algorithms.exchange_cases import RANKS, made, steps_of
 
 BROADCAST = Collective.BROADCAST

@@ -9,8 +9,8 @@ from fractions import Fraction
 import pytest
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.cost import Chain
-from coppice.planners.algorithms.tree_pace import (
+from coppice.planners.algorithms.parts.cost import Chain
+from coppice.planners.algorithms.parts.tree_pace import (
     Pace,
     chains_pace,
     k_ary_pace,
@@ -18,7 +18,7 @@ from coppice.planners.algorithms.tree_pace import (
     k_nomial_pace,
     preorder_binary_pace,
 )
-from coppice.planners.algorithms.trees import (
+from coppice.planners.algorithms.parts.trees import (
     Tree,
     by_depth,
     chains,

@@ -13,7 +13,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
-from coppice.planners.algorithms.moves import Moves
+from coppice.planners.algorithms.parts.moves import Moves
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.verify import verify_schedule
 from coppice.simulation.engine import simulate

@@ -11,8 +11,8 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms.binary_trees import depths, pair_of_trees, rooted_pair, two_colours
 from coppice.planners.algorithms.catalogue import case_of, find, make
+from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees, rooted_pair, two_colours
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.verify import verify_schedule
 from coppice.topology.presets import preset

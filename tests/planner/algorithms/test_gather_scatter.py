@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.cost import Chain
+from coppice.planners.algorithms.parts.cost import Chain
 from planner.algorithms.exchange_cases import RANKS, made, steps_of
 
 GATHER, SCATTER = Collective.GATHER, Collective.SCATTER

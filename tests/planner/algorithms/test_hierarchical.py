@@ -10,7 +10,7 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import case_of, find
-from coppice.planners.algorithms.cost import Chain
+from coppice.planners.algorithms.parts.cost import Chain
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.presets import preset
 from planner.algorithms.crossbar import RANKS, check_cost, made, verified

@@ -9,8 +9,8 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import algorithms
-from coppice.planners.algorithms.cost import Chain
-from coppice.planners.algorithms.tree_shapes import SHAPES
+from coppice.planners.algorithms.parts.cost import Chain
+from coppice.planners.algorithms.parts.tree_shapes import SHAPES
 from coppice.schedule.verification.verify import verify_schedule
 from planner.algorithms.exchange_cases import RANKS, disordered_rows, made, steps_of
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.cost import Chain
+from coppice.planners.algorithms.parts.cost import Chain
 from coppice.schedule.schedule import Op
 from planner.algorithms.exchange_cases import RANKS, disordered_rows, made, steps_of
 

@@ -9,8 +9,8 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.accl import halves
 from coppice.planners.algorithms.catalogue import case_of, find
+from coppice.planners.algorithms.hierarchies.accl import halves
 from coppice.topology.presets import preset
 from planner.algorithms.crossbar import RANKS, check_cost, made, verified, with_ranks_shuffled
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coppice.collectives import Collective
 from coppice.planners.algorithms.case import Case, Value
-from coppice.planners.algorithms.cost import Cost
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 

@@ -1,0 +1,164 @@
+"""Barriers: nobody leaves before everybody has come. Messages have no bytes; what they carry is who has come.
+
+With L = ceil(log2 P), and P' the largest power of two up to P:
+
+linear: all tell position 0, which tells all. Steps 2, time on a crossbar 2 (P - 1) ``alpha``.
+double-ring: a token goes around twice. Steps and messages in a row 2 P.
+tree: up a binomial tree and down again. Steps and messages in a row 2 L.
+recursive-doubling: positions from P' on tell p - P'; those below exchange with p xor 1, 2, 4 ..; then the others are
+told. Steps and messages in a row L, or L + 1 (= log2 P' + 2) where P is not a power of two.
+bruck: in step i everybody tells p + 2^i; the same as dissemination. Steps and messages in a row L.
+k-dissemination: in step i everybody tells p + j k^i for j = 1 .. k - 1 with j k^i < P (a library sends k - 1 messages
+always). Steps ceil(log_k P), messages in a row as many as these pairs (i, j).
+
+Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", IJPP 17(1), 1988; Open MPI (all but the
+last), MPICH (k-dissemination).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+
+from coppice.collectives import Collective
+from coppice.planners.algorithms.algorithm import Algorithm
+from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.parts.cost import Chain, Cost
+from coppice.planners.algorithms.parts.moves import Moves, whole
+from coppice.planners.algorithms.parts.radix import levels, log_floor, num_messages, radix_parameter
+from coppice.schedule.schedule import Op, Schedule
+
+__all__ = ["ALGORITHMS"]
+
+
+def linear(case: Case) -> Schedule:
+    """All to position 0 and back."""
+    moves = Moves(case, whole(case))
+    others = case.positions[1:]
+    moves.add(0, others, 0, 0, Op.REDUCE)
+    moves.add(1, 0, others, 0)
+    return moves.schedule()
+
+
+def double_ring(case: Case) -> Schedule:
+    """A token twice around."""
+    moves = Moves(case, whole(case))
+    position, size = case.positions, case.size
+    if size > 1:
+        moves.add(position, position, (position + 1) % size, 0, Op.REDUCE)
+        moves.add(position + size, position, (position + 1) % size, 0)
+    return moves.schedule()
+
+
+def tree(case: Case) -> Schedule:
+    """Up and down a binomial tree."""
+    moves = Moves(case, whole(case))
+    found = levels(case.size, 2)
+    for step, (distance, _) in enumerate(found):
+        child = np.arange(distance, case.size, 2 * distance)
+        moves.add(step, child, child - distance, 0, Op.REDUCE)
+        moves.add(2 * len(found) - 1 - step, child - distance, child, 0)
+    return moves.schedule()
+
+
+def recursive_doubling(case: Case) -> Schedule:
+    """Partners by exclusive or; the rest is folded in."""
+    moves = Moves(case, whole(case))
+    depth = log_floor(case.size, 2)
+    core = 2**depth
+    folded = case.positions[core:]
+    first = int(len(folded) > 0)
+    moves.add(0, folded, folded - core, 0, Op.REDUCE)
+    for bit in range(depth):
+        moves.add(first + bit, np.arange(core), np.arange(core) ^ (1 << bit), 0, Op.REDUCE)
+    moves.add(first + depth, folded - core, folded, 0)
+    return moves.schedule()
+
+
+def dissemination(case: Case) -> Schedule:
+    """Everybody tells k - 1 others, ever further away."""
+    moves = Moves(case, whole(case))
+    position = case.positions
+    for step, (_, shifts) in enumerate(levels(case.size, _radix(case))):
+        moves.add(step, position, (position + np.array(shifts)[:, None]) % case.size, 0, Op.REDUCE)
+    return moves.schedule()
+
+
+def _radix(case: Case) -> int:
+    return case.number("radix") if "radix" in case.parameters else 2
+
+
+def _linear_cost(case: Case) -> Cost:
+    return _cost(steps=2 * (case.size > 1), messages=2 * (case.size - 1))
+
+
+def _double_ring_cost(case: Case) -> Cost:
+    steps = 2 * case.size if case.size > 1 else 0
+    return _cost(steps=steps, messages=steps)
+
+
+def _tree_cost(case: Case) -> Cost:
+    steps = 2 * len(levels(case.size, 2))
+    return _cost(steps=steps, messages=steps)
+
+
+def _recursive_doubling_cost(case: Case) -> Cost:
+    depth = log_floor(case.size, 2)
+    steps = depth if case.size == 2**depth else depth + 2
+    return _cost(steps=steps, messages=steps)
+
+
+def _dissemination_cost(case: Case) -> Cost:
+    radix = _radix(case)
+    return _cost(steps=len(levels(case.size, radix)), messages=num_messages(case.size, radix))
+
+
+def _cost(*, steps: int, messages: int) -> Cost:
+    chains = (Chain(messages=messages, sent=Fraction(0)),) if messages else ()
+    return Cost(steps=steps, sent=Fraction(0), chains=chains)
+
+
+_ENTRIES: tuple[tuple[str, Callable[[Case], Schedule], Callable[[Case], Cost], str, str], ...] = (
+    ("linear", linear, _linear_cost, "all tell one rank, which tells all", "Open MPI"),
+    ("double-ring", double_ring, _double_ring_cost, "a token goes around twice", "Open MPI"),
+    ("tree", tree, _tree_cost, "up a binomial tree and down again", "Open MPI"),
+    (
+        "recursive-doubling",
+        recursive_doubling,
+        _recursive_doubling_cost,
+        "partners at distance 1, 2, 4 .. tell each other who has come",
+        "Open MPI, MPICH",
+    ),
+    (
+        "bruck",
+        dissemination,
+        _dissemination_cost,
+        "dissemination: everybody tells the rank 1, 2, 4 .. places further",
+        "Hensgen, Finkel and Manber 1988; Open MPI, MPICH",
+    ),
+)
+
+ALGORITHMS = (
+    *(
+        Algorithm(
+            name=name,
+            collective=Collective.BARRIER,
+            build=build,
+            summary=summary,
+            source=source,
+            cost=cost,
+        )
+        for name, build, cost, summary, source in _ENTRIES
+    ),
+    Algorithm(
+        name="k-dissemination",
+        collective=Collective.BARRIER,
+        build=dissemination,
+        summary="dissemination to k - 1 ranks in every step",
+        source="Hensgen, Finkel and Manber 1988; MPICH",
+        cost=_dissemination_cost,
+        parameters=radix_parameter(4),
+    ),
+)

@@ -1,0 +1,110 @@
+"""Boxes of a topology as algorithms see them: groups of ranks that are near each other, member by member alike.
+
+Where boxes are equal, member j of one box and member j of another sit on the same rail (fewest links between them),
+so that algorithms whose partners across boxes have the same number run on rail-optimised networks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError
+from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.parts.tours import crossings, hop_costs, short_tour
+from coppice.planners.ring.search import boxes_of
+from coppice.topology.model import Topology
+
+__all__ = ["boxes", "equal_boxes", "grouped", "in_order", "nearest_divisor"]
+
+
+@lru_cache(maxsize=16)
+def boxes(topology: Topology) -> tuple[tuple[int, ...], ...]:
+    """Ranks by box; member j of every box is the one nearest to member j of the first, where boxes are equal.
+
+    The members of a box follow each other along a short tour, where that is shorter than as numbered: those of the
+    first box, and those of others where all their members are equally far from it.
+
+    Boxes are hosts; where each host has one rank or there are no hosts, the switches that ranks hang on. One box
+    holds all ranks where neither divides them.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> boxes(preset("fat-tree", leaves=2, gpus_per_leaf=3))
+        ((0, 1, 2), (3, 4, 5))
+    """
+    found = boxes_of(topology)
+    if len(found) == 1 and (topology.host[topology.rank_nodes] >= 0).all():
+        found = boxes_of(replace(topology, host=np.full_like(topology.host, -1)))
+    members = [sorted(topology.rank[box].tolist()) for box in found]
+    size = len(members[0])
+    if len(members) == 1 or any(len(box) != size for box in members):
+        return tuple(tuple(box) for box in members)
+    toured = [[box[n] for n in short_tour(hop_costs(topology, box))] for box in members]
+    apart = crossings(topology)
+    return tuple(tuple(_aligned(toured[0], box, apart)) for box in toured)
+
+
+def _aligned(first: list[int], box: list[int], apart: NDArray[np.int64]) -> list[int]:
+    """Members of ``box`` in the order of their nearest members of ``first``; near pairs choose before far ones."""
+    if first is box:
+        return box
+    near = apart[np.ix_(first, box)]
+    free = np.iinfo(np.int64).max
+    placed = [-1] * len(first)
+    for flat in np.argsort(near, axis=None, kind="stable").tolist():
+        here, there = divmod(flat, len(box))
+        if placed[here] < 0 and near[here, there] != free:
+            placed[here] = box[there]
+            near[:, there] = free
+    return placed
+
+
+def equal_boxes(topology: Topology) -> tuple[tuple[int, ...], ...] | None:
+    """The boxes where there are several, all of one size of 2 or more; else None."""
+    found = boxes(topology)
+    sizes = {len(box) for box in found}
+    return found if len(found) > 1 and len(sizes) == 1 and sizes != {1} else None
+
+
+def nearest_divisor(number: int) -> int:
+    """The divisor of ``number`` that is nearest to its root, the smaller of two.
+
+    Examples:
+        >>> [nearest_divisor(n) for n in (1, 7, 12, 16, 24, 32)]
+        [1, 1, 3, 4, 4, 4]
+    """
+    return max(divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0)
+
+
+def in_order(case: Case, order: tuple[int, ...]) -> Case:
+    """The same case with rank ``order[p]`` at position p."""
+    root = case.root if case.order is None or case.root < 0 else case.order[case.root]
+    return replace(case, order=order, root=order.index(root) if root >= 0 else -1)
+
+
+def grouped(case: Case, group: int, *, alone: bool = False) -> tuple[Case, int]:
+    """A case whose groups are runs of equal numbers of positions, and that number.
+
+    Args:
+        case: What an algorithm serves.
+        group: Positions of a group. 0 takes the boxes of the topology in an order that keeps partners on one rail;
+            where there are no equal boxes, the divisor of P nearest to its root.
+        alone: Without equal boxes, every position is a group of its own instead.
+
+    Raises:
+        InputError: If ``group`` does not divide P.
+    """
+    if not group:
+        found = equal_boxes(case.topology)
+        if found is not None:
+            return in_order(case, tuple(rank for box in found for rank in box)), len(found[0])
+        return case, 1 if alone else nearest_divisor(case.size)
+    if case.size % group:
+        msg = f"expected groups that divide {case.size} ranks, found {group}: choose a divisor."
+        raise InputError(msg)
+    return case, group

@@ -1,0 +1,149 @@
+"""Two binary trees with half of the data each, so that every rank's port is used in full.
+
+The trees of :mod:`~coppice.planners.algorithms.parts.binary_trees`: a rank that is inner in one is a leaf in the other. Data
+is cut into two halves and each into S segments; a tree passes its segments on one after the other. A rank sends at most
+one message and receives at most one in a step: the edges of both trees have two colours, and an edge of colour c works
+in every second step from the first one of parity c after its upper edge. Broadcast goes down, reduce up in the mirrored
+steps, all-reduce up and then down. Broadcast and reduce take trees with the root as the root of both.
+
+With D <= 2 ceil(lg P) the steps after which the first segments are everywhere, broadcast takes D + 2 (S - 1) steps of
+M/(2 S), all-reduce twice that. On a crossbar the longest chain runs through all steps, so that the time is as many
+``alpha + M/(2 S) beta``, and ``M/(2 S) gamma`` where it adds. For large S that tends to M ``beta``, or 2 M ``beta`` for
+all-reduce, as for a ring, with far fewer messages. A rank sends at most M, for all-reduce 2 M.
+
+An all-reduce among equal boxes takes the boxes as the vertices of the trees, as NCCL does (:mod:`.nccl_tree`), unless
+``layout=flat`` asks for ranks.
+
+Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing
+2009; the trees of the all-reduce are those of NCCL, whose kernels serve both children at once (``nccl-tree``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+import numpy as np
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.algorithms.algorithm import Algorithm, Parameter
+from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees, rooted_pair, two_colours
+from coppice.planners.algorithms.parts.boxes import equal_boxes
+from coppice.planners.algorithms.parts.clocks import Clocks
+from coppice.planners.algorithms.parts.cost import Cost
+from coppice.planners.algorithms.parts.moves import Moves, whole
+from coppice.planners.algorithms.trees.nccl_tree import boxed_trees
+from coppice.schedule.schedule import Op, Schedule
+
+__all__ = ["ALGORITHMS"]
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """An edge in the direction of a broadcast: when segment 0 of tree ``tree`` goes from ``src`` to ``dst``."""
+
+    start: int
+    tree: int
+    src: int
+    dst: int
+
+
+def _edges(case: Case) -> list[_Edge]:
+    """The edges of both trees in the order of their first steps."""
+    trees = pair_of_trees(case.size) if case.collective is Collective.ALL_REDUCE else rooted_pair(case.size)
+    colour = two_colours(trees)
+    edges = []
+    for tree, parents in enumerate(trees):
+        depth = depths(parents)
+        start = [-1] * case.size
+        for v in sorted(range(case.size), key=depth.__getitem__):
+            if parents[v] >= 0:
+                soonest = start[parents[v]] + 1
+                start[v] = soonest + (soonest + colour[tree][v]) % 2
+                edges.append(_Edge(start[v], tree, parents[v], v))
+    return sorted(edges, key=lambda edge: (edge.start, edge.tree, edge.dst))
+
+
+def _messages(case: Case) -> list[tuple[int, int, int, int, Op]]:
+    """(step, sender, receiver, chunk, op) of every message, by step; steps count from 0 without gaps."""
+    segments = case.number("segments")
+    down = sorted(
+        (edge.start + 2 * segment, edge.src, edge.dst, edge.tree * segments + segment)
+        for edge in _edges(case)
+        for segment in range(segments)
+    )
+    numbers = {step: number for number, step in enumerate(sorted({step for step, *_ in down}))}
+    messages: list[tuple[int, int, int, int, Op]] = []
+    if case.collective is not Collective.BROADCAST:
+        last = len(numbers) - 1
+        messages += [
+            (last - numbers[step], dst, src, chunk, Op.REDUCE) for step, src, dst, chunk in reversed(down)
+        ]
+    if case.collective is not Collective.REDUCE:
+        first = len(numbers) if messages else 0
+        messages += [(first + numbers[step], src, dst, chunk, Op.COPY) for step, src, dst, chunk in down]
+    return messages
+
+
+def _build(case: Case) -> Schedule:
+    if _boxed(case):
+        return boxed_trees(case, segments=case.number("segments"))
+    moves = Moves(case, whole(case, 2 * case.number("segments")))
+    messages = _messages(case)
+    for op in (Op.REDUCE, Op.COPY):
+        rows = [message[:4] for message in messages if message[4] is op]
+        if rows:
+            step, src, dst, chunk = np.array(rows).T
+            moves.add(step, case.from_root(src), case.from_root(dst), chunk, op)
+    return moves.schedule()
+
+
+def _boxed(case: Case) -> bool:
+    layout = case.parameters.get("layout", "flat")
+    return layout == "boxes" or (layout == "auto" and equal_boxes(case.topology) is not None)
+
+
+def _needs(case: Case) -> str | None:
+    if case.parameters.get("layout") == "boxes" and equal_boxes(case.topology) is None:
+        return (
+            f"double-binary-tree by boxes needs equal boxes of 2 or more ranks, found none on {case.topology.name}: "
+            "choose layout=flat."
+        )
+    return None
+
+
+def _cost(case: Case) -> Cost:
+    if _boxed(case):
+        msg = "the cost of trees of boxes depends on the topology: simulate it, or take layout=flat."
+        raise InputError(msg)
+    clocks = Clocks(case.size, unit=2 * case.number("segments"))
+    for _, matching in groupby(_messages(case), key=itemgetter(0)):
+        clocks.step((src, dst, 1, int(op is Op.REDUCE)) for _, src, dst, _, op in matching)
+    return clocks.cost()
+
+
+_SEGMENTS = {"segments": Parameter(default=1, summary="pieces of each half that follow each other")}
+_LAYOUT = {
+    "layout": Parameter(
+        default="auto",
+        choices=("auto", "flat", "boxes"),
+        summary="vertices of the trees: ranks, or boxes with a chain in each (auto: where boxes are equal)",
+    )
+}
+
+ALGORITHMS = tuple(
+    Algorithm(
+        name="double-binary-tree",
+        collective=collective,
+        build=_build,
+        summary="two complementary binary trees with half of the data each, pipelined",
+        source="Sanders, Speck and Träff, Parallel Computing 2009; trees of NCCL 2.4 and later",
+        cost=_cost,
+        needs=_needs,
+        parameters=_SEGMENTS | _LAYOUT if collective is Collective.ALL_REDUCE else _SEGMENTS,
+    )
+    for collective in (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE)
+)

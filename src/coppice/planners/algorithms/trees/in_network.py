@@ -1,0 +1,282 @@
+"""Algorithms in which switches copy and add: NVLS, NVLSTree, CollNetDirect and CollNetChain of NCCL.
+
+The data is cut into slices, one for each *head*. Inside every box its ranks bring a slice to the head of that slice;
+the heads of a slice in all boxes add it up among themselves; the result goes back the same way.
+
+               inside a box                          between the boxes
+    nvls            added and copied in the box's switch   in a switch of the network
+    nvls-tree       the same                               two complementary binary trees of the heads
+    collnet-direct  straight to and from the head          in a switch of the network
+    collnet-chain   along a chain to and from the head     in a switch of the network
+
+Member j of every box is the head of slice j, if it reaches the network where that is needed. In one box of g ranks,
+nvls takes two hops up (all to the switch, the sum to the head) and two down; every rank sends (g - 1)/g M to be added
+and its slice M/g to be copied, M in all where a ring sends 2 (g - 1)/g M, and receives as much. With h heads, the
+network takes M/h from each and gives it back: two messages per slice. nvls-tree passes each slice up and down trees of
+depth ceil(lg m) for m boxes instead. The time depends on the topology.
+
+NCCL 2.30: src/transport/nvls.cc and coll_net.cc; the network's switches are those of SHARP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import pairwise
+from math import lcm
+
+from coppice.collectives import Collective
+from coppice.errors import UnreachableError
+from coppice.planners.algorithms.algorithm import Algorithm
+from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees
+from coppice.planners.algorithms.parts.boxes import boxes
+from coppice.planners.algorithms.parts.switch_trees import Edge, ForestRows, downward, meeting_points, upward
+from coppice.schedule.forest import Forest, Phase
+from coppice.topology.model import Topology
+from coppice.topology.routing import Router
+
+__all__ = ["ALGORITHMS"]
+
+Inside = Callable[["_Cluster", int, int], list[Edge]]
+"""Edges that bring a slice from the members of a box to its head: (cluster, box, head)."""
+
+
+class _Cluster:
+    """The boxes of a topology, and the switches that serve them."""
+
+    def __init__(self, topology: Topology, *, nvls: bool) -> None:
+        self.topology = topology
+        self.router = Router(topology)
+        nodes = topology.rank_nodes.tolist()
+        self.boxes = [[nodes[rank] for rank in box] for box in _boxes(topology, nvls=nvls)]
+        self.size = len(self.boxes[0])
+        self.even = all(len(box) == self.size for box in self.boxes)
+
+    @property
+    def several(self) -> bool:
+        """There is something between boxes."""
+        return len(self.boxes) > 1
+
+    def switches(self, box: int) -> list[int]:
+        """Switches of a box that copy and add, and that all its members are linked with."""
+        members = self.boxes[box]
+        host = self.topology.host
+        near = meeting_points(self.topology, members, inside=True)
+        return [switch for switch in near if not self.several or host[switch] == host[members[0]]]
+
+    def heads(self, member: int) -> list[int]:
+        """Member ``member`` of every box."""
+        return [box[member] for box in self.boxes]
+
+
+@lru_cache(maxsize=8)
+def _cluster(topology: Topology, *, nvls: bool) -> _Cluster:
+    return _Cluster(topology, nvls=nvls)
+
+
+def _boxes(topology: Topology, *, nvls: bool) -> tuple[tuple[int, ...], ...]:
+    """Ranks by host. Ranks without hosts are alone, or for NVLS in one box where one switch serves them all."""
+    ranks = tuple(range(topology.num_ranks))
+    hosts = set(topology.host[topology.rank_nodes].tolist())
+    if -1 in hosts:
+        served = nvls and meeting_points(topology, topology.rank_nodes.tolist(), inside=True)
+        return (ranks,) if served or len(ranks) == 1 else tuple((rank,) for rank in ranks)
+    if len(hosts) == 1:
+        return (ranks,)
+    return boxes(topology) if len(hosts) < len(ranks) else tuple((rank,) for rank in ranks)
+
+
+def _switched(cluster: _Cluster, box: int, head: int) -> list[Edge]:
+    """Up to the box's switch and from there to the head; several switches take turns."""
+    members = cluster.boxes[box]
+    if len(members) == 1:
+        return []
+    switches = cluster.switches(box)
+    switch = switches[head % len(switches)]
+    at = members[head]
+    return [*((node, switch) for node in members if node != at), (switch, at)]
+
+
+def _straight(cluster: _Cluster, box: int, head: int) -> list[Edge]:
+    """All members straight to the head."""
+    members = cluster.boxes[box]
+    at = members[head]
+    return [cluster.router.node_path(node, at) for node in members if node != at]
+
+
+def _chained(cluster: _Cluster, box: int, head: int) -> list[Edge]:
+    """Along the chain of the members that begins at the head."""
+    members = cluster.boxes[box]
+    chain = members[head:] + members[:head]
+    return [cluster.router.node_path(chain[n], chain[n - 1]) for n in range(len(chain) - 1, 0, -1)]
+
+
+def _slices(cluster: _Cluster) -> dict[int, list[int]]:
+    """Heads that meet in switches of the network, with these switches."""
+    found = {
+        member: meeting_points(cluster.topology, cluster.heads(member)) for member in range(cluster.size)
+    }
+    return {member: switches for member, switches in found.items() if switches}
+
+
+def _through_network(cluster: _Cluster, inside: Inside) -> Forest:
+    """Slices that are added up in the network."""
+    topology = cluster.topology
+    rows = ForestRows(topology, Collective.ALL_REDUCE)
+    slices = _slices(cluster)
+    shares = lcm(*(len(switches) for switches in slices.values()))
+    for member, switches in slices.items():
+        into = [edge for box in range(len(cluster.boxes)) for edge in inside(cluster, box, member)]
+        for switch in switches:
+            heads = cluster.heads(member)
+            up, down = upward(topology, switch, heads) or [], downward(topology, switch, heads) or []
+            weight = shares // len(switches)
+            rows.add(Phase.REDUCE, switch, into + up, weight)
+            rows.add(Phase.BROADCAST, switch, down + _mirrored(cluster, into), weight)
+    return rows.forest()
+
+
+def _through_trees(cluster: _Cluster, inside: Inside) -> Forest:
+    """Slices that heads add up along two binary trees of boxes, half of the data in each; one box needs none."""
+    rows = ForestRows(cluster.topology, Collective.ALL_REDUCE)
+    for member in range(cluster.size):
+        heads = cluster.heads(member)
+        for parents in pair_of_trees(len(heads)):
+            depth = depths(parents)
+            up: list[Edge] = []
+            for box in sorted(range(len(heads)), key=lambda box: -depth[box]):
+                up += inside(cluster, box, member)
+                if parents[box] >= 0:
+                    up.append(cluster.router.node_path(heads[box], heads[parents[box]]))
+            root = heads[parents.index(-1)]
+            rows.add(Phase.REDUCE, root, up)
+            rows.add(Phase.BROADCAST, root, _mirrored(cluster, up))
+    return rows.forest()
+
+
+def _mirrored(cluster: _Cluster, edges: list[Edge]) -> list[Edge]:
+    """The way back: edges reversed, and default routes where a link has no reverse."""
+    links = cluster.topology.link_index
+    back = []
+    for edge in reversed(edges):
+        path = edge[::-1]
+        whole = all(hop in links for hop in pairwise(path))
+        back.append(path if whole else cluster.router.node_path(path[0], path[-1]))
+    return back
+
+
+def _in_one_box(case: Case) -> Forest:
+    """NVLS all-gather and reduce-scatter: block r is copied, or added, in the switch for rank r."""
+    cluster = _cluster(case.topology, nvls=True)
+    rows = ForestRows(case.topology, case.collective)
+    for head, node in enumerate(cluster.boxes[0] if case.size > 1 else ()):
+        edges = _switched(cluster, 0, head)
+        if case.collective is Collective.REDUCE_SCATTER:
+            rows.add(Phase.REDUCE, node, edges)
+        else:
+            rows.add(Phase.BROADCAST, node, _mirrored(cluster, edges))
+    return rows.forest()
+
+
+def _all_reduce(name: str, inside: Inside, *, network: bool) -> Callable[[Case], Forest]:
+    def build(case: Case) -> Forest:
+        if case.size == 1:
+            return ForestRows(case.topology, case.collective).forest()
+        cluster = _cluster(case.topology, nvls=inside is _switched)
+        try:
+            if network and cluster.several:
+                return _through_network(cluster, inside)
+            return _through_trees(cluster, inside)
+        except UnreachableError as error:
+            msg = f"algorithm {name} does not fit {case.topology.name}: {error}"
+            raise UnreachableError(msg) from None
+
+    return build
+
+
+def _needs(name: str, *, nvls: bool, network: bool) -> Callable[[Case], str | None]:
+    """The missing switch, in words."""
+
+    def needs(case: Case) -> str | None:
+        if case.size == 1:
+            return None
+        cluster = _cluster(case.topology, nvls=nvls)
+        where = case.topology.name
+        if not cluster.even:
+            sizes = sorted({len(box) for box in cluster.boxes})
+            return (
+                f"{name} needs boxes of equal size, found {sizes} ranks on {where}: choose another algorithm."
+            )
+        if nvls:
+            for box, members in enumerate(cluster.boxes):
+                if len(members) > 1 and not cluster.switches(box):
+                    first = case.topology.node_ids[members[0]]
+                    return (
+                        f"{name} needs a switch with multicast and aggregate next to all GPUs of a box, "
+                        f"found none at {first} on {where}: set both flags, or choose another algorithm."
+                    )
+        if nvls and cluster.size == 1:
+            return f"{name} needs boxes of 2 or more ranks, found single ones on {where}: choose another algorithm."
+        if network and not nvls and not cluster.several:
+            return f"{name} needs several boxes, found one on {where}: choose another algorithm."
+        if network and cluster.several and not _slices(cluster):
+            return (
+                f"{name} needs a switch with multicast and aggregate between the boxes, found none on {where}: "
+                "set both flags on the network's switches, or choose another algorithm."
+            )
+        if case.collective is not Collective.ALL_REDUCE and cluster.several:
+            found = len(cluster.boxes)
+            return f"{name} performs {case.collective} in one box, found {found}: choose another algorithm."
+        return None
+
+    return needs
+
+
+_SOURCE = "NCCL 2.17 and later"
+
+ALGORITHMS = (
+    Algorithm(
+        name="collnet-chain",
+        collective=Collective.ALL_REDUCE,
+        build=_all_reduce("collnet-chain", _chained, network=True),
+        summary="chains in the boxes to heads, whose slices the network's switches add up",
+        source="NCCL 2.6 and later, with SHARP",
+        needs=_needs("collnet-chain", nvls=False, network=True),
+        topological=True,
+    ),
+    Algorithm(
+        name="collnet-direct",
+        collective=Collective.ALL_REDUCE,
+        build=_all_reduce("collnet-direct", _straight, network=True),
+        summary="straight to heads in the boxes, whose slices the network's switches add up",
+        source="NCCL 2.14 and later, with SHARP",
+        needs=_needs("collnet-direct", nvls=False, network=True),
+        topological=True,
+    ),
+    *(
+        Algorithm(
+            name="nvls",
+            collective=collective,
+            build=build,
+            summary="added and copied in the switch of the box, between boxes in the network's switches",
+            source=_SOURCE,
+            needs=_needs("nvls", nvls=True, network=collective is Collective.ALL_REDUCE),
+            topological=True,
+        )
+        for collective, build in (
+            (Collective.ALL_REDUCE, _all_reduce("nvls", _switched, network=True)),
+            (Collective.ALL_GATHER, _in_one_box),
+            (Collective.REDUCE_SCATTER, _in_one_box),
+        )
+    ),
+    Algorithm(
+        name="nvls-tree",
+        collective=Collective.ALL_REDUCE,
+        build=_all_reduce("nvls-tree", _switched, network=False),
+        summary="added and copied in the switches of the boxes, two binary trees of heads between them",
+        source="NCCL 2.18 and later",
+        needs=_needs("nvls-tree", nvls=True, network=False),
+        topological=True,
+    ),
+)
