@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from coppice.export.mscclpp_doctor import doctor_plan
-from coppice.export.mscclpp_reader import read_mscclpp
+from coppice.doctor.mscclpp.diagnose import doctor_plan
+from coppice.export.mscclpp.reader import read_mscclpp
 from coppice.program.one_sided.to_schedule import one_sided_to_schedule
 from coppice.program.one_sided.verify import verify_one_sided
 from coppice.schedule.verification.transfers import verify_schedule

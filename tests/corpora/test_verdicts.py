@@ -25,7 +25,7 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.msccl_xml_reader import read_msccl_xml
+from coppice.export.msccl.reader import read_msccl_xml
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import verify_program
 from reference.programs_run import run_program

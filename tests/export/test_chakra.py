@@ -12,8 +12,8 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.chakra import ChakraTrace, chakra_trace
-from coppice.export.chakra_graph import NodeKind
+from coppice.export.chakra.graph import NodeKind
+from coppice.export.chakra.traces import ChakraTrace, chakra_trace
 from coppice.planners.algorithms.catalogue import algorithms, case_of, find, make
 from coppice.planners.planning import plan
 from coppice.schedule.layout import chunk_bounds

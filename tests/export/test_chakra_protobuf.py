@@ -8,8 +8,7 @@ import pytest
 
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
-from coppice.export import chakra_wire as wire
-from coppice.export.chakra import chakra_trace
+from coppice.export.chakra.traces import chakra_trace, wire
 from coppice.planners.planning import plan
 from coppice.topology.presets import preset
 

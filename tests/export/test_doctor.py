@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from coppice.doctor.msccl.diagnose import Diagnosis, Severity, diagnose, doctor, rules
 from coppice.errors import CheckError, InputError
-from coppice.export.doctor import Diagnosis, Severity, diagnose, doctor, rules
-from coppice.export.msccl_xml import msccl_xml
-from coppice.export.msccl_xml_targets import TARGETS
-from coppice.export.msccl_xml_text import encode_msccl_xml
+from coppice.export.msccl.text import encode_msccl_xml
+from coppice.export.msccl.writer import msccl_xml
+from coppice.fitting.msccl.targets import TARGETS
 from msccl_samples import GATHER_XML, all_pairs, gather, ring_all_reduce
 
 RCCL = GATHER_XML

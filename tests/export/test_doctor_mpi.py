@@ -14,12 +14,12 @@ import pytest
 
 from coppice.cli.doctor import doctor as command
 from coppice.collectives import Collective
+from coppice.doctor.tuning import Artefact, Given, TuningDiagnosis, diagnose_tuning, tuning_rules
 from coppice.errors import CheckError, InputError
-from coppice.export.doctor_tuning import Artefact, Given, TuningDiagnosis, diagnose_tuning, tuning_rules
-from coppice.export.ompi_names import ALGORITHMS, COLLECTIVES, algorithms_of
-from coppice.export.ompi_rules_reader import read_ompi_rules
-from coppice.export.ompi_rules_writer import FORMS, Rule, rules_file
+from coppice.export.open_mpi.reader import read_ompi_rules
+from coppice.export.open_mpi.writer import FORMS, Rule, rules_file
 from coppice.selection import tables_of
+from coppice.selection.open_mpi_names import ALGORITHMS, COLLECTIVES, algorithms_of
 
 OMPI, MPICH = Artefact.OMPI_RULES, Artefact.MPICH_ENV
 NOTHING = Given()

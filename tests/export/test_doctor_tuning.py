@@ -14,13 +14,13 @@ import pytest
 from coppice import Collective, Problem, plan
 from coppice.cli.doctor import doctor as command
 from coppice.cli.doctor_tuning import given_from
+from coppice.doctor.msccl.diagnose import Severity
+from coppice.doctor.tuning import Artefact, Given, TuningDiagnosis, diagnose_tuning, tuning_rules
 from coppice.errors import CheckError, InputError
-from coppice.export.doctor import Severity
-from coppice.export.doctor_tuning import Artefact, Given, TuningDiagnosis, diagnose_tuning, tuning_rules
-from coppice.export.logs import parse_log
-from coppice.export.nccl_topo_xml import export_nccl_topo_xml
-from coppice.export.nccl_tuner import Dialect, export_nccl_tuner
-from coppice.export.rccl_trees import export_rccl_trees
+from coppice.export.nccl.topo_xml import export_nccl_topo_xml
+from coppice.export.nccl.tuner import Dialect, export_nccl_tuner
+from coppice.export.rccl.trees import export_rccl_trees
+from coppice.logs.reading import parse_log
 from coppice.topology.presets import preset
 from export.tuning_samples import (
     ANYTHING,

@@ -12,8 +12,8 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.dot import quoted, to_dot, tree_to_dot
 from coppice.planners.planning import plan
+from coppice.report.dot import quoted, to_dot, tree_to_dot
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coppice.errors import InputError
-from coppice.export.nccl_tests import read_nccl_tests
+from coppice.logs.nccl_tests import read_nccl_tests
 
 
 def row(size: int, count: int, *halves: tuple[str, str, str, str]) -> str:

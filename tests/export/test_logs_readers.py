@@ -13,8 +13,8 @@ import pytest
 from coppice.cli.logs import logs as command
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.logs import parse_log, read_log, read_logs
-from coppice.export.logs_records import Measurement
+from coppice.logs.reading import parse_log, read_log, read_logs
+from coppice.logs.records import Measurement
 from shared_data import SHARED, needs_shared
 
 RULE = " 25.2/  11.3 |    48.5/   0.0 |    92.4/ 220.8 |    36.2/  12.0 |    75.2/ 235.5 |   131.6/ 256.0 |"

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from coppice.export.msccl_xml_document import parse_document
-from coppice.export.msccl_xml_reader import program_of
+from coppice.export.msccl.document import parse_document
+from coppice.export.msccl.reader import program_of
 from coppice.program.two_sided.program import Buffer, Program, StepOp
 from coppice.program.two_sided.verify import verify_program
 from msccl_notation import File

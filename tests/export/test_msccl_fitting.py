@@ -9,11 +9,11 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.msccl_xml import excesses
-from coppice.export.msccl_xml_load import block_gb_per_s, busiest_gb_per_s
-from coppice.export.msccl_xml_plan import Form, program_for, rough_program
-from coppice.export.msccl_xml_range import LADDER, MODEL, Race, WinningRange, _best_run, winning_range
-from coppice.export.msccl_xml_trees import fitted, takes
+from coppice.export.msccl.writer import excesses
+from coppice.fitting.msccl.load import block_gb_per_s, busiest_gb_per_s
+from coppice.fitting.msccl.program import Form, program_for, rough_program
+from coppice.fitting.msccl.size_range import LADDER, MODEL, Race, WinningRange, _best_run, winning_range
+from coppice.fitting.msccl.trees import fitted, takes
 from coppice.planners.planning import plan as make_plan
 from coppice.program.two_sided.lower import lower_to_program
 from coppice.schedule.plan import Plan

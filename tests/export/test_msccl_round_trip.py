@@ -19,13 +19,13 @@ from coppice.cli.export import export
 from coppice.cli.importing import import_file
 from coppice.cli.verify import verify
 from coppice.collectives import Collective
+from coppice.doctor.msccl.diagnose import diagnose
 from coppice.errors import CheckError, InputError
-from coppice.export.doctor import diagnose
-from coppice.export.msccl_xml import msccl_xml
-from coppice.export.msccl_xml_document import parse_document
-from coppice.export.msccl_xml_plan import Form, Place, program_for, serves_both
-from coppice.export.msccl_xml_reader import program_of
-from coppice.export.msccl_xml_targets import TARGETS, target_named
+from coppice.export.msccl.document import parse_document
+from coppice.export.msccl.reader import program_of
+from coppice.export.msccl.writer import msccl_xml
+from coppice.fitting.msccl.program import Form, Place, program_for, serves_both
+from coppice.fitting.msccl.targets import TARGETS, target_named
 from coppice.planners.planning import plan as make_plan
 from coppice.program.two_sided.builder import ProgramBuilder
 from coppice.program.two_sided.program import Buffer, Program, StepOp

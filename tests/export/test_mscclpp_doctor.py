@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from coppice.doctor.msccl.diagnose import Severity
+from coppice.doctor.mscclpp.diagnose import PlanDiagnosis, diagnose_plan, doctor_plan, plan_rules
 from coppice.errors import CheckError, InputError
-from coppice.export.doctor import Severity
-from coppice.export.mscclpp_doctor import PlanDiagnosis, diagnose_plan, doctor_plan, plan_rules
 from mscclpp_samples import (
     MEMORY,
     NOP,

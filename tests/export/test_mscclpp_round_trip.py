@@ -21,13 +21,13 @@ from coppice.cli.export import export
 from coppice.cli.importing import import_file
 from coppice.cli.verify import verify
 from coppice.collectives import Collective
+from coppice.doctor.mscclpp.diagnose import diagnose_plan
 from coppice.errors import CheckError, InputError
-from coppice.export.mscclpp_doctor import diagnose_plan
-from coppice.export.mscclpp_document import parse_document
-from coppice.export.mscclpp_json import mscclpp_json, write_mscclpp
-from coppice.export.mscclpp_limits import block_excesses, largest_message, size_unit
-from coppice.export.mscclpp_plan import PlanForm, one_sided_for
-from coppice.export.mscclpp_reader import program_of
+from coppice.export.mscclpp.document import parse_document
+from coppice.export.mscclpp.limits import block_excesses, largest_message, size_unit
+from coppice.export.mscclpp.program import PlanForm, one_sided_for
+from coppice.export.mscclpp.reader import program_of
+from coppice.export.mscclpp.writer import mscclpp_json, write_mscclpp
 from coppice.planners.algorithms.case import Case
 from coppice.planners.algorithms.parts.moves import Moves, blocks
 from coppice.planners.planning import plan as make_plan

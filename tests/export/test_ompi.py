@@ -13,12 +13,12 @@ from coppice.bounds.result import Problem
 from coppice.cli.export_stock import export_stock
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.ompi_choices import Choice, choices_of, compared
-from coppice.export.ompi_names import FUNCTIONS
-from coppice.export.ompi_rules import export_ompi_rules, rules_of
-from coppice.export.ompi_rules_writer import FORMS, Rule, rules_file
+from coppice.export.open_mpi.export import export_ompi_rules, rules_of
+from coppice.export.open_mpi.writer import FORMS, Rule, rules_file
+from coppice.fitting.open_mpi import Choice, choices_of, compared
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.selection import select, tables_of
+from coppice.selection.open_mpi_names import FUNCTIONS
 from coppice.simulation.engine import simulate
 from coppice.topology.presets import preset
 from export import ompi_reader as reader

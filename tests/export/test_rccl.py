@@ -13,9 +13,9 @@ import pytest
 from coppice import Collective, Problem, plan
 from coppice.cli.export_stock import export_stock
 from coppice.errors import InputError
-from coppice.export.rccl_rings import export_rccl_rings, rccl_rings
-from coppice.export.rccl_tree_search import depth_of, packed_trees
-from coppice.export.rccl_trees import export_rccl_trees, rccl_trees
+from coppice.export.rccl.rings import export_rccl_rings, rccl_rings
+from coppice.export.rccl.trees import export_rccl_trees, rccl_trees
+from coppice.fitting.rccl_trees import depth_of, packed_trees
 from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
 from coppice.topology import subset

@@ -15,11 +15,11 @@ from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.comparison.sweep import compare
 from coppice.errors import CheckError
-from coppice.export.report import report_html, write_report
-from coppice.export.timeline_picture import timeline_picture
-from coppice.export.tree_picture import Sketch, tree_picture
-from coppice.export.tree_picture_choice import sketches
 from coppice.planners.planning import plan as make_plan
+from coppice.report.page import report_html, write_report
+from coppice.report.timeline import timeline_picture
+from coppice.report.tree.choice import sketches
+from coppice.report.tree.picture import Sketch, tree_picture
 from coppice.schedule.plan import Plan
 from coppice.simulation.engine import simulate
 from coppice.topology.model import Link, Node, Topology

@@ -12,8 +12,8 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.comparison.sweep import compare
-from coppice.export.report import report_html
 from coppice.planners.planning import plan
+from coppice.report.page import report_html
 from coppice.topology.presets import preset
 
 CHROMIUM = next(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from coppice.export.svg import drawing, element, escape, fitted, number
+from coppice.report.svg import drawing, element, escape, fitted, number
 
 
 @given(st.text())

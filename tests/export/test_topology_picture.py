@@ -11,10 +11,10 @@ import pytest
 from coppice.bounds.optimum import bound
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
-from coppice.export.topology_picture import load_class, percent, topology_picture, topology_svg
-from coppice.export.topology_picture_layout import Layout, lay_out
-from coppice.export.topology_picture_wires import hull, wire, within
 from coppice.planners.planning import plan
+from coppice.report.topology.layout import Layout, lay_out
+from coppice.report.topology.picture import load_class, percent, topology_picture, topology_svg
+from coppice.report.topology.wires import hull, wire, within
 from coppice.schedule.explanation import plan_loads
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.sources import resolve

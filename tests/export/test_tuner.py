@@ -11,11 +11,11 @@ import pytest
 from coppice.cli.export_stock import export_stock, stock_help
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.nccl_tuner import Dialect, export_nccl_tuner, tuner_table
-from coppice.export.nccl_tuner_rules import NO_END, Rule, rules_of
-from coppice.export.nccl_tuner_shapes import further_rules
-from coppice.export.nccl_tuner_timings import COLLECTIVES, Timing, impossible, model_timings, read_timings
-from coppice.export.targets import STOCK
+from coppice.export.nccl.tuner import Dialect, export_nccl_tuner, tuner_table
+from coppice.export.registry import STOCK
+from coppice.fitting.nccl_tuner.rules import NO_END, Rule, rules_of
+from coppice.fitting.nccl_tuner.shapes import further_rules
+from coppice.fitting.nccl_tuner.timings import COLLECTIVES, Timing, impossible, model_timings, read_timings
 from coppice.selection import select
 from coppice.topology.presets import preset
 from export import tuner_readers as readers

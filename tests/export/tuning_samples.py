@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coppice.export.doctor_tuning import Given
-from coppice.export.logs import parse_log
-from coppice.export.nccl_tuner import Dialect
+from coppice.doctor.tuning import Given
+from coppice.export.nccl.tuner import Dialect
+from coppice.logs.reading import parse_log
 from coppice.topology.presets import preset
 
 Sample = tuple[str, str, Given, str]

@@ -13,10 +13,10 @@ import pytest
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.mscclpp_document import parse_document
-from coppice.export.mscclpp_json import mscclpp_json
-from coppice.export.mscclpp_plan import PlanForm, one_sided_for
-from coppice.export.mscclpp_reader import program_of
+from coppice.export.mscclpp.document import parse_document
+from coppice.export.mscclpp.program import PlanForm, one_sided_for
+from coppice.export.mscclpp.reader import program_of
+from coppice.export.mscclpp.writer import mscclpp_json
 from coppice.planners.planning import plan as make_plan
 from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided
 from coppice.topology import Topology, subset

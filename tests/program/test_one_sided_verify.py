@@ -9,8 +9,8 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.mscclpp_document import parse_document
-from coppice.export.mscclpp_reader import program_of
+from coppice.export.mscclpp.document import parse_document
+from coppice.export.mscclpp.reader import program_of
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.to_schedule import one_sided_to_schedule
 from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided

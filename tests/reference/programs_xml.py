@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.export.msccl_xml_targets import Target
+from coppice.fitting.msccl.targets import Target
 from coppice.program.two_sided.program import Buffer, Program, StepOp
 
 __all__ = ["lines_of"]

@@ -20,7 +20,7 @@ from coppice.design.evaluation import Evaluation, evaluate
 from coppice.design.families.family import optimum
 from coppice.design.recipe import Recipe, parse
 from coppice.errors import InputError
-from coppice.export.topology_picture import topology_svg
+from coppice.report.topology.picture import topology_svg
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology.model import exact_rate
 from coppice.topology.writer import write_atomically, write_topology

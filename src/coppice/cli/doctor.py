@@ -13,10 +13,10 @@ from coppice.cli.doctor_tuning import ARTEFACTS, GIVEN, doctor_tuning
 from coppice.cli.inputs import JsonOption
 from coppice.cli.render import print_json, print_lines
 from coppice.cli.sizes import parse_sizes, short_size
+from coppice.doctor.msccl.diagnose import Diagnosis, Severity, rules
+from coppice.doctor.msccl.diagnose import doctor as examine
 from coppice.errors import InputError
-from coppice.export.doctor import Diagnosis, Severity, rules
-from coppice.export.doctor import doctor as examine
-from coppice.export.msccl_xml_targets import TARGETS
+from coppice.fitting.msccl.targets import TARGETS
 
 __all__ = ["doctor"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from coppice.cli.render import print_json, print_lines
 from coppice.cli.sizes import short_size
-from coppice.export.doctor import Severity
-from coppice.export.mscclpp_doctor import PlanDiagnosis, doctor_plan, plan_rules
+from coppice.doctor.msccl.diagnose import Severity
+from coppice.doctor.mscclpp.diagnose import PlanDiagnosis, doctor_plan, plan_rules
 
 __all__ = ["TARGET", "doctor_mscclpp"]
 

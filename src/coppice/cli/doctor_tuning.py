@@ -9,11 +9,11 @@ from typing import Any
 
 from coppice.cli.inputs import load_topology, parse_settings
 from coppice.cli.render import print_json, print_lines
+from coppice.doctor.msccl.diagnose import Severity
+from coppice.doctor.tuning import Artefact, Given, TuningDiagnosis, diagnose_tuning, tuning_rules
 from coppice.errors import InputError
-from coppice.export.doctor import Severity
-from coppice.export.doctor_tuning import Artefact, Given, TuningDiagnosis, diagnose_tuning, tuning_rules
-from coppice.export.logs import read_log
-from coppice.export.nccl_tuner import Dialect
+from coppice.export.nccl.tuner import Dialect
+from coppice.logs.reading import read_log
 from coppice.topology.readers.reading import suggestion
 from coppice.topology.readers.sources import load_bytes
 

@@ -19,8 +19,8 @@ from coppice.cli.export_stock import OPTIONS as STOCK_OPTIONS
 from coppice.cli.export_stock import export_stock_format, stock_help
 from coppice.cli.inputs import BoxesOption, OutputOption, RanksOption, RatesOption, SetOption
 from coppice.errors import InputError
-from coppice.export.msccl_xml_targets import TARGETS
-from coppice.export.targets import STOCK
+from coppice.export.registry import STOCK
+from coppice.fitting.msccl.targets import TARGETS
 from coppice.topology.readers.reading import suggestion
 
 __all__ = ["FORMATS", "export"]

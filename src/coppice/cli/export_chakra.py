@@ -9,7 +9,7 @@ from coppice.cli.export_request import Request
 from coppice.cli.render import Stages
 from coppice.cli.sizes import parse_size
 from coppice.errors import InputError
-from coppice.export.chakra import chakra_trace
+from coppice.export.chakra.traces import chakra_trace
 from coppice.schedule.files.plan_file import read_plan
 
 __all__ = ["OPTIONS", "export_chakra"]

@@ -20,13 +20,13 @@ from coppice.cli.render import Stages
 from coppice.cli.sizes import parse_size, parse_sizes
 from coppice.cli.verify_program import is_xml
 from coppice.errors import CheckError, InputError
-from coppice.export.msccl_xml import write_msccl_xml
-from coppice.export.msccl_xml_document import parse_document
-from coppice.export.msccl_xml_plan import Form, Place, rough_program
-from coppice.export.msccl_xml_range import MOST_RANKS, WinningRange, winning_range
-from coppice.export.msccl_xml_reader import program_of, read_bytes
-from coppice.export.msccl_xml_targets import TARGETS, target_named
-from coppice.export.msccl_xml_trees import Fitted, fitted
+from coppice.export.msccl.document import parse_document
+from coppice.export.msccl.reader import program_of, read_bytes
+from coppice.export.msccl.writer import write_msccl_xml
+from coppice.fitting.msccl.program import Form, Place, rough_program
+from coppice.fitting.msccl.size_range import MOST_RANKS, WinningRange, winning_range
+from coppice.fitting.msccl.targets import TARGETS, target_named
+from coppice.fitting.msccl.trees import Fitted, fitted
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.files.plan_file import decode_plan

@@ -9,11 +9,11 @@ from math import ceil
 from coppice.bounds.describe import plural, rate_text
 from coppice.cli.render import percent_text
 from coppice.cli.sizes import short_size
-from coppice.export.doctor_use import ELEMENT_BYTES
-from coppice.export.msccl_xml_load import block_gb_per_s, busiest_gb_per_s
-from coppice.export.msccl_xml_range import Race, WinningRange
-from coppice.export.msccl_xml_targets import target_named
-from coppice.export.msccl_xml_trees import Fitted
+from coppice.doctor.msccl.use import ELEMENT_BYTES
+from coppice.fitting.msccl.load import block_gb_per_s, busiest_gb_per_s
+from coppice.fitting.msccl.size_range import Race, WinningRange
+from coppice.fitting.msccl.targets import target_named
+from coppice.fitting.msccl.trees import Fitted
 from coppice.program.two_sided.nics import kept_share
 from coppice.program.two_sided.program import Program
 from coppice.schedule.forest import Forest

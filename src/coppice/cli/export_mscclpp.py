@@ -10,9 +10,9 @@ from coppice.cli.inputs import parse_settings
 from coppice.cli.render import Stages
 from coppice.cli.sizes import parse_size, short_size
 from coppice.errors import InputError
-from coppice.export.mscclpp_json import write_mscclpp
-from coppice.export.mscclpp_limits import LIMITS, largest_message, size_unit
-from coppice.export.mscclpp_plan import PlanForm, one_sided_for
+from coppice.export.mscclpp.limits import LIMITS, largest_message, size_unit
+from coppice.export.mscclpp.program import PlanForm, one_sided_for
+from coppice.export.mscclpp.writer import write_mscclpp
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.schedule.files.plan_file import read_plan
 

@@ -9,7 +9,7 @@ from coppice.cli.render import Stages
 from coppice.cli.report import picture
 from coppice.cli.sizes import parse_size
 from coppice.errors import InputError
-from coppice.export.report import DEFAULT_SIZE_BYTES, report_html
+from coppice.report.page import DEFAULT_SIZE_BYTES, report_html
 from coppice.schedule.files.plan_file import read_plan
 from coppice.simulation.scenario import Scenario
 from coppice.simulation.trace import write_trace

@@ -15,7 +15,7 @@ from coppice.cli.inputs import load_topology, parse_settings
 from coppice.cli.sizes import parse_sizes
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.export.targets import STOCK, Kind, Option, Source, Target
+from coppice.export.registry import STOCK, Kind, Option, Source, Target
 from coppice.schedule.files.plan_file import FORMAT, decode_plan
 from coppice.schedule.plan import Plan
 from coppice.topology.model import Topology
@@ -58,7 +58,7 @@ def export_stock(
 
     Args:
         spec: Topology (preset or file) or plan file; ``-`` is standard input.
-        name: Export, a key of :data:`coppice.export.targets.STOCK`.
+        name: Export, a key of :data:`coppice.export.registry.STOCK`.
         options: ``KEY=VALUE`` texts for the export.
         output: File to write; None or ``-`` is standard output.
         boxes: Number of boxes of a preset.

@@ -12,11 +12,11 @@ from coppice.bounds.result import Problem
 from coppice.cli.inputs import BoxesOption, OutputOption, RatesOption, SetOption, load_topology
 from coppice.cli.render import Stages, bandwidth_text, print_fields
 from coppice.errors import InputError
-from coppice.export.msccl_xml_document import parse_document as parse_xml
-from coppice.export.msccl_xml_reader import program_of, read_bytes
-from coppice.export.mscclpp_document import is_mscclpp
-from coppice.export.mscclpp_document import parse_document as parse_json
-from coppice.export.mscclpp_reader import program_of as one_sided_program_of
+from coppice.export.msccl.document import parse_document as parse_xml
+from coppice.export.msccl.reader import program_of, read_bytes
+from coppice.export.mscclpp.document import is_mscclpp
+from coppice.export.mscclpp.document import parse_document as parse_json
+from coppice.export.mscclpp.reader import program_of as one_sided_program_of
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.to_schedule import one_sided_to_schedule
 from coppice.program.one_sided.verify import verify_one_sided

@@ -14,8 +14,8 @@ from coppice.cli.inputs import JsonOption
 from coppice.cli.render import Stages, print_json, print_lines
 from coppice.cli.sizes import short_size
 from coppice.errors import InputError
-from coppice.export.logs import read_logs
-from coppice.export.logs_records import Log, Measurement, collective_named
+from coppice.logs.reading import read_logs
+from coppice.logs.records import Log, Measurement, collective_named
 
 __all__ = ["logs"]
 

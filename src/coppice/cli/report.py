@@ -13,9 +13,9 @@ from coppice.cli.verify import PlanArgument
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.sweep import compare
 from coppice.errors import InputError
-from coppice.export.dot import to_dot
-from coppice.export.report import write_report
-from coppice.export.topology_picture import topology_svg
+from coppice.report.dot import to_dot
+from coppice.report.page import write_report
+from coppice.report.topology.picture import topology_svg
 from coppice.schedule.explanation import plan_loads
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.plan import Plan

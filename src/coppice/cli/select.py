@@ -139,7 +139,7 @@ def select(
                 "the log says all of it."
             )
             raise InputError(msg)
-        from coppice.export.logs import read_log
+        from coppice.logs.reading import read_log
         from coppice.run.tuning.predicted import select_by_log
 
         loaded = None

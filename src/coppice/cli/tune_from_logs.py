@@ -11,7 +11,7 @@ from coppice.cli.inputs import BoxesOption, OutputOption, SetOption
 from coppice.cli.render import print_lines
 from coppice.cli.tune_fit import AlphaOption, GainOption, TopologyOption, fit_lines, fitted
 from coppice.errors import InputError
-from coppice.export.logs import read_logs
+from coppice.logs.reading import read_logs
 from coppice.run.tuning.from_logs import runs_of_logs
 from coppice.run.tuning.table import RuleTable, encode_table
 from coppice.run.tuning.undo import undo_line

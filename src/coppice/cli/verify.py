@@ -10,8 +10,8 @@ from coppice.cli.inputs import JsonOption
 from coppice.cli.render import Stages, bandwidth_text, percent_text, print_fields, print_json
 from coppice.cli.verify_mscclpp import verify_mscclpp
 from coppice.cli.verify_program import is_xml, verify_xml
-from coppice.export.msccl_xml_reader import read_bytes
-from coppice.export.mscclpp_document import is_mscclpp
+from coppice.export.msccl.reader import read_bytes
+from coppice.export.mscclpp.document import is_mscclpp
 from coppice.schedule.files.plan_file import decode_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.report import Report

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from coppice.cli.render import Stages
 from coppice.cli.verify_program import print_verification
-from coppice.export.mscclpp_document import parse_document
-from coppice.export.mscclpp_reader import program_of
+from coppice.export.mscclpp.document import parse_document
+from coppice.export.mscclpp.reader import program_of
 from coppice.program.one_sided.verify import verify_one_sided
 
 __all__ = ["verify_mscclpp"]

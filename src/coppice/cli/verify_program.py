@@ -8,8 +8,8 @@ import typer
 
 from coppice.bounds.describe import plural
 from coppice.cli.render import Stages, print_fields, print_json
-from coppice.export.msccl_xml_document import parse_document
-from coppice.export.msccl_xml_reader import program_of
+from coppice.export.msccl.document import parse_document
+from coppice.export.msccl.reader import program_of
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.verify import OneSidedReport
 from coppice.program.two_sided.program import Program

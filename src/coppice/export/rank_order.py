@@ -1,256 +1,198 @@
-"""The order in which a job numbers its ranks, so that its groups cross as few links as possible.
-
-Libraries take the order of ranks as given: a ring goes from box to box in the order of the lowest ranks in them. A
-launcher decides which host a rank runs on, and a rank takes the GPU of its host that its place among the ranks of that
-host says. An order is therefore a list of hosts, one for each rank, and the GPUs of a host are used in their own order.
-
-It is judged by the closed rings of all groups: from host to host, each where its first member stands. What happens
-inside a host is the library's own choice and counts nothing. Hosts stay whole (consecutive ranks) unless asked
-otherwise, since not every launcher can say more.
-"""
+"""An order of ranks as the file of a launcher."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from coppice.errors import InputError, UnreachableError
-from coppice.export.rank_order_groups import Group, all_ranks
-from coppice.export.rank_order_search import Rings, improved, tour_bound
-from coppice.planners.algorithms.parts.orders import box_order, order_by
-from coppice.planners.algorithms.parts.tours import RELAY, crossings
+from coppice.errors import InputError
+from coppice.export.exported import Exported
+from coppice.fitting.rank_order.groups import read_groups
+from coppice.fitting.rank_order.order import RankOrder, rank_order
 from coppice.topology.model import Topology
 
-__all__ = ["Crossed", "RankOrder", "rank_order"]
+__all__ = ["LAUNCHERS", "export_rank_order", "rank_order_text"]
 
-MOST_RANKS = 4096
-"""More ranks are not ordered: the distances between all of them are compared."""
-
-_UNREACHABLE = 2**60
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Crossed:
-    """What the rings of all groups cross.
-
-    Attributes:
-        weighted: Links, each as often as its group weighs.
-        links: Links.
-        relays: GPUs that would have to forward on the way.
-        steps: Number of steps from host to host by the links that they cross.
-    """
-
-    weighted: int
-    links: int
-    relays: int
-    steps: dict[int, int]
-
-    @property
-    def words(self) -> str:
-        """What is crossed, in words."""
-        kinds = ", ".join(f"{count} over {links}" for links, count in self.steps.items())
-        relays = f" and {self.relays} GPUs that forward" if self.relays else ""
-        return f"{self.links} links{relays}" + (f" ({kinds})" if kinds else "")
-
-    def record(self) -> dict[str, Any]:
-        """All of it as JSON values."""
-        return {
-            "weighted_links": self.weighted,
-            "links": self.links,
-            "relays": self.relays,
-            "steps_by_links": {str(links): count for links, count in self.steps.items()},
-        }
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RankOrder:
-    """Where each rank of a job runs.
-
-    Attributes:
-        topology: Where the job runs.
-        groups: What the order is made for.
-        gpus: ``gpus[r]``: rank in the topology of the GPU that rank r of the job uses.
-        hosts: Name of the host of each rank of the job.
-        local: Place of each rank among those of its host: the index of its GPU there.
-        before: What rings cross with the ranks as the topology numbers them.
-        after: What they cross in this order.
-        bound: No order crosses fewer links than this; None where no bound is known.
-    """
-
-    topology: Topology
-    groups: tuple[Group, ...]
-    gpus: tuple[int, ...]
-    hosts: tuple[str, ...]
-    local: tuple[int, ...]
-    before: Crossed
-    after: Crossed
-    bound: int | None
-
-    @property
-    def whole_hosts(self) -> bool:
-        """The ranks of every host are consecutive."""
-        starts = sum(1 for a, b in zip(self.hosts, self.hosts[1:], strict=False) if a != b) + 1
-        return starts == len(set(self.hosts))
-
-    @property
-    def host_order(self) -> tuple[tuple[str, int], ...]:
-        """Hosts by their first rank, with the number of their ranks."""
-        return tuple(Counter(self.hosts).items())
-
-
-def rank_order(
+def export_rank_order(
     topology: Topology,
     *,
-    groups: Sequence[Group] | None = None,
+    launcher: str = "json",
+    groups: str | None = None,
     whole_hosts: bool = True,
     names: Sequence[str] | None = None,
-) -> RankOrder:
-    """An order of the ranks of a job that suits a topology and its groups.
+    cores: int = 1,
+) -> Exported:
+    """An order of ranks for a topology and its groups, as the file of a launcher.
 
     Args:
-        topology: Where the job runs, one rank for each GPU that takes part.
-        groups: Which ranks communicate; None is one group of all.
+        topology: Where the job runs.
+        launcher: One of :data:`LAUNCHERS`.
+        groups: Axes such as ``tp=8,dp=4`` (fastest first, ``tp=8:16`` with a weight) or lists such as ``0-3;4-7``.
         whole_hosts: Ranks of a host are consecutive.
-        names: Names of the hosts, in the order of the topology, where the topology's own are not meant.
-
-    Returns:
-        An order that crosses no more links than the topology's own numbers do.
+        names: Names of the hosts.
+        cores: Cores that a rank of Open MPI is bound to.
 
     Raises:
-        InputError: If there are too many ranks, a group names one that does not exist, or ``names`` do not fit.
-        UnreachableError: If two GPUs have no path to each other.
+        InputError: If the order cannot be made, or the file cannot hold it.
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> from coppice.topology import subset
-        >>> fabric = preset("fat-tree", leaves=2, gpus_per_leaf=2)
-        >>> mixed = subset(fabric, [0, 2, 1, 3])
-        >>> found = rank_order(mixed)
-        >>> found.hosts, found.before.links, found.after.links, found.bound
-        (('host0', 'host2', 'host3', 'host1'), 16, 12, 12)
+        >>> made = export_rank_order(preset("fat-tree", leaves=2, gpus_per_leaf=2), launcher="mpich")
+        >>> made.text.splitlines()
+        ['host0:1', 'host1:1', 'host2:1', 'host3:1']
     """
-    ranks = topology.num_ranks
-    if ranks > MOST_RANKS:
-        msg = f"expected at most {MOST_RANKS:,} ranks to order, found {ranks:,}: order the hosts of one part."
-        raise InputError(msg)
-    chosen = tuple(groups or all_ranks(ranks))
-    wrong = next((group for group in chosen if group.ranks and group.ranks[-1] >= ranks), None)
-    if wrong is not None:
-        msg = f"expected groups of ranks 0 .. {ranks - 1}, found {wrong.ranks[-1]} in {wrong.name}."
-        raise InputError(msg)
-    host, hosts = _hosts(topology, names)
-    apart = crossings(topology)
-    if apart.size and int(apart.max()) >= _UNREACHABLE:
-        a, b = (int(v) for v in np.argwhere(apart >= _UNREACHABLE)[0])
-        msg = f"expected paths between all GPUs, found none from rank {a} to rank {b}: add a link."
-        raise UnreachableError(msg)
-    rings = Rings(apart, host, [(group.ranks, group.weight) for group in chosen])
-    natural = np.arange(ranks)
-    starts = [by_hosts(order, host) for order in _orders(topology)]
-    if not whole_hosts:
-        starts += [natural, *_packed(chosen, starts[0])]
-    best = improved(rings, [in_turn(start, host) for start in starts], whole=whole_hosts)
-    if rings.cost(natural) <= rings.cost(best) and (not whole_hosts or _is_whole(natural, host)):
-        best = natural
-    alone = len(chosen) == 1 and len(chosen[0].ranks) == ranks
-    seen: Counter[int] = Counter()
-    local = []
-    for h in host[best].tolist():
-        local.append(seen[h])
-        seen[h] += 1
-    return RankOrder(
-        topology=topology,
-        groups=chosen,
-        gpus=tuple(best.tolist()),
-        hosts=tuple(hosts[h] for h in host[best].tolist()),
-        local=tuple(local),
-        before=_crossed(rings, natural),
-        after=_crossed(rings, best),
-        bound=tour_bound(_between_hosts(apart, host)) if alone else None,
+    read = None if groups is None else read_groups(groups, topology.num_ranks)
+    order = rank_order(topology, groups=read, whole_hosts=whole_hosts, names=names)
+    return Exported(
+        text=rank_order_text(order, launcher, cores=cores),
+        notes=(*_gain(order), LAUNCHERS[launcher][1]),
+        suffix=".json" if launcher == "json" else ".txt",
     )
 
 
-def _hosts(topology: Topology, names: Sequence[str] | None) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """The host of each rank; a GPU without one is its own."""
-    given = topology.host[topology.rank_nodes].astype(np.int64)
-    hosts = list(topology.hosts)
-    for rank in np.flatnonzero(given < 0).tolist():
-        given[rank] = len(hosts)
-        hosts.append(topology.node_ids[int(topology.rank_nodes[rank])])
-    used = list(dict.fromkeys(given.tolist()))
-    used.sort()
-    if names is not None:
-        if len(names) != len(used) or len(set(names)) != len(names):
-            msg = (
-                f"expected {len(used)} different names of hosts, found {len(names)}: give one for each host."
+def rank_order_text(order: RankOrder, launcher: str, *, cores: int = 1) -> str:
+    """The file of a launcher.
+
+    Args:
+        order: The order.
+        launcher: One of :data:`LAUNCHERS`.
+        cores: Cores that a rank of Open MPI is bound to.
+
+    Raises:
+        InputError: If there is no such launcher, or it cannot hold the order or the names.
+    """
+    if launcher not in LAUNCHERS:
+        msg = f"expected a launcher that is one of {', '.join(LAUNCHERS)}, found {launcher!r}."
+        raise InputError(msg)
+    if cores < 1:
+        msg = f"expected 1 core or more for each rank, found {cores}."
+        raise InputError(msg)
+    if launcher != "json":
+        for host, _ in order.host_order:
+            if not _HOST.fullmatch(host):
+                msg = f"expected names of hosts of letters, digits, dots and dashes, found {host!r}: give the names."
+                raise InputError(msg)
+    if launcher == "open-mpi":
+        return _open_mpi(order, cores)
+    return LAUNCHERS[launcher][0](order)
+
+
+def _gain(order: RankOrder) -> tuple[str, ...]:
+    before, after = order.before, order.after
+    found = f"rings of {_groups(order)} cross {after.words} from host to host, {before.words} as numbered"
+    if order.bound is None:
+        return (found,)
+    return (found, f"no order crosses fewer than {order.bound} links")
+
+
+def _groups(order: RankOrder) -> str:
+    names = dict.fromkeys(group.name for group in order.groups)
+    return ", ".join(names) if len(names) <= 6 else f"{len(names)} groups"
+
+
+def _hosts(order: RankOrder) -> str:
+    _require_whole(order, "a list of hosts")
+    return _lines(host for host, _ in order.host_order)
+
+
+def _slurm(order: RankOrder) -> str:
+    return _lines(order.hosts)
+
+
+def _open_mpi(order: RankOrder, cores: int) -> str:
+    def slot(local: int) -> str:
+        first = local * cores
+        return str(first) if cores == 1 else f"{first}-{first + cores - 1}"
+
+    return _lines(
+        f"rank {rank}={host} slot={slot(local)}"
+        for rank, (host, local) in enumerate(zip(order.hosts, order.local, strict=True))
+    )
+
+
+def _one_core(order: RankOrder) -> str:
+    return _open_mpi(order, 1)
+
+
+def _mpich(order: RankOrder) -> str:
+    _require_whole(order, "an MPICH machine file")
+    return _lines(f"{host}:{count}" for host, count in order.host_order)
+
+
+def _torchrun(order: RankOrder) -> str:
+    _require_whole(order, "torchrun")
+    if len({count for _, count in order.host_order}) > 1:
+        msg = (
+            "torchrun numbers ranks by node only where all nodes have equally many, found different numbers."
+        )
+        raise InputError(msg)
+    rows = ["node_rank\tnproc_per_node\tfirst_rank\thost"]
+    first = 0
+    for node, (host, count) in enumerate(order.host_order):
+        rows.append(f"{node}\t{count}\t{first}\t{host}")
+        first += count
+    return _lines(rows)
+
+
+def _json(order: RankOrder) -> str:
+    topology = order.topology
+    ids = [topology.node_ids[int(topology.rank_nodes[gpu])] for gpu in order.gpus]
+    document = {
+        "format": "coppice-rank-order",
+        "version": 1,
+        "topology": topology.name,
+        "topology_sha256": topology.sha256,
+        "groups": [
+            {"name": group.name, "weight": group.weight, "ranks": list(group.ranks)} for group in order.groups
+        ],
+        "before": order.before.record(),
+        "after": order.after.record(),
+        "bound_links": order.bound,
+        "ranks": [
+            {"rank": rank, "host": host, "local": local, "topology_rank": gpu, "gpu": name}
+            for rank, (host, local, gpu, name) in enumerate(
+                zip(order.hosts, order.local, order.gpus, ids, strict=True)
             )
-            raise InputError(msg)
-        for h, name in zip(used, names, strict=True):
-            hosts[h] = name
-    return given, tuple(hosts)
+        ],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _orders(topology: Topology) -> Iterable[NDArray[np.int64]]:
-    """Orders that are worth beginning with."""
-    yield np.arange(topology.num_ranks)
-    for order in (box_order(topology), order_by(topology, "dfs"), order_by(topology, "rail")):
-        yield np.array(order, dtype=np.int64)
+def _require_whole(order: RankOrder, what: str) -> None:
+    if not order.whole_hosts:
+        msg = (
+            f"{what} keeps the ranks of a host together, and this order does not: leave out `whole_hosts=no`, "
+            "or take slurm, open-mpi or json."
+        )
+        raise InputError(msg)
 
 
-def by_hosts(order: NDArray[np.int64], host: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order with the GPUs of a host together, where its first one stands."""
-    first: dict[int, int] = {}
-    for place, h in enumerate(host[order].tolist()):
-        first.setdefault(h, place)
-    keys = np.array([first[h] for h in host[order].tolist()])
-    return order[np.argsort(keys, kind="stable")]
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
-def in_turn(order: NDArray[np.int64], host: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order with the GPUs of every host in their own order, as launchers number them."""
-    result = order.copy()
-    for h in np.unique(host).tolist():
-        places = np.flatnonzero(host[order] == h)
-        result[places] = np.sort(order[places])
-    return result
-
-
-def _packed(groups: tuple[Group, ...], base: NDArray[np.int64]) -> Iterable[NDArray[np.int64]]:
-    """Orders that fill host after host with the groups of one axis."""
-    for name in dict.fromkeys(group.name for group in groups):
-        placed = list(dict.fromkeys(rank for group in groups if group.name == name for rank in group.ranks))
-        known = set(placed)
-        placed += [rank for rank in range(len(base)) if rank not in known]
-        order = np.empty_like(base)
-        order[placed] = base
-        yield order
-
-
-def _is_whole(order: NDArray[np.int64], host: NDArray[np.int64]) -> bool:
-    return bool((by_hosts(order, host) == order).all())
-
-
-def _between_hosts(apart: NDArray[np.int64], host: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Links between every two hosts, by the nearest of their GPUs."""
-    order = np.argsort(host, kind="stable")
-    starts = np.flatnonzero(np.diff(host[order], prepend=-1))
-    rows = np.minimum.reduceat(apart[np.ix_(order, order)], starts, axis=0)
-    near = np.minimum.reduceat(rows, starts, axis=1)
-    np.fill_diagonal(near, 0)
-    return near
-
-
-def _crossed(rings: Rings, order: NDArray[np.int64]) -> Crossed:
-    costs, weights = rings.steps(order)
-    links, relays = costs % RELAY, costs // RELAY
-    return Crossed(
-        weighted=int((links * weights).sum()),
-        links=int(links.sum()),
-        relays=int(relays.sum()),
-        steps=dict(sorted(Counter(links.tolist()).items())),
-    )
+LAUNCHERS: dict[str, tuple[Callable[[RankOrder], str], str]] = {
+    "json": (_json, "the place of a rank among those of its host (local) is the index of its GPU there"),
+    "hosts": (
+        _hosts,
+        "one host in a line, in the order of their ranks, for launchers that fill hosts in turn",
+    ),
+    "slurm": (
+        _slurm,
+        "SLURM_HOSTFILE=FILE srun --distribution=arbitrary --ntasks=N: line r is the host of rank r",
+    ),
+    "open-mpi": (
+        _one_core,
+        "mpirun --rankfile FILE (before 5.0) or --map-by rankfile:file=FILE; ranks are bound to their slots, cores",
+    ),
+    "mpich": (_mpich, "mpiexec -f FILE; Hydra fills host after host, so the ranks of a host are consecutive"),
+    "torchrun": (
+        _torchrun,
+        "run torchrun with --node-rank and --nproc-per-node of its line on each host, with a static rendezvous",
+    ),
+}
+"""Writers, and how each file is used."""

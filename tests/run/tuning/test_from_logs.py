@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.logs import read_logs
+from coppice.logs.reading import read_logs
 from coppice.run.tuning.fit import fit_runs
 from coppice.run.tuning.from_logs import runs_of_logs
 from coppice.run.tuning.records import Choice

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.ompi_names import FUNCTIONS, SEGMENTED
 from coppice.run.tuning.records import decode_runs, read_runs
 from coppice.run.tuning.sweep import COLLECTIVES, sweep_mpi
 from coppice.run.tuning.worker import Spec
+from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
 from run.mpi.launching import HOME, environment, reason_to_skip, run_mpi
 
 HERE = Path(__file__).parent

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coppice.doctor.tuning import Given, diagnose_tuning
 from coppice.errors import CheckError, InputError
-from coppice.export.doctor_tuning import Given, diagnose_tuning
-from coppice.export.nccl_tuner import Dialect
-from coppice.export.nccl_tuner_timings import ALGORITHMS, COLLECTIVES, PROTOCOLS
+from coppice.export.nccl.tuner import Dialect
+from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS
 from coppice.run.tuning.plugin_build import build_plugin, compiler_found, fingerprint
 from coppice.run.tuning.plugin_table import PluginTable, load_table
 

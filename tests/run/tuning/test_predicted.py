@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from coppice.cli import app
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.logs import parse_log
+from coppice.logs.reading import parse_log
 from coppice.run.tuning.predicted import select_by_log
 from coppice.selection.nccl_data import constants
 

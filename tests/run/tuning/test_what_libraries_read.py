@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice.export.doctor_tuning import Given, diagnose_tuning
+from coppice.doctor.tuning import Given, diagnose_tuning
 from run.mpi.launching import reason_to_skip, run_mpi
 
 WORKER = str(Path(__file__).parent / "sentinel_worker.py")

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping, Sequence
 
 from coppice import __version__
 from coppice.collectives import Collective
+from coppice.doctor.tuning import Given, diagnose_tuning
 from coppice.errors import InputError
-from coppice.export.doctor_tuning import Given, diagnose_tuning
 from coppice.export.exported import Exported
-from coppice.export.nccl_tuner import Dialect, tuner_table
-from coppice.export.nccl_tuner_rules import Rule as TunerRule
-from coppice.export.ompi_names import FUNCTIONS
-from coppice.export.ompi_rules_file import FOR_EVER
-from coppice.export.ompi_rules_writer import Rule as OmpiRule
-from coppice.export.ompi_rules_writer import merged, rules_file
+from coppice.export.nccl.tuner import Dialect, tuner_table
+from coppice.export.open_mpi.rules_file import FOR_EVER
+from coppice.export.open_mpi.writer import Rule as OmpiRule
+from coppice.export.open_mpi.writer import merged, rules_file
+from coppice.fitting.nccl_tuner.rules import Rule as TunerRule
 from coppice.run.tuning.fit import Rule
 from coppice.run.tuning.mpi_switch import CHAIN_FANOUT, MPICH_FUNCTIONS
 from coppice.run.tuning.table import RuleTable
 from coppice.run.tuning.undo import UNDO
+from coppice.selection.open_mpi_names import FUNCTIONS
 
 __all__ = ["FORMS", "export_table"]
 

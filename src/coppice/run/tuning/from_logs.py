@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.logs_records import Log, Measurement
-from coppice.export.nccl_tuner_timings import COLLECTIVES
+from coppice.fitting.nccl_tuner.timings import COLLECTIVES
+from coppice.logs.records import Log, Measurement
 from coppice.run.tuning.records import Choice, Run
 
 __all__ = ["runs_of_logs"]
@@ -23,7 +23,7 @@ def runs_of_logs(logs: Sequence[Log], *, library: str = "nccl") -> tuple[tuple[R
     """Runs from what logs say, and what had to be left out, in words.
 
     Args:
-        logs: The logs (see :func:`coppice.export.logs.read_logs`).
+        logs: The logs (see :func:`coppice.logs.reading.read_logs`).
         library: ``nccl`` or ``rccl``: logs do not tell them apart.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coppice.export.svg import Markup, drawing, element, escape
+from coppice.report.svg import Markup, drawing, element, escape
 from coppice.run.tuning.fit import SizeFit
 from coppice.run.tuning.records import Shape
 

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.ompi_names import FUNCTIONS, SEGMENTED
 from coppice.run.tuning.mpi_variables import Variables
 from coppice.run.tuning.records import Choice
+from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
 
 __all__ = ["CHAIN_FANOUT", "DEPLOYED", "MPICH_FUNCTIONS", "Switch", "open_switch"]
 

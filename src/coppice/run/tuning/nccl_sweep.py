@@ -19,9 +19,9 @@ from pathlib import Path
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.logs import parse_log
-from coppice.export.logs_records import Measurement
-from coppice.export.nccl_tuner_timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS, impossible
+from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS, impossible
+from coppice.logs.reading import parse_log
+from coppice.logs.records import Measurement
 from coppice.run.tuning.fit import NO_END
 from coppice.run.tuning.plugin_build import TABLE_VARIABLE
 from coppice.run.tuning.records import Choice, Run, decode_runs, encode_run

@@ -6,9 +6,9 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from coppice.errors import InputError
-from coppice.export.nccl_tuner import Dialect
-from coppice.export.nccl_tuner_reader import ANY, Line, read_tuner_table
-from coppice.export.nccl_tuner_timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
+from coppice.export.nccl.tuner import Dialect
+from coppice.export.nccl.tuner_reader import ANY, Line, read_tuner_table
+from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
 
 __all__ = ["PluginTable", "load_table"]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.logs_records import Cell as LogCell
-from coppice.export.logs_records import Communicator, Log
-from coppice.export.nccl_tuner_timings import ALGORITHMS, COLLECTIVES
+from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES
+from coppice.logs.records import Cell as LogCell
+from coppice.logs.records import Communicator, Log
 from coppice.selection.nccl_data import constants
 from coppice.selection.nccl_model import Cell
 from coppice.selection.selection import Selection
@@ -29,7 +29,7 @@ def select_by_log(
     """The pick for a call, with the predicted time of every algorithm and protocol.
 
     Args:
-        log: A log (:func:`coppice.export.logs.read_log`).
+        log: A log (:func:`coppice.logs.reading.read_log`).
         collective: A collective that a tuner is asked about.
         size_bytes: M (see :mod:`coppice.collectives`).
         ranks: Ranks of the communicator, where the log has the models of several, or does not tell.

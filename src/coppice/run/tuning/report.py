@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 
 from coppice import __version__
-from coppice.export.report_tables import facts
-from coppice.export.svg import Markup, element, escape, join
-from coppice.export.svg_style import PAGE_STYLE, style
+from coppice.report.style import PAGE_STYLE, style
+from coppice.report.svg import Markup, element, escape, join
+from coppice.report.tables import facts
 from coppice.run.tuning.fit import NO_END, Fit, SizeFit
 from coppice.run.tuning.heat_map import HEAT_STYLE, Cell, heat_map
 from coppice.run.tuning.records import Shape

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from coppice.errors import CheckError, InputError
-from coppice.export.ompi_names import FUNCTIONS
 from coppice.run.tuning.records import decode_runs
 from coppice.run.tuning.worker import Spec
+from coppice.selection.open_mpi_names import FUNCTIONS
 
 __all__ = ["COLLECTIVES", "sweep_mpi"]
 

@@ -9,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from coppice.errors import InputError, MissingExtraError
-from coppice.export.svg import Markup, element, escape, join
-from coppice.export.svg_style import PAGE_STYLE, style
+from coppice.report.style import PAGE_STYLE, style
+from coppice.report.svg import Markup, element, escape, join
 from coppice.topology.writer import write_atomically
 from coppice.training.autolrs.picture import Search, picture, read_search
 

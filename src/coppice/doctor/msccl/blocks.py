@@ -1,0 +1,227 @@
+"""Doctor rules about thread blocks and the connections between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from coppice.doctor.msccl.algo import whole
+from coppice.doctor.msccl.diagnose import Case, Complaint, Rule, Severity
+from coppice.export.msccl.document import ABSENT, STEP_TYPES
+
+__all__ = ["RECEIVES", "RULES", "SENDS"]
+
+SENDS = frozenset(STEP_TYPES.index(name) for name in ("s", "rcs", "rrs", "rrcs"))
+"""Places of the step types that send."""
+
+RECEIVES = frozenset(STEP_TYPES.index(name) for name in ("r", "rcs", "rrs", "rrc", "rrcs"))
+"""Places of the step types that receive."""
+
+
+@dataclass
+class _End:
+    """One end of a connection: the thread block's line, and the counts of its messages with their lines."""
+
+    line: int
+    counts: list[tuple[int, int]] = field(default_factory=list)
+
+
+def _blocks(case: Case) -> Iterator[tuple[int, int, int, int, int, int]]:
+    """(row, rank, id, send, recv, channel) of every thread block."""
+    document = case.document
+    ranks = document.gpu["id"]
+    columns = (document.tb[key] for key in ("gpu", "id", "send", "recv", "chan"))
+    for row, (gpu, name, send, recv, channel) in enumerate(zip(*columns, strict=True)):
+        yield row, ranks[gpu], name, send, recv, channel
+
+
+def _ids(case: Case) -> Iterator[Complaint]:
+    document = case.document
+    names: list[list[int]] = [[] for _ in range(document.num_gpus)]
+    for gpu, name in zip(document.tb["gpu"], document.tb["id"], strict=True):
+        names[gpu].append(name)
+    for gpu, found in enumerate(names):
+        if sorted(found) == list(range(len(found))):
+            continue
+        twice = [name for name, number in Counter(found).items() if number > 1]
+        what = (
+            f"{twice[0]} stands there twice"
+            if twice
+            else f"they are {', '.join(map(str, sorted(found)[:8]))}"
+        )
+        yield (
+            document.gpu["line"][gpu],
+            f"thread blocks of gpu {document.gpu['id'][gpu]} are not numbered 0 .. {len(found) - 1}: {what}",
+            "number them anew, and depid with them",
+        )
+
+
+def _number(case: Case) -> Iterator[Complaint]:
+    document, most = case.document, case.target.max_blocks
+    for gpu, found in sorted(Counter(document.tb["gpu"]).items()):
+        if found > most:
+            yield (
+                document.gpu["line"][gpu],
+                (
+                    f"gpu {document.gpu['id'][gpu]} has {found} thread blocks, {found - most} more than the {most} of "
+                    f"{case.target.title}"
+                ),
+                "let trees share thread blocks, or use fewer channels",
+            )
+
+
+def _peers(case: Case) -> Iterator[Complaint]:
+    ranks = whole(case, "ngpus")
+    lines = case.document.tb["line"]
+    for row, rank, name, send, recv, _ in _blocks(case):
+        for word, peer in (("sends to", send), ("receives from", recv)):
+            if peer == ABSENT:
+                continue
+            if peer == rank or peer < -1:
+                what = "itself" if peer == rank else f"rank {peer}"
+                yield (
+                    lines[row],
+                    f"thread block {name} of gpu {rank} {word} {what}",
+                    "name another rank, or -1",
+                )
+            elif ranks is not None and peer >= ranks:
+                yield (
+                    lines[row],
+                    f"thread block {name} of gpu {rank} {word} rank {peer}, but ngpus is {ranks}",
+                    f"name a rank below {ranks}, or -1",
+                )
+
+
+def _channel(case: Case) -> Iterator[Complaint]:
+    lines, most = case.document.tb["line"], case.target.max_channels
+    for row, rank, name, _, _, channel in _blocks(case):
+        if channel != ABSENT and not 0 <= channel < most:
+            yield (
+                lines[row],
+                f"thread block {name} of gpu {rank} has channel {channel}; there are 0 .. {most - 1}",
+                "use one of them, for thread blocks without a peer as well",
+            )
+
+
+def _crowded(case: Case) -> Iterator[Complaint]:
+    most = case.target.max_peers
+    senders: Counter[tuple[int, int]] = Counter()
+    receivers: Counter[tuple[int, int]] = Counter()
+    for _, rank, _, send, recv, channel in _blocks(case):
+        senders[rank, channel] += send >= 0
+        receivers[rank, channel] += recv >= 0
+    for word, numbers in (("send", senders), ("receive", receivers)):
+        for (rank, channel), number in sorted(numbers.items()):
+            if number > most:
+                yield (
+                    0,
+                    f"{number} thread blocks of gpu {rank} {word} on channel {channel}; {most} may",
+                    "spread them over more channels",
+                )
+
+
+def _shared(case: Case) -> Iterator[Complaint]:
+    lines = case.document.tb["line"]
+    seen: dict[tuple[str, int, int, int], int] = {}
+    for row, rank, name, send, recv, channel in _blocks(case):
+        for word, peer in (("send", send), ("receive", recv)):
+            if peer < 0:
+                continue
+            pair = (rank, peer) if word == "send" else (peer, rank)
+            key = (word, *pair, channel)
+            if key in seen:
+                yield (
+                    lines[row],
+                    (
+                        f"thread block {name} of gpu {rank} uses channel {channel} of {pair[0]} -> {pair[1]} to "
+                        f"{word}, as that of line {seen[key]} does"
+                    ),
+                    "give each its own channel, or one thread block for both",
+                )
+            seen.setdefault(key, lines[row])
+
+
+def _ends(case: Case) -> tuple[dict[tuple[int, int, int], _End], dict[tuple[int, int, int], _End]]:
+    """Sending and receiving ends by (source, destination, channel), with the messages of their steps."""
+    document = case.document
+    senders: dict[tuple[int, int, int], _End] = {}
+    receivers: dict[tuple[int, int, int], _End] = {}
+    of_block: list[tuple[_End | None, _End | None]] = []
+    for row, rank, _, send, recv, channel in _blocks(case):
+        line = document.tb["line"][row]
+        out = senders.setdefault((rank, send, channel), _End(line)) if send >= 0 else None
+        into = receivers.setdefault((recv, rank, channel), _End(line)) if recv >= 0 else None
+        of_block.append((out, into))
+    columns = (document.step[key] for key in ("tb", "type", "cnt", "line"))
+    for block, kind, count, line in zip(*columns, strict=True):
+        out, into = of_block[block]
+        if kind in SENDS and out is not None:
+            out.counts.append((count, line))
+        if kind in RECEIVES and into is not None:
+            into.counts.append((count, line))
+    return senders, receivers
+
+
+def _matched(case: Case) -> Iterator[Complaint]:
+    senders, receivers = _ends(case)
+    for key in sorted(senders.keys() | receivers.keys()):
+        sent = senders.get(key, _End(0))
+        received = receivers.get(key, _End(0))
+        source, destination, channel = key
+        for (given, line), (taken, other) in zip(sent.counts, received.counts, strict=False):
+            if given != taken:
+                yield (
+                    line,
+                    f"{source} sends {given} slots on channel {channel}, {destination} takes {taken} (line {other})",
+                    "let both ends agree on cnt",
+                )
+                break
+        if len(sent.counts) != len(received.counts):
+            yield (
+                sent.line or received.line,
+                (
+                    f"{source} sends {len(sent.counts)} messages to {destination} on channel {channel}, which takes "
+                    f"{len(received.counts)}"
+                ),
+                "give each message a sender and a receiver",
+            )
+
+
+def _unused(case: Case) -> Iterator[Complaint]:
+    senders, receivers = _ends(case)
+    for word, ends in (("sends", senders), ("receives", receivers)):
+        for (source, destination, channel), end in sorted(ends.items()):
+            if not end.counts:
+                yield (
+                    end.line,
+                    f"a thread block is connected {source} -> {destination} on channel {channel} but never {word}",
+                    "use -1 for a peer that is not needed",
+                )
+
+
+def _without_peer(case: Case) -> Iterator[Complaint]:
+    document = case.document
+    columns = (document.step[key] for key in ("tb", "type", "line"))
+    for block, kind, line in zip(*columns, strict=True):
+        for word, kinds in (("send", SENDS), ("recv", RECEIVES)):
+            if kind in kinds and document.tb[word][block] == -1:
+                yield (
+                    line,
+                    f"a step of type {STEP_TYPES[kind]} stands in a thread block with {word}=-1",
+                    f"name the peer in {word}",
+                )
+
+
+_E, _N = Severity.ERROR, Severity.NOTE
+RULES = (
+    Rule("B01", _E, "ids of thread blocks", "the file is refused", _ids),
+    Rule("B02", _E, "number of thread blocks", "the file is refused", _number),
+    Rule("B03", _E, "peers are other ranks", "the file is refused, or memory overwritten", _peers),
+    Rule("B04", _E, "channels of thread blocks", "the file is refused", _channel),
+    Rule("B05", _E, "thread blocks per channel", "the file is refused", _crowded),
+    Rule("B06", _E, "one thread block at each end of a connection", "messages are mixed up", _shared),
+    Rule("B07", _E, "messages have both ends", "ranks hang, or take wrong data", _matched),
+    Rule("B08", _N, "connections are used", "connections take memory for nothing", _unused),
+    Rule("B09", _E, "steps have their peers", "the file is refused", _without_peer),
+)

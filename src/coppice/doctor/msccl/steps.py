@@ -1,0 +1,313 @@
+"""Doctor rules about steps: types, slots, positions and dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from coppice.doctor.msccl.diagnose import Case, Complaint, Rule, Severity
+from coppice.export.msccl.document import ABSENT, STEP_TYPES
+
+__all__ = ["RULES"]
+
+_NOP = STEP_TYPES.index("nop")
+_REDUCE = STEP_TYPES.index("re")
+_READS = frozenset(STEP_TYPES.index(name) for name in ("s", "cpy", "re", "rrs", "rrc", "rrcs"))
+_WRITES = frozenset(STEP_TYPES.index(name) for name in ("r", "cpy", "re", "rcs", "rrc", "rrcs"))
+_SLOTS = ("i_chunks", "o_chunks", "s_chunks")
+_BUFFER_NAMES = ("input", "output", "scratch")
+
+
+def _by_block(case: Case) -> Iterator[tuple[int, list[int]]]:
+    """(thread block, rows of its steps in the order of the file)."""
+    rows: list[list[int]] = [[] for _ in range(case.document.num_blocks)]
+    for row, block in enumerate(case.document.step["tb"]):
+        rows[block].append(row)
+    yield from enumerate(rows)
+
+
+def _words(case: Case) -> Iterator[Complaint]:
+    for defect in case.document.defects:
+        if defect.kind == "word":
+            yield defect.line, defect.text, "write one of them, in lower case"
+
+
+def _types(case: Case) -> Iterator[Complaint]:
+    target, step = case.target, case.document.step
+    foreign = {"ra"} - target.extra_types
+    bad = {STEP_TYPES.index(name) for name in target.refused_types | foreign}
+    first: dict[int, int] = {}
+    number: dict[int, int] = {}
+    for kind, line in zip(step["type"], step["line"], strict=True):
+        if kind in bad:
+            first.setdefault(kind, line)
+            number[kind] = number.get(kind, 0) + 1
+    for kind, line in sorted(first.items()):
+        name = STEP_TYPES[kind]
+        fix = (
+            "split it into r, re and s through scratch slots (`coppice export` does)"
+            if name in target.refused_types
+            else "there is no replacement"
+        )
+        yield line, f"{number[kind]} steps have the type {name}, which {target.title} does not run", fix
+
+
+def _number(case: Case) -> Iterator[Complaint]:
+    step, most = case.document.step, case.target.max_steps
+    for block, rows in _by_block(case):
+        labels = [step["s"][row] for row in rows if step["s"][row] != ABSENT]
+        if labels and (max(labels) >= most or min(labels) < 0):
+            worst = max(labels) if max(labels) >= most else min(labels)
+            yield (
+                case.document.tb["line"][block],
+                f"a thread block has step {worst}; {case.target.title} has steps 0 .. {most - 1}",
+                "spread the steps over more thread blocks",
+            )
+
+
+def _labels(case: Case) -> Iterator[Complaint]:
+    step = case.document.step
+    for _, rows in _by_block(case):
+        for place, row in enumerate(rows):
+            if step["s"][row] not in (place, ABSENT):
+                yield (
+                    step["line"][row],
+                    (
+                        f"s is {step['s'][row]} where {place} is due; steps run in the order of the file and are "
+                        "counted, so that deps means another step than it says"
+                    ),
+                    "number the steps 0, 1, 2, ...",
+                )
+                break
+
+
+def _idle(case: Case) -> Iterator[Complaint]:
+    step = case.document.step
+    for row, kind in enumerate(step["type"]):
+        if kind == _NOP and step["depid"][row] < 0:
+            yield (
+                step["line"][row],
+                "a nop waits for nothing; it is not counted at run time, and all later positions are off by one",
+                "remove it and number the steps anew",
+            )
+
+
+def _nop_runs(case: Case) -> Iterator[Complaint]:
+    step = case.document.step
+    for _, rows in _by_block(case):
+        waiting = False
+        for row in rows:
+            if step["type"][row] == _NOP:
+                waiting = waiting or step["depid"][row] >= 0
+                continue
+            if waiting and step["depid"][row] < 0:
+                yield (
+                    step["line"][row],
+                    "a step after nops has no dependency of its own, which the loader refuses",
+                    "move the last dependency from its nop to this step",
+                )
+            waiting = False
+        if waiting:
+            yield (
+                step["line"][rows[-1]],
+                "a thread block ends with a nop, which waits for nothing that follows",
+                "remove it",
+            )
+
+
+def _counts(case: Case) -> Iterator[Complaint]:
+    step, most = case.document.step, case.target.max_count
+    for row, count in enumerate(step["cnt"]):
+        if step["type"][row] in (_NOP, -1) or count == ABSENT:
+            continue
+        if not 1 <= count < most:
+            yield (
+                step["line"][row],
+                f"cnt is {count}; steps move 1 .. {most - 1} slots",
+                "split the step" if count >= most else "remove it",
+            )
+
+
+def _slots(case: Case) -> Iterator[Complaint]:
+    document = case.document
+    step, gpu = document.step, document.gpu
+    gpu_of_block = document.tb["gpu"]
+    for row, kind in enumerate(step["type"]):
+        owner = gpu_of_block[step["tb"][row]]
+        for word, kinds in (("src", _READS), ("dst", _WRITES)):
+            buffer, offset = step[f"{word}buf"][row], step[f"{word}off"][row]
+            if kind not in kinds or buffer < 0 or offset == ABSENT:
+                continue
+            slots, last = gpu[_SLOTS[buffer]][owner], offset + max(step["cnt"][row], 1) - 1
+            if slots == ABSENT or (offset >= 0 and last < slots):
+                continue
+            checked = "" if offset >= slots or offset < 0 else ", which the loader does not notice"
+            yield (
+                step["line"][row],
+                (
+                    f"{word}off {offset} with cnt {step['cnt'][row]} ends at slot {last} of the "
+                    f"{_BUFFER_NAMES[buffer]}, which has {slots} of them{checked}"
+                ),
+                f"mend the offset, or {_SLOTS[buffer]} of gpu {gpu['id'][owner]}",
+            )
+
+
+def _flags(case: Case) -> Iterator[Complaint]:
+    step = case.document.step
+    for row, flag in enumerate(step["hasdep"]):
+        if flag not in (0, 1, ABSENT) and step["type"][row] != _NOP:
+            yield (
+                step["line"][row],
+                f"hasdep is {flag}",
+                "write 1 where another thread block waits, otherwise 0",
+            )
+
+
+def _waits(case: Case) -> Iterator[tuple[int, int, int, list[int] | None]]:
+    """(row that waits, depid, deps, rows that are counted in the thread block waited for; None if it is not there)."""
+    document = case.document
+    step = document.step
+    counted: dict[tuple[int, int], list[int]] = {}
+    for block, rows in _by_block(case):
+        kept = [row for row in rows if step["type"][row] != _NOP or step["depid"][row] >= 0]
+        counted.setdefault((document.tb["gpu"][block], document.tb["id"][block]), kept)
+    for row, other in enumerate(step["depid"]):
+        if other >= 0:
+            gpu = document.tb["gpu"][step["tb"][row]]
+            yield row, other, step["deps"][row], counted.get((gpu, other))
+
+
+def _awaited(case: Case) -> Iterator[Complaint]:
+    step = case.document.step
+    for row, other, position, rows in _waits(case):
+        if rows is None:
+            yield step["line"][row], f"depid is {other}, but this gpu has no such thread block", "mend depid"
+        elif not 0 <= position < len(rows):
+            yield (
+                step["line"][row],
+                f"deps is {position}, but thread block {other} has {len(rows)} steps",
+                "mend deps",
+            )
+        elif step["tb"][rows[position]] == step["tb"][row] and rows[position] >= row:
+            yield (
+                step["line"][row],
+                "a step waits for itself or a later step of its own thread block",
+                "remove the wait",
+            )
+
+
+def _silent(case: Case) -> Iterator[Complaint]:
+    step = case.document.step
+    for row, other, position, rows in _waits(case):
+        if rows is None or not 0 <= position < len(rows):
+            continue
+        if not any(step["hasdep"][each] == 1 and step["type"][each] != _NOP for each in rows[position:]):
+            yield (
+                step["line"][row],
+                f"step {position} of thread block {other} is waited for, but neither it nor a later one has hasdep=1",
+                "set hasdep=1 on it",
+            )
+
+
+def _late(case: Case) -> Iterator[Complaint]:
+    step = case.document.step
+    for row, other, position, rows in _waits(case):
+        if rows is None or not 0 <= position < len(rows):
+            continue
+        tells = [step["hasdep"][each] == 1 and step["type"][each] != _NOP for each in rows[position:]]
+        if not tells[0] and any(tells):
+            yield (
+                step["line"][row],
+                (
+                    f"step {position} of thread block {other} is waited for but has no hasdep=1: the wait ends "
+                    f"{tells.index(True)} steps later, or never if those need this one"
+                ),
+                "set hasdep=1 on the step that is meant",
+            )
+
+
+def _narrow(case: Case) -> Iterator[Complaint]:
+    step, target = case.document.step, case.target
+    for key, most in (
+        ("depid", target.max_depid),
+        ("srcoff", target.max_offset),
+        ("dstoff", target.max_offset),
+    ):
+        for row, number in enumerate(step[key]):
+            if number > most:
+                yield (
+                    step["line"][row],
+                    (
+                        f"{key} is {number}; the loader keeps {'8' if key == 'depid' else '16'} bits, so that {number} "
+                        "becomes another number"
+                    ),
+                    f"stay at {most} or below",
+                )
+                break
+
+
+def _runs(case: Case) -> Iterator[tuple[list[int], bool]]:
+    """(rows that run as one reduction, whether their counts differ)."""
+    step = case.document.step
+    keys = ("dstbuf", "dstoff", "srcbuf")
+    for _, rows in _by_block(case):
+        run: list[int] = []
+        for row in rows:
+            same = bool(run) and all(step[key][row] == step[key][run[-1]] for key in keys)
+            if (
+                step["type"][row] == _REDUCE
+                and same
+                and step["depid"][row] == -1
+                and not step["hasdep"][run[-1]]
+            ):
+                run.append(row)
+                continue
+            if len(run) > 1:
+                yield run, len({step["cnt"][each] for each in run}) > 1
+            run = [row] if step["type"][row] == _REDUCE else []
+        if len(run) > 1:
+            yield run, len({step["cnt"][each] for each in run}) > 1
+
+
+def _uneven_runs(case: Case) -> Iterator[Complaint]:
+    step = case.document.step
+    for run, uneven in _runs(case):
+        if uneven:
+            yield (
+                step["line"][run[0]],
+                f"{len(run)} re steps into one slot run as one, with the cnt of the last, but their counts differ",
+                "set hasdep=1 where the count changes, which ends the run",
+            )
+
+
+def _long_runs(case: Case) -> Iterator[Complaint]:
+    step, most = case.document.step, case.target.max_fused
+    for run, _ in _runs(case):
+        if len(run) > most:
+            yield (
+                step["line"][run[0]],
+                (
+                    f"{len(run)} re steps into one slot would run as one; the kernel adds {most} at a time, and the "
+                    "loader breaks only the first such run of a thread block"
+                ),
+                f"set hasdep=1 on every {most}th of them",
+            )
+
+
+_E, _W = Severity.ERROR, Severity.WARNING
+RULES = (
+    Rule("S01", _E, "types and buffers", "the file is refused", _words),
+    Rule("S02", _E, "types that the target runs", "calls fail when they are launched", _types),
+    Rule("S03", _E, "number of steps", "the file is refused", _number),
+    Rule("S04", _W, "numbers of steps ascend by one", "dependencies mean other steps", _labels),
+    Rule("S05", _E, "a nop waits for something", "dependencies mean other steps", _idle),
+    Rule("S06", _E, "nops before a step that waits", "the file is refused", _nop_runs),
+    Rule("S07", _E, "slots of a step", "the file is refused, or memory overwritten", _counts),
+    Rule("S08", _E, "slots within their buffers", "the file is refused, or memory overwritten", _slots),
+    Rule("S09", _E, "hasdep is 0 or 1", "the file is refused", _flags),
+    Rule("S10", _E, "steps that are waited for are there", "ranks hang", _awaited),
+    Rule("S11", _E, "steps that are waited for tell it", "ranks hang", _silent),
+    Rule("S12", _W, "steps that are waited for tell it at once", "ranks wait longer, or hang", _late),
+    Rule("S13", _E, "numbers that the loader cuts", "ranks hang, or use wrong slots", _narrow),
+    Rule("S14", _E, "joined reductions have one count", "wrong results", _uneven_runs),
+    Rule("S15", _W, "joined reductions", "wrong results", _long_runs),
+)

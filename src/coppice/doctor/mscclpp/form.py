@@ -1,0 +1,203 @@
+"""Rules about the keys and values of an execution plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from coppice.doctor.msccl.diagnose import Severity
+from coppice.doctor.mscclpp.diagnose import Complaint, PlanRule
+from coppice.doctor.mscclpp.walk import Path, PlanCase, entries, slots
+from coppice.export.mscclpp.reader import COLLECTIVES
+
+__all__ = ["RULES"]
+
+_TOP = {
+    "name": ("text", True),
+    "collective": ("text", True),
+    "protocol": ("text", True),
+    "inplace": ("true or false", True),
+    "gpus": ("a list", True),
+    "reuse_resources": ("true or false", False),
+    "use_double_scratch_buffer": ("true or false", False),
+    "buffer_alignment": ("a number", False),
+    "num_threads_per_block": ("a number", False),
+    "min_message_size": ("a number", False),
+    "max_message_size": ("a number", False),
+}
+_GPU = {
+    "id": ("a number", True),
+    "input_chunks": ("a number", True),
+    "output_chunks": ("a number", True),
+    "scratch_chunks": ("a number", True),
+    "threadblocks": ("a list", True),
+    "channels": ("a list", True),
+    "remote_buffers": ("a list", True),
+    "semaphores": ("a list", False),
+}
+_BLOCK = {
+    "id": ("a number", True),
+    "ops": ("a list", True),
+    "channels": ("a list", True),
+    "remote_buffer_refs": ("a list", False),
+}
+_REMOTE = {"rank": ("a number", True), "type": ("text", True), "access_channel_types": ("a list", True)}
+_SLOTS = {
+    "index": ("a number", True),
+    "size": ("a number", True),
+    "type": ("text", False),
+    "buffer_id": ("a number", False),
+    "switch_channel_id": ("a number", False),
+}
+_OPERATION = {
+    "name": ("text", True),
+    "src_buff": ("a list", False),
+    "dst_buff": ("a list", False),
+    "channel_ids": ("a list", False),
+    "channel_type": ("text", False),
+    "barrier_id": ("a number", False),
+    "num_threadblocks": ("a number", False),
+    "semaphore_ids": ("a list", False),
+    "ops": ("a list", False),
+}
+_TYPES = ("memory", "port", "switch", "none")
+_BUFFERS = ("i", "o", "s")
+
+
+def _objects(case: PlanCase) -> Iterator[tuple[Path, dict[str, Any], Mapping[str, tuple[str, bool]]]]:
+    """(path, object, keys that it should have)."""
+    yield (), case.top, _TOP
+    for here in case.gpus:
+        yield here.path, here.gpu, _GPU
+        for place, buffer in entries(here.gpu.get("remote_buffers")):
+            yield (*here.path, "remote_buffers", place), buffer, _REMOTE
+    for here in case.blocks:
+        yield here.path, here.block, _BLOCK
+    for here in case.operations:
+        yield here.path, here.op, _OPERATION
+        for path, each in slots(here):
+            yield path, each, _SLOTS
+
+
+def _is(value: Any, kind: str) -> bool:
+    match kind:
+        case "text":
+            return isinstance(value, str)
+        case "true or false":
+            return isinstance(value, bool)
+        case "a list":
+            return isinstance(value, list)
+        case _:
+            return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _missing(case: PlanCase) -> Iterator[Complaint]:
+    if not isinstance(case.document.tree, dict):
+        yield (
+            (),
+            "the file holds no object",
+            "write an object with name, collective, protocol, inplace and gpus",
+        )
+        return
+    for path, each, keys in _objects(case):
+        for key, (_, needed) in keys.items():
+            if needed and key not in each:
+                yield path, f"the key {key} is missing", f"add {key}"
+    if case.top.get("gpus") == []:
+        yield ("gpus",), "there is no GPU", "add one for each rank"
+
+
+def _kinds(case: PlanCase) -> Iterator[Complaint]:
+    for path, each, keys in _objects(case):
+        for key, (kind, _) in keys.items():
+            if key in each and not _is(each[key], kind):
+                yield (*path, key), f"{key} is {str(each[key])[:30]!r}", f"write {kind}"
+
+
+def _gpu_ids(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.gpus:
+        if here.gpu.get("id", here.rank) != here.rank:
+            yield (
+                (*here.path, "id"),
+                f"GPU {here.gpu['id']} is at place {here.rank}",
+                "list GPUs by their id, from 0",
+            )
+
+
+def _block_ids(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.blocks:
+        if here.block.get("id", here.path[-1]) != here.path[-1]:
+            text = f"thread block {here.block['id']} is at place {here.path[-1]}"
+            yield (*here.path, "id"), text, "number thread blocks by their place, from 0"
+
+
+def _protocol(case: PlanCase) -> Iterator[Complaint]:
+    protocol = case.top.get("protocol")
+    if isinstance(protocol, str) and protocol not in ("Simple", "LL"):
+        yield ("protocol",), f"protocol {protocol!r} is taken as Simple", "write Simple or LL"
+
+
+def _collective(case: PlanCase) -> Iterator[Complaint]:
+    name = case.top.get("collective")
+    if isinstance(name, str) and name not in COLLECTIVES:
+        known = ", ".join(COLLECTIVES)
+        yield (
+            ("collective",),
+            f"collective {name!r} is not one that anybody calls by that name",
+            f"write one of {known}",
+        )
+
+
+def _words(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.gpus:
+        for place, channel in entries(here.gpu.get("channels")):
+            path = (*here.path, "channels", place)
+            yield from _word(path, channel, "channel_type", _TYPES)
+            if channel.get("channel_type") == "switch":
+                yield from _word(path, channel, "buffer_type", _BUFFERS)
+        for place, buffer in entries(here.gpu.get("remote_buffers")):
+            yield from _word((*here.path, "remote_buffers", place), buffer, "type", _BUFFERS)
+    for here in case.blocks:
+        for place, channel in entries(here.block.get("channels")):
+            yield from _word((*here.path, "channels", place), channel, "channel_type", _TYPES)
+        for place, reference in entries(here.block.get("remote_buffer_refs")):
+            path = (*here.path, "remote_buffer_refs", place)
+            yield from _word(path, reference, "access_channel_type", ("memory", "port"))
+    for here in case.operations:
+        for path, each in slots(here):
+            if not {"type", "buffer_id", "switch_channel_id"} & set(each):
+                yield path, "it names no memory", "add a type, a buffer_id or a switch_channel_id"
+            elif "type" in each:
+                yield from _word(path, each, "type", _BUFFERS)
+
+
+def _word(path: Path, each: dict[str, Any], key: str, words: tuple[str, ...]) -> Iterator[Complaint]:
+    if each.get(key) not in words:
+        found = f"{key} is {each[key]!r}" if key in each else f"the key {key} is missing"
+        yield ((*path, key) if key in each else path), found, f"write one of {', '.join(words)}"
+
+
+RULES = (
+    PlanRule("J01", Severity.ERROR, "all keys are there", "the loader throws, or reads nothing", _missing),
+    PlanRule("J02", Severity.ERROR, "values have their kind", "the loader throws", _kinds),
+    PlanRule("J03", Severity.ERROR, "GPUs stand by their id", "the loader refuses the plan", _gpu_ids),
+    PlanRule(
+        "J04",
+        Severity.ERROR,
+        "thread blocks stand by their id",
+        "operations run with the channels of another thread block",
+        _block_ids,
+    ),
+    PlanRule(
+        "J05", Severity.WARNING, "protocols are Simple and LL", "it may not run as it is meant to", _protocol
+    ),
+    PlanRule(
+        "J06",
+        Severity.WARNING,
+        "collectives have their names",
+        "sizes are compared with the input, and nobody can say what the plan should do",
+        _collective,
+    ),
+    PlanRule("J07", Severity.ERROR, "types have their names", "the loader refuses the plan", _words),
+)
+"""Rules about keys and values."""

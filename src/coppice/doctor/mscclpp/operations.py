@@ -1,0 +1,264 @@
+"""Rules about operations: those that the executor refuses, and those that it does not carry out as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from coppice.doctor.msccl.diagnose import Severity
+from coppice.doctor.mscclpp.diagnose import Complaint, PlanRule
+from coppice.doctor.mscclpp.walk import Here, PlanCase, number
+from coppice.export.mscclpp.operations import OPERATIONS
+
+__all__ = ["RULES"]
+
+_PUTS = ("put", "pws", "pwsf")
+_TELL = ("signal", "wait", "rlxsignal", "rlxwait")
+_PACKETS = ("ppkt", "rppkt", "cpkt", "upkt", "repkt", "respkt", "recpkt", "recspkt", "gstorepkt")
+_SUMS = ("re", "res", "rre", "rres", "repkt", "respkt", "recpkt", "recspkt", "glres")
+_ON_DATA = (*_PUTS, *_PACKETS, *_SUMS, "get", "copy", "gstore")
+_NEEDS = {
+    **dict.fromkeys(_ON_DATA, ("src_buff", "dst_buff")),
+    **dict.fromkeys(_TELL, ("channel_ids", "channel_type")),
+    **dict.fromkeys((*_PUTS, "ppkt", "rppkt"), ("src_buff", "dst_buff", "channel_type")),
+    "barrier": ("barrier_id", "num_threadblocks"),
+    "sem_acquire": ("semaphore_ids",),
+    "sem_release": ("semaphore_ids",),
+    "pipeline": ("iter_context", "ops"),
+}
+
+
+def _lists(here: Here) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Sources and targets of an operation."""
+    found = []
+    for key in ("src_buff", "dst_buff"):
+        value = here.op.get(key)
+        found.append([each for each in value if isinstance(each, dict)] if isinstance(value, list) else [])
+    return found[0], found[1]
+
+
+def _known(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        if isinstance(here.name, str) and here.name not in OPERATIONS:
+            yield (
+                (*here.path, "name"),
+                f"operation {here.name!r} is not known",
+                "write it with operations that are",
+            )
+
+
+def _fields(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        for key in _NEEDS.get(here.name, ()):
+            if key not in here.op or here.op[key] == []:
+                yield here.path, f"{here.name} has no {key}", f"add {key}"
+        if here.name in _TELL and here.op.get("channel_type") not in (None, "memory", "port"):
+            path = (*here.path, "channel_type")
+            yield (
+                path,
+                f"{here.name} on a {here.op['channel_type']} channel does nothing",
+                "write memory or port",
+            )
+        if here.name in (*_PUTS, "rppkt") and here.op.get("channel_type") == "port":
+            ids, targets = here.op.get("channel_ids"), _lists(here)[1]
+            have = len(ids) if isinstance(ids, list) else 0
+            if have < len(targets):
+                text = f"{here.name} has {have} channels for {len(targets)} targets"
+                yield here.path, text, "name a port channel for each target"
+
+
+def _get(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        if here.name == "get":
+            for one, two in zip(*_lists(here), strict=False):
+                if one.get("index") != two.get("index"):
+                    text = f"get from chunk {one.get('index')} to chunk {two.get('index')} swaps the two"
+                    yield here.path, text, "let the other rank put, or use equal chunks"
+
+
+def _flush(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        if here.name == "flush":
+            yield here.path, "flush does nothing", "put with pwsf instead"
+
+
+def _mixed(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        if here.name in (*_PUTS, "ppkt") and here.op.get("channel_type") == "memory":
+            kinds = {str(each.get("type")) for each in _lists(here)[0]}
+            if len(kinds) > 1:
+                text = f"{here.name} reads {' and '.join(sorted(kinds))}, and all are taken from the first"
+                yield here.path, text, "use an operation for each buffer"
+
+
+def _silent(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        if here.name in ("pws", "pwsf") and here.op.get("channel_type") == "memory":
+            yield here.path, f"{here.name} over a memory channel does not signal", "use put, nop and signal"
+
+
+def _packets_by_port(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        if here.name == "ppkt" and here.op.get("channel_type") == "port":
+            yield here.path, "ppkt over a port channel takes the wrong memory", "use cpkt and rppkt"
+
+
+def _unpaired(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        sources, targets = _lists(here)
+        if here.name in (*_PUTS, "ppkt", "get") and sources and targets and len(sources) != len(targets):
+            text = f"{here.name} has {len(sources)} sources for {len(targets)} targets"
+            yield here.path, text, "name a source for each target, even if it is the same"
+
+
+def _sizes(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        sources, targets = _lists(here)
+        if here.name in (*_PUTS, "ppkt", "get"):
+            wrong = any(
+                one.get("size") != two.get("size") for one, two in zip(sources, targets, strict=False)
+            )
+        else:
+            wrong = len({str(each.get("size")) for each in (*sources, *targets)}) > 1
+        if wrong and here.name in OPERATIONS:
+            yield (
+                here.path,
+                f"{here.name} joins different numbers of chunks",
+                "write the same size everywhere",
+            )
+
+
+def _nested(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        if here.loop and here.name in ("pipeline", "barrier"):
+            yield here.path, f"there is a {here.name} in a pipeline", "take it out of the pipeline"
+
+
+def _pipelines(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        context = here.loop.get("iter_context")
+        if not isinstance(context, dict) or here.name not in _ON_DATA:
+            continue
+        chunks = number(context.get("num_chunks"))
+        sources, targets = _lists(here)
+        if here.name in _PACKETS:
+            yield (
+                here.path,
+                f"{here.name} handles all its packets in every round of a pipeline",
+                "take it out",
+            )
+        elif "tbg_info" in here.op:
+            yield (
+                here.path,
+                f"{here.name} is shared by thread blocks in a pipeline",
+                "give each its own chunks",
+            )
+        elif any(each.get("size") != chunks for each in (*sources, *targets)):
+            text = f"{here.name} does not handle the {chunks} chunks of its pipeline"
+            yield here.path, text, f"write size {chunks}, or another num_chunks"
+
+
+def _operators(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        if here.op.get("reduce_op", "sum") != "sum":
+            path = (*here.path, "reduce_op")
+            yield path, f"reduce_op {here.op['reduce_op']!r} is not read: the executor adds", "write sum"
+
+
+def _ll(case: PlanCase) -> Iterator[Complaint]:
+    if case.top.get("protocol") != "LL":
+        for here in case.operations:
+            if here.name in _PACKETS:
+                yield here.path, f"{here.name} needs twice the scratch memory", "write protocol LL"
+
+
+def _two_scratch(case: PlanCase) -> Iterator[Complaint]:
+    if case.top.get("use_double_scratch_buffer") is not True:
+        for here in case.operations:
+            if here.name in _PACKETS:
+                text = "packets of one run may overwrite those of the run before"
+                yield ("protocol",), text, "write use_double_scratch_buffer true"
+                return
+
+
+def _shares(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        share = here.op.get("tbg_info")
+        if share is None:
+            continue
+        which, of = (
+            (number(share.get(key)) for key in ("tb_id", "tbg_size"))
+            if isinstance(share, dict)
+            else (None, 0)
+        )
+        if which is None or not of or not 0 <= which < of:
+            path = (*here.path, "tbg_info")
+            yield path, f"part {which} of {of} is none", "write tb_id from 0 to one less than tbg_size"
+
+
+def _switches(case: PlanCase) -> Iterator[Complaint]:
+    for here in case.operations:
+        if here.name in ("glres", "gstore", "gstorepkt"):
+            yield (
+                here.path,
+                f"{here.name} needs NVLink multicast",
+                "run it on GPUs of compute capability 9.0 or more",
+            )
+            return
+
+
+RULES = (
+    PlanRule("O01", Severity.ERROR, "operations are known", "the loader refuses the plan", _known),
+    PlanRule(
+        "O02",
+        Severity.ERROR,
+        "operations say all that they need",
+        "the operation does nothing, or too much",
+        _fields,
+    ),
+    PlanRule("O03", Severity.ERROR, "get has equal indices", "it reads and writes the wrong memory", _get),
+    PlanRule("O04", Severity.ERROR, "nothing is flushed by flush", "data may not have been sent yet", _flush),
+    PlanRule("O05", Severity.ERROR, "put over memory reads one buffer", "wrong data are sent", _mixed),
+    PlanRule(
+        "O06", Severity.ERROR, "put over memory does not signal", "the other rank waits for ever", _silent
+    ),
+    PlanRule("O07", Severity.ERROR, "no ppkt over ports", "wrong data are sent", _packets_by_port),
+    PlanRule(
+        "O08", Severity.ERROR, "a source for each target", "the first bytes of a buffer are sent", _unpaired
+    ),
+    PlanRule(
+        "O09",
+        Severity.ERROR,
+        "sources and targets have one size",
+        "too much or too little is written",
+        _sizes,
+    ),
+    PlanRule("O10", Severity.ERROR, "pipelines are flat", "the executor crashes or waits for ever", _nested),
+    PlanRule(
+        "O11",
+        Severity.ERROR,
+        "pipelines walk through what they handle",
+        "memory beyond it is overwritten",
+        _pipelines,
+    ),
+    PlanRule("O12", Severity.ERROR, "sums only", "wrong results", _operators),
+    PlanRule(
+        "O13",
+        Severity.ERROR,
+        "packets need protocol LL",
+        "memory beyond the scratch memory is overwritten",
+        _ll,
+    ),
+    PlanRule(
+        "O14",
+        Severity.WARNING,
+        "packets need two scratch memories",
+        "a fast rank disturbs a slow one",
+        _two_scratch,
+    ),
+    PlanRule(
+        "O15", Severity.ERROR, "shares are parts", "part of the data is left out, or handled twice", _shares
+    ),
+    PlanRule("O16", Severity.NOTE, "switch channels", "it does nothing on older GPUs", _switches),
+)
+"""Rules about operations."""

@@ -1,0 +1,119 @@
+"""Walks through an execution plan as it stands, past everything that is not what it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from coppice.export.mscclpp.document import JsonText
+
+__all__ = ["Here", "Path", "PlanCase", "entries", "number", "slots"]
+
+Path = tuple[str | int, ...]
+"""Keys and indices that lead to a value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """An object of the file and those that it is in.
+
+    Attributes:
+        path: Where it is.
+        gpu: Its GPU.
+        block: Its thread block; empty above thread blocks.
+        op: The operation; empty above operations.
+        loop: The pipeline that the operation is in; empty outside.
+        rank: Place of its GPU.
+    """
+
+    path: Path
+    gpu: dict[str, Any]
+    block: dict[str, Any]
+    op: dict[str, Any]
+    loop: dict[str, Any]
+    rank: int
+
+    @property
+    def name(self) -> Any:
+        """Name of the operation."""
+        return self.op.get("name")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlanCase:
+    """What rules look at.
+
+    Attributes:
+        document: The file.
+        ranks: Ranks of the communicator, or None if not known.
+    """
+
+    document: JsonText
+    ranks: int | None
+
+    @property
+    def top(self) -> dict[str, Any]:
+        """The outermost object."""
+        return self.document.tree if isinstance(self.document.tree, dict) else {}
+
+    @cached_property
+    def gpus(self) -> tuple[Here, ...]:
+        """All GPUs."""
+        return tuple(
+            Here(path=("gpus", rank), gpu=gpu, block={}, op={}, loop={}, rank=rank)
+            for rank, gpu in entries(self.top.get("gpus"))
+        )
+
+    @cached_property
+    def blocks(self) -> tuple[Here, ...]:
+        """All thread blocks."""
+        return tuple(
+            Here(
+                path=(*here.path, "threadblocks", place),
+                gpu=here.gpu,
+                block=block,
+                op={},
+                loop={},
+                rank=here.rank,
+            )
+            for here in self.gpus
+            for place, block in entries(here.gpu.get("threadblocks"))
+        )
+
+    @cached_property
+    def operations(self) -> tuple[Here, ...]:
+        """All operations, those in pipelines after their pipeline."""
+        found = []
+        for here in self.blocks:
+            for place, op in entries(here.block.get("ops")):
+                path = (*here.path, "ops", place)
+                within = [
+                    (path, op, {}),
+                    *(((*path, "ops", k), each, op) for k, each in entries(op.get("ops"))),
+                ]
+                found += [
+                    Here(path=where, gpu=here.gpu, block=here.block, op=each, loop=loop, rank=here.rank)
+                    for where, each, loop in within
+                ]
+        return tuple(found)
+
+
+def entries(value: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(place, object) of the objects in a list."""
+    for place, each in enumerate(value if isinstance(value, list) else []):
+        if isinstance(each, dict):
+            yield place, each
+
+
+def number(value: Any) -> int | None:
+    """An integer, or None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def slots(here: Here) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """(path, object) of what an operation reads and writes."""
+    for key in ("src_buff", "dst_buff"):
+        for place, each in entries(here.op.get(key)):
+            yield (*here.path, key, place), each

@@ -1,0 +1,201 @@
+"""Doctor rules about the ranges of tuner tables: gaps, overlaps, ends, and fallbacks for what a machine may lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from coppice.doctor.msccl.diagnose import Severity
+from coppice.doctor.tuning import Case, Complaint
+from coppice.errors import InputError
+from coppice.export.nccl.tuner import Dialect
+from coppice.export.nccl.tuner_reader import ANY, Line, Table, dialect_of, read_tuner_table
+from coppice.fitting.nccl_tuner.rules import NO_END
+from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS, impossible
+
+__all__ = ["NAMES", "covers", "dead", "ends", "gaps", "good", "no_fallback", "shape_words", "table_of"]
+
+ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+
+NAMES = {name: collective for collective, name in COLLECTIVES.items()}
+"""Collectives by their words in tuner tables."""
+
+
+@lru_cache(maxsize=4)
+def table_of(case: Case) -> Table:
+    """The table of a case.
+
+    Raises:
+        InputError: If it has no line.
+    """
+    dialect = case.given.dialect or dialect_of(case.text) or Dialect.NVIDIA_EXAMPLE
+    table = read_tuner_table(case.text, dialect)
+    if not table.lines:
+        msg = f"{case.file} holds no line of a tuner table: give the CSV file."
+        raise InputError(msg)
+    return table
+
+
+def good(table: Table) -> list[Line]:
+    """Lines that the library follows as they are meant."""
+    return [
+        line
+        for line in table.lines
+        if line.problem is None
+        and line.collective in NAMES
+        and line.algorithm in ALGORITHMS.values()
+        and line.protocol in PROTOCOLS
+    ]
+
+
+def _optional(line: Line) -> bool:
+    """It names what a machine may lack."""
+    return line.algorithm not in ("ring", "tree") or line.protocol == "ll128"
+
+
+def dead(line: Line) -> str | None:
+    """Why no library has the combination of a line, or None."""
+    return impossible(NAMES[line.collective], line.algorithm, line.protocol)
+
+
+def covers(outer: tuple[int, int], inner: tuple[int, int]) -> bool:
+    """A range lies within another."""
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+def _for_shape(lines: list[Line], line: Line) -> list[Line]:
+    """Lines of the same collective that hold wherever this one does."""
+    return [
+        other
+        for other in lines
+        if other.collective == line.collective
+        and covers(other.nodes, line.nodes)
+        and covers(other.ranks, line.ranks)
+        and other.pipe == ANY
+        and other.buffers == ANY
+    ]
+
+
+def _rest(span: tuple[int, int], taken: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What is left of a range.
+
+    >>> _rest((0, 9), [(2, 3), (7, 20)])
+    [(0, 1), (4, 6)]
+    """
+    left, start = [], span[0]
+    for first, last in sorted(taken):
+        if first > span[1]:
+            break
+        if first > start:
+            left.append((start, first - 1))
+        start = max(start, last + 1)
+    return [*left, (start, span[1])] if start <= span[1] else left
+
+
+def _words(span: tuple[int, int]) -> str:
+    return f"{span[0]} bytes and more" if span[1] == NO_END else f"{span[0]} .. {span[1]} bytes"
+
+
+def shape_words(line: Line, dialect: Dialect) -> str:
+    """For which communicators a line holds, in words."""
+
+    def text(span: tuple[int, int]) -> str:
+        return "any" if span == ANY else str(span[0]) if span[0] == span[1] else f"{span[0]}..{span[1]}"
+
+    per = " per node" if dialect is Dialect.NCCLX else ""
+    return f"{text(line.nodes)} nodes and {text(line.ranks)} ranks{per}"
+
+
+def _shapes(table: Table) -> list[Line]:
+    """One line for every collective and shape of the table."""
+    found = {(line.collective, line.nodes, line.ranks): line for line in reversed(good(table))}
+    return sorted(found.values(), key=lambda line: line.number)
+
+
+def gaps(case: Case) -> Iterator[Complaint]:
+    """Sizes without a line, and lines that come too late."""
+    table = table_of(case)
+    lines = [line for line in good(table) if dead(line) is None]
+    example = table.dialect is Dialect.NVIDIA_EXAMPLE
+    for first in _shapes(table):
+        spans = [line.sizes for line in _for_shape(lines, first)]
+        if not spans:
+            continue
+        reach = (min(span[0] for span in spans), max(span[1] for span in spans))
+        for gap in _rest((0, reach[1]), spans):
+            effect = "the plug-in takes one channel there" if example else "the library decides there"
+            yield (
+                ERROR if example else NOTE,
+                first.number,
+                f"no line for {first.collective} of {_words(gap)} on {shape_words(first, table.dialect)}: {effect}",
+                "extend a neighbouring range, or leave it out on purpose",
+            )
+    for at, line in enumerate(lines):
+        before = [other for other in _for_shape(lines[:at], line) if not _optional(other)]
+        overlap = [
+            other for other in before if other.sizes[0] <= line.sizes[1] and line.sizes[0] <= other.sizes[1]
+        ]
+        if not overlap:
+            continue
+        left = _rest(line.sizes, [other.sizes for other in overlap])
+        if not left:
+            text = f"the line never holds: line {overlap[0].number} comes first at all its sizes"
+        elif any(other.nodes == line.nodes and other.ranks == line.ranks for other in overlap):
+            text = f"the line overlaps with line {overlap[0].number}, which comes first"
+        else:
+            continue
+        yield (
+            WARNING,
+            line.number,
+            text,
+            "the first line that holds counts: part the ranges, or change the order",
+        )
+
+
+def ends(case: Case) -> Iterator[Complaint]:
+    """Lines that end before the largest size; collectives and shapes without lines, for the example plug-in."""
+    table = table_of(case)
+    example = table.dialect is Dialect.NVIDIA_EXAMPLE
+    lines = [line for line in good(table) if dead(line) is None]
+    for first in _shapes(table):
+        own = _for_shape(lines, first)
+        last = max((line.sizes[1] for line in own), default=-1)
+        if own and last != NO_END:
+            yield (
+                ERROR if example else NOTE,
+                first.number,
+                f"lines for {first.collective} on {shape_words(first, table.dialect)} end at {last} bytes",
+                f"end the last range at {NO_END}"
+                if table.dialect is not Dialect.NCCLX
+                else "end the last one with `,)`",
+            )
+    if not example:
+        return
+    for name in NAMES:
+        if not any(line.collective == name and line.nodes == ANY and line.ranks == ANY for line in lines):
+            yield (
+                ERROR,
+                0,
+                f"no line for {name} on other shapes: the plug-in runs it on one channel",
+                f"add {name},0,{NO_END},ring,simple,0,-1,-1 at the end",
+            )
+
+
+def no_fallback(case: Case) -> Iterator[Complaint]:
+    """Lines that name what a machine may lack, with nothing after them."""
+    table = table_of(case)
+    lines = [line for line in good(table) if dead(line) is None]
+    example = table.dialect is Dialect.NVIDIA_EXAMPLE
+    for at, line in enumerate(lines):
+        if not _optional(line):
+            continue
+        after = [other.sizes for other in _for_shape(lines[at + 1 :], line) if not _optional(other)]
+        left = _rest(line.sizes, after)
+        if left:
+            effect = "one channel is taken" if example else "the library decides"
+            yield (
+                ERROR if example else WARNING,
+                line.number,
+                f"a machine may lack {line.algorithm} with {line.protocol}; then {effect} at {_words(left[0])}",
+                "add a line for ring or tree with ll or simple after it",
+            )

@@ -1,0 +1,345 @@
+"""Doctor rules about rules files of Open MPI's component tuned: what the library ignores, misreads, or never reaches.
+
+Open MPI says nothing about a file that it cannot read: it goes on as if there were none. Effects are those seen with
+5.0.11; what 6.0 does is taken from the sources of its branch (6.0.0a1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+from coppice.doctor.msccl.diagnose import Severity
+from coppice.doctor.open_mpi.case import (
+    file_of,
+    known_of,
+    lists_of,
+    name_of,
+    ranks_of_job,
+    rules_of,
+    version_of,
+)
+from coppice.doctor.tuning import Case, Complaint, Given, TuningRule
+from coppice.selection import Request, tables_of
+from coppice.selection.open_mpi_names import SEGMENTED
+from coppice.selection.rules import decide, parse_rules
+
+__all__ = ["RULES"]
+
+_T = TypeVar("_T")
+
+ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+
+_MOST_FANOUT = 32
+_MOST_INT = 2**31 - 1
+_LARGE = 1 << 40
+_HAN = ("allgather", "allreduce", "barrier", "bcast", "gather", "reduce", "scatter")
+_HAN_6 = (*_HAN, "alltoall", "alltoallv", "gatherv", "scatterv")
+_WITHOUT_SIZE = ("alltoallv", "barrier")
+_SIZE_OF_ELEMENT = ("exscan", "scan")
+_WITH_RADIX = (("allgather", "bruck-k-fanout"), ("reduce", "knomial"))
+
+
+def _loads(case: Case) -> Iterator[Complaint]:
+    found = file_of(case)
+    if found.broken is not None and not found.broken.first_size:
+        yield ERROR, found.broken.line, found.broken.text, found.broken.fix
+    if found.left is not None:
+        text = "the counts end before this line: nothing from here on is read"
+        yield ERROR, found.left, text, "raise the number of collectives at the top, or remove the rest"
+
+
+def _first_size(case: Case) -> Iterator[Complaint]:
+    broken = file_of(case).broken
+    if broken is not None and broken.first_size:
+        yield ERROR, broken.line, broken.text, broken.fix
+
+
+def _exists(case: Case) -> Iterator[Complaint]:
+    form, version = file_of(case).form, version_of(case)
+    for section, rule in rules_of(case):
+        known = known_of(case, section)
+        if not known or not rule.own or name_of(case, section, rule) is not None:
+            continue
+        if isinstance(rule.algorithm, int) and rule.algorithm > _MOST_INT:
+            continue
+        effect = "Open MPI leaves the rule out" if form == "json" else "calls fail with MPI_ERR_ARG"
+        text = f"{section.name} has no algorithm {rule.algorithm} in Open MPI {'.'.join(map(str, version))}: {effect}"
+        names = ", ".join(f"{number} {name}" for number, name in enumerate(known, start=1))
+        where = f" ({rule.place})" if not rule.line else ""
+        yield ERROR, rule.line, text + where, f"write one of {names}, or 0 for Open MPI's own choice"
+
+
+def _sizes(case: Case) -> Iterator[Complaint]:
+    for _, each, _, _ in lists_of(case):
+        if file_of(case).form == "json":
+            spans = (_Span(rule.first_bytes, rule.last_bytes, rule.place) for rule in each.rules)
+            yield from _unused(spans, "bytes", "msg_size")
+            continue
+        for rule, most in _not_ascending(each.rules, lambda rule: rule.first_bytes):
+            first = rule.first_bytes
+            if first == most:
+                text = f"two rules of {each.place} begin at {first} bytes: the later one holds"
+                yield WARNING, rule.line, text, "remove one of them"
+            else:
+                text = f"the rule from {first} bytes follows one from {most}: it holds from there"
+                yield ERROR, rule.line, text, f"sort the rules of {each.place} by size"
+
+
+def _ranks(case: Case) -> Iterator[Complaint]:
+    seen: dict[str, int] = {}
+    for section in file_of(case).sections:
+        if section.name in seen:
+            text = f"{section.name} stands here for the second time: lists at line {seen[section.name]} are dropped"
+            yield ERROR, section.line, text, "put all lists of a collective into one place"
+        seen[section.name] = section.line
+        if file_of(case).form == "json":
+            spans = (_Span(each.ranks, each.last_ranks, each.place, each.narrowed) for each in section.lists)
+            yield from _unused(spans, "ranks", "comm_size")
+            continue
+        for each, most in _not_ascending(section.lists, lambda each: each.ranks):
+            if each.ranks == most:
+                text = f"two lists of {section.name} are for {most} ranks: the later one holds"
+                yield WARNING, each.line, text, "remove one of them"
+            else:
+                text = f"{each.place} comes after one for {most} ranks, and holds from there on"
+                yield ERROR, each.line, text, f"sort the lists of {section.name} by ranks"
+
+
+class _Span(NamedTuple):
+    """What a rule or a list of JSON names, in bytes or ranks; a narrowed one does not hold for all of it."""
+
+    first: int
+    last: int
+    place: str
+    narrowed: bool = False
+
+
+def _unused(spans: Iterable[_Span], unit: str, member: str) -> Iterator[Complaint]:
+    """Of JSON, where the first one that fits is used: what holds for nothing."""
+    used: list[_Span] = []
+    for span in spans:
+        if span.last < span.first:
+            text = f"{span.place} ends at {span.last} {unit}, before it begins at {span.first}"
+            yield ERROR, 0, text, f"swap {member}_min and {member}_max"
+            continue
+        wider = next((each for each in used if each.first <= span.first and span.last <= each.last), None)
+        if wider is not None:
+            text = f"{span.place} is never used: {wider.place} comes first"
+            yield WARNING, 0, text, "remove one of them"
+        elif not span.narrowed:
+            used.append(span)
+
+
+def _not_ascending(items: Iterable[_T], begin: Callable[[_T], int]) -> Iterator[tuple[_T, int]]:
+    """Of the classic form: what begins no later than something before it, with the largest beginning there."""
+    most = -1
+    for item in items:
+        if begin(item) <= most:
+            yield item, most
+        most = max(most, begin(item))
+
+
+def _others(case: Case) -> Iterator[Complaint]:
+    json, of_job = file_of(case).form == "json", ranks_of_job(case)
+    for _, each, first, last in lists_of(case):
+        if not each.own or last < first or not first <= each.ranks <= _MOST_INT:
+            continue
+        more = max(2, each.ranks) + 1
+        for severity, low, high, fix in (
+            (WARNING, max(2, first), each.ranks - 1, "begin with a list for 0 ranks with the rule 0 0 0 0"),
+            (NOTE, more, last, f"add a list for {more} ranks with the rule 0 0 0 0"),
+        ):
+            hit = [ranks for ranks in of_job if low <= ranks <= high]
+            if low > high or (of_job and not hit) or (json and high < _MOST_INT):
+                continue
+            which = f"{low} ranks and more" if high >= _MOST_INT else f"{low} to {high} ranks"
+            which = f"{low} ranks" if low == high else which
+            text = f"{each.place} holds for {which}, too"
+            text += f", as the job has them ({', '.join(map(str, hit[:4]))})" if hit else ""
+            yield WARNING if hit else severity, each.line, text, "set comm_size_max" if json else fix
+
+
+def _not_of_job(case: Case) -> Iterator[Complaint]:
+    of_job = ranks_of_job(case)
+    for _, each, first, last in lists_of(case):
+        if each.own and not any(first <= ranks <= last for ranks in of_job):
+            known = ", ".join(map(str, of_job[:6]))
+            text = f"{each.place} holds for no communicator of the job: they have {known} ranks"
+            yield WARNING, each.line, text, "write the number of ranks of a communicator, not of a node"
+
+
+def _han(case: Case) -> Iterator[Complaint]:
+    version = version_of(case)
+    wide = sorted((n, ranks) for n, ranks in case.given.known_shapes if 1 < n < ranks)
+    if not wide or version < (5,):
+        return
+    known = _HAN if version < (6,) else _HAN_6
+    names = [s.name for s in file_of(case).sections if s.name in known and any(each.own for each in s.lists)]
+    if names:
+        nodes, ranks = wide[0]
+        text = (
+            f"on {nodes} nodes with {ranks} ranks the component han comes before tuned for {', '.join(names)}"
+        )
+        yield WARNING, 0, text, "set OMPI_MCA_coll=^han along with the rules, and measure the whole of it"
+
+
+def _able(case: Case) -> Iterator[Complaint]:
+    of_job = ranks_of_job(case)
+    for section, each, first, last in lists_of(case):
+        known = known_of(case, section)
+        ranks = [
+            count for count in of_job or [each.ranks] if first <= count <= last and 1 < count <= _MOST_INT
+        ]
+        for rule in each.rules:
+            name = name_of(case, section, rule)
+            unable = [count for count in ranks if count != 2] if name == "two_proc" else []
+            if unable:
+                text = (
+                    f"two_proc is for 2 ranks: calls on {unable[0]} fail with MPI_ERR_UNSUPPORTED_OPERATION"
+                )
+                yield ERROR, rule.line, text, "name another algorithm"
+            elif name is not None and not (section.name == "allreduce" and rule.segment_bytes):
+                for count, instead in islice(_instead(section.name, known, name, ranks), 1):
+                    text = f"{name} cannot serve {count} ranks: Open MPI runs {instead}"
+                    if name == "segmented_ring":
+                        text = "segmented_ring without a segment size runs as ring"
+                    yield NOTE, rule.line, text, f"name {instead}, or what {name} needs"
+
+
+def _instead(
+    function: str, known: Sequence[str], name: str, counts: Iterable[int]
+) -> Iterator[tuple[int, str]]:
+    """Numbers of ranks that an algorithm is not for, with the one of the ``known`` that Open MPI runs in its place."""
+    number = known.index(name) + 1
+    table = tables_of("open-mpi").functions.get(function)
+    entry = next((each for each in table.algorithms.values() if each.id == number), None) if table else None
+    if table is None or entry is None or not entry.becomes:
+        return
+    rules = parse_rules(entry.becomes, name)
+    for count in counts:
+        request = Request(collective=table.performs, ranks=count, size_bytes=_LARGE)
+        outcome = decide(rules, request.facts(table.m), table=name)[0]
+        other = None if outcome in ("this", "unsupported") else table.algorithms[outcome].id
+        if other is not None:
+            yield count, known[other - 1]
+
+
+def _numbers(case: Case) -> Iterator[Complaint]:
+    for _, each, _, _ in lists_of(case):
+        if file_of(case).form == "classic" and each.ranks > _MOST_INT:
+            yield ERROR, each.line, f"{each.ranks} ranks are cut to 32 bits", "write a number that fits"
+    for section, rule in rules_of(case):
+        name = name_of(case, section, rule)
+        values = (rule.algorithm, rule.fanout, rule.segment_bytes)
+        if any(isinstance(value, int) and value > _MOST_INT for value in values):
+            text = "Open MPI cuts algorithm, fan-out and segment size to 32 bits"
+            yield ERROR, rule.line, text, "write numbers below 2147483648"
+        elif name is None:
+            continue
+        elif (section.name, name) in (("bcast", "chain"), ("reduce", "chain")):
+            if rule.fanout > _MOST_FANOUT:
+                text = f"{rule.fanout} chains are taken as {_MOST_FANOUT}"
+                yield WARNING, rule.line, text, f"write {_MOST_FANOUT} at most"
+            elif not rule.fanout:
+                yield (
+                    NOTE,
+                    rule.line,
+                    "0 chains are taken as one, which is a pipeline",
+                    "write 4, its usual number",
+                )
+        elif rule.fanout and (section.name, name) not in _WITH_RADIX:
+            yield NOTE, rule.line, f"{name} looks at no fan-out", "write 0"
+        if name is not None and rule.segment_bytes and name not in SEGMENTED.get(section.name, ()):
+            yield NOTE, rule.line, f"{name} looks at no segment size", "write 0"
+
+
+def _form(case: Case) -> Iterator[Complaint]:
+    found, version = file_of(case), case.given.version
+    if found.form == "json" and (version is None or version < (6,)):
+        severity = WARNING if version is None else ERROR
+        yield (
+            severity,
+            0,
+            "versions before 6.0 do not read JSON",
+            "write the classic form (--option form=classic)",
+        )
+    if found.form == "classic" and version is not None and version >= (6,):
+        text = "6.0 lets a list hold from the number of the list before it to one rank less than its own"
+        yield WARNING, 0, text, "write JSON (--option form=json)"
+
+
+def _as_written(case: Case) -> Iterator[Complaint]:
+    found = file_of(case)
+    on_line: dict[int, list[int]] = {}
+    for at, number in enumerate(found.numbers):
+        on_line.setdefault(number.line, []).append(at)
+        if number.odd:
+            severity = WARNING if "octal" in number.odd else ERROR
+            yield severity, number.line, number.odd, "write plain decimal numbers, and words behind #"
+    for _, rule in rules_of(case):
+        if not rule.numbers or found.numbers[on_line[rule.line][0]] is not rule.numbers[0]:
+            continue
+        count = len(on_line[rule.line])
+        if rule.numbers[-1].line != rule.line:
+            text = f"a rule of four numbers begins here and ends at line {rule.numbers[-1].line}"
+            yield ERROR, rule.line, text, "give every rule four numbers, and make the counts before it right"
+        elif count % len(rule.numbers):
+            text = f"the line has {count} numbers, {len(rule.numbers)} of them are this rule, the rest is the next one"
+            fix = "keep bytes, algorithm, fan-out and segment size; a fifth needs rule-file-version-2 as the first text"
+            yield ERROR, rule.line, text, fix
+
+
+def _counts(case: Case) -> Iterator[Complaint]:
+    for section in file_of(case).sections:
+        own = [each for each in section.lists if each.own]
+        if own and not known_of(case, section):
+            text = f"the component tuned has no algorithms for {section.name}: rules change nothing"
+            yield WARNING, section.line, text, "remove the collective"
+        for each in own:
+            if len(each.rules) < 2:
+                continue
+            if section.name in _WITHOUT_SIZE:
+                text = f"sizes do not count for {section.name}: only the rule for 0 bytes holds"
+                yield WARNING, each.rules[1].line, text, "keep the first rule"
+            elif section.name in _SIZE_OF_ELEMENT:
+                text = (
+                    f"the size of {section.name} is that of one element times the ranks, whatever the message"
+                )
+                yield WARNING, each.rules[1].line, text, "keep the first rule"
+
+
+def _has_shapes(given: Given) -> bool:
+    return bool(given.known_shapes)
+
+
+_SHAPES = "shapes or a topology"
+_IGNORED = "Open MPI then ignores the whole file without a word"
+
+RULES = (
+    TuningRule("O01", "a file that is read to its end", _IGNORED, _loads),
+    TuningRule("O02", "lists begin at 0 bytes", _IGNORED, _first_size),
+    TuningRule("O03", "algorithms that exist", "numbers are not checked when the file is read", _exists),
+    TuningRule(
+        "O04", "ascending sizes", "the search ends at the first size that is larger than the message", _sizes
+    ),
+    TuningRule(
+        "O05", "ascending numbers of ranks", "the search ends at the first list for more ranks", _ranks
+    ),
+    TuningRule(
+        "O06",
+        "no other communicators",
+        "a list holds up to the next one, the first one for all smaller communicators",
+        _others,
+    ),
+    TuningRule(
+        "O07", "communicators of the job", "the list is never used", _not_of_job, _has_shapes, _SHAPES
+    ),
+    TuningRule("O08", "han", "han does not look at these rules", _han, _has_shapes, _SHAPES),
+    TuningRule("O09", "algorithms for these ranks", "Open MPI finds that out when it is called", _able),
+    TuningRule("O10", "fan-outs and segments", "they are cut, or not looked at", _numbers),
+    TuningRule("O11", "the form for the version", "forms differ between versions", _form),
+    TuningRule("O12", "numbers as they are meant", "lines and words mean nothing to Open MPI", _as_written),
+    TuningRule("O13", "collectives and sizes that count", "rules without effect", _counts),
+)

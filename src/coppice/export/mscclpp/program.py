@@ -1,0 +1,138 @@
+"""From a plan to a one-sided program that fits the MSCCL++ executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coppice.bounds.describe import plural
+from coppice.collectives import Collective
+from coppice.errors import CheckError, InputError
+from coppice.export.mscclpp.limits import LIMITS, Excess, block_excesses, largest_message, size_unit
+from coppice.program.one_sided.lower import OneSidedLowering, lower_one_sided
+from coppice.program.one_sided.program import OneSidedProgram
+from coppice.program.one_sided.verify import verify_one_sided
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+
+__all__ = ["MOST_BLOCKS", "PlanForm", "one_sided_for"]
+
+MOST_BLOCKS = 64
+"""Thread blocks of a GPU where none are asked for: all must run at once, each on a multiprocessor of its own."""
+
+_FIRST_TRIED = 16
+_LAST_TRIED = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanForm:
+    """What an execution plan is to be like.
+
+    Attributes:
+        in_place: Input and output share memory; None means yes wherever the collective can.
+        instances: Every chunk is cut into this many, which go side by side.
+        blocks: Most thread blocks of a GPU; None means 64.
+        threads: Threads of a thread block, a multiple of 32 up to 1024.
+        min_bytes: Smallest message that is to use it: bytes of the output in an all-gather, else of the input.
+        max_bytes: Largest; None means the largest that the executor can take.
+        name: Label.
+    """
+
+    in_place: bool | None = None
+    instances: int = 1
+    blocks: int | None = None
+    threads: int = 1024
+    min_bytes: int = 0
+    max_bytes: int | None = None
+    name: str = "coppice"
+
+    def __post_init__(self) -> None:
+        if self.blocks is not None and self.blocks < 1:
+            msg = f"expected 1 thread block or more, found {self.blocks}."
+            raise InputError(msg)
+        if not 32 <= self.threads <= LIMITS.threads or self.threads % 32:
+            msg = f"expected a multiple of 32 threads up to {LIMITS.threads}, found {self.threads}."
+            raise InputError(msg)
+
+
+def one_sided_for(plan: Schedule | Forest, form: PlanForm | None = None) -> OneSidedProgram:
+    """The program of a plan for the MSCCL++ executor, verified.
+
+    Args:
+        plan: The plan.
+        form: What it is to be like.
+
+    Raises:
+        CheckError: If it does not fit; with the limit, by how much, and the nearest number of thread blocks that does.
+        InputError: If the executor does not run the collective, or the plan cannot be cut into equal chunks.
+
+    Examples:
+        >>> from coppice.bounds.result import Problem
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.topology.presets import preset
+        >>> made = plan(Problem(topology=preset("dgx-a100", boxes=2), collective=Collective.ALL_REDUCE)).plan
+        >>> program = one_sided_for(made.body)
+        >>> program.most_operations <= 64, any(end.port for end in program.channels)
+        (True, True)
+    """
+    form = form or PlanForm()
+    most = form.blocks or MOST_BLOCKS
+    lowering = lower_one_sided(plan, in_place=form.in_place, instances=form.instances)
+    program, excess = _fitting(lowering, form, most)
+    if program is None:
+        raise CheckError(_refusal(lowering, plan, form, most, excess))
+    unit = size_unit(program)
+    largest = largest_message(program) // unit * unit
+    if largest < max(form.min_bytes, unit):
+        msg = (
+            f"the plan does not fit the MSCCL++ executor: with {program.num_chunks:,} chunks and "
+            f"{max(program.scratch):,} of scratch memory it takes messages up to {largest:,} bytes, found a smallest "
+            f"size of {form.min_bytes:,}: plan fewer trees (`--trees`)."
+        )
+        raise CheckError(msg)
+    verify_one_sided(program).require_ok()
+    return program
+
+
+def _fitting(
+    lowering: OneSidedLowering, form: PlanForm, most: int
+) -> tuple[OneSidedProgram | None, Excess | None]:
+    """The program with the fewest thread blocks above a usual number that fits, or the least excess."""
+    colors = min(_FIRST_TRIED * form.instances, most, lowering.most_colors)
+    least: Excess | None = None
+    while True:
+        program = lowering.program(
+            colors,
+            name=form.name,
+            threads=form.threads,
+            min_bytes=form.min_bytes,
+            max_bytes=form.max_bytes,
+        )
+        found = block_excesses(program)
+        if not found:
+            return program, None
+        if least is None or found[0].found - found[0].allowed < least.found - least.allowed:
+            least = found[0]
+        last = min(most, lowering.most_colors)
+        if colors >= last:
+            return None, least
+        colors = min(last, max(colors + 1, colors * 5 // 4))
+
+
+def _refusal(
+    lowering: OneSidedLowering, plan: Schedule | Forest, form: PlanForm, most: int, excess: Excess | None
+) -> str:
+    words = excess.sentence if excess is not None else "too much in a thread block"
+    head = f"the plan does not fit the MSCCL++ executor with {plural(most, 'thread block')} a GPU: it has {words}"
+    if most < lowering.most_colors:
+        wider, _ = _fitting(lowering, form, min(lowering.most_colors, _LAST_TRIED))
+        if wider is not None:
+            return (
+                f"{head}: it fits with {wider.most_blocks} (`--option blocks={wider.most_blocks}`), if the GPU has as "
+                "many multiprocessors."
+            )
+    advice = (
+        "plan for fewer ranks at a time, in levels"
+        if plan.collective is Collective.ALL_TO_ALL
+        else "plan fewer trees (`--trees`), or trees with fewer children (`--algorithm ring`)"
+    )
+    return f"{head}: {advice}."

@@ -1,0 +1,222 @@
+"""Corrections of a machine's topology for NCCL and RCCL: the file that ``NCCL_TOPO_FILE`` names.
+
+A correction begins with a dump of the machine (``NCCL_TOPO_DUMP_FILE``), since devices are matched by their bus ids.
+NCCL takes what the file says for PCIe, GPUs and ports of NICs, and detects the rest. So the correction keeps the dump
+and changes what is asked for: speeds of ports, and their rail and plane (read from NCCL 2.30.7 on). With
+NCCL_CROSS_NIC=0 rings keep to equal rails, and ports of different planes are never joined.
+
+Left out is what belongs to one run (the host's hash, ranks), so that one file serves all equal machines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from coppice.errors import InputError
+from coppice.export.exported import Exported
+from coppice.export.nccl.topo_xml_text import xml_text
+from coppice.topology.model import NodeKind, Topology
+from coppice.topology.readers.link_rates import pcie_speed_known
+from coppice.topology.readers.reading import suggestion
+from coppice.topology.readers.sources import load_bytes
+from coppice.topology.readers.xml_tree import Element, parse_xml
+
+__all__ = ["Port", "export_nccl_topo_xml", "ports_of"]
+
+_OF_ONE_RUN = {"cpu": ("host_hash",), "gpu": ("rank",)}
+_SPEED = re.compile(r"(\d+)(?:\.\d+)? GT/s.*")
+_GPU_LINKS = ("nvlink", "xgmi")
+_MBIT_OF_GB = 8000
+
+
+class Port:
+    """What a topology says about a network port: its rate and its rail.
+
+    Attributes:
+        gb_per_s: Rate to the network.
+        rail: Number of the first switch that it leads to, among those of its host.
+    """
+
+    def __init__(self, gb_per_s: Fraction, rail: int) -> None:
+        self.gb_per_s, self.rail = gb_per_s, rail
+
+
+def export_nccl_topo_xml(
+    topology: Topology,
+    *,
+    base: Path | None = None,
+    host: str | None = None,
+    rails: Sequence[str] = ("topology",),
+    planes: Sequence[str] = (),
+    speeds: bool = False,
+    nvlinks: bool = True,
+) -> Exported:
+    """A correction of a dump by what a topology says.
+
+    Args:
+        topology: The cluster; its NICs have the names of the dump's ports.
+        base: The dump of one machine.
+        host: Name of that machine in the topology; None takes the first.
+        rails: ``topology`` reads them off the topology, ``none`` gives none; otherwise ``port:rail`` texts.
+        planes: ``port:plane`` texts.
+        speeds: Ports get the speeds of the topology.
+        nvlinks: Keep the NVLinks of the dump; without any, NCCL detects them.
+
+    Raises:
+        InputError: If the dump is none of one machine, a port is not found, or NCCL could not read the result.
+    """
+    if base is None:
+        msg = "a correction begins with a dump of the machine: give the file of NCCL_TOPO_DUMP_FILE as the option base."
+        raise InputError(msg)
+    root = parse_xml(load_bytes(base), file=str(base))
+    _check_one_machine(root)
+    ports = _ports(root)
+    known = ports_of(topology, host) if speeds or tuple(rails) == ("topology",) else {}
+    notes: list[str] = []
+    if tuple(rails) == ("topology",):
+        for name, element in ports.items():
+            element.attributes["rail"] = str(_known(known, name, topology).rail)
+    elif tuple(rails) != ("none",):
+        _assign(ports, rails, "rail")
+    _assign(ports, planes, "plane")
+    if speeds:
+        for name, element in ports.items():
+            notes += _set_speed(element, name, _known(known, name, topology).gb_per_s)
+    notes += _mended(root, keep_nvlinks=nvlinks)
+    words = sorted(
+        {element.attributes["rail"] for element in ports.values() if "rail" in element.attributes}, key=int
+    )
+    return Exported(
+        text=xml_text(root),
+        notes=(
+            f"{len(ports)} ports" + (f" on rails {', '.join(words)}" if words else " without rails"),
+            *notes,
+            "NCCL_TOPO_FILE=FILE; compare what NCCL makes of it with NCCL_TOPO_DUMP_FILE",
+            "NCCL reads rail and plane from 2.30.7 on; NCCL_CROSS_NIC=0 then keeps rings on equal rails",
+        ),
+        suffix=".xml",
+    )
+
+
+def ports_of(topology: Topology, host: str | None = None) -> dict[str, Port]:
+    """The network ports of a host by the names of its NICs, without the host's own name before them.
+
+    Args:
+        topology: The cluster.
+        host: Name of the host; None takes the first.
+
+    Raises:
+        InputError: If there is no such host, or its NICs are no nodes that lead to a network.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> ports = ports_of(preset("dgx-a100", boxes=2))
+        >>> [(name, port.rail, port.gb_per_s) for name, port in ports.items()][:2]
+        [('mlx5_0', 0, Fraction(25, 1)), ('mlx5_1', 1, Fraction(25, 1))]
+    """
+    if host is None and topology.hosts:
+        host = topology.hosts[0]
+    if host not in topology.hosts:
+        msg = f"{topology.name} has no host {host!r}: {suggestion(str(host), topology.hosts or ('no host at all',))}"
+        raise InputError(msg)
+    own = topology.hosts.index(host)
+    found: dict[str, tuple[Fraction, int]] = {}
+    for node in np.flatnonzero((topology.host == own) & (topology.kind == NodeKind.NIC)).tolist():
+        leaving = np.flatnonzero((topology.src == node) & (topology.host[topology.dst] != own)).tolist()
+        if leaving:
+            rate = sum((topology.gb_per_s(link) for link in leaving), Fraction(0))
+            first = min(int(topology.dst[link]) for link in leaving)
+            found[topology.node_ids[node].removeprefix(f"{host}/")] = (rate, first)
+    if not found:
+        msg = (
+            f"the NICs of {host} in {topology.name} are no nodes that lead to a network: describe them (presets: "
+            "`--set nics=node`, several boxes), or give rails as port:rail."
+        )
+        raise InputError(msg)
+    switches = sorted({first for _, first in found.values()})
+    return {name: Port(rate, switches.index(first)) for name, (rate, first) in found.items()}
+
+
+def _check_one_machine(root: Element) -> None:
+    if root.tag != "system":
+        msg = f"expected <system> at {root.where}, found <{root.tag[:40]}>: give the file of NCCL_TOPO_DUMP_FILE."
+        raise InputError(msg)
+    hosts = {cpu.attributes.get("host_hash", "") for cpu in root.named("cpu")}
+    if len(hosts) != 1:
+        msg = (
+            f"expected a dump of one machine, found {len(hosts)} hosts at {root.where}: keep the CPUs of one."
+        )
+        raise InputError(msg)
+
+
+def _ports(element: Element) -> dict[str, Element]:
+    """Network ports by name."""
+    found: dict[str, Element] = {}
+    for each in _all(element):
+        if each.tag == "net":
+            name = each.text("name")
+            if name in found:
+                msg = f"two ports have the name {name[:40]!r} (second at {each.where}): leave one out."
+                raise InputError(msg)
+            found[name] = each
+    return found
+
+
+def _all(element: Element) -> list[Element]:
+    return [element, *(each for child in element.children for each in _all(child))]
+
+
+def _known(ports: Mapping[str, Port], name: str, topology: Topology) -> Port:
+    if name not in ports:
+        msg = f"{topology.name} has no NIC {name!r}: {suggestion(name, ports)}"
+        raise InputError(msg)
+    return ports[name]
+
+
+def _assign(ports: Mapping[str, Element], texts: Sequence[str], what: str) -> None:
+    for text in texts:
+        name, colon, number = text.rpartition(":")
+        if not colon or not (number.isascii() and number.isdigit() and len(number) < 6):
+            msg = f"expected {what}s as port:{what} such as mlx5_0:0, found {text!r}."
+            raise InputError(msg)
+        if name not in ports:
+            msg = f"the dump has no port {name!r}: {suggestion(name, ports) if ports else 'it has none at all.'}"
+            raise InputError(msg)
+        ports[name].attributes[what] = str(int(number))
+
+
+def _set_speed(element: Element, name: str, gb_per_s: Fraction) -> list[str]:
+    speed = str(int(gb_per_s * _MBIT_OF_GB))
+    before = element.attributes.get("speed", "none")
+    element.attributes["speed"] = speed
+    return [] if before == speed else [f"port {name}: {speed} Mbit/s instead of {before}"]
+
+
+def _mended(root: Element, *, keep_nvlinks: bool) -> list[str]:
+    """Take away what belongs to one run, and complete speeds that NCCL would take for PCIe 3."""
+    speeds, links = 0, 0
+    for element in _all(root):
+        for name in _OF_ONE_RUN.get(element.tag, ()):
+            element.attributes.pop(name, None)
+        text = element.attributes.get("link_speed", "")
+        match = _SPEED.fullmatch(text)
+        if match and not pcie_speed_known(text):
+            whole = f"{match[1]}.0 GT/s PCIe"
+            if pcie_speed_known(whole):
+                element.attributes["link_speed"] = whole
+                speeds += 1
+        if element.tag == "gpu":
+            others = [child for child in element.children if child.tag not in _GPU_LINKS]
+            links += len(element.children) - len(others)
+            if not keep_nvlinks:
+                element.children[:] = others
+    notes = [f"{speeds} texts of PCIe speeds completed, which NCCL takes for 8 GT/s"] if speeds else []
+    if links:
+        words = "kept, and NCCL detects none of its own" if keep_nvlinks else "left out, for NCCL to detect"
+        notes.append(f"{links} entries of GPU links {words}")
+    return notes

@@ -1,0 +1,265 @@
+"""Tuner tables: CSV files by which NCCL, RCCL and NCCLX pick algorithm, protocol and channels, in four dialects.
+
+    nvidia-example    the example plugin of NCCL 2.27.7 to 2.32: sizes in bytes of the whole array, exact shapes
+    rccl-builtin      RCCL 2.28.3 and later, without a plugin: the same columns
+    ncclx             NCCLX, without a plugin: intervals of bytes per rank, nodes, and ranks per node
+    coppice           the plugin of `coppice tune plugin build`, for NCCL 2.22 and later: the columns of rccl-builtin
+
+They differ in what happens where no rule holds. RCCL, NCCLX and Coppice's plugin go on as without a table. The example
+plugin then runs every call on one channel, so that its table names something for all collectives, sizes and shapes.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coppice import __version__
+from coppice.errors import InputError
+from coppice.export.exported import Exported
+from coppice.fitting.nccl_tuner.rules import NO_END, Rule, rules_of
+from coppice.fitting.nccl_tuner.shapes import further_rules
+from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, model_timings, read_timings
+from coppice.topology.model import Topology
+
+__all__ = ["Dialect", "export_nccl_tuner", "tuner_table"]
+
+DEFAULT_SIZES = tuple(1 << power for power in range(10, 33))
+
+_MOST_LINE = 255
+_VERSION = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){1,2}")
+_SMALL = 65_536
+"""Up to this size the lines for shapes without times name LL, Simple beyond."""
+
+
+class Dialect(enum.StrEnum):
+    """Who reads a table."""
+
+    NVIDIA_EXAMPLE = "nvidia-example"
+    RCCL_BUILTIN = "rccl-builtin"
+    NCCLX = "ncclx"
+    COPPICE = "coppice"
+
+    @property
+    def algorithms(self) -> tuple[str, ...]:
+        """Algorithms that it can use."""
+        return ("tree", "ring", "pat") if self is Dialect.RCCL_BUILTIN else tuple(ALGORITHMS.values())
+
+
+_USE = {
+    Dialect.NVIDIA_EXAMPLE: "NCCL_TUNER_CONFIG_FILE=FILE with the example plugin as NCCL_TUNER_PLUGIN; that plugin "
+    "also changes constants of the cost model, and runs whatever the file does not cover on one channel",
+    Dialect.RCCL_BUILTIN: "NCCL_TUNER_CONFIG_FILE=FILE with RCCL 2.28.3 or later and no other tuner; it replaces the "
+    "tables that RCCL brings along, as a whole",
+    Dialect.NCCLX: "NCCLX_TUNER_CONFIG_FILE=ABSOLUTE-PATH; with a line that it cannot read no communicator is made",
+    Dialect.COPPICE: "NCCL_TUNER_PLUGIN=libnccl-tuner-coppice.so (`coppice tune plugin build`) and "
+    "COPPICE_TUNER_TABLE=FILE; a file with a line that it cannot read is refused as a whole",
+}
+
+
+def export_nccl_tuner(
+    topology: Topology,
+    *,
+    dialect: str = Dialect.NVIDIA_EXAMPLE,
+    sizes: Sequence[int] = DEFAULT_SIZES,
+    times: Path | None = None,
+    model: str | None = None,
+    shapes: Sequence[str] = (),
+    library: str | None = None,
+) -> Exported:
+    """A tuner table for communicators of all ranks, from measured times or NCCL's cost model.
+
+    Args:
+        topology: Where it runs.
+        dialect: One of :class:`Dialect`.
+        sizes: Sizes at which the cost model is asked.
+        times: Table of measured times (see :mod:`coppice.fitting.nccl_tuner.timings`) instead of the model.
+        model: Inputs of the model, such as ``channels=16,bw_inter=24``.
+        shapes: Further communicators as ``NODESxRANKS``, or ``any`` (ncclx): they get the rules of all-gather and
+            reduce-scatter for as many bytes per rank, which nobody measured.
+        library: Version of the library that was measured, for the head of the table.
+
+    Raises:
+        InputError: If the dialect is unknown, times cannot be read, or the model does not apply.
+    """
+    if dialect not in list(Dialect):
+        msg = f"expected a dialect that is one of {', '.join(Dialect)}, found {dialect!r}."
+        raise InputError(msg)
+    chosen = Dialect(dialect)
+    assumptions: tuple[str, ...] = ()
+    if times is not None:
+        if model is not None:
+            msg = "measured times leave nothing to the cost model: give either times or inputs of the model."
+            raise InputError(msg)
+        rows, origin = read_timings(times), f"measured times of {times.name}"
+    elif chosen is Dialect.RCCL_BUILTIN:
+        msg = "the cost model is that of NCCL, not of RCCL: give measured times (`--option times=FILE`)."
+        raise InputError(msg)
+    else:
+        rows, assumptions = model_timings(topology, sizes, settings=_settings(model))
+        origin = "predicted by the cost model of NCCL 2.30"
+    rules = rules_of(
+        rows,
+        algorithms=chosen.algorithms,
+        keep_default=chosen is not Dialect.NVIDIA_EXAMPLE,
+    )
+    if library is not None and not _VERSION.fullmatch(library):
+        msg = f"expected a version of the library such as 2.27.7, found {library!r}."
+        raise InputError(msg)
+    if not rules:
+        msg = "nothing is gained on the library's own choice at any size: there is no table to write."
+        raise InputError(msg)
+    derived = further_rules(rules, shapes, any_allowed=chosen is Dialect.NCCLX)
+    text = tuner_table(
+        (*rules, *derived),
+        chosen,
+        comments=(
+            f"tuner table ({chosen}) by coppice {__version__}, {origin}",
+            f"topology {topology.name} {topology.sha256[:16]}",
+            *([] if library is None else [f"library {library}"]),
+        ),
+    )
+    measured = times is not None
+    return Exported(
+        text=text,
+        notes=(
+            f"{len(rules)} rules, {origin}" + ("" if measured else ": measure before you rely on them"),
+            *(f"assumed: {words}" for words in assumptions),
+            *_gain_notes(rules),
+            *(
+                [f"{len(derived)} rules for further shapes by equal bytes per rank: measure them"]
+                if derived
+                else []
+            ),
+            _USE[chosen],
+            "every rank must read the same file",
+        ),
+        suffix=".csv",
+    )
+
+
+def tuner_table(rules: Sequence[Rule], dialect: Dialect, *, comments: Sequence[str] = ()) -> str:
+    """The text of a table.
+
+    Args:
+        rules: The rules, in the order in which they are tried.
+        dialect: Who reads it.
+        comments: Lines for its head.
+
+    Raises:
+        InputError: If a rule cannot be said in this dialect.
+
+    Examples:
+        >>> from coppice.collectives import Collective
+        >>> rule = Rule(collective=Collective.ALL_GATHER, first_bytes=0, last_bytes=NO_END, nodes=2, ranks=16,
+        ...             algorithm="ring", protocol="ll")
+        >>> tuner_table([rule], Dialect.NCCLX).splitlines()[-1]
+        'allgather,[0,),ring,ll,-1,2,8'
+        >>> tuner_table([rule], Dialect.RCCL_BUILTIN).splitlines()[-1]
+        'allgather,0,18446744073709551615,ring,ll,-1,2,16'
+    """
+    wrong = next((rule for rule in rules if rule.algorithm not in dialect.algorithms), None)
+    if wrong is not None:
+        msg = f"{dialect} has no algorithm {wrong.algorithm}, only {', '.join(dialect.algorithms)}."
+        raise InputError(msg)
+    write: Callable[[Rule], list[str]] = _ncclx_lines if dialect is Dialect.NCCLX else _byte_lines(dialect)
+    body: list[str] = []
+    for rule in rules:
+        if rule.gain is not None and not rule.fallback:
+            body.append(f"# expected: {rule.gain:.3g} times as fast as the default")
+        body += write(rule)
+    if dialect is Dialect.NVIDIA_EXAMPLE:
+        body += [
+            "# everything else: where no line holds, the plugin would take one channel",
+            *_everything_else(),
+        ]
+    lines = [f"# {' '.join(comment.split())}"[:_MOST_LINE] for comment in comments]
+    digest = hashlib.sha256("".join(f"{line}\n" for line in body).encode()).hexdigest()
+    lines += [f"# sha256 of the lines below: {digest}", *body]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _byte_lines(dialect: Dialect) -> Callable[[Rule], list[str]]:
+    default = 0 if dialect is Dialect.NVIDIA_EXAMPLE else -1
+
+    def line(rule: Rule) -> list[str]:
+        fields = (
+            COLLECTIVES[rule.collective],
+            rule.first_bytes,
+            rule.last_bytes,
+            rule.algorithm,
+            rule.protocol,
+            default if rule.channels is None else rule.channels,
+            -1 if rule.nodes is None else rule.nodes,
+            -1 if rule.ranks is None else rule.ranks,
+        )
+        return [",".join(map(str, fields))]
+
+    return line
+
+
+def _everything_else() -> list[str]:
+    line = _byte_lines(Dialect.NVIDIA_EXAMPLE)
+    return [
+        text
+        for collective in COLLECTIVES
+        for first, last, protocol in ((0, _SMALL, "ll"), (_SMALL + 1, NO_END, "simple"))
+        for text in line(
+            Rule(
+                collective=collective,
+                first_bytes=first,
+                last_bytes=last,
+                nodes=None,
+                ranks=None,
+                algorithm="ring",
+                protocol=protocol,
+            )
+        )
+    ]
+
+
+def _ncclx_lines(rule: Rule) -> list[str]:
+    """The rule for bytes per rank, which are whole numbers: sizes of one range never share one with the next."""
+    if rule.ranks is None or (rule.nodes is None and not rule.any_shape):
+        msg = (
+            "a rule for ncclx needs numbers of nodes and ranks to count bytes per rank, found a rule for any."
+        )
+        raise InputError(msg)
+    if rule.nodes is not None and rule.ranks % rule.nodes:
+        msg = f"ncclx counts ranks per node, found {rule.ranks} ranks on {rule.nodes} nodes: use equal nodes."
+        raise InputError(msg)
+    first = -(-rule.first_bytes // rule.ranks)
+    last = "" if rule.last_bytes == NO_END else str((rule.last_bytes + 1 + rule.ranks - 1) // rule.ranks)
+    if last and int(last) <= first:
+        return []
+    fields = (
+        COLLECTIVES[rule.collective],
+        f"[{first},{last})",
+        rule.algorithm,
+        rule.protocol,
+        -1 if rule.channels is None else rule.channels,
+        "*" if rule.nodes is None else rule.nodes,
+        "*" if rule.nodes is None else rule.ranks // rule.nodes,
+    )
+    return [",".join(map(str, fields))]
+
+
+def _gain_notes(rules: Sequence[Rule]) -> tuple[str, ...]:
+    gains = [rule.gain for rule in rules if rule.gain is not None and not rule.fallback]
+    if not gains:
+        return ()
+    return (f"expected gain on the default: {min(gains):.3g} to {max(gains):.3g} times as fast",)
+
+
+def _settings(text: str | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in [] if text is None else text.split(","):
+        key, equals, value = part.partition("=")
+        if not equals or key.strip() in found:
+            msg = f"expected inputs of the model such as channels=16,bw_inter=24, each once, found {part!r}."
+            raise InputError(msg)
+        found[key.strip()] = value.strip()
+    return found

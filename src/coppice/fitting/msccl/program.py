@@ -1,0 +1,203 @@
+"""From a plan to a program that fits a runtime which reads MSCCL XML."""
+
+from __future__ import annotations
+
+import enum
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from coppice.collectives import Collective
+from coppice.errors import CheckError, InputError
+from coppice.export.msccl.writer import STEPS, Excess, excesses
+from coppice.fitting.msccl.targets import Target, target_named
+from coppice.program.two_sided.channels import Limits
+from coppice.program.two_sided.lower import Prepared, prepare, write
+from coppice.program.two_sided.numbering import waited_first
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.verify import verify_program
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+
+__all__ = ["Form", "Place", "program_for", "rough_program", "serves_both"]
+
+_TRIED_CHANNELS = (8, 4, 2, 1, 16, 32)
+
+
+class Place(enum.StrEnum):
+    """Which calls a file is for."""
+
+    IN = "in place"
+    OUT = "out of place"
+    BOTH = "in place and out of place"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How a plan is to be written down.
+
+    Attributes:
+        channels: Most channels; None tries 8 for each instance, fewer, then more, and takes the first number that fits.
+        instances: Copies of the plan side by side, each on its part of the data.
+        place: Which calls it is for. None is both where one program serves both as well as either: where the target
+            takes such files, and where sums need no detour (see :func:`serves_both`); otherwise in place, and out of
+            place for an all-to-all, which cannot run in place.
+        name: Label.
+        protocol: ``Simple``, ``LL`` or ``LL128``.
+        min_bytes: Smallest M that it is meant for.
+        max_bytes: Largest M; None is no limit.
+    """
+
+    channels: int | None = None
+    instances: int = 1
+    place: Place | None = None
+    name: str = "coppice"
+    protocol: str = "Simple"
+    min_bytes: int = 0
+    max_bytes: int | None = None
+
+
+def program_for(plan: Schedule | Forest, target: str, form: Form | None = None) -> Program:
+    """The program of a plan for one target, verified.
+
+    Args:
+        plan: The plan.
+        target: Name of the runtime, as in ``TARGETS``.
+        form: How it is to be written down.
+
+    Raises:
+        CheckError: If it does not fit; with the limit, by how much, and the next step.
+        InputError: If the plan cannot be lowered, or the target does not exist, does not run the collective, or
+            takes no file for both places.
+    """
+    program = rough_program(plan, target, form)
+    verify_program(program).require_ok()
+    return program
+
+
+def rough_program(plan: Schedule | Forest, target: str, form: Form | None = None) -> Program:
+    """As :func:`program_for`, but not verified: to see whether it fits.
+
+    Args:
+        plan: The plan.
+        target: Name of the runtime.
+        form: How it is to be written down.
+
+    Raises:
+        CheckError: As :func:`program_for`.
+        InputError: As :func:`program_for`.
+    """
+    chosen, form = target_named(target), form or Form()
+    *better, last = _places(plan.collective, chosen, form.place)
+    for place in better:
+        with suppress(CheckError):
+            return _placed(plan, chosen, form, place)
+    return _placed(plan, chosen, form, last)
+
+
+def serves_both(collective: Collective, target: Target) -> bool:
+    """Whether one program serves calls in place and out of place as well as either.
+
+    What is received out of place goes straight to the output. Where a target has no step that receives and adds, and
+    the output is the input, it would overwrite what it is to be added to: sums then take another way in place.
+
+    Args:
+        collective: The collective.
+        target: The runtime.
+
+    Examples:
+        >>> serves_both(Collective.ALL_REDUCE, target_named("azure-executor"))
+        True
+        >>> serves_both(Collective.ALL_REDUCE, target_named("rccl"))
+        False
+    """
+    if not target.both_places or collective is Collective.ALL_TO_ALL:
+        return False
+    return not (target.refused_types and collective.reduces)
+
+
+def _places(collective: Collective, target: Target, wish: Place | None) -> tuple[Place, ...]:
+    """What is tried, in order.
+
+    Raises:
+        InputError: If the wish cannot be had.
+    """
+    if wish is None:
+        if collective is Collective.ALL_TO_ALL:
+            return (Place.OUT,)
+        return (Place.BOTH, Place.IN) if serves_both(collective, target) else (Place.IN,)
+    if wish is Place.BOTH and not serves_both(collective, target):
+        if not target.both_places:
+            reason = f"{target.title} takes a file for one of them"
+        elif collective is Collective.ALL_TO_ALL:
+            reason = "an all-to-all cannot run in place"
+        else:
+            reason = f"sums for {target.title} take another way in place than out of place"
+        msg = f"expected a file for calls in place or out of place, found both: {reason}; write one file for each."
+        raise InputError(msg)
+    return (wish,)
+
+
+def _placed(plan: Schedule | Forest, chosen: Target, form: Form, place: Place) -> Program:
+    """The program for one place, by the NICs that the plan names if that fits.
+
+    Raises:
+        CheckError: If it does not fit.
+    """
+    prepared = prepare(
+        plan,
+        in_place=place is Place.IN,
+        instances=form.instances,
+        by_nic=chosen.by_nic,
+        max_count=chosen.max_count - 1,
+    )
+    if prepared.exits is not None:
+        with suppress(CheckError):
+            return _within(prepared, chosen, form, place)
+        prepared = replace(prepared, exits=None)
+    return _within(prepared, chosen, form, place)
+
+
+def _within(prepared: Prepared, chosen: Target, form: Form, place: Place) -> Program:
+    """The program with the first number of channels that fits.
+
+    Raises:
+        CheckError: If none does.
+    """
+    failed: Excess | None = None
+    refused: CheckError | None = None
+    wanted = _TRIED_CHANNELS if form.channels is None else (form.channels,)
+    scale = form.instances if form.channels is None else 1
+    enough = chosen.max_channels + 1  # channels from which on more are not made use of
+    crowded = 0  # channels that leave thread blocks too many steps: fewer leave them more
+    for channels in dict.fromkeys(min(each * scale, chosen.max_channels) for each in wanted):
+        if channels >= enough or channels <= crowded:
+            continue
+        try:
+            program = write(
+                prepared,
+                Limits(channels=channels, blocks=chosen.max_blocks, peers=chosen.max_peers),
+                fused=not chosen.refused_types,
+                name=form.name,
+                protocol=form.protocol,
+                min_bytes=form.min_bytes,
+                max_bytes=form.max_bytes,
+            )
+        except CheckError as error:
+            refused = refused or error
+            continue
+        if 2 * program.num_channels <= channels:  # it could have had twice as many
+            enough = min(enough, max(program.num_channels, 1))
+        if int(program.dep_block.max(initial=0)) > chosen.max_depid:
+            program = waited_first(program)
+        found = excesses(program, target=chosen.name)
+        if not found:
+            return replace(program, in_place=place is not Place.OUT, out_of_place=place is not Place.IN)
+        if any(each.limit == STEPS for each in found):
+            crowded = max(crowded, channels)
+        if failed is None or found[0].found < failed.found:
+            failed = found[0]
+    if failed is None and refused is not None:
+        raise refused
+    words = "" if failed is None else failed.sentence
+    msg = f"the plan does not fit {chosen.title}: it has {words}"
+    raise CheckError(msg)

@@ -1,0 +1,281 @@
+"""At which sizes a runtime should take a file: where the plan beats what the library would do otherwise.
+
+Both sides are simulated in the same model with the costs of NCCL's protocols. The plan runs as its file says: with its
+protocol, cut into as many passes as the runtime makes, since a chunk that does not fit into the buffer of a connection
+is sent in several, and no faster than its busiest thread block can send. The library may choose ring or tree and any
+protocol, with the best number of pieces, at every size anew. That is a model, and leans towards the library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import log
+
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.fitting.msccl.load import block_gb_per_s, busiest_gb_per_s
+from coppice.planners.choice import from_catalogue
+from coppice.program.two_sided.program import Program
+from coppice.schedule.forest import Forest
+from coppice.schedule.plan import Plan
+from coppice.schedule.schedule import Schedule
+from coppice.simulation.best_pieces import best_pieces
+from coppice.simulation.channels import Wire, on_wire
+from coppice.simulation.engine import run
+from coppice.simulation.messages import messages_of
+from coppice.simulation.model import Model, Sharing
+from coppice.simulation.protocols import protocol
+
+__all__ = [
+    "LADDER",
+    "MODEL",
+    "MOST_PIECES",
+    "MOST_RANKS",
+    "PASS_BYTES",
+    "RIVALS",
+    "Race",
+    "WinningRange",
+    "winning_range",
+]
+
+LADDER = tuple(4**exponent for exponent in range(5, 17))
+"""Sizes at which both sides are simulated, 1 KiB to 4 GiB; where they change places, one size in between as well."""
+
+MOST_RANKS = 128
+"""Up to this many ranks the range is found by itself: more take minutes to simulate."""
+
+PASS_BYTES: Mapping[str, int] = {"Simple": 2**21, "LL": 2**15, "LL128": 576_000}
+"""Bytes of a chunk that one pass carries with the library's buffers as they come (MSCCL kernels: 4 of the 8 steps of a
+connection's 4 MiB with Simple, one step with the others)."""
+
+MOST_PIECES = 64
+"""Pieces that the library's chunks are cut into at most."""
+
+MODEL = Model(sharing=Sharing.FAIR)
+"""Thread blocks of a GPU run side by side, and share its links."""
+
+RIVALS: Mapping[Collective, tuple[tuple[str, ...], ...]] = {
+    Collective.ALL_GATHER: (("nccl-ring", "ring"),),
+    Collective.REDUCE_SCATTER: (("nccl-ring", "ring"),),
+    Collective.ALL_REDUCE: (("nccl-ring", "ring"), ("nccl-tree", "double-binary-tree")),
+    Collective.BROADCAST: (("nccl-ring", "chain"),),
+    Collective.REDUCE: (("nccl-ring", "chain"),),
+    Collective.ALL_TO_ALL: (("linear",),),
+    Collective.GATHER: (("linear",),),
+    Collective.SCATTER: (("linear-nb",),),
+}
+"""What the library does: of each group the first algorithm of the catalogue that the topology takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Race:
+    """Both sides at one size.
+
+    Attributes:
+        size_bytes: M.
+        plan_us: Time of the plan.
+        rival_us: Time of the library's fastest.
+        rival: Its algorithm and protocol, such as ``nccl-ring with LL128``.
+    """
+
+    size_bytes: int
+    plan_us: float
+    rival_us: float
+    rival: str
+
+    @property
+    def gain(self) -> float:
+        """Time of the library over that of the plan."""
+        return self.rival_us / self.plan_us
+
+    @property
+    def won(self) -> bool:
+        """The plan is faster."""
+        return self.gain > 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class WinningRange:
+    """Sizes at which the plan is to be used.
+
+    Attributes:
+        min_bytes: Smallest size of the file: 0 where the plan wins at the smallest that was simulated.
+        max_bytes: Largest size; None, no limit, where it wins at the largest that was simulated.
+        races: What was simulated, by size.
+    """
+
+    min_bytes: int
+    max_bytes: int | None
+    races: tuple[Race, ...]
+
+    @property
+    def inside(self) -> tuple[Race, ...]:
+        """The races within the range."""
+        high = self.races[-1].size_bytes if self.max_bytes is None else self.max_bytes
+        return tuple(race for race in self.races if self.min_bytes <= race.size_bytes <= high)
+
+    @property
+    def below(self) -> Race | None:
+        """The last race before the range, which the plan loses."""
+        return max(
+            (race for race in self.races if race.size_bytes < self.min_bytes),
+            key=lambda race: race.size_bytes,
+            default=None,
+        )
+
+    @property
+    def above(self) -> Race | None:
+        """The first race after the range, which the plan loses."""
+        if self.max_bytes is None:
+            return None
+        return next(race for race in self.races if race.size_bytes > self.max_bytes)
+
+
+def winning_range(
+    plan: Plan,
+    program: Program,
+    *,
+    ladder: Sequence[int] = LADDER,
+    on_stage: Callable[[str], None] | None = None,
+) -> WinningRange | None:
+    """The run of sizes over which a plan gains most over what the library would do.
+
+    A file has one range: where the plan wins at small and at large sizes but not quite in between, the range holds
+    them all as long as that gains more than either part.
+
+    Args:
+        plan: The plan.
+        program: Its program.
+        ladder: Sizes to simulate, ascending.
+        on_stage: Called with what goes on.
+
+    Returns:
+        The range; None where the plan wins nowhere.
+
+    Raises:
+        InputError: If the library has nothing to compare with on this topology.
+
+    Examples:
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.program.two_sided.lower import lower_to_program
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(topology=preset("dgx-a100"), collective=Collective.ALL_GATHER)
+        >>> made = plan(problem, trees=1, ring=False).plan
+        >>> program = lower_to_program(made.body, channels=4, instances=4)
+        >>> found = winning_range(made, program, ladder=(2**12, 2**20, 2**28))
+        >>> found.min_bytes, found.max_bytes, [race.won for race in found.races if race.size_bytes < 2**21]
+        (524288, None, [False, False, False, True, True])
+    """
+    rivals = _rivals(plan.problem)
+    races: dict[int, Race] = {}
+
+    def race(size: int) -> Race:
+        if size not in races:
+            if on_stage is not None:
+                on_stage(f"racing the library at {size:,} bytes")
+            own = _own_us(plan, program, size)
+            least = min(
+                (time_us, f"{name} with {each}")
+                for name, body in rivals
+                for each, time_us in zip(
+                    PASS_BYTES, _times_us(body, size, pieces=None, names=PASS_BYTES), strict=True
+                )
+            )
+            races[size] = Race(size_bytes=size, plan_us=own, rival_us=least[0], rival=least[1])
+        return races[size]
+
+    for size in ladder:
+        race(size)
+    run = _best_run([race(size) for size in ladder])
+    if not run:
+        return None
+    low, high = run[0].size_bytes, run[-1].size_bytes
+    place = {size: number for number, size in enumerate(ladder)}
+    if place[low]:
+        low = _edge(race, ladder[place[low] - 1], low)
+    if place[high] + 1 < len(ladder):
+        high = _edge(race, ladder[place[high] + 1], high)
+    return WinningRange(
+        min_bytes=low if place.get(low) != 0 else 0,
+        max_bytes=None if high == ladder[-1] else high,
+        races=tuple(races[size] for size in sorted(races)),
+    )
+
+
+def _edge(race: Callable[[int], Race], lost: int, won: int) -> int:
+    """The size nearest to ``lost`` at which the plan wins, to a factor of two."""
+    while max(lost, won) > 2 * min(lost, won):
+        middle = 2 ** ((lost.bit_length() + won.bit_length()) // 2 - 1)
+        if not min(lost, won) < middle < max(lost, won):
+            break
+        lost, won = (lost, middle) if race(middle).won else (middle, won)
+    return won
+
+
+def _best_run(races: Sequence[Race]) -> list[Race]:
+    """The races in a row that gain most in all, by the sum of the logarithms of their gains."""
+    best: list[Race] = []
+    run: list[Race] = []
+    most = total = 0.0
+    for each in races:
+        if total <= 0:
+            run, total = [], 0.0
+        run, total = [*run, each], total + log(each.gain)
+        if total > most:
+            best, most = run, total
+    return best
+
+
+def _rivals(problem: Problem) -> list[tuple[str, Schedule | Forest]]:
+    """What the library has.
+
+    Raises:
+        InputError: If the topology takes none of it.
+    """
+    found: list[tuple[str, Schedule | Forest]] = []
+    refusals: list[str] = []
+    for names in RIVALS[problem.collective]:
+        for name in names:
+            try:
+                found.append((name, from_catalogue(problem, name).body))
+            except InputError as error:
+                refusals.append(str(error))
+                continue
+            break
+    if not found:
+        msg = f"expected a ring or tree to compare with, found none that this topology takes: {refusals[0]}"
+        raise InputError(msg)
+    return found
+
+
+def _own_us(plan: Plan, program: Program, size: int) -> float:
+    """Time of the plan as its file is run: in passes, and no faster than its busiest thread block can send."""
+    name = program.protocol
+    chunk = -(-size // program.num_chunks)
+    passes = max(1, -(-chunk // PASS_BYTES[name]))
+    time_us = _times_us(plan.body, size, pieces=passes, names=(name,))[0]
+    carried = block_gb_per_s(plan.topology, name)
+    if carried is None:
+        return time_us
+    share = float(busiest_gb_per_s(program, Fraction(1)))
+    return max(time_us, protocol(name).start_us + size * share / carried / 1000)
+
+
+def _times_us(body: Schedule | Forest, size: int, *, pieces: int | None, names: Iterable[str]) -> list[float]:
+    """Microseconds with the costs of each protocol; None tries how many pieces are best where none costs anything."""
+    if pieces is None:
+        pieces, _ = best_pieces(body, size, most=MOST_PIECES)
+    messages = messages_of(body, size, pieces=pieces)
+    return [
+        run(
+            on_wire(messages, Wire(protocol=protocol(name)), model=MODEL),
+            model=MODEL,
+            collective=body.collective,
+            size_bytes=size,
+            keep_hops=False,
+        ).time_us
+        for name in names
+    ]

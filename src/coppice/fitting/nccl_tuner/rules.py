@@ -1,0 +1,210 @@
+"""From times to the rules of a tuner table: which algorithm and protocol, from which size to which.
+
+At every measured size the fastest counts. Where a baseline is known and the fastest gains less than three percent on it
+(or less than twice the spread), there is no rule: fewer rules age better. A choice that wins at a single size and gains
+less than ten percent on a neighbour's gives way to that neighbour. Ranges meet at the geometric mean of neighbouring
+sizes, the first begins at 0 and the last has no end. Whatever may be missing on a machine (NVLS, CollNet, PAT, LL128)
+is followed by the best ring or tree with LL or Simple for the same range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isqrt
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.fitting.nccl_tuner.timings import COLLECTIVES, Timing
+
+__all__ = ["NO_END", "Rule", "rules_of"]
+
+NO_END = 2**64 - 1
+"""Last size of a range without an end."""
+
+WORTH = 0.03
+LONE_WORTH = 0.10
+
+Choice = tuple[str, str, int | None]
+Shape = tuple[Collective, int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """A line of a tuner table.
+
+    Attributes:
+        collective: What it is about.
+        first_bytes: Least M, included.
+        last_bytes: Largest M, included.
+        nodes: Number of nodes, None is any.
+        ranks: Number of ranks, None is any.
+        algorithm: In the spelling of tuner tables.
+        protocol: Likewise.
+        channels: Number of channels, None leaves it to the library.
+        gain: Baseline time / time at the size in the middle of the range, None without a baseline.
+        fallback: It stands for machines that lack what the rule before it asks for.
+        any_shape: It holds for all nodes and ranks, with as many bytes per rank as its sizes have on its own.
+    """
+
+    collective: Collective
+    first_bytes: int
+    last_bytes: int
+    nodes: int | None
+    ranks: int | None
+    algorithm: str
+    protocol: str
+    channels: int | None = None
+    gain: float | None = None
+    fallback: bool = False
+    any_shape: bool = False
+
+
+def rules_of(
+    timings: Sequence[Timing],
+    *,
+    algorithms: Sequence[str],
+    keep_default: bool = True,
+    boundary: Callable[[int, int], int] | None = None,
+) -> tuple[Rule, ...]:
+    """Rules for every shape that times are given of, sizes ascending.
+
+    Args:
+        timings: The times; several of one kind at one size count by their median.
+        algorithms: Algorithms that the table may name.
+        keep_default: Sizes at which nothing is gained on the baseline get no rule; otherwise the fastest all the same.
+        boundary: The last size of the range of a smaller size, from two neighbouring sizes.
+
+    Raises:
+        InputError: If no time of an algorithm in ``algorithms`` is given for some size.
+    """
+    shapes: dict[Shape, list[Timing]] = {}
+    for timing in timings:
+        shapes.setdefault((timing.collective, timing.nodes, timing.ranks), []).append(timing)
+    places = {collective: place for place, collective in enumerate(COLLECTIVES)}
+    found: list[Rule] = []
+    for shape in sorted(shapes, key=lambda each: (each[2], each[1], places[each[0]])):
+        found += _shape_rules(
+            shape,
+            shapes[shape],
+            algorithms,
+            keep_default=keep_default,
+            boundary=boundary or _geometric,
+        )
+    return tuple(found)
+
+
+def _geometric(size: int, following: int) -> int:
+    """Geometric mean of two neighbouring sizes, rounded down.
+
+    >>> _geometric(1024, 4096), _geometric(0, 8)
+    (2048, 0)
+    """
+    return isqrt(size * following)
+
+
+def _shape_rules(
+    shape: Shape,
+    timings: list[Timing],
+    algorithms: Sequence[str],
+    *,
+    keep_default: bool,
+    boundary: Callable[[int, int], int],
+) -> list[Rule]:
+    collective, nodes, ranks = shape
+    times = _medians(timings, algorithms)
+    sizes = sorted(times)
+    baselines = {size: _baseline(timings, size) for size in sizes}
+    choices: list[Choice | None] = []
+    for size in sizes:
+        if not times[size]:
+            msg = (
+                f"expected a time of {' or '.join(algorithms)} for {collective} of {size} bytes on {nodes} nodes and "
+                f"{ranks} ranks, found none: measure one."
+            )
+            raise InputError(msg)
+        best = min(times[size], key=lambda choice: times[size][choice][0])
+        choices.append(best if not keep_default or _worth(times[size][best], baselines[size]) else None)
+    _settle(choices, sizes, times, baselines)
+    found: list[Rule] = []
+    start = 0
+    for end in range(len(sizes)):
+        if end + 1 < len(sizes) and choices[end + 1] == choices[end]:
+            continue
+        choice = choices[end]
+        if choice is not None:
+            middle = sizes[(start + end) // 2]
+            base, time = baselines[middle], times[middle].get(choice)
+            rule = Rule(
+                collective=collective,
+                first_bytes=boundary(sizes[start - 1], sizes[start]) + 1 if start else 0,
+                last_bytes=boundary(sizes[end], sizes[end + 1]) if end + 1 < len(sizes) else NO_END,
+                nodes=nodes,
+                ranks=ranks,
+                algorithm=choice[0],
+                protocol=choice[1],
+                channels=choice[2],
+                gain=None if base is None or time is None else base[0] / time[0],
+            )
+            found += _with_fallback(rule, times[middle])
+        start = end + 1
+    return found
+
+
+def _medians(
+    timings: list[Timing], algorithms: Sequence[str]
+) -> dict[int, dict[Choice, tuple[float, float]]]:
+    """Median time and largest spread of each choice by size."""
+    kept: dict[int, dict[Choice, list[Timing]]] = {timing.size_bytes: {} for timing in timings}
+    for timing in timings:
+        if timing.algorithm in algorithms and timing.algorithm is not None and timing.protocol is not None:
+            choice = (timing.algorithm, timing.protocol, timing.channels)
+            kept[timing.size_bytes].setdefault(choice, []).append(timing)
+    return {size: {choice: _median(rows) for choice, rows in by.items()} for size, by in kept.items()}
+
+
+def _median(rows: list[Timing]) -> tuple[float, float]:
+    times = sorted(row.time_us for row in rows)
+    return times[(len(times) - 1) // 2], max(row.spread for row in rows)
+
+
+def _baseline(timings: list[Timing], size: int) -> tuple[float, float] | None:
+    rows = [row for row in timings if row.size_bytes == size and row.algorithm is None]
+    return _median(rows) if rows else None
+
+
+def _worth(time: tuple[float, float], base: tuple[float, float] | None) -> bool:
+    if base is None:
+        return True
+    return 1 - time[0] / base[0] >= max(WORTH, 2 * max(time[1], base[1]))
+
+
+def _settle(
+    choices: list[Choice | None],
+    sizes: list[int],
+    times: Mapping[int, Mapping[Choice, tuple[float, float]]],
+    baselines: Mapping[int, tuple[float, float] | None],
+) -> None:
+    """A choice of a single size in the middle gives way to a neighbour that is nearly as fast there."""
+    for at in range(1, len(sizes) - 1):
+        if choices[at] in (choices[at - 1], choices[at + 1]):
+            continue
+
+        def time(choice: Choice | None, size: int = sizes[at]) -> float:
+            found = baselines[size] if choice is None else times[size].get(choice)
+            return float("inf") if found is None else found[0]
+
+        near = min((choices[at - 1], choices[at + 1]), key=time)
+        if time(near) <= time(choices[at]) * (1 + LONE_WORTH):
+            choices[at] = near
+
+
+def _with_fallback(rule: Rule, times: Mapping[Choice, tuple[float, float]]) -> list[Rule]:
+    if rule.algorithm in ("ring", "tree") and rule.protocol != "ll128":
+        return [rule]
+    always = [c for c in times if c[0] in ("ring", "tree") and c[1] in ("ll", "simple")]
+    best = min(always, key=lambda choice: times[choice][0], default=("ring", "simple", None))
+    return [
+        rule,
+        replace(rule, algorithm=best[0], protocol=best[1], channels=best[2], gain=None, fallback=True),
+    ]

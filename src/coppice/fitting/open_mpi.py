@@ -1,0 +1,184 @@
+"""Which of Open MPI's algorithms is the fastest at each size, by a comparison of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coppice.bounds.result import Problem
+from coppice.collectives import Collective
+from coppice.comparison.measurement import Measurement
+from coppice.comparison.outcome import Comparison
+from coppice.comparison.sweep import compare
+from coppice.errors import InputError
+from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.catalogue import find
+from coppice.selection import Request, select, tables_of
+from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
+from coppice.selection.rules import decide, parse_rules
+from coppice.selection.tables import Entry
+from coppice.topology.model import Topology
+
+__all__ = ["COLLECTIVES", "Choice", "choices_of", "compared"]
+
+COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE)
+
+WORTH = 0.03
+"""Share of the time of Open MPI's own choice that another one must save."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What Open MPI should run at one size.
+
+    Attributes:
+        size_bytes: M.
+        id: Number of the algorithm, 0 leaves the choice to Open MPI.
+        name: Its name, empty for 0.
+        fanout: Number of chains, 0 where it has none.
+        segment_bytes: Size of a segment, 0 for whole messages.
+        time_us: Simulated time.
+        default_us: Simulated time of what Open MPI would pick by itself, None where it was not compared.
+    """
+
+    size_bytes: int
+    id: int = 0
+    name: str = ""
+    fanout: int = 0
+    segment_bytes: int = 0
+    time_us: float = 0.0
+    default_us: float | None = None
+
+
+def compared(
+    topology: Topology, collective: Collective, sizes: Sequence[int], *, jobs: int | None = None
+) -> Comparison:
+    """The comparison of Open MPI's algorithms for a collective, ranks as numbered.
+
+    Args:
+        topology: Where it runs, one rank on each GPU.
+        collective: A key of :data:`~coppice.selection.open_mpi_names.FUNCTIONS`.
+        sizes: Sizes M in bytes.
+        jobs: Number of processes.
+
+    Raises:
+        InputError: If Open MPI has no rules for the collective.
+    """
+    names = {entry.ours for _, entry in _algorithms(collective)}
+    problem = Problem(topology=topology, collective=collective, root=0 if collective.rooted else None)
+    return compare(problem, sizes, algorithms=sorted(name for name in names if name), order="rank", jobs=jobs)
+
+
+def choices_of(comparison: Comparison) -> tuple[Choice, ...]:
+    """The choice at every size of a comparison.
+
+    The fastest algorithm that Open MPI has counts, with the parameters that a rules file can give it, and 0 where it is
+    the one that Open MPI picks by itself or saves less than three percent of its time.
+
+    Args:
+        comparison: Of one collective.
+
+    Raises:
+        InputError: If Open MPI has no rules for the collective.
+    """
+    problem = comparison.problem
+    collective, topology = problem.collective, problem.topology
+    known = _algorithms(collective)
+    found = []
+    for size_bytes in comparison.sizes:
+        rows = [
+            (row, name, entry)
+            for row in comparison.measurements
+            if row.size_bytes == size_bytes and _plain(row)
+            for name, entry in known
+            if _same(problem, row, name, entry)
+        ]
+        own = select(
+            "open-mpi",
+            collective,
+            size_bytes,
+            topology=topology,
+            function=FUNCTIONS[collective],
+            variant="tuned",
+        )
+        found.append(_choice(problem, size_bytes, rows, own.runs_as))
+    return tuple(found)
+
+
+def _choice(
+    problem: Problem, size_bytes: int, rows: list[tuple[Measurement, str, Entry]], own: str
+) -> Choice:
+    """The fastest of some measurements, or 0 where Open MPI's ``own`` algorithm does as well."""
+    collective, ranks = problem.collective, problem.topology.num_ranks
+    defaults = [row.time_us for row, name, _ in rows if name == own and _number(row, "segments") == 1]
+    default = min(defaults, default=None)
+    if not rows:
+        return Choice(size_bytes=size_bytes)
+    row, name, entry = min(rows, key=lambda each: (each[0].time_us, each[2].id or 0))
+    if default is not None and default - row.time_us < WORTH * default:
+        return Choice(size_bytes=size_bytes, time_us=default, default_us=default)
+    segments = _number(row, "segments")
+    whole = size_bytes if collective is not Collective.ALL_REDUCE else -(-size_bytes // ranks)
+    return Choice(
+        size_bytes=size_bytes,
+        id=entry.id or 0,
+        name=name,
+        fanout=_number(row, "fanout") if name == "chain" else 0,
+        segment_bytes=0 if segments == 1 else -(-whole // segments),
+        time_us=row.time_us,
+        default_us=default,
+    )
+
+
+def _algorithms(collective: Collective) -> list[tuple[str, Entry]]:
+    if collective not in FUNCTIONS:
+        msg = f"expected a collective that is one of {', '.join(FUNCTIONS)}, found {collective}."
+        raise InputError(msg)
+    entries = tables_of("open-mpi").functions[FUNCTIONS[collective]].algorithms
+    return [
+        (name, entry) for name, entry in entries.items() if entry.id is not None and entry.ours is not None
+    ]
+
+
+def _plain(row: Measurement) -> bool:
+    """Simulated as Open MPI would run it."""
+    whole = row.pieces == 1 and not row.relays and not row.in_network
+    return row.refusal is None and row.order == "rank" and whole
+
+
+def _same(problem: Problem, row: Measurement, name: str, entry: Entry) -> bool:
+    """Whether a measurement is what Open MPI runs as ``name``, where a rules file may say segments and fan-outs."""
+    if row.algorithm != entry.ours or _falls_back(problem, row, name, entry):
+        return False
+    given = {"segments"} | ({"fanout"} if name == "chain" else set())
+    theirs = {**_defaults(problem.collective, row.algorithm), **entry.parameters}
+    ours = {**_defaults(problem.collective, row.algorithm), **row.parameters}
+    if name not in SEGMENTED.get(FUNCTIONS[problem.collective], ()) and _number(row, "segments") > 1:
+        return False
+    return all(ours[key] == theirs[key] for key in ours.keys() | theirs.keys() if key not in given)
+
+
+def _falls_back(problem: Problem, row: Measurement, name: str, entry: Entry) -> bool:
+    """Whether Open MPI would run another algorithm instead."""
+    if name == "segmented_ring":  # falls back on the ring where a rule gives it no segments
+        return _number(row, "segments") == 1
+    if not entry.becomes:
+        return False
+    function = FUNCTIONS[problem.collective]
+    request = Request(
+        collective=problem.collective, ranks=problem.topology.num_ranks, size_bytes=row.size_bytes
+    )
+    facts = request.facts(tables_of("open-mpi").functions[function].m)
+    return decide(parse_rules(entry.becomes, name), facts, table=name)[0] != "this"
+
+
+def _defaults(collective: Collective, algorithm: str) -> dict[str, Value]:
+    return {name: each.default for name, each in find(algorithm, collective).parameters.items()}
+
+
+def _number(row: Measurement, parameter: str) -> int:
+    """A number of a measurement's algorithm, 1 where it has none of that name."""
+    value = row.parameters.get(parameter)
+    if value is None and row.refusal is None and parameter == "fanout":
+        value = find(row.algorithm, Collective.BROADCAST).parameters[parameter].default
+    return value if isinstance(value, int) else 1

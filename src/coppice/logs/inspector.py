@@ -1,0 +1,181 @@
+"""Records of NCCL's inspector plug-in (formats v4.0 to v4.3) as measurements.
+
+Every rank writes a record of each collective, one JSON object after the other. Records of one collective (same
+communicator, same number) belong together: it took as long as on its slowest rank, and the fastest tells how far apart
+they are. Sizes are those of a rank's count, so that an all-gather or a reduce-scatter of n ranks moves n times as much.
+From v4.3 on, the records of a dump follow one that names the communicator for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.logs.json_text import integer, mapping, number, text_of
+from coppice.logs.records import Measurement, collective_named, own_name
+
+__all__ = ["Call", "Inspector", "is_inspector", "joined"]
+
+_PAYLOADS = ("coll_perf", "p2p_perf", "proxy_trace")
+_TUNED = (
+    Collective.ALL_REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.BROADCAST,
+    Collective.REDUCE,
+)
+_MOST_RANKS = 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Call:
+    """A collective on one rank.
+
+    Attributes:
+        communicator: Id of the communicator.
+        number: Number of the collective in it.
+        rank: The rank.
+        ranks: Ranks of the communicator.
+        nodes: Nodes that it spans.
+        collective: What was run.
+        rank_bytes: Bytes of the rank's count.
+        time_us: Time on this rank.
+        algorithm: What carried it out, None where not given.
+        protocol: Likewise.
+        line: Line of the file.
+    """
+
+    communicator: str
+    number: int
+    rank: int
+    ranks: int
+    nodes: int
+    collective: Collective
+    rank_bytes: int
+    time_us: float
+    algorithm: str | None
+    protocol: str | None
+    line: int
+
+
+def is_inspector(value: Any) -> bool:
+    """Whether a JSON value is a record of the inspector."""
+    return isinstance(value, dict) and ("dump_stats" in value or any(key in value for key in _PAYLOADS))
+
+
+class Inspector:
+    """Reads records in the order of one file.
+
+    Attributes:
+        calls: Collectives so far.
+        beside: Calls that a tuner is not asked about, by what they are.
+        dropped: Records that the plug-in says it lost.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.calls: list[Call] = []
+        self.beside: dict[str, int] = {}
+        self.dropped = 0
+        self._header: dict[str, Any] | None = None
+
+    def add(self, value: Any, line: int) -> None:
+        """Take a record.
+
+        Raises:
+            InputError: If it is none, with its line.
+        """
+        where = f"{self.file}:{line}"
+        if not is_inspector(value):
+            msg = f"expected a record of the inspector at {where}, found something else: give its files unchanged."
+            raise InputError(msg)
+        if "dump_stats" in value:
+            self._header = mapping(value, "header", where)
+            stats = mapping(value, "dump_stats", where)
+            if "coll_dropped_since_last_dump" in stats:
+                self.dropped += integer(stats, "coll_dropped_since_last_dump", where)
+            return
+        header = mapping(value, "header", where) if "header" in value else self._header
+        if header is None:
+            msg = f"the record at {where} names no communicator, nor does one before it: is the file whole?"
+            raise InputError(msg)
+        if "p2p_perf" in value:
+            self._aside(text_of(mapping(value, "p2p_perf", where), "p2p", where))
+        elif "coll_perf" in value:
+            self._call(header, mapping(value, "coll_perf", where), where, line)
+
+    def _call(self, header: dict[str, Any], perf: dict[str, Any], where: str, line: int) -> None:
+        name = text_of(perf, "coll", where)
+        collective = collective_named(name)
+        if collective not in _TUNED:
+            self._aside(name)
+            return
+        ranks = integer(header, "n_ranks", where, low=1, high=_MOST_RANKS)
+        algorithm, protocol = perf.get("coll_algo"), perf.get("coll_proto")
+        self.calls.append(
+            Call(
+                communicator=text_of(header, "id", where),
+                number=integer(perf, "coll_sn", where),
+                rank=integer(header, "rank", where, high=ranks - 1),
+                ranks=ranks,
+                nodes=integer(header, "nnodes", where, low=1, high=ranks),
+                collective=collective,
+                rank_bytes=integer(perf, "coll_msg_size_bytes", where),
+                time_us=number(perf, "coll_exec_time_us", where),
+                algorithm=own_name(algorithm) if isinstance(algorithm, str) else None,
+                protocol=own_name(protocol) if isinstance(protocol, str) else None,
+                line=line,
+            )
+        )
+
+    def _aside(self, name: str) -> None:
+        if len(self.beside) < 100 or name in self.beside:
+            self.beside[name[:40]] = self.beside.get(name[:40], 0) + 1
+
+
+def joined(calls: Sequence[tuple[str, Call]]) -> list[Measurement]:
+    """The collectives of one or several files, the records of all ranks together.
+
+    Args:
+        calls: Records with the files that they came from.
+
+    Raises:
+        InputError: If records of one collective disagree on what it was.
+    """
+    groups: dict[tuple[str, int, Collective, int], list[tuple[str, Call]]] = {}
+    met: dict[tuple[str, int, Collective, int], int] = {}
+    for file, call in calls:
+        own = (call.communicator, call.number, call.collective, call.rank)
+        met[own] = met.get(own, -1) + 1  # a rank that tells a number twice is of another run
+        groups.setdefault((*own[:3], met[own]), []).append((file, call))
+    found: list[Measurement] = []
+    for members in groups.values():
+        file, first = members[0]
+        for other_file, other in members[1:]:
+            if (other.rank_bytes, other.ranks) != (first.rank_bytes, first.ranks):
+                msg = (
+                    f"{other_file}:{other.line} has {other.rank_bytes} bytes on {other.ranks} ranks, and "
+                    f"{file}:{first.line} {first.rank_bytes} on {first.ranks} for the same collective: give files of "
+                    "one job."
+                )
+                raise InputError(msg)
+        gathers = first.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+        times = [call.time_us for _, call in members]
+        found.append(
+            Measurement(
+                collective=first.collective,
+                ranks=first.ranks,
+                nodes=first.nodes,
+                size_bytes=first.rank_bytes * (first.ranks if gathers else 1),
+                time_us=max(times),
+                least_us=min(times) if len(times) > 1 else None,
+                algorithm=first.algorithm,
+                protocol=first.protocol,
+                file=file,
+                line=first.line,
+            )
+        )
+    return found

@@ -1,0 +1,245 @@
+"""What libraries and benchmarks say of a run, as typed records that do not tell where they came from by their form.
+
+    Measurement     a collective took this long
+    Decision        the library chose this algorithm, protocol and number of channels for calls of this size
+    Cell            what the library's own cost model reckons with, for one algorithm and protocol
+    Communicator    ranks, nodes, channels, and the cost model of a communicator
+    Log             everything in one file
+
+Algorithms and protocols are spelled as in tuner tables (``ring``, ``nvls_tree``; ``ll``, ``ll128``, ``simple``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coppice.collectives import Collective
+from coppice.export.nccl.graph import Graph
+from coppice.topology.model import Topology
+
+__all__ = [
+    "FORCING",
+    "Cell",
+    "Communicator",
+    "Decision",
+    "Log",
+    "Measurement",
+    "collective_named",
+    "own_name",
+]
+
+FORCING = (
+    "NCCL_ALGO",
+    "NCCL_PROTO",
+    "NCCL_MIN_CTAS",
+    "NCCL_MAX_CTAS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_TUNER_CONFIG_FILE",
+    "NCCLX_TUNER_CONFIG_FILE",
+    "NCCL_GRAPH_FILE",
+    "NCCL_RINGS",
+    "RCCL_TREES",
+)
+"""Variables under which a time is not that of the library's own choice."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """The time of a collective.
+
+    Attributes:
+        collective: What was run.
+        ranks: Ranks of the communicator, None where nothing says so.
+        nodes: Nodes that it spans (domains of NVLink where the library says so, else hosts), None likewise.
+        size_bytes: M (see :mod:`coppice.collectives`), the size column of nccl-tests.
+        time_us: Time of a call; that of the slowest rank where several say.
+        least_us: Time of the fastest rank, None where there is one figure only.
+        algorithm: What carried it out, None where nothing says so.
+        protocol: Likewise.
+        channels: Likewise.
+        forced: The environment limited the library's choice (:data:`FORCING`); None where nothing tells.
+        in_place: One buffer, or two; None where nothing says so.
+        wrong: Number of wrong values, None where they were not checked.
+        type: Type of an element, such as ``float``; None where nothing says so.
+        file: Where it was read.
+        line: Line there, 0 in files without lines.
+    """
+
+    collective: Collective
+    ranks: int | None
+    nodes: int | None
+    size_bytes: int
+    time_us: float
+    least_us: float | None = None
+    algorithm: str | None = None
+    protocol: str | None = None
+    channels: int | None = None
+    forced: bool | None = None
+    in_place: bool | None = None
+    wrong: int | None = None
+    type: str | None = None
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """What the library chose for calls of a size.
+
+    Attributes:
+        collective: The collective; None in logs before NCCL 2.24, which do not name it.
+        rank_bytes: Bytes of one rank's count, as the log gives them; a block of an all-gather or a reduce-scatter.
+        ranks: Ranks of the communicator, None where the log does not tell.
+        nodes: Nodes, likewise.
+        algorithm: What was chosen.
+        protocol: Likewise.
+        channels: Number of channels, None in old logs.
+        time_us: Predicted time, only in old logs.
+        calls: Number of calls.
+        line: Line of the first.
+    """
+
+    collective: Collective | None
+    rank_bytes: int
+    ranks: int | None
+    nodes: int | None
+    algorithm: str
+    protocol: str
+    channels: int | None
+    time_us: float | None
+    calls: int
+    line: int
+
+    @property
+    def size_bytes(self) -> int | None:
+        """M, or None where the collective or its ranks are not known."""
+        if self.collective is None:
+            return None
+        if self.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+            return None if self.ranks is None else self.rank_bytes * self.ranks
+        return self.rank_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """A cell of the table that the cost model prints: ``time_us = latency_us + bytes / (1000 * gb_per_s)``.
+
+    Attributes:
+        collective: The collective.
+        algorithm: An algorithm.
+        protocol: A protocol.
+        latency_us: Latency.
+        gb_per_s: Algorithm bandwidth; 0 where the library does not use this combination.
+        line: Line of the log.
+    """
+
+    collective: Collective
+    algorithm: str
+    protocol: str
+    latency_us: float
+    gb_per_s: float
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Communicator:
+    """A communicator that a log speaks of.
+
+    Attributes:
+        ranks: Number of ranks, None where only its table was printed.
+        nodes: Number of nodes, likewise.
+        channels: Number of channels for collectives, None where not said.
+        cells: Its cost model, empty where not printed.
+        line: Line where it was first met.
+    """
+
+    ranks: int | None
+    nodes: int | None
+    channels: int | None
+    cells: tuple[Cell, ...]
+    line: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """Everything that one file says.
+
+    Attributes:
+        file: Name of the file.
+        kind: What kinds of text were found in it.
+        measurements: Times, in order.
+        decisions: Choices of the library, those of equal calls together.
+        communicators: Communicators, in order; equal ones once.
+        graphs: Rings, trees and so on of a graph dump.
+        topology: The machine of a topology dump.
+        version: Version of the library, such as ``2.27.7``.
+        tuner: Tuner plugin that the library loaded; empty if it says that there is none; None if it says nothing.
+        settings: Variables of NCCL and RCCL that were set.
+        beside: Calls that no tuner is asked about, by what they are, with their number.
+        warnings: What could not be read, with lines.
+    """
+
+    file: str
+    kind: str
+    measurements: tuple[Measurement, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
+    graphs: tuple[Graph, ...] = ()
+    topology: Topology | None = None
+    version: str | None = None
+    tuner: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    beside: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def forced(self) -> bool:
+        """Something limits the library's own choice."""
+        return any(name in self.settings for name in FORCING)
+
+
+_COLLECTIVES = {
+    (name or "").removeprefix("nccl").lower(): collective
+    for collective in Collective
+    for name in (
+        collective.dialects.nccl,
+        (collective.dialects.nccl_tests or "").removesuffix("_perf").replace("_", ""),
+    )
+    if name
+}
+_OWN = {
+    "tree": "tree",
+    "ring": "ring",
+    "collnetdirect": "collnet_direct",
+    "collnetchain": "collnet_chain",
+    "collnet": "collnet_direct",
+    "nvls": "nvls",
+    "nvlstree": "nvls_tree",
+    "pat": "pat",
+    "ll": "ll",
+    "ll128": "ll128",
+    "simple": "simple",
+}
+
+
+def collective_named(text: str) -> Collective | None:
+    """A collective by the name that NCCL, its tests or the command line give it.
+
+    Examples:
+        >>> [str(collective_named(name)) for name in ("AllReduce", "alltoall_perf", "reduce_scatter", "SendRecv")]
+        ['all_reduce', 'all_to_all', 'reduce_scatter', 'None']
+    """
+    word = text.lower().removesuffix("_mpi").removesuffix("_perf").replace("_", "").replace("-", "")
+    return _COLLECTIVES.get({"bcast": "broadcast"}.get(word, word))
+
+
+def own_name(text: str) -> str | None:
+    """An algorithm or protocol in the spelling of tuner tables.
+
+    Examples:
+        >>> own_name("NVLSTree"), own_name("COLLNET_CHAIN"), own_name("LL128"), own_name("unknown")
+        ('nvls_tree', 'collnet_chain', 'll128', None)
+    """
+    return _OWN.get(text.lower().replace("_", ""))

@@ -1,0 +1,366 @@
+"""A plan as one HTML page: what it reaches and why not more, its topology, trees, loads and timeline, and its rivals.
+
+The page holds everything that it shows: it opens from disk, asks no network for anything, and is readable on light and
+dark screens and on paper. Hovering a link, a bar or an edge of a tree tells its name and numbers. The same plan gives
+the same bytes, and even for thousands of ranks less than a megabyte of them: large pictures show a part, and say so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from coppice import __version__
+from coppice.bounds.describe import describe_cut, plural, rate_text
+from coppice.collectives import Collective
+from coppice.comparison.outcome import Comparison
+from coppice.report.comparison import comparison_picture
+from coppice.report.loads import load_picture
+from coppice.report.script import SCRIPT
+from coppice.report.style import PAGE_STYLE, style
+from coppice.report.svg import NOTHING, Markup, element, escape, join
+from coppice.report.tables import comparison_table, facts
+from coppice.report.timeline import time_text, timeline_picture
+from coppice.report.topology.picture import percent, topology_picture
+from coppice.report.tree.choice import sketches
+from coppice.report.tree.picture import tree_picture
+from coppice.schedule.explanation import plan_loads
+from coppice.schedule.images import expanded_edges
+from coppice.schedule.loads import LinkLoads
+from coppice.schedule.plan import Plan
+from coppice.schedule.shape import shape
+from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.verify import verify
+from coppice.simulation.best_pieces import best_pieces
+from coppice.simulation.timeline import Timeline
+from coppice.topology.writer import write_atomically
+
+__all__ = ["DEFAULT_SIZE_BYTES", "report_html", "write_report"]
+
+DEFAULT_SIZE_BYTES = 64 * 2**20
+MOST_MESSAGES = 4_000_000
+"""Transfers of a plan that is simulated for its timeline, in one piece each."""
+
+FINE_MESSAGES = 1_000_000
+"""Messages into which chunks may be cut up."""
+
+
+def write_report(
+    plan: Plan,
+    path: str | os.PathLike[str],
+    *,
+    size_bytes: int = DEFAULT_SIZE_BYTES,
+    comparison: Comparison | None = None,
+    on_stage: Callable[[str], None] | None = None,
+) -> int:
+    """Write the report of a plan; an interrupted write leaves the old file, or none.
+
+    Args:
+        plan: The plan; it is verified first.
+        path: File to write.
+        size_bytes: Message size M of the timeline.
+        comparison: Rivals of the plan (:func:`coppice.comparison.compare`), or None.
+        on_stage: Called with what goes on.
+
+    Returns:
+        Size of the file in bytes.
+
+    Raises:
+        CheckError: If the plan does not verify.
+        InputError: If its columns are malformed, or the file cannot be written.
+    """
+    page = report_html(plan, size_bytes=size_bytes, comparison=comparison, on_stage=on_stage).encode()
+    write_atomically(path, page)
+    return len(page)
+
+
+def report_html(
+    plan: Plan,
+    *,
+    size_bytes: int = DEFAULT_SIZE_BYTES,
+    comparison: Comparison | None = None,
+    on_stage: Callable[[str], None] | None = None,
+) -> str:
+    """The report of a plan as the text of an HTML page, which is well-formed XML as well.
+
+    Args:
+        plan: The plan; it is verified first.
+        size_bytes: Message size M of the timeline.
+        comparison: Rivals of the plan (:func:`coppice.comparison.compare`), or None.
+        on_stage: Called with what goes on.
+
+    Raises:
+        CheckError: If the plan does not verify.
+        InputError: If its columns are malformed.
+
+    Examples:
+        >>> from coppice.bounds.result import Problem
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_GATHER)
+        >>> report_html(plan(problem).plan, size_bytes=2**20)[:15]
+        '<!DOCTYPE html>'
+    """
+    stage = on_stage or (lambda _: None)
+    stage("verifying the plan")
+    checked = verify(plan)
+    checked.require_ok()
+    stage("counting loads")
+    loads = plan_loads(plan)
+    stage("simulating")
+    size = 0 if plan.problem.collective is Collective.BARRIER else size_bytes
+    run = _simulated(plan, size)
+    stage("drawing")
+    topology = plan.topology
+    title = f"{plan.problem.collective} on {topology.name}"
+    cut = plan.bound.cut if plan.bound is not None else ()
+    picture = topology_picture(topology, loads=loads, cut=cut, label=f"{title}: topology and bottleneck cut")
+    body = [
+        element("h1", escape(title)),
+        element("p", escape(_subtitle(plan)), class_="quiet"),
+        facts(_facts(plan, checked, loads, run)),
+        element("h2", escape("Topology")),
+        element("p", escape(_topology_words(plan))),
+        *_omitted(picture.omitted),
+        _topology_key(cut=bool(cut)),
+        element("figure", picture.svg),
+        *_trees(plan, picture.joined),
+        element("h2", escape("Link loads")),
+        element("p", escape("Share of the plan's bandwidth time for which each class of links is busy.")),
+        element("figure", load_picture(loads)),
+        *_timeline(run, plan),
+        *([] if comparison is None else _comparison(comparison)),
+        element("footer", escape(_footer(plan))),
+    ]
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", escape(title)),
+        style(PAGE_STYLE),
+    )
+    script = element("script", Markup(SCRIPT))
+    page = element("html", head, element("body", join(body, "\n"), script), lang="en")
+    return f"<!DOCTYPE html>\n{page}\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Run:
+    """A simulation, or why there is none."""
+
+    timeline: Timeline | None
+    pieces: int
+    size_bytes: int
+    words: str
+
+
+def _simulated(plan: Plan, size_bytes: int) -> _Run:
+    """The plan at one size, its chunks cut into as many pieces as serve it."""
+    messages = expanded_edges(plan.forest) if plan.forest is not None else 0
+    if plan.schedule is not None:
+        messages = plan.schedule.num_transfers
+    if messages > MOST_MESSAGES:
+        words = f"{messages:,} transfers are too many for a timeline: it is drawn up to {MOST_MESSAGES:,}."
+        return _Run(timeline=None, pieces=0, size_bytes=size_bytes, words=words)
+    most = min(max(FINE_MESSAGES // max(messages, 1), 1), 256)
+    pieces, timeline = best_pieces(plan.body, size_bytes, most=most)
+    return _Run(timeline=timeline, pieces=pieces, size_bytes=size_bytes, words="")
+
+
+def _subtitle(plan: Plan) -> str:
+    topology = plan.topology
+    boxes = f" in {plural(len(topology.hosts), 'box')}" if len(topology.hosts) > 1 else ""
+    words = f"{plural(topology.num_ranks, 'rank')}{boxes}, {topology.num_links} directed links"
+    return f"{words}. Planned by {plan.planner}." if plan.planner else f"{words}."
+
+
+def _facts(plan: Plan, checked: Report, loads: LinkLoads, run: _Run) -> list[tuple[str, str]]:
+    """What an engineer wants to know first."""
+    problem, bound = plan.problem, plan.bound
+    factor = problem.collective.busbw_factor(plan.topology.num_ranks)
+    rate = problem.shards / loads.inv_rate if loads.inv_rate else Fraction(0)
+    rows = []
+    if rate:
+        rows.append(("Plan reaches", f"{_exact(rate)} algbw, {_exact(rate * factor)} busbw"))
+    if bound is not None and bound.inv_rate:
+        share = f"; the plan reaches {percent(rate / bound.algbw_gb_per_s)} of it" if rate else ""
+        rows.append(("Optimum", f"{_exact(bound.algbw_gb_per_s)} algbw{share}"))
+        rows.append(("Bottleneck", describe_cut(bound)))
+    rows.append(("Verified", _verified(checked)))
+    if plan.forest is not None:
+        trees = shape(plan.forest)
+        words = f"{trees.distinct_trees} distinct, height {trees.max_height} at most"
+        if trees.trees_per_root is not None:
+            words = f"{trees.trees_per_root} per root, {words}"
+        rows.append(("Trees", words))
+    if plan.schedule is not None:
+        count = plural(plan.schedule.num_chunks, "chunk")
+        rows.append(("Transfers", f"{plan.schedule.num_transfers:,} of {count}"))
+    if run.timeline is not None:
+        words = f"{time_text(run.timeline.time_us)} for {_bytes(run.size_bytes)}"
+        if run.size_bytes:
+            words += f", {run.timeline.algbw_gb_per_s:.4g} GB/s algbw, {run.timeline.busbw_gb_per_s:.4g} GB/s busbw"
+        rows.append(("Simulated", words))
+    given = {
+        name: value for name, value in plan.parameters.items() if value is not None and value is not False
+    }
+    if given:
+        rows.append(("Parameters", ", ".join(f"{name} = {value}" for name, value in sorted(given.items()))))
+    if plan.topology.source:
+        rows.append(("Rates from", plan.topology.source))
+    return rows
+
+
+def _exact(rate: Fraction) -> str:
+    """A rate, with its exact value where decimals do not show it."""
+    text = rate_text(rate)
+    return f"{text} GB/s" if Fraction(text) == rate else f"{text} GB/s ({rate})"
+
+
+def _bytes(size: int) -> str:
+    """A size with a binary unit.
+
+    >>> _bytes(64 * 2**20), _bytes(1000), _bytes(1536)
+    ('64 MiB', '1000 bytes', '1536 bytes')
+    """
+    unit = max((power for power in range(5) if size and size % 1024**power == 0), default=0)
+    return f"{size // 1024**unit} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB')[unit]}"
+
+
+def _verified(checked: Report) -> str:
+    if checked.optimal:
+        return "yes, and the cut proves that no schedule is faster"
+    if checked.bound_proved:
+        return "yes; the cut proves the optimum"
+    return "yes"
+
+
+def _topology_words(plan: Plan) -> str:
+    if plan.bound is None or not plan.bound.cut:
+        return "Lines are links; their colour is the share of the plan's time for which they are busy."
+    return f"The bottleneck: {describe_cut(plan.bound)}. Colours say how long each link is busy."
+
+
+def _omitted(parts: Sequence[str]) -> list[Markup]:
+    """What a picture leaves out."""
+    if not parts:
+        return []
+    return [element("p", escape(f"Large topology, drawn in part: {', '.join(parts)}."), class_="quiet")]
+
+
+def _topology_key(*, cut: bool) -> Markup:
+    """What colours and shapes mean."""
+    rows = [
+        ("rect", "gpu", "GPU"),
+        ("rect", "nic", "NIC"),
+        ("rect", "switch", "switch"),
+        ("line", "link load0", "unused"),
+        ("line", "link load1", "busy below 50%"),
+        ("line", "link load2", "50% to 90%"),
+        ("line", "link load3", "90% and more"),
+        ("line", "link load4", "all the time"),
+    ]
+    if cut:
+        rows.append(("line", "tick", "crosses the cut"))
+    return _key(rows)
+
+
+def _key(rows: Sequence[tuple[str, str, str]]) -> Markup:
+    """Samples of shapes with their meaning."""
+    found = []
+    for kind, colours, words in rows:
+        if kind == "line":
+            shape_ = element("line", x1=2, y1=7, x2=24, y2=7, class_=colours, stroke_width=2.5)
+        else:
+            shape_ = element("rect", x=3, y=1.5, width=20, height=11, rx=2, class_=colours)
+        sample = element("svg", shape_, width=26, height=14, viewBox="0 0 26 14", aria_hidden="true")
+        found.append(element("span", sample, escape(words)))
+    return element("div", *found, class_="key")
+
+
+def _trees(plan: Plan, joined: Mapping[tuple[int, int], int]) -> list[Markup]:
+    """Representative trees, one of which is seen at a time."""
+    chosen = sketches(plan)
+    if not chosen:
+        return []
+    options, sections = [], []
+    for at, sketch in enumerate(chosen):
+        options.append(element("option", escape(sketch.title)))
+        used = sorted({joined[pair] for pair in sketch.links() if pair in joined})
+        drawn = tree_picture(plan.topology, sketch, name=f"tree{at}")
+        sections.append(
+            element(
+                "section",
+                element("h3", escape(sketch.title)),
+                element("figure", drawn, class_="tall"),
+                class_="tree",
+                data_links=" ".join(map(str, used)),
+            )
+        )
+    what = "trees" if plan.forest is not None else "ways of chunks"
+    box = element("input", type="checkbox", id="tree-mark")
+    words = "A level for each transfer away from the root; orange arrows lead from box to box."
+    return [
+        element("h2", escape(what.capitalize())),
+        element("p", escape(f"{plural(len(chosen), 'representative')} of the plan's {what}. {words}")),
+        element(
+            "p",
+            element("select", *options, id="tree-choice", aria_label=f"which of the {what}"),
+            escape(" "),
+            element("label", box, escape(" mark its links in the topology drawing")),
+            class_="screen",
+        ),
+        *sections,
+    ]
+
+
+def _timeline(run: _Run, plan: Plan) -> list[Markup]:
+    """The Gantt chart, and what it shows."""
+    heading = element("h2", escape("Timeline"))
+    if run.timeline is None:
+        return [heading, element("p", escape(run.words), class_="quiet")]
+    picture = timeline_picture(run.timeline)
+    pieces = f", chunks in {plural(run.pieces, 'piece')}" if run.pieces > 1 else ""
+    words = (
+        f"Simulated: {_bytes(run.size_bytes)} take {time_text(run.timeline.time_us)}{pieces}, "
+        f"{run.timeline.messages.count:,} messages. A row is a link, a bar a message that passes it."
+    )
+    notes = []
+    if picture.rows < picture.used:
+        notes.append(f"{picture.rows} of {picture.used:,} links are shown, the busiest of each class.")
+    if picture.areas:
+        notes.append("Where messages are too many to tell apart, heights show how much a link is in use.")
+    rows = [("rect", "send", "copies"), ("rect", "critical", "critical path")]
+    if plan.problem.collective.reduces:
+        rows.insert(1, ("rect", "add", "is added"))
+    return [
+        heading,
+        element("p", escape(words)),
+        *([element("p", escape(" ".join(notes)), class_="quiet")] if notes else []),
+        _key(rows),
+        element("figure", picture.svg),
+    ]
+
+
+def _comparison(comparison: Comparison) -> list[Markup]:
+    """Charts of all algorithms, and the best one at each size."""
+    optimum = rate_text(comparison.optimum.algbw_gb_per_s)
+    words = (
+        f"Every algorithm that performs {comparison.problem.collective} here, simulated with "
+        f"{comparison.model.overhead_us:g} us per message. Nothing exceeds {optimum} GB/s, or takes less than "
+        f"{time_text(comparison.latency.time_us)}."
+    )
+    return [
+        element("h2", escape("Comparison")),
+        element("p", escape(words)),
+        element("figure", comparison_picture(comparison)),
+        comparison_table(comparison) if comparison.times else NOTHING,
+    ]
+
+
+def _footer(plan: Plan) -> str:
+    made = f"Made by coppice {__version__}"
+    by = f" from a plan of version {plan.version}" if plan.version else ""
+    return f"{made}{by}. Topology {plan.topology.sha256[:16]}."
