@@ -31,11 +31,11 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.planners.planning import plan
-from coppice.run.choice import choose_pieces
 from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_mpi, launch_ranks
 from coppice.run.lab.load import load_of
 from coppice.run.lab.namespaces import Lab, build, remove
+from coppice.run.programs.pieces import choose_pieces
 from coppice.simulation.engine import simulate
 from coppice.simulation.model import Model
 from coppice.topology import scale_nodes, subset

@@ -22,12 +22,12 @@ from rich.console import Console
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError
-from coppice.run.bench import NATIVE
-from coppice.run.cores import busy_share, core_times
+from coppice.run.bench.bench import NATIVE
+from coppice.run.bench.cores import busy_share, core_times
 from coppice.run.lab.namespaces import Lab
 from coppice.run.mpi_traffic import FUNCTIONS
 from coppice.run.mpich_traffic import MPICH, algorithm_variable
-from coppice.run.planned_programs import FOREST
+from coppice.run.programs.planned import FOREST
 from coppice.topology.operations import scale
 from coppice.topology.sources import resolve
 from lab import bench_row, machine, say, simulated_ms, standing

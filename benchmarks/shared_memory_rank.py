@@ -34,9 +34,9 @@ def measured(make: Callable[[int], Callable[[], None]], barrier: Callable[[], No
 def by_shm(directory: str, rank: int, ranks: int, *, only_copy: bool) -> dict[int, float]:
     """The engine of shared memory, or copies from one private buffer to another."""
     from coppice.collectives import Collective
-    from coppice.run.datatype import DataType
-    from coppice.run.shm_engine import ShmEngine
-    from coppice.run.shm_setup import directory_exchange
+    from coppice.run.engines.datatype import DataType
+    from coppice.run.engines.shared_memory.engine import ShmEngine
+    from coppice.run.engines.shared_memory.setup import directory_exchange
 
     engine = ShmEngine.connect(rank, ranks, directory_exchange(directory, rank, ranks))
 

@@ -20,16 +20,16 @@ from fractions import Fraction
 from pathlib import Path
 
 from coppice.cli.sizes import parse_sizes, short_size
-from coppice.run.tuning.check import Checked, check_runs
-from coppice.run.tuning.deployed import deployed_environment
-from coppice.run.tuning.fit import Fit, fit_runs
-from coppice.run.tuning.limits import bounds_us
-from coppice.run.tuning.records import read_runs
-from coppice.run.tuning.sweep import COLLECTIVES, sweep_mpi
-from coppice.run.tuning.table import RuleTable
-from coppice.run.tuning.worker import Spec
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import scale
+from coppice.tuning.check import Checked, check_runs
+from coppice.tuning.deployed import deployed_environment
+from coppice.tuning.fit import Fit, fit_runs
+from coppice.tuning.limits import bounds_us
+from coppice.tuning.records import read_runs
+from coppice.tuning.sweep import COLLECTIVES, sweep_mpi
+from coppice.tuning.table import RuleTable
+from coppice.tuning.worker import Spec
 from lab import mpi_launcher, mpi_variables, standing
 from tables import replace_generated
 

@@ -17,19 +17,19 @@ from generated_calls import Call
 def engine_of(name: str, *place: str) -> Any:
     """This rank's end of the group."""
     if name == "mpi":
-        from coppice.run.mpi_engine import MpiEngine
+        from coppice.run.engines.mpi.engine import MpiEngine
 
         return MpiEngine()
     directory, rank, ranks = Path(place[0]), int(place[1]), int(place[2])
     if name == "torch":
         import torch
 
-        from coppice.run.torch_engine import TorchEngine
+        from coppice.run.engines.torch.engine import TorchEngine
 
         store = torch.distributed.FileStore(str(directory / "store"), ranks)
         return TorchEngine(store, rank, ranks, exchange_timeout_s=60)
-    from coppice.run.shm_engine import ShmEngine
-    from coppice.run.shm_setup import directory_exchange
+    from coppice.run.engines.shared_memory.engine import ShmEngine
+    from coppice.run.engines.shared_memory.setup import directory_exchange
 
     return ShmEngine.connect(
         rank, ranks, directory_exchange(directory / "meeting", rank, ranks, timeout_s=60)

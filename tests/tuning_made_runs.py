@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.run.tuning.records import Choice, Run
+from coppice.tuning.records import Choice, Run
 
 
 def made_runs(

@@ -14,8 +14,8 @@ except ImportError:
     _package = "torch"
     raise MissingExtraError.of(_package, extra="torch") from None
 
-from coppice.run.torch_backend import NAME, CoppiceProcessGroup, register
-from coppice.run.torch_settings import Options
+from coppice.run.torch.backend import NAME, CoppiceProcessGroup, register
+from coppice.run.torch.settings import Options
 
 __all__ = ["NAME", "CoppiceProcessGroup", "Options", "register"]
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError
-from coppice.run.datatype import DataType
-from coppice.run.shm_engine import ShmEngine
-from coppice.run.shm_setup import directory_exchange
+from coppice.run.engines.datatype import DataType
+from coppice.run.engines.shared_memory.engine import ShmEngine
+from coppice.run.engines.shared_memory.setup import directory_exchange
 from shm_cases import random_case
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.run.bench import NATIVE, Row, bench
-from coppice.run.bench_data import contribution, expected, wrong_elements
-from coppice.run.communicator import Communicator
-from coppice.run.datatype import DataType, ReduceOp
-from coppice.run.launched import engine_name
-from coppice.run.numpy_engine import NumpyEngine, run_ranks
+from coppice.run.bench.bench import NATIVE, Row, bench
+from coppice.run.bench.data import contribution, expected, wrong_elements
+from coppice.run.communicator.communicator import Communicator
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.launched import engine_name
+from coppice.run.engines.numpy import NumpyEngine, run_ranks
 from coppice.topology.presets import preset
 
 KINDS = [

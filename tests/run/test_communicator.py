@@ -13,11 +13,11 @@ import pytest
 import coppice
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.run.choice import choose_pieces, measure_overhead_us, piece_elements
-from coppice.run.communicator import Communicator
+from coppice.run.communicator.communicator import Communicator
+from coppice.run.engines.numpy import NumpyEngine, run_ranks
+from coppice.run.engines.reduction import from_bfloat16, to_bfloat16
 from coppice.run.errors import Mismatch, PeerLost
-from coppice.run.numpy_engine import NumpyEngine, run_ranks
-from coppice.run.reduction import from_bfloat16, to_bfloat16
+from coppice.run.programs.pieces import choose_pieces, measure_overhead_us, piece_elements
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 from coppice.topology.operations import set_link_rate
@@ -283,7 +283,7 @@ def test_groups_are_refused_where_they_make_no_sense(together: Callable[..., lis
 def test_pieces_suit_the_cost_of_a_message() -> None:
     from coppice.bounds.result import Problem
     from coppice.planners.planning import plan
-    from coppice.run.lower import schedule_of
+    from coppice.run.programs.lower import schedule_of
     from coppice.simulation.engine import simulate
     from coppice.simulation.model import Model
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coppice.run.check import check_programs
-from coppice.run.interpreter import interpret
-from coppice.run.numpy_engine import numpy_engines
-from coppice.run.shm_engine import shm_engines
+from coppice.run.engines.interpreter import interpret
+from coppice.run.engines.numpy import numpy_engines
+from coppice.run.engines.shared_memory.engine import shm_engines
+from coppice.run.programs.check import check_programs
 from generated_calls import EVERY_PAIR, Call, any_call, calls_of
 from rank_groups import by_engines, calls_in_processes
 

@@ -20,12 +20,12 @@ from coppice.planners.algorithms.case import Case as AlgorithmCase
 from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.planning import plan
-from coppice.run.check import check_programs
-from coppice.run.datatype import DataType
-from coppice.run.interpreter import interpret
-from coppice.run.lower import lower_for_run, lower_rank, schedule_of
-from coppice.run.program import Kind, Place, RankProgram
-from coppice.run.steps import flow_of
+from coppice.run.engines.datatype import DataType
+from coppice.run.engines.interpreter import interpret
+from coppice.run.programs.check import check_programs
+from coppice.run.programs.lower import lower_for_run, lower_rank, schedule_of
+from coppice.run.programs.rank_program import Kind, Place, RankProgram
+from coppice.run.programs.steps import flow_of
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset

@@ -14,14 +14,14 @@ from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.planning import plan
-from coppice.run.datatype import DataType, ReduceOp
-from coppice.run.engine import Engine
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.engine import Engine
+from coppice.run.engines.interpreter import interpret
+from coppice.run.engines.numpy import NumpyEngine, numpy_engines, run_ranks
+from coppice.run.engines.reduction import divide, elements_of, from_bfloat16, to_bfloat16
 from coppice.run.errors import Mismatch, PeerLost, TimedOut
-from coppice.run.interpreter import interpret
-from coppice.run.lower import lower_for_run
-from coppice.run.numpy_engine import NumpyEngine, numpy_engines, run_ranks
-from coppice.run.program import RankProgram
-from coppice.run.reduction import divide, elements_of, from_bfloat16, to_bfloat16
+from coppice.run.programs.lower import lower_for_run
+from coppice.run.programs.rank_program import RankProgram
 from run_cases import Case, case, star
 
 

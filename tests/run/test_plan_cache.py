@@ -10,7 +10,7 @@ import coppice
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.planners.planning import plan
-from coppice.run.plan_cache import PlanCache, cache_directory
+from coppice.run.programs.plan_cache import PlanCache, cache_directory
 from coppice.schedule.plan import Plan
 from run_cases import star
 

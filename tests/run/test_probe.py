@@ -11,8 +11,10 @@ import pytest
 from coppice.bounds.optimum import bound
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
-from coppice.run.numpy_engine import NumpyEngine, run_ranks
-from coppice.run.probe import (
+from coppice.run.engines.numpy import NumpyEngine, run_ranks
+from coppice.run.probe.expect import expected_rate, judge_links, with_measured_rates
+from coppice.run.probe.model import locality_groups, measured_topology
+from coppice.run.probe.probe import (
     Experiment,
     Measurement,
     engine_rate,
@@ -20,8 +22,6 @@ from coppice.run.probe import (
     rank_experiments,
     run_experiments,
 )
-from coppice.run.probe_expect import expected_rate, judge_links, with_measured_rates
-from coppice.run.probe_model import locality_groups, measured_topology
 from coppice.topology import scale_nodes, set_link_rate
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset

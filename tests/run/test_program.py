@@ -12,11 +12,11 @@ from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.planners.planning import plan
-from coppice.run.check import check_programs
-from coppice.run.datatype import DataType, ReduceOp, check_reduction
+from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
-from coppice.run.lower import lower_for_run
-from coppice.run.program import Kind, Place, RankProgram
+from coppice.run.programs.check import check_programs
+from coppice.run.programs.lower import lower_for_run
+from coppice.run.programs.rank_program import Kind, Place, RankProgram
 from run_cases import catalogue_bodies, star
 
 

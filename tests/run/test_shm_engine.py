@@ -15,14 +15,14 @@ from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import plan
-from coppice.run.datatype import DataType, ReduceOp
-from coppice.run.engine import Engine
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.engine import Engine
+from coppice.run.engines.interpreter import interpret
+from coppice.run.engines.reduction import combine
+from coppice.run.engines.shared_memory.engine import ShmEngine, shm_engines
+from coppice.run.engines.shared_memory.setup import directory_exchange, store_exchange
 from coppice.run.errors import Mismatch, PeerLost
-from coppice.run.interpreter import interpret
-from coppice.run.lower import lower_for_run
-from coppice.run.reduction import combine
-from coppice.run.shm_engine import ShmEngine, shm_engines
-from coppice.run.shm_setup import directory_exchange, store_exchange
+from coppice.run.programs.lower import lower_for_run
 from coppice.topology.presets import preset
 from rank_groups import by_engines, in_threads
 from run_cases import catalogue_bodies

@@ -14,7 +14,7 @@ from coppice.cli.inputs import BoxesOption, SetOption, load_topology
 from coppice.cli.sizes import parse_size
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.run.datatype import DataType, ReduceOp
+from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.topology.model import Topology
 
 __all__ = ["bench"]
@@ -102,8 +102,8 @@ def bench(
       mpirun -np 8 coppice bench all_gather --engine mpi --topology dgx-h100
       coppice lab run -- coppice bench all_gather -b 16M -e 16M
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.run.bench import bench as measure
-    from coppice.run.launched import engine_name, open_engine
+    from coppice.run.bench.bench import bench as measure
+    from coppice.run.engines.launched import engine_name, open_engine
 
     what, kind, reduction = _named(Collective, collective), _named(DataType, dtype), _named(ReduceOp, op)
     sizes = _sizes(first, last, factor)

@@ -14,8 +14,8 @@ from coppice.cli.inputs import BoxesOption, JsonOption, SetOption, load_topology
 from coppice.cli.render import print_json, print_lines
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.run.probe import Measurement
-from coppice.run.probe_expect import LinkFinding
+from coppice.run.probe.expect import LinkFinding
+from coppice.run.probe.probe import Measurement
 from coppice.topology.model import Topology
 
 __all__ = ["probe"]
@@ -63,10 +63,10 @@ def probe(
       torchrun --nproc-per-node 8 -m coppice probe -o measured.json
       mpirun -np 16 coppice probe --engine mpi --expect cluster.json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.run.launched import engine_name, open_engine
-    from coppice.run.probe import engine_rate, run_experiments
-    from coppice.run.probe_expect import judge_links, with_measured_rates
-    from coppice.run.probe_model import locality_groups, measured_topology
+    from coppice.run.engines.launched import engine_name, open_engine
+    from coppice.run.probe.expect import judge_links, with_measured_rates
+    from coppice.run.probe.model import locality_groups, measured_topology
+    from coppice.run.probe.probe import engine_rate, run_experiments
     from coppice.topology.writer import write_topology
 
     if expect is None and (boxes is not None or settings):

@@ -12,10 +12,10 @@ from coppice.cli.inputs import JsonOption
 from coppice.cli.render import print_json, print_lines
 from coppice.cli.sizes import short_size
 from coppice.errors import CheckError
-from coppice.run.tuning.check import Checked, check_runs
-from coppice.run.tuning.records import Run, read_runs
-from coppice.run.tuning.table import RuleTable, read_table
-from coppice.run.tuning.undo import undo_line
+from coppice.tuning.check import Checked, check_runs
+from coppice.tuning.records import Run, read_runs
+from coppice.tuning.table import RuleTable, read_table
+from coppice.tuning.undo import undo_line
 
 __all__ = ["check", "measured_again"]
 
@@ -87,9 +87,9 @@ def measured_again(
     rounds: int,
 ) -> tuple[Run, ...]:
     """Measurements of the library with the rules in use, at the collectives and sizes of others."""
-    from coppice.run.tuning.deployed import deployed_environment
-    from coppice.run.tuning.sweep import sweep_mpi
-    from coppice.run.tuning.worker import Spec
+    from coppice.tuning.deployed import deployed_environment
+    from coppice.tuning.sweep import sweep_mpi
+    from coppice.tuning.worker import Spec
 
     with tempfile.TemporaryDirectory(prefix="coppice-tune-") as directory:
         output = Path(directory) / "runs.jsonl"

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from coppice.cli.inputs import OutputOption
-from coppice.run.tuning.exports import FORMS, export_table
-from coppice.run.tuning.table import read_table
 from coppice.topology.writer import write_atomically
+from coppice.tuning.exports import FORMS, export_table
+from coppice.tuning.table import read_table
 
 __all__ = ["export"]
 

@@ -10,12 +10,12 @@ import typer
 from coppice.cli.inputs import BoxesOption, JsonOption, SetOption, load_topology
 from coppice.cli.render import print_json, print_lines
 from coppice.cli.sizes import short_size
-from coppice.run.tuning.fit import NO_END, Fit, Rule, fit_runs
-from coppice.run.tuning.records import Run, read_runs
-from coppice.run.tuning.table import RuleTable, encode_table
-from coppice.run.tuning.undo import undo_line
 from coppice.topology.model import Topology
 from coppice.topology.writer import write_atomically
+from coppice.tuning.fit import NO_END, Fit, Rule, fit_runs
+from coppice.tuning.records import Run, read_runs
+from coppice.tuning.table import RuleTable, encode_table
+from coppice.tuning.undo import undo_line
 
 __all__ = ["AlphaOption", "GainOption", "TopologyOption", "fit", "fit_lines", "fitted"]
 
@@ -95,7 +95,7 @@ def fitted(
     seed: int,
 ) -> tuple[Fit, Topology | None]:
     """The fit of measurements, with bounds where a topology is named, and that topology."""
-    from coppice.run.tuning.limits import bounds_us
+    from coppice.tuning.limits import bounds_us
 
     loaded = None if topology is None else load_topology(topology, boxes=boxes, settings=settings)
     limits = None if loaded is None else bounds_us(runs, loaded)

@@ -12,10 +12,10 @@ from coppice.cli.render import print_lines
 from coppice.cli.tune_fit import AlphaOption, GainOption, TopologyOption, fit_lines, fitted
 from coppice.errors import InputError
 from coppice.logs.reading import read_logs
-from coppice.run.tuning.from_logs import runs_of_logs
-from coppice.run.tuning.table import RuleTable, encode_table
-from coppice.run.tuning.undo import undo_line
 from coppice.topology.writer import write_atomically
+from coppice.tuning.from_logs import runs_of_logs
+from coppice.tuning.table import RuleTable, encode_table
+from coppice.tuning.undo import undo_line
 
 __all__ = ["from_logs"]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coppice.cli.render import print_lines
-from coppice.run.tuning.plugin_build import NAME, TABLE_VARIABLE, build_plugin
+from coppice.tuning.plugin_build import NAME, TABLE_VARIABLE, build_plugin
 
 __all__ = ["app"]
 

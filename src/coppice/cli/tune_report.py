@@ -10,10 +10,10 @@ import typer
 from coppice.cli.inputs import BoxesOption, SetOption
 from coppice.cli.render import print_lines
 from coppice.cli.tune_fit import AlphaOption, GainOption, TopologyOption, fitted
-from coppice.run.tuning.records import read_runs
-from coppice.run.tuning.report import tuning_html
-from coppice.run.tuning.undo import undo_line
 from coppice.topology.writer import write_atomically
+from coppice.tuning.records import read_runs
+from coppice.tuning.report import tuning_html
+from coppice.tuning.undo import undo_line
 
 __all__ = ["report"]
 

@@ -12,8 +12,8 @@ from coppice.cli.render import print_lines
 from coppice.cli.sizes import parse_size, parse_sizes
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.run.tuning.table import LIBRARIES
-from coppice.run.tuning.undo import undo_line
+from coppice.tuning.table import LIBRARIES
+from coppice.tuning.undo import undo_line
 
 __all__ = ["chosen_collectives", "stepped", "sweep"]
 
@@ -103,8 +103,8 @@ def sweep(
       coppice tune sweep --library mpich --collective all_gather,broadcast --lab lab -o runs.jsonl
       coppice tune sweep --library nccl --tests ~/nccl-tests/build --launcher "mpirun -np 16 -npernode 8" -o runs.jsonl
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.run.tuning.sweep import sweep_mpi
-    from coppice.run.tuning.worker import Spec
+    from coppice.tuning.sweep import sweep_mpi
+    from coppice.tuning.worker import Spec
 
     if library not in LIBRARIES:
         msg = f"expected --library {', '.join(LIBRARIES)}, found {library!r}."
@@ -116,7 +116,7 @@ def sweep(
         if tests is None:
             msg = f"{library} is measured by nccl-tests: name their directory with --tests DIR."
             raise InputError(msg)
-        from coppice.run.tuning.nccl_sweep import NcclSpec, sweep_nccl
+        from coppice.tuning.nccl_sweep import NcclSpec, sweep_nccl
 
         sizes = stepped(first, last, factor)
         sweep_nccl(

@@ -21,7 +21,7 @@ from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find, make
-from coppice.run.mpi_tool import Tool
+from coppice.run.engines.mpi.tool import Tool
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.schedule import Schedule
 from coppice.topology.presets import preset

@@ -9,9 +9,9 @@ import time
 import numpy as np
 from mpi4py import MPI
 
-from coppice.run.communicator import Communicator
+from coppice.run.communicator.communicator import Communicator
+from coppice.run.engines.mpi.engine import MpiEngine
 from coppice.run.errors import RunError
-from coppice.run.mpi_engine import MpiEngine
 from coppice.topology.presets import preset
 
 

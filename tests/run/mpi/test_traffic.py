@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
-from coppice.run.mpi_tool import MONITORED
+from coppice.run.engines.mpi.tool import MONITORED
 from coppice.run.mpi_traffic import ELEMENT_BYTES, FUNCTIONS, Call, Traffic, schedule_of, traffic_of
 from coppice.selection import tables_of
 from run.mpi.launching import reason_to_skip, run_mpi

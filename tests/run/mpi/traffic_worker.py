@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from coppice.run.mpi_tool import Tool
+from coppice.run.engines.mpi.tool import Tool
 from coppice.run.mpi_traffic import Call, measure
 
 given, found = (Path(each) for each in sys.argv[1:])

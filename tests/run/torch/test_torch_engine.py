@@ -17,16 +17,16 @@ from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import plan
-from coppice.run.bench import Native
-from coppice.run.communicator import Communicator
-from coppice.run.datatype import DataType, ReduceOp
-from coppice.run.engine import Engine
+from coppice.run.bench.bench import Native
+from coppice.run.communicator.communicator import Communicator
+from coppice.run.communicator.groups import GroupingEngine
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.engine import Engine
+from coppice.run.engines.torch.engine import TorchEngine
+from coppice.run.engines.torch.steps import run_steps
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
-from coppice.run.groups import GroupingEngine
-from coppice.run.lower import lower_for_run
-from coppice.run.program import RankProgram
-from coppice.run.torch_engine import TorchEngine
-from coppice.run.torch_steps import run_steps
+from coppice.run.programs.lower import lower_for_run
+from coppice.run.programs.rank_program import RankProgram
 from coppice.topology.presets import preset
 from rank_groups import in_threads
 from run_cases import Case, case

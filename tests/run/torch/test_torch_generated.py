@@ -10,7 +10,7 @@ pytest.importorskip("torch", reason="torch is not installed (TORCH=0)")
 
 import torch
 
-from coppice.run.torch_engine import TorchEngine
+from coppice.run.engines.torch.engine import TorchEngine
 from generated_calls import EVERY_PAIR, calls_of
 from rank_groups import calls_in_processes, in_threads
 

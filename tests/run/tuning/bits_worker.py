@@ -10,8 +10,8 @@ import numpy as np
 from mpi4py import MPI
 
 from coppice.collectives import Collective
-from coppice.run.tuning.mpi_switch import DEPLOYED, open_switch
-from coppice.run.tuning.records import Choice
+from coppice.tuning.mpi_switch import DEPLOYED, open_switch
+from coppice.tuning.records import Choice
 
 library, deployed, names = sys.argv[1], sys.argv[2] == "deployed", sys.argv[3:]
 switch = open_switch(MPI, library)

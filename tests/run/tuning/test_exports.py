@@ -11,14 +11,14 @@ from typer.testing import CliRunner
 from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.run.tuning.check import check_runs
-from coppice.run.tuning.exports import export_table
-from coppice.run.tuning.fit import fit_runs
-from coppice.run.tuning.plugin_table import load_table
-from coppice.run.tuning.records import Choice, encode_run
-from coppice.run.tuning.sweep import sweep_mpi
-from coppice.run.tuning.table import RuleTable, encode_table
-from coppice.run.tuning.worker import Spec
+from coppice.tuning.check import check_runs
+from coppice.tuning.exports import export_table
+from coppice.tuning.fit import fit_runs
+from coppice.tuning.plugin_table import load_table
+from coppice.tuning.records import Choice, encode_run
+from coppice.tuning.sweep import sweep_mpi
+from coppice.tuning.table import RuleTable, encode_table
+from coppice.tuning.worker import Spec
 from export.ompi_reader import classic
 from run.mpi.launching import HOME, environment, reason_to_skip, run_mpi
 from tuning_made_runs import made_runs
@@ -125,7 +125,7 @@ def test_rules_take_effect_in_the_library(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the exported rules, sums come out as by the algorithm of the rule, bit by bit; without them, they do not."""
-    from coppice.run.tuning.deployed import deployed_environment
+    from coppice.tuning.deployed import deployed_environment
 
     reason = reason_to_skip(library)
     if reason:

@@ -8,11 +8,11 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.run.tuning.fit import NO_END, fit_runs
-from coppice.run.tuning.limits import bounds_us
-from coppice.run.tuning.records import Choice, Run, decode_runs, encode_run, joined, read_runs
-from coppice.run.tuning.table import RuleTable, decode_table, encode_table, read_table
 from coppice.topology.presets import preset
+from coppice.tuning.fit import NO_END, fit_runs
+from coppice.tuning.limits import bounds_us
+from coppice.tuning.records import Choice, Run, decode_runs, encode_run, joined, read_runs
+from coppice.tuning.table import RuleTable, decode_table, encode_table, read_table
 from tuning_made_runs import made_runs
 
 SIZES = [1 << power for power in (10, 12, 14, 16, 18, 20)]

@@ -11,10 +11,10 @@ from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.reading import read_logs
-from coppice.run.tuning.fit import fit_runs
-from coppice.run.tuning.from_logs import runs_of_logs
-from coppice.run.tuning.records import Choice
-from coppice.run.tuning.table import read_table
+from coppice.tuning.fit import fit_runs
+from coppice.tuning.from_logs import runs_of_logs
+from coppice.tuning.records import Choice
+from coppice.tuning.table import read_table
 
 SIZES = (1024, 65536, 4194304)
 

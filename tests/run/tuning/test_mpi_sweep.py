@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.run.tuning.records import decode_runs, read_runs
-from coppice.run.tuning.sweep import COLLECTIVES, sweep_mpi
-from coppice.run.tuning.worker import Spec
 from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
+from coppice.tuning.records import decode_runs, read_runs
+from coppice.tuning.sweep import COLLECTIVES, sweep_mpi
+from coppice.tuning.worker import Spec
 from run.mpi.launching import HOME, environment, reason_to_skip, run_mpi
 
 HERE = Path(__file__).parent
@@ -145,7 +145,7 @@ def test_what_cannot_be_asked_for(
 
 
 def test_fit_command(tmp_path: Path) -> None:
-    from coppice.run.tuning.records import encode_run
+    from coppice.tuning.records import encode_run
     from tuning_made_runs import made_runs
 
     runs = made_runs({"ring": {1024: 0.5, 65536: 2.0}, "rabenseifner": {1024: 1.0, 65536: 1.5}})

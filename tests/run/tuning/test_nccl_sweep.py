@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.run.tuning.fit import fit_runs
-from coppice.run.tuning.nccl_sweep import NcclSpec, choices_of, sweep_nccl
-from coppice.run.tuning.records import Choice, read_runs
+from coppice.tuning.fit import fit_runs
+from coppice.tuning.nccl_sweep import NcclSpec, choices_of, sweep_nccl
+from coppice.tuning.records import Choice, read_runs
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from coppice.doctor.tuning import Given, diagnose_tuning
 from coppice.errors import CheckError, InputError
 from coppice.export.nccl.tuner import Dialect
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS
-from coppice.run.tuning.plugin_build import build_plugin, compiler_found, fingerprint
-from coppice.run.tuning.plugin_table import PluginTable, load_table
+from coppice.tuning.plugin_build import build_plugin, compiler_found, fingerprint
+from coppice.tuning.plugin_table import PluginTable, load_table
 
 HERE = Path(__file__).parent
 CELLS = [(algorithm, protocol) for algorithm in ALGORITHMS.values() for protocol in PROTOCOLS]

@@ -12,8 +12,8 @@ from coppice.cli import app
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.reading import parse_log
-from coppice.run.tuning.predicted import select_by_log
 from coppice.selection.nccl_data import constants
+from coppice.tuning.predicted import select_by_log
 
 HEAD = """\
 n1:100:100 [0] NCCL INFO NCCL_DEBUG set by environment to INFO

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from coppice.run.tuning.statistics import compare, holm
+from coppice.tuning.statistics import compare, holm
 
 
 def test_exact_probability_of_signed_ranks() -> None:

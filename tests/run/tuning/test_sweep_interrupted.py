@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice.run.tuning.records import decode_runs
+from coppice.tuning.records import decode_runs
 from run.mpi.launching import HOME, environment, reason_to_skip
 
 
@@ -24,7 +24,7 @@ def workers(output: Path) -> list[str]:
                 command = (entry / "cmdline").read_bytes().decode(errors="replace")
             except OSError:
                 continue
-            if str(output) in command and "coppice.run.tuning.worker" in command:
+            if str(output) in command and "coppice.tuning.worker" in command:
                 found.append(entry.name)
     return found
 

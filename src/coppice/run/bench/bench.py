@@ -1,0 +1,333 @@
+"""Algorithms beside each other, and beside the library's own, on the processes that run now.
+
+All contenders run in turn in every round, so that noise hits all alike; a row is the median over the rounds of the
+slowest rank's time. Every result is compared with what each rank computes by itself.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.run.bench.cores import busy_share, core_times
+from coppice.run.bench.data import contribution, expected, wrong_elements
+from coppice.run.communicator.communicator import Communicator
+from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
+from coppice.run.engines.engine import DirectEngine, Engine
+from coppice.run.programs.planned import FOREST
+from coppice.topology.model import Topology
+
+__all__ = ["DIRECT", "NATIVE", "Native", "Row", "bench"]
+
+NATIVE = "native"
+"""Name of the contender that is the library's own collective."""
+
+DIRECT = "direct"
+"""Name of the contender that is the engine's own way between ranks that share memory."""
+
+Array = NDArray[Any]
+
+
+@runtime_checkable
+class Native(Protocol):
+    """An engine whose library has collectives of its own."""
+
+    def native(
+        self,
+        collective: Collective,
+        given: Array | None,
+        output: Array,
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        root: int,
+    ) -> None:
+        """Run the library's collective on memory as :mod:`coppice.run.programs.rank_program` says; in place if nothing is given.
+
+        Raises:
+            InputError: If the library has no such collective, type or operation.
+        """
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One algorithm at one size.
+
+    Attributes:
+        collective: The collective.
+        algorithm: Name of the contender.
+        ranks: Number of ranks.
+        size_bytes: M.
+        count: M in elements.
+        dtype: Type of the elements.
+        op: Reduction, or ``none``.
+        root: Root rank, or -1.
+        in_place: One memory.
+        time_us: Median over rounds of the slowest rank's time.
+        fastest_us: Least of the rounds.
+        slowest_us: Most of the rounds.
+        algbw_gb_per_s: M / time.
+        busbw_gb_per_s: The same times the factor of nccl-tests.
+        wrong: Wrong elements on all ranks, in the first and the last round.
+        cores_busy: Share of this host's cores that were busy during the measured rounds of all contenders of the size,
+            or -1 where the system does not tell.
+        refusal: Why it did not run, or nothing.
+    """
+
+    collective: str
+    algorithm: str
+    ranks: int
+    size_bytes: int
+    count: int
+    dtype: str
+    op: str
+    root: int
+    in_place: bool
+    time_us: float = 0.0
+    fastest_us: float = 0.0
+    slowest_us: float = 0.0
+    algbw_gb_per_s: float = 0.0
+    busbw_gb_per_s: float = 0.0
+    wrong: int = 0
+    cores_busy: float = -1.0
+    refusal: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """As a dictionary."""
+        return asdict(self)
+
+
+def bench(
+    engine: Engine,
+    topology: Topology,
+    collective: Collective,
+    *,
+    algorithms: Sequence[str],
+    sizes: Sequence[int],
+    dtype: DataType = DataType.FLOAT32,
+    op: ReduceOp = ReduceOp.SUM,
+    root: int = 0,
+    in_place: bool = False,
+    rounds: int = 20,
+    warmup: int = 5,
+    timeout_s: float = 300.0,
+    cache_dir: str | None = None,
+) -> Iterator[Row]:
+    """Measure; every rank calls this and gets the same rows.
+
+    Args:
+        engine: This rank's end of the group.
+        topology: What the algorithms are planned for.
+        collective: What to run; not the barrier with sizes other than 0.
+        algorithms: Names of the catalogue, ``forest``, ``native`` for the library's own, ``direct`` for the engine's.
+        sizes: M in bytes; cut to whole elements, and to equal blocks where the collective has blocks.
+        dtype: Type of the elements.
+        op: The reduction.
+        root: Root rank of a rooted collective.
+        in_place: Input and output are one memory.
+        rounds: Measured rounds, 1 or more.
+        warmup: Rounds before.
+        timeout_s: Longest wait for another rank.
+        cache_dir: Where plans are kept.
+
+    Yields:
+        The rows of a size as soon as it is done, in the order of ``algorithms``.
+
+    Raises:
+        InputError: On every rank, if something cannot be asked for.
+        RunError: If a rank is lost.
+    """
+    if collective.reduces:
+        check_reduction(op, dtype)
+    if rounds < 1 or warmup < 0:
+        msg = f"expected 1 measured round or more and no negative warm-up, found {rounds} and {warmup}."
+        raise InputError(msg)
+    if len(set(algorithms)) != len(algorithms) or not algorithms:
+        msg = f"expected different algorithms, found {', '.join(algorithms) or 'none'}: name each once."
+        raise InputError(msg)
+    groups = {
+        name: Communicator(
+            engine,
+            topology,
+            algorithm=FOREST if name in (NATIVE, DIRECT) else name,
+            cache_dir=cache_dir,
+            timeout_s=timeout_s,
+        )
+        for name in algorithms
+    }
+    for size in sizes:
+        count = 0 if collective is Collective.BARRIER else size // dtype.itemsize
+        if collective.sharded:
+            count -= count % engine.ranks
+        rows: list[Row] = []
+        contenders: dict[str, _Contender] = {}
+        for name in algorithms:
+            row = Row(
+                collective=collective.value,
+                algorithm=name,
+                ranks=engine.ranks,
+                size_bytes=count * dtype.itemsize,
+                count=count,
+                dtype=dtype.value,
+                op=op.value if collective.reduces else "none",
+                root=root if collective.rooted else -1,
+                in_place=in_place or collective in _ALWAYS_IN_PLACE,
+            )
+            try:
+                contenders[name] = _Contender(engine, groups[name], row, timeout_s=timeout_s)
+            except InputError as error:  # raised on every rank alike
+                row = replace(row, refusal=str(error))
+            rows.append(row)
+        yield from _measured(engine, rows, contenders, rounds=rounds, warmup=warmup)
+
+
+_ALWAYS_IN_PLACE = (Collective.BROADCAST, Collective.REDUCE, Collective.BARRIER)
+
+
+def _measured(
+    engine: Engine, rows: Sequence[Row], contenders: dict[str, _Contender], *, rounds: int, warmup: int
+) -> list[Row]:
+    """All contenders in turn, round by round; the rows with their results."""
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    before = None
+    for number in range(warmup + rounds):
+        if number == warmup:
+            before = core_times()
+        for name, contender in contenders.items():
+            seconds = contender.run(check=number in (0, warmup + rounds - 1))
+            if number >= warmup:
+                times[name].append(seconds)
+    busy = busy_share(before, core_times())
+    told = msgspec.msgpack.encode([(times[name], contenders[name].wrong) for name in contenders])
+    answers = [msgspec.msgpack.decode(answer) for answer in engine.exchange(told)]
+    place = {name: number for number, name in enumerate(contenders)}
+    return [
+        replace(_result(row, [answer[place[row.algorithm]] for answer in answers]), cores_busy=busy)
+        if row.algorithm in place
+        else row
+        for row in rows
+    ]
+
+
+def _result(row: Row, answers: Sequence[tuple[list[float], int]]) -> Row:
+    """The row with what all ranks measured."""
+    slowest = [1e6 * max(seconds) for seconds in zip(*(times for times, _ in answers), strict=True)]
+    time_us = statistics.median(slowest)
+    algbw = row.size_bytes / time_us / 1e3
+    return replace(
+        row,
+        time_us=time_us,
+        fastest_us=min(slowest),
+        slowest_us=max(slowest),
+        algbw_gb_per_s=algbw,
+        busbw_gb_per_s=algbw * float(Collective(row.collective).busbw_factor(row.ranks)),
+        wrong=sum(wrong for _, wrong in answers),
+    )
+
+
+class _Contender:
+    """One algorithm at one size, with its memory.
+
+    Raises:
+        InputError: On every rank, if it cannot run.
+    """
+
+    def __init__(self, engine: Engine, group: Communicator, row: Row, *, timeout_s: float) -> None:
+        self.wrong = 0
+        self._engine, self._timeout_s = engine, timeout_s
+        self._dtype, self._op = DataType(row.dtype), ReduceOp.SUM if row.op == "none" else ReduceOp(row.op)
+        self._native: Native | None = None
+        if row.algorithm == NATIVE:
+            if not isinstance(engine, Native):
+                msg = f"the engine {engine.name} has no collectives of its own: leave {NATIVE} out."
+                raise InputError(msg)
+            self._native = engine
+        self._direct: DirectEngine | None = None
+        if row.algorithm == DIRECT:
+            if not isinstance(engine, DirectEngine):
+                msg = f"the ranks of the engine {engine.name} share no memory: leave {DIRECT} out."
+                raise InputError(msg)
+            self._direct = engine
+        self._program = group.prepare(
+            Collective(row.collective),
+            row.count,
+            dtype=self._dtype,
+            op=self._op,
+            root=row.root if row.root >= 0 else None,
+            in_place=row.in_place,
+        )
+        program, kind = self._program, self._dtype.numpy_name
+        self._given: Array | None = None
+        if not program.in_place:
+            self._given = np.zeros(program.input_elements, dtype=kind)
+        self._output = np.zeros(program.output_elements, dtype=kind)
+        self._contribution = contribution(program, program.rank, self._dtype)
+        self._wanted = expected(program, self._dtype, self._op)
+        if self._native is not None:
+            self._fill()
+            self._start()
+
+    def run(self, *, check: bool) -> float:
+        """Run it once, and give the seconds that it took on this rank."""
+        if check or self._given is None:
+            self._fill()
+        self._engine.exchange(b"")
+        begin = time.perf_counter()
+        self._start()
+        seconds = time.perf_counter() - begin
+        if check:
+            program = self._program
+            found = self._output[program.result_offset :][: program.result_elements]
+            self.wrong += wrong_elements(found, self._wanted, self._dtype)
+        return seconds
+
+    def _start(self) -> None:
+        program = self._program
+        if self._direct is not None:
+            self._direct.run_direct(
+                program.collective,
+                self._given,
+                self._output,
+                count=program.count,
+                dtype=self._dtype,
+                op=self._op,
+                root=program.root,
+                in_place=self._given is None,
+                timeout_s=self._timeout_s,
+            )
+            return
+        if self._native is None:
+            self._engine.run(
+                program, self._given, self._output, dtype=self._dtype, op=self._op, timeout_s=self._timeout_s
+            )
+            return
+        self._native.native(
+            program.collective, self._given, self._output, dtype=self._dtype, op=self._op, root=program.root
+        )
+
+    def _fill(self) -> None:
+        """Put this rank's contribution where the program reads it, and something else where the result goes."""
+        program = self._program
+        if self._given is not None:
+            self._given[:] = self._contribution[: len(self._given)]  # nothing, where only the root gives
+            self._output.view(np.uint8)[:] = 0xA5
+            return
+        first = 0
+        if (
+            program.collective in (Collective.ALL_GATHER, Collective.GATHER)
+            and program.output_elements == program.count
+        ):
+            first = program.count * program.rank // program.ranks
+        if program.collective in (Collective.BROADCAST, Collective.SCATTER) and program.rank != program.root:
+            self._output.view(np.uint8)[:] = 0xA5
+            return
+        self._output[first : first + len(self._contribution)] = self._contribution

@@ -1,0 +1,385 @@
+"""Collectives over arrays: what a program calls on every rank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.run.communicator.agreement import agree
+from coppice.run.communicator.groups import GroupingEngine, topology_of
+from coppice.run.communicator.settings import AUTO, GroupSettings
+from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
+from coppice.run.engines.engine import DirectEngine, Engine
+from coppice.run.engines.reduction import array_of, data_type_of
+from coppice.run.programs.planned import FOREST, RankPrograms, Request
+from coppice.run.programs.rank_program import RankProgram
+from coppice.topology.model import Topology
+
+__all__ = ["AUTO", "Communicator"]
+
+
+class Communicator:
+    """Collectives of one group of ranks, planned for its topology.
+
+    All calls are collective: every rank makes the same ones in the same order. The first time that something is asked
+    for, the ranks agree on it, rank 0 plans it (or finds the plan on disk), and every rank keeps its program; from then
+    on a call is no more than the run of that program.
+
+    Arrays are contiguous NumPy arrays, or anything that exposes such memory. Elements of type bfloat16 are given as
+    their bits in uint16, with ``dtype="bfloat16"``.
+
+    Args:
+        engine: This rank's end of the group.
+        topology: The network, the same on all ranks; its rank r is rank r of the group.
+        algorithm: ``forest`` for the optimal planner of each collective, a name of the catalogue, or ``auto``: what
+            the engine does by itself where its ranks share memory, and forests elsewhere.
+        pieces: Pieces into which chunks are cut, or ``auto`` for what the simulator finds best with the cost of a
+            message that the engine shows.
+        cache_dir: Where plans are kept; None for ``$COPPICE_CACHE``, ``$XDG_CACHE_HOME/coppice`` or
+            ``~/.cache/coppice``.
+        timeout_s: Longest wait for another rank in a collective, in seconds.
+        check_every_call: Agree before every call, not only before what is new. It costs an exchange, and finds a rank
+            that repeats an old call while the others make a new one, which otherwise ends in a timeout.
+
+    Raises:
+        InputError: If the topology has another number of ranks than the group, or an option is out of range.
+        Mismatch: On every rank, if ranks have different topologies, versions or options.
+
+    Examples:
+        >>> from tempfile import TemporaryDirectory
+        >>> from coppice.run.engines.numpy import run_ranks
+        >>> from coppice.topology.presets import preset
+        >>> def work(engine):
+        ...     with Communicator(engine, preset("ring", gpus=4), cache_dir=directory) as group:
+        ...         return group.all_reduce(np.full(3, engine.rank)).tolist()
+        >>> with TemporaryDirectory() as directory:
+        ...     run_ranks(4, work)
+        [[6, 6, 6], [6, 6, 6], [6, 6, 6], [6, 6, 6]]
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        topology: Topology,
+        *,
+        algorithm: str = AUTO,
+        pieces: int | str = "auto",
+        cache_dir: str | os.PathLike[str] | None = None,
+        timeout_s: float = 300.0,
+        check_every_call: bool = False,
+    ) -> None:
+        self.engine, self.topology = engine, topology
+        self.rank, self.ranks = engine.rank, engine.ranks
+        self.timeout_s = timeout_s
+        self._settings = GroupSettings(
+            algorithm=algorithm,
+            pieces=pieces,
+            cache_dir=cache_dir,
+            timeout_s=timeout_s,
+            check_every_call=check_every_call,
+        )
+        record, defect = self._settings.record(topology), self._settings.defect(topology, engine.ranks)
+        agree(engine, "the set-up of a communicator", record, error=defect)
+        self._direct = engine if algorithm == AUTO and isinstance(engine, DirectEngine) else None
+        planned = FOREST if algorithm == AUTO else algorithm
+        self._programs = RankPrograms(
+            engine, topology, algorithm=planned, pieces=pieces, cache_dir=cache_dir, timeout_s=timeout_s
+        )
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the engine."""
+        self.engine.close()
+
+    def prepare(
+        self,
+        collective: Collective,
+        count: int,
+        *,
+        dtype: DataType | str = DataType.FLOAT32,
+        op: ReduceOp | str = ReduceOp.SUM,
+        root: int | None = None,
+        in_place: bool = False,
+    ) -> RankProgram:
+        """This rank's program, made if it is new; every rank calls this.
+
+        Args:
+            collective: The collective.
+            count: M in elements (see :mod:`coppice.run.programs.rank_program`).
+            dtype: Type of the elements.
+            op: The reduction.
+            root: Root rank of a rooted collective.
+            in_place: Input and output are one memory.
+
+        Raises:
+            InputError: On every rank, if it cannot be planned.
+            Mismatch: On every rank, if some rank asks for something else.
+            RunError: If a rank is gone or does not answer.
+        """
+        request = Request(
+            collective=collective,
+            count=count,
+            dtype=DataType(dtype),
+            op=ReduceOp(op) if collective.reduces else ReduceOp.SUM,
+            root=root,
+            in_place=in_place,
+        )
+        found = self._programs.known(request)
+        if found is None:
+            return self._programs.make(request)
+        if self._settings.check_every_call:
+            agree(self.engine, collective.value, request.record())
+        return found
+
+    def all_reduce(
+        self,
+        buffer: Any,
+        output: Any = None,
+        *,
+        op: ReduceOp | str = ReduceOp.SUM,
+        dtype: DataType | str | None = None,
+    ) -> Any:
+        """Reduce the buffers of all ranks, and give the result to all.
+
+        Args:
+            buffer: What this rank contributes; takes the result if there is no output.
+            output: Takes the result; as long as the buffer.
+            op: The reduction.
+            dtype: Type of the elements, where the array does not say it.
+
+        Returns:
+            The array with the result.
+        """
+        count = array_of(buffer).size
+        if output is None:
+            self._run(Collective.ALL_REDUCE, count, None, buffer, op=op, dtype=dtype)
+            return buffer
+        self._run(Collective.ALL_REDUCE, count, buffer, output, op=op, dtype=dtype)
+        return output
+
+    def all_gather(self, block: Any, output: Any = None, *, dtype: DataType | str | None = None) -> Any:
+        """Give the blocks of all ranks to all, in rank order.
+
+        Args:
+            block: This rank's block, as long as all others; None if it lies at its place in the output already.
+            output: Takes the result; a new array if there is none.
+            dtype: Type of the elements, where the array does not say it.
+
+        Returns:
+            The array with the result.
+        """
+        if block is None:
+            self._run(Collective.ALL_GATHER, self._divided(array_of(output).size), None, output, dtype=dtype)
+            return output
+        given = array_of(block)
+        count = given.size * self.ranks
+        output = np.empty(count, dtype=given.dtype) if output is None else output
+        self._run(Collective.ALL_GATHER, count, block, output, dtype=dtype)
+        return output
+
+    def reduce_scatter(
+        self,
+        buffer: Any,
+        output: Any = None,
+        *,
+        op: ReduceOp | str = ReduceOp.SUM,
+        dtype: DataType | str | None = None,
+        in_place: bool = False,
+    ) -> Any:
+        """Reduce the buffers of all ranks, and give every rank its block of the result.
+
+        Args:
+            buffer: What this rank contributes: a block for every rank.
+            output: Takes the result; a new array if there is none.
+            op: The reduction.
+            dtype: Type of the elements, where the array does not say it.
+            in_place: The result takes its place in the buffer; the rest of it holds partial sums afterwards.
+
+        Returns:
+            The array with the result; in place, this rank's block of the buffer.
+        """
+        given = array_of(buffer)
+        count = self._divided(given.size)
+        own = count // self.ranks
+        if in_place:
+            self._run(Collective.REDUCE_SCATTER, count, None, buffer, op=op, dtype=dtype)
+            return given.reshape(-1)[self.rank * own : (self.rank + 1) * own]
+        output = np.empty(own, dtype=given.dtype) if output is None else output
+        self._run(Collective.REDUCE_SCATTER, count, buffer, output, op=op, dtype=dtype)
+        return output
+
+    def broadcast(self, buffer: Any, *, root: int = 0, dtype: DataType | str | None = None) -> Any:
+        """Give the root's buffer to all ranks, in place.
+
+        Returns:
+            The buffer.
+        """
+        self._run(Collective.BROADCAST, array_of(buffer).size, None, buffer, root=root, dtype=dtype)
+        return buffer
+
+    def reduce(
+        self,
+        buffer: Any,
+        *,
+        root: int = 0,
+        op: ReduceOp | str = ReduceOp.SUM,
+        dtype: DataType | str | None = None,
+    ) -> Any:
+        """Reduce the buffers of all ranks, and give the result to the root, in its buffer.
+
+        Args:
+            buffer: What this rank contributes; at other ranks than the root it is not written.
+            root: Rank that receives the result.
+            op: The reduction.
+            dtype: Type of the elements, where the array does not say it.
+
+        Returns:
+            The buffer at the root, None at other ranks.
+        """
+        self._run(Collective.REDUCE, array_of(buffer).size, None, buffer, root=root, op=op, dtype=dtype)
+        return buffer if self.rank == root else None
+
+    def gather(
+        self, block: Any, output: Any = None, *, root: int = 0, dtype: DataType | str | None = None
+    ) -> Any:
+        """Give the blocks of all ranks to the root, in rank order.
+
+        Args:
+            block: This rank's block, as long as all others.
+            output: At the root, takes the result; a new array if there is none.
+            root: Rank that receives the blocks.
+            dtype: Type of the elements, where the array does not say it.
+
+        Returns:
+            The array with the result at the root, None at other ranks.
+        """
+        given = array_of(block)
+        count = given.size * self.ranks
+        if self.rank != root:
+            output = None
+        elif output is None:
+            output = np.empty(count, dtype=given.dtype)
+        self._run(Collective.GATHER, count, block, output, root=root, dtype=dtype)
+        return output
+
+    def scatter(self, buffer: Any, output: Any, *, root: int = 0, dtype: DataType | str | None = None) -> Any:
+        """Give every rank its block of the root's buffer.
+
+        Args:
+            buffer: At the root, a block for every rank; at other ranks None.
+            output: Takes this rank's block; all are of the same length.
+            root: Rank that has the blocks.
+            dtype: Type of the elements, where the array does not say it.
+
+        Returns:
+            The output.
+        """
+        count = array_of(output).size * self.ranks
+        given = buffer if self.rank == root else np.zeros(0, dtype=array_of(output).dtype)
+        self._run(Collective.SCATTER, count, given, output, root=root, dtype=dtype)
+        return output
+
+    def all_to_all(self, buffer: Any, output: Any = None, *, dtype: DataType | str | None = None) -> Any:
+        """Give block r of every rank's buffer to rank r, which has them in rank order.
+
+        Args:
+            buffer: A block for every rank.
+            output: Takes the result; a new array if there is none, and the buffer itself if that is given.
+            dtype: Type of the elements, where the array does not say it.
+
+        Returns:
+            The array with the result.
+        """
+        given = array_of(buffer)
+        count = self._divided(given.size)
+        if output is buffer:
+            self._run(Collective.ALL_TO_ALL, count, None, buffer, dtype=dtype)
+            return buffer
+        output = np.empty(count, dtype=given.dtype) if output is None else output
+        self._run(Collective.ALL_TO_ALL, count, buffer, output, dtype=dtype)
+        return output
+
+    def barrier(self) -> None:
+        """Return when all ranks have called this."""
+        empty = np.zeros(0, dtype=np.uint8)
+        self._run(Collective.BARRIER, 0, empty, empty)
+
+    def subset(self, ranks: Sequence[int]) -> Communicator:
+        """A communicator of some ranks, planned on their own; every rank calls this, with its own group's ranks.
+
+        Other GPUs pass on what is not theirs only where the group's ranks do not reach each other without them.
+
+        Args:
+            ranks: Ranks of this communicator; position i becomes rank i.
+
+        Raises:
+            InputError: If the engine cannot make groups, or this rank is not among them.
+            Mismatch: On every rank of the group, if their lists differ.
+        """
+        if not isinstance(self.engine, GroupingEngine):
+            msg = f"expected an engine that makes groups, found {self.engine.name}: make one for the group itself."
+            raise InputError(msg)
+        return Communicator(
+            self.engine.subset(ranks), topology_of(self.topology, ranks), **vars(self._settings)
+        )
+
+    def _run(
+        self,
+        collective: Collective,
+        count: int,
+        given: Any,
+        output: Any,
+        *,
+        dtype: DataType | str | None = None,
+        op: ReduceOp | str = ReduceOp.SUM,
+        root: int | None = None,
+    ) -> None:
+        """Run a collective; in place where nothing is ``given``."""
+        if root is not None and not 0 <= root < self.ranks:
+            msg = f"expected a root in 0 .. {self.ranks - 1}, found {root}."
+            raise InputError(msg)
+        kind = data_type_of(output if given is None else given, dtype)
+        if collective.reduces:
+            check_reduction(ReduceOp(op), kind)
+        if self._direct is not None and self._direct.prefers_direct(collective, count * kind.itemsize):
+            self._direct.run_direct(
+                collective,
+                given,
+                output,
+                count=count,
+                dtype=kind,
+                op=ReduceOp(op),
+                root=-1 if root is None else root,
+                in_place=given is None,
+                timeout_s=self.timeout_s,
+            )
+            return
+        program = self.prepare(collective, count, dtype=kind, op=op, root=root, in_place=given is None)
+        self.engine.run(program, given, output, dtype=kind, op=ReduceOp(op), timeout_s=self.timeout_s)
+
+    def _divided(self, elements: int) -> int:
+        """The number of elements, if they make equal blocks for all ranks.
+
+        Raises:
+            InputError: If not.
+        """
+        if elements % self.ranks:
+            msg = (
+                f"expected a buffer of equal blocks for {self.ranks} ranks, found {elements} elements: pad it to a "
+                f"multiple of {self.ranks}."
+            )
+            raise InputError(msg)
+        return elements

@@ -1,0 +1,380 @@
+"""The engine over MPI: every message of a program is a persistent request of mpi4py.
+
+Requests are made once for a program and its buffers, when they are first started, so that a later run of the same is no
+more than starting them. Between runs they know addresses only: whoever frees a buffer frees its memory, and memory that
+comes back at the same address finds its requests again.
+Ranks that give up tell the others by a message on a communicator of their own; nobody waits for a rank that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.errors import InputError, MissingExtraError
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.interpreter import Memory
+from coppice.run.engines.mpi.native import run_native
+from coppice.run.engines.progress import Order, carry_out
+from coppice.run.errors import PeerLost, RunError, TimedOut
+from coppice.run.programs.rank_program import Kind, RankProgram
+
+__all__ = ["MpiEngine"]
+
+_KEPT = 32
+"""Programs with their buffers whose requests are kept."""
+
+_FAILED, _CLOSED = 1, 2
+_POLL_S = 200e-6
+_GRACE_S = 1.0
+
+
+class MpiEngine:
+    """One rank's end of an MPI communicator.
+
+    Args:
+        communicator: An mpi4py communicator (default: ``COMM_WORLD``); it is duplicated, so that its own messages
+            and collectives do not mix with ours.
+        exchange_timeout_s: Longest time to wait in an exchange, in seconds.
+
+    Raises:
+        MissingExtraError: If mpi4py is not installed.
+    """
+
+    name = "mpi"
+
+    def __init__(self, communicator: Any = None, *, exchange_timeout_s: float = 300.0) -> None:
+        try:
+            from mpi4py import MPI
+        except ImportError:
+            package = "mpi4py"
+            raise MissingExtraError.of(package, extra="mpi") from None
+        self.mpi = MPI
+        given = MPI.COMM_WORLD if communicator is None else communicator
+        self.data, self._notices = given.Dup(), given.Dup()
+        self.rank, self.ranks = given.Get_rank(), given.Get_size()
+        self._exchange_timeout_s = exchange_timeout_s
+        self._largest_tag = int(given.Get_attr(MPI.TAG_UB) or 32767)
+        self._orders: OrderedDict[int, tuple[RankProgram, Order]] = OrderedDict()
+        self._kept: OrderedDict[tuple[Any, ...], _Requests] = OrderedDict()
+        self._under_way: _Run | None = None
+        self._lost: str | None = None
+        self._gone: dict[int, float] = {}
+        self._sent: list[Any] = []
+        self._closed = False
+
+    def run(
+        self,
+        program: RankProgram,
+        input: Any,  # noqa: A002
+        output: Any,
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        timeout_s: float,
+    ) -> None:
+        """See :meth:`coppice.run.engines.engine.Engine.run`."""
+        self._check_open()
+        if (program.rank, program.ranks) != (self.rank, self.ranks):
+            msg = (
+                f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
+                f"{program.ranks}: lower the schedule for this group."
+            )
+            raise InputError(msg)
+        if len(program.tag) and int(program.tag.max()) > self._largest_tag:
+            msg = (
+                f"expected at most {self._largest_tag + 1} messages between two ranks, the tags of this MPI library, "
+                f"found {int(program.tag.max()) + 1}: choose longer pieces."
+            )
+            raise InputError(msg)
+        memory = Memory(program, input, output, dtype=dtype, op=op)
+        with self._telling_others(str(program.collective)):
+            requests = self._requests(program, memory, dtype)
+            self._under_way = _Run(self, requests, memory)
+            carry_out(requests.order, memory, requests.staging, self._under_way, timeout_s=timeout_s)
+            self._under_way = None
+
+    def native(
+        self,
+        collective: Collective,
+        given: NDArray[Any] | None,
+        output: NDArray[Any],
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        root: int,
+    ) -> None:
+        """See :meth:`coppice.run.bench.bench.Native.native`: MPI's own collective, which waits as long as it likes."""
+        if dtype in (DataType.BFLOAT16, DataType.FLOAT16):
+            msg = f"expected a type that MPI knows, found {dtype}: choose float32, or leave native out."
+            raise InputError(msg)
+        if given is None and collective is Collective.REDUCE_SCATTER:
+            msg = "MPI's reduce-scatter in place puts the result elsewhere: leave native or --in-place out."
+            raise InputError(msg)
+        run_native(self.mpi, self.data, collective, given, output, op=op, root=root)
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """See :meth:`coppice.run.engines.engine.Engine.exchange`."""
+        self._check_open()
+        with self._telling_others("an exchange"):
+            lengths = np.empty(self.ranks, dtype=np.int64)
+            own = np.array([len(data)], dtype=np.int64)
+            self._finish(self.data.Iallgather(own, lengths), own, lengths)
+            found = np.empty(int(lengths.sum()), dtype=np.uint8)
+            mine = np.frombuffer(data, dtype=np.uint8)
+            starts = np.cumsum(lengths) - lengths
+            counts = (lengths.tolist(), starts.tolist())
+            request = self.data.Iallgatherv([mine, self.mpi.BYTE], [found, counts, self.mpi.BYTE])
+            self._finish(request, mine, found)
+            ends = (starts + lengths).tolist()
+            return [found[begin:end].tobytes() for begin, end in zip(starts.tolist(), ends, strict=True)]
+
+    def subset(self, ranks: Sequence[int]) -> MpiEngine:
+        """The engine of this rank in the group of ``ranks``, in that order; only those ranks call this.
+
+        Raises:
+            InputError: If this rank is not among them.
+        """
+        self._check_open()
+        if self.rank not in ranks:
+            msg = f"expected rank {self.rank} among the ranks of the new group, found {list(ranks)}: leave it out."
+            raise InputError(msg)
+        group = self.data.Get_group().Incl(list(ranks))
+        try:
+            made = self.data.Create_group(group, tag=min(ranks))
+        finally:
+            group.Free()
+        try:
+            return MpiEngine(made, exchange_timeout_s=self._exchange_timeout_s)
+        finally:
+            made.Free()
+
+    def close(self) -> None:
+        """See :meth:`coppice.run.engines.engine.Engine.close`; returns when all ranks have closed it, or one has failed.
+
+        It is a collective: ranks of several groups close these in the same order. A rank must not be told anything when
+        it has left, for MPICH connects to it again and again, and never returns.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if not self._closed_together():
+            self._linger()
+        _keep_for_ever(self._sent)
+        while self._kept:
+            self._kept.popitem()[1].free()
+
+    def _closed_together(self) -> bool:
+        """Wait until all ranks close their engines, and let those know that wait for this one; False if one failed."""
+        self._hear()
+        if self._lost is not None:
+            return False
+        barrier, begin, told = self._notices.Ibarrier(), time.monotonic(), False
+        while not barrier.Test():
+            self._hear()
+            waited_s = time.monotonic() - begin
+            late = waited_s > self._exchange_timeout_s
+            if late and self._lost is None:
+                self.tell_others(_FAILED, f"waited {waited_s:.0f} s for the others to close their engines")
+            if late or self._lost is not None:
+                _keep_for_ever(barrier)
+                return False
+            if waited_s > _GRACE_S and not told:
+                self.tell_others(_CLOSED, "closed its engine")
+                told = True
+            time.sleep(_POLL_S)
+        return True
+
+    def _linger(self) -> None:
+        """Answer ranks that tell of a failure at the same time."""
+        end = time.monotonic() + _GRACE_S
+        while time.monotonic() < end:
+            self._hear()
+            time.sleep(_POLL_S)
+
+    @contextlib.contextmanager
+    def _telling_others(self, what: str) -> Iterator[None]:
+        """Tell the other ranks when the body raises; the engine is of no more use then."""
+        try:
+            yield
+        except InputError:
+            raise
+        except BaseException as error:
+            if self._under_way is not None:
+                self._under_way.abandon()
+            if self._lost is None:
+                kind = type(error).__name__
+                self.tell_others(_FAILED, f"failed in {what} with {kind}")
+                self._lost = f"the group broke earlier: {error if isinstance(error, RunError) else kind}"
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = f"the engine of rank {self.rank} is closed: make a new one."
+            raise InputError(msg)
+        if self._lost is not None:
+            raise PeerLost(self._lost)
+
+    def _requests(self, program: RankProgram, memory: Memory, dtype: DataType) -> _Requests:
+        key = (id(program), dtype.itemsize, *memory.addresses)
+        found = self._kept.get(key)
+        if found is None:
+            if id(program) not in self._orders:
+                self._orders[id(program)] = (program, Order(program))
+            order = self._orders[id(program)][1]
+            found = self._kept[key] = _Requests(self.mpi, order, memory)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)[1].free()
+            while len(self._orders) > _KEPT:
+                self._orders.popitem(last=False)
+        else:
+            memory.use_scratch(found.scratch)
+        self._kept.move_to_end(key)
+        self._orders.move_to_end(id(program))
+        return found
+
+    def _finish(self, request: Any, *memory: NDArray[Any]) -> None:
+        """Wait for one request, in naps.
+
+        Raises:
+            RunError: If a rank is gone or does not answer.
+        """
+        end = time.monotonic() + self._exchange_timeout_s
+        try:
+            while not request.Test():
+                self.look_around(range(self.ranks))
+                if time.monotonic() > end:
+                    msg = (
+                        f"rank {self.rank} waited {self._exchange_timeout_s:g} s in an exchange for the other "
+                        "ranks: see what they do, or allow more time."
+                    )
+                    raise TimedOut(msg)
+                time.sleep(_POLL_S)
+        except BaseException:
+            _keep_for_ever((request, memory))
+            raise
+
+    def look_around(self, awaited: Iterable[int]) -> None:
+        """Raise if another rank has told that it failed, or one of ``awaited`` that it closed its engine."""
+        self._hear()
+        if self._lost is not None:
+            raise PeerLost(self._lost)
+        late = time.monotonic() - _GRACE_S
+        for peer in awaited:
+            # What it sent before it closed may still be on its way.
+            if self._gone.get(peer, late) < late:
+                msg = f"rank {peer} closed its engine while rank {self.rank} waited for it: see its output."
+                raise PeerLost(msg)
+
+    def _hear(self) -> None:
+        """Take in what other ranks have told."""
+        status = self.mpi.Status()
+        while self._notices.Iprobe(source=self.mpi.ANY_SOURCE, tag=self.mpi.ANY_TAG, status=status):
+            peer, tag = status.Get_source(), status.Get_tag()
+            words = bytearray(status.Get_count(self.mpi.BYTE))
+            self._notices.Recv([words, self.mpi.BYTE], source=peer, tag=tag)
+            self._gone.setdefault(peer, time.monotonic())
+            if tag == _FAILED and self._lost is None:
+                self._lost = f"rank {peer} {words.decode(errors='replace')}: see the output of that rank."
+
+    def tell_others(self, tag: int, words: str) -> None:
+        """Tell all other ranks that this one gave up; whoever does not wait for it never reads that."""
+        data = bytearray(words.encode()[:200])
+        for peer in range(self.ranks):
+            if peer != self.rank:
+                with contextlib.suppress(self.mpi.Exception):
+                    # So short a message leaves at once; the buffer is kept for a library that sends it later.
+                    self._sent.append((data, self._notices.Isend([data, self.mpi.BYTE], dest=peer, tag=tag)))
+
+
+class _Requests:
+    """The requests of one program on one set of buffers.
+
+    Attributes:
+        order: Of the program.
+        scratch: SCRATCH of every run.
+        staging: Memory for arrivals.
+        made: The request of every row that was started once.
+    """
+
+    def __init__(self, mpi: Any, order: Order, memory: Memory) -> None:
+        self._mpi, self.order = mpi, order
+        self.scratch = memory.scratch
+        self.staging: NDArray[Any] = np.empty(order.staging_elements, dtype=memory.scratch.dtype)
+        self.made: list[Any] = [None] * len(order.kind)
+
+    def free(self) -> None:
+        """Give the requests back."""
+        for request in self.made:
+            if request is not None:
+                with contextlib.suppress(self._mpi.Exception):
+                    request.Free()
+        self.made = []
+
+
+class _Run:
+    """One run of a program: the transport of :func:`carry_out`."""
+
+    def __init__(self, engine: MpiEngine, requests: _Requests, memory: Memory) -> None:
+        self.mpi, self._engine, self._requests, self._memory = engine.mpi, engine, requests, memory
+        self._made, self._program = requests.made, requests.order.program
+        self._active: list[Any] = []
+        self._rows: list[int] = []
+
+    def start(self, row: int) -> None:
+        """Start the message of a row."""
+        request = self._made[row]
+        if request is None:
+            request = self._made[row] = self._request(row)
+        request.Start()
+        self._active.append(request)
+        self._rows.append(row)
+
+    def _request(self, row: int) -> Any:
+        order, data = self._requests.order, self._engine.data
+        place = order.arrival(row, self._requests.staging) if order.staged[row] else self._memory.at(row)
+        # Requests keep what they are given: with the array itself, buffers would outlive their last user.
+        buffer = [self.mpi.buffer.fromaddress(place.ctypes.data, place.nbytes), self.mpi.BYTE]
+        peer, tag = int(self._program.peer[row]), int(self._program.tag[row])
+        if order.kind[row] == Kind.SEND:
+            return data.Send_init(buffer, dest=peer, tag=tag)
+        return data.Recv_init(buffer, source=peer, tag=tag)
+
+    def completed(self) -> list[int]:
+        """Rows whose messages have completed since the last call."""
+        try:
+            found = self.mpi.Request.Testsome(self._active)
+        except self.mpi.Exception as error:
+            msg = f"rank {self._engine.rank} lost another rank ({error}): see the output of the others."
+            raise PeerLost(msg) from None
+        if not found:
+            return []
+        rows = [self._rows[place] for place in found]
+        gone = set(found)
+        keep = [place for place in range(len(self._rows)) if place not in gone]
+        self._active = [self._active[place] for place in keep]
+        self._rows = [self._rows[place] for place in keep]
+        return rows
+
+    def look_around(self) -> None:
+        """Raise if another rank has given up."""
+        peers = self._program.peer
+        self._engine.look_around({int(peers[row]) for row in self._rows})
+
+    def abandon(self) -> None:
+        """Leave what is under way as it is: the group is of no more use."""
+        self._requests.made = []
+        _keep_for_ever(self)
+
+
+def _keep_for_ever(what: Any) -> None:
+    """Memory of messages that may never complete: MPI is finalized after Python has let go of everything."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))

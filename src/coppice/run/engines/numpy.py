@@ -1,0 +1,247 @@
+"""The reference engine: ranks are threads of one process, and messages wait in queues.
+
+It is for tests and for trying things out, not for speed. It looks at nothing but the program, and reports what goes
+wrong as engines must: a rank that closes its engine, or raises, is lost to all that still wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+
+from coppice.errors import InputError
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.interpreter import Memory
+from coppice.run.errors import Mismatch, PeerLost, TimedOut
+from coppice.run.programs.rank_program import Kind, RankProgram
+
+__all__ = ["NumpyEngine", "numpy_engines", "run_ranks"]
+
+_Result = TypeVar("_Result")
+_Message = tuple[int, NDArray[Any]]
+
+
+@dataclass
+class _Hub:
+    """What the ranks of a group share; everything is touched with ``changed`` held."""
+
+    ranks: int
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    queues: dict[tuple[int, int], deque[_Message]] = field(default_factory=dict)
+    rounds: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    gone: dict[int, str] = field(default_factory=dict)
+    failed: str = ""
+    groups: dict[tuple[int, tuple[int, ...]], _Hub] = field(default_factory=dict)
+
+
+def numpy_engines(ranks: int, *, exchange_timeout_s: float = 300.0) -> list[NumpyEngine]:
+    """The engines of a new group, one for each rank, to be used by a thread each.
+
+    Args:
+        ranks: Number of ranks, 1 or more.
+        exchange_timeout_s: Longest time to wait in an exchange, in seconds.
+
+    Raises:
+        InputError: If there is no rank.
+    """
+    if ranks < 1:
+        msg = f"expected 1 rank or more, found {ranks}."
+        raise InputError(msg)
+    hub = _Hub(ranks)
+    return [NumpyEngine(hub, rank, exchange_timeout_s) for rank in range(ranks)]
+
+
+class NumpyEngine:
+    """One rank's end of a group of threads; made by :func:`numpy_engines`."""
+
+    name = "numpy"
+
+    def __init__(self, hub: _Hub, rank: int, exchange_timeout_s: float) -> None:
+        self.rank, self.ranks = rank, hub.ranks
+        self._hub, self._exchange_timeout_s = hub, exchange_timeout_s
+        self._rounds = 0
+        self._groups: list[NumpyEngine] = []
+
+    def run(
+        self,
+        program: RankProgram,
+        input: Any,  # noqa: A002
+        output: Any,
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        timeout_s: float,
+    ) -> None:
+        """See :meth:`coppice.run.engines.engine.Engine.run`."""
+        if (program.rank, program.ranks) != (self.rank, self.ranks):
+            msg = (
+                f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
+                f"{program.ranks}: lower the schedule for this group."
+            )
+            raise InputError(msg)
+        memory = Memory(program, input, output, dtype=dtype, op=op)
+        with self._failing_together(f"{program.collective} of rank {self.rank}"):
+            for begin, end in pairwise(program.step_start.tolist()):
+                self._step(memory, range(begin, end), timeout_s)
+            memory.finish()
+
+    def _step(self, memory: Memory, rows: range, timeout_s: float) -> None:
+        program = memory.program
+        for row in rows:
+            if program.kind[row] == Kind.SEND:
+                self._put(int(program.peer[row]), (int(program.tag[row]), memory.at(row).copy()))
+        for row in rows:
+            match int(program.kind[row]):
+                case Kind.COPY:
+                    memory.copy(row)
+                case Kind.RECV:
+                    memory.at(row)[:] = self._get(program, row, timeout_s)
+                case Kind.RECV_REDUCE:
+                    memory.add(row, self._get(program, row, timeout_s))
+
+    def _put(self, peer: int, message: _Message) -> None:
+        hub = self._hub
+        with hub.changed:
+            hub.queues.setdefault((self.rank, peer), deque()).append(message)
+            hub.changed.notify_all()
+
+    def _get(self, program: RankProgram, row: int, timeout_s: float) -> NDArray[Any]:
+        peer, tag, length = int(program.peer[row]), int(program.tag[row]), int(program.length[row])
+        hub = self._hub
+        with hub.changed:
+            queue = hub.queues.setdefault((peer, self.rank), deque())
+            self._wait(lambda: bool(queue), peer, str(program.collective), timeout_s)
+            found, data = queue.popleft()
+        if found != tag or len(data) != length:
+            msg = (
+                f"expected message {tag} of {length} elements from rank {peer} in {program.collective} at rank "
+                f"{self.rank}, found message {found} of {len(data)}: run the same collective on all ranks."
+            )
+            raise Mismatch(msg)
+        return data
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """See :meth:`coppice.run.engines.engine.Engine.exchange`."""
+        hub, number = self._hub, self._rounds
+        self._rounds += 1
+        with self._failing_together(f"an exchange of rank {self.rank}"), hub.changed:
+            here = hub.rounds.setdefault(number, {})
+            here[self.rank] = bytes(data)
+            hub.changed.notify_all()
+            for peer in range(self.ranks):
+                self._wait(lambda peer=peer: peer in here, peer, "an exchange", self._exchange_timeout_s)  # type: ignore[misc]
+            hub.rounds.pop(number - 1, None)  # every rank has answered this round, so has left the one before
+            return [here[rank] for rank in range(self.ranks)]
+
+    def subset(self, ranks: Sequence[int]) -> NumpyEngine:
+        """See :meth:`coppice.run.communicator.communicator.GroupingEngine.subset`."""
+        members = tuple(ranks)
+        if self.rank not in members or len(set(members)) != len(members):
+            msg = f"expected a list of ranks with rank {self.rank} in it once, found {list(members)}."
+            raise InputError(msg)
+        hub = self._hub
+        with hub.changed:
+            group = hub.groups.setdefault((len(self._groups), members), _Hub(len(members)))
+        engine = NumpyEngine(group, members.index(self.rank), self._exchange_timeout_s)
+        self._groups.append(engine)
+        return engine
+
+    def close(self) -> None:
+        """See :meth:`coppice.run.engines.engine.Engine.close`."""
+        for group in self._groups:
+            group.close()
+        with self._hub.changed:
+            self._hub.gone.setdefault(self.rank, "closed its engine")
+            self._hub.changed.notify_all()
+
+    def _wait(self, arrived: Callable[[], bool], peer: int, what: str, timeout_s: float) -> None:
+        """Wait, with the condition held, until something has arrived from ``peer``.
+
+        Raises:
+            PeerLost: If it never will.
+            TimedOut: If it has not within the timeout.
+        """
+        hub, end = self._hub, time.monotonic() + timeout_s
+        while not arrived():
+            if peer in hub.gone:
+                msg = f"rank {peer} {hub.gone[peer]} while rank {self.rank} waited for it in {what}: see its output."
+                raise PeerLost(msg)
+            if hub.failed:
+                msg = f"rank {self.rank} gave up {what}, because {hub.failed}: see the output of that rank."
+                raise PeerLost(msg)
+            if self.rank in hub.gone:
+                msg = f"the engine of rank {self.rank} is closed: make a new group."
+                raise InputError(msg)
+            left = end - time.monotonic()
+            if left <= 0:
+                msg = (
+                    f"rank {self.rank} waited {timeout_s:g} s in {what} for rank {peer}: see what that rank does, or "
+                    "allow more time."
+                )
+                raise TimedOut(msg)
+            hub.changed.wait(left)
+
+    def _failing_together(self, what: str) -> _Guard:
+        return _Guard(self._hub, what)
+
+
+class _Guard:
+    """Tells the other ranks of the group when its body raises."""
+
+    def __init__(self, hub: _Hub, what: str) -> None:
+        self._hub, self._what = hub, what
+
+    def __enter__(self) -> None:
+        """Nothing is done before."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Note the first failure."""
+        if kind is not None:
+            with self._hub.changed:
+                self._hub.failed = self._hub.failed or f"{self._what} failed with {kind.__name__}"
+                self._hub.changed.notify_all()
+
+
+def run_ranks(
+    ranks: int, work: Callable[[NumpyEngine], _Result], **options: float
+) -> list[_Result | BaseException]:
+    """Run ``work`` for every rank in a thread of its own, and wait for all of them.
+
+    A rank that raises has its engine closed, so that the others do not wait for it; what it raised takes the place of
+    its result.
+
+    Args:
+        ranks: Number of ranks.
+        work: Called with the engine of each rank.
+        options: As for :func:`numpy_engines`.
+
+    Examples:
+        >>> [answer[1] for answer in run_ranks(2, lambda engine: engine.exchange(b"%d" % engine.rank))]
+        [b'1', b'1']
+    """
+    results: list[_Result | BaseException] = [InputError("not started")] * ranks
+
+    def serve(engine: NumpyEngine) -> None:
+        try:
+            results[engine.rank] = work(engine)
+        except BaseException as error:  # noqa: BLE001  (it is the result)
+            results[engine.rank] = error
+        finally:
+            engine.close()
+
+    threads = [
+        threading.Thread(target=serve, args=(engine,), daemon=True)
+        for engine in numpy_engines(ranks, **options)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results

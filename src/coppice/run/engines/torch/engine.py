@@ -1,0 +1,389 @@
+"""The engine over torch.distributed: point-to-point messages of gloo between processes, of NCCL between GPUs.
+
+Receives are posted a few steps ahead, all of them into memory that waits for nothing. Messages travel over connections
+of the engine's own, so tags never meet those of the program around it. Tags also depend on what is run: ranks that run
+different things never take each other's messages, whose unequal lengths would end the process, and time out instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.errors import InputError, MissingExtraError
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.interpreter import Memory
+from coppice.run.engines.progress import Order, carry_out
+from coppice.run.engines.torch.messages import LARGEST_TAG, Messages, first_line, turns, wait_for
+from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
+from coppice.run.programs.rank_program import RankProgram
+
+__all__ = ["TorchEngine"]
+
+WINDOW = 8
+"""Steps whose receives are posted at once."""
+_KEPT = 32
+_CARD_BYTES = 504
+_WORDS = 200
+_GRACE_S = 0.1
+_CLOSING = timedelta(milliseconds=1)
+
+
+class TorchEngine:
+    """One rank's end of a group of processes that have a torch store in common.
+
+    Args:
+        store: The store, such as a ``TCPStore``; what it holds for others is not touched.
+        rank: This rank.
+        ranks: Number of ranks.
+        device: ``cpu`` for gloo, or ``cuda`` for NCCL on the current GPU; buffers are tensors of the GPU then.
+        exchange_timeout_s: Longest time to wait in an exchange, and for the other ranks to appear, in seconds.
+
+    Raises:
+        InputError: If the device is not served here.
+        MissingExtraError: If torch is not installed.
+        PeerLost: If the other ranks do not appear.
+    """
+
+    name = "torch"
+
+    def __init__(
+        self, store: Any, rank: int, ranks: int, *, device: str = "cpu", exchange_timeout_s: float = 300.0
+    ) -> None:
+        dist = _distributed()
+        if not 0 <= rank < ranks:
+            msg = f"expected a rank of 0 to {ranks - 1}, found {rank}."
+            raise InputError(msg)
+        if device not in ("cpu", "cuda"):
+            msg = f"expected the device cpu or cuda, found {device!r}: choose one of them."
+            raise InputError(msg)
+        self.rank, self.ranks, self.device = rank, ranks, device
+        self._store = dist.PrefixStore("coppice-engine", store)
+        self._exchange_timeout_s = exchange_timeout_s
+        self._calls = self._subsets = 0
+        self._lost: str | None = None
+        self._groups: list[TorchEngine] = []
+        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        patience = timedelta(seconds=exchange_timeout_s)
+        try:
+            self._gloo: Any = dist.ProcessGroupGloo(
+                dist.PrefixStore("gloo", self._store), rank, ranks, patience
+            )
+        except RuntimeError as error:
+            msg = (
+                f"rank {rank} did not find the other {ranks - 1} ranks ({first_line(error)}): start them all."
+            )
+            raise PeerLost(msg) from error
+        self._grouped: Any = None
+        if device == "cuda":
+            from coppice.run.engines.torch.steps import nccl_group
+
+            self._grouped = nccl_group(dist.PrefixStore("nccl", self._store), rank, ranks, patience)
+
+    @classmethod
+    def from_environment(cls, *, timeout_s: float = 300.0) -> TorchEngine:
+        """The engine of a process that torchrun started.
+
+        Args:
+            timeout_s: Longest time to wait for the other ranks, now and in exchanges, in seconds.
+
+        Raises:
+            InputError: If a variable of torchrun is missing.
+            PeerLost: If the other ranks do not appear.
+        """
+        _distributed()
+        from torch.distributed.rendezvous import rendezvous
+
+        missing = [
+            name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ
+        ]
+        if missing:
+            msg = f"expected the variables of torchrun, found no {missing[0]}: start with `torchrun`."
+            raise InputError(msg)
+        try:
+            store, rank, ranks = next(rendezvous("env://", timeout=timedelta(seconds=timeout_s)))
+        except RuntimeError as error:
+            address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            msg = f"expected a store at {address}, found none ({first_line(error)}): start all ranks."
+            raise PeerLost(msg) from error
+        return cls(store, rank, ranks, exchange_timeout_s=timeout_s)
+
+    def run(
+        self,
+        program: RankProgram,
+        input: Any,  # noqa: A002
+        output: Any,
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        timeout_s: float,
+    ) -> None:
+        """See :meth:`coppice.run.engines.engine.Engine.run`."""
+        self._check_open()
+        if (program.rank, program.ranks) != (self.rank, self.ranks):
+            msg = (
+                f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
+                f"{program.ranks}: lower the schedule for this group."
+            )
+            raise InputError(msg)
+        if self._grouped is not None:
+            from coppice.run.engines.torch.steps import run_steps
+
+            with self._failing_together(str(program.collective)):
+                run_steps(self._grouped, program, input, output, dtype=dtype, op=op, device=self.device)
+            return
+        memory = Memory(program, input, output, dtype=dtype, op=op)
+        self._calls += 1
+        words = (program.collective, program.count, program.root, dtype, op, self._calls)
+        with self._failing_together(f"{program.collective} of {program.count} {dtype}"):
+            kept = self._kept_for(program)
+            scratch, staging = kept.memory(memory.scratch)
+            memory.use_scratch(scratch)
+            messages = Messages(
+                self._gloo,
+                kept.order,
+                kept.turn,
+                memory,
+                staging,
+                first_tag=_first_tag(words),
+                timeout_s=timeout_s,
+            )
+            carry_out(kept.order, memory, staging, messages, timeout_s=timeout_s)
+
+    def native(
+        self,
+        collective: Collective,
+        given: NDArray[Any] | None,
+        output: NDArray[Any],
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        root: int,
+    ) -> None:
+        """See :meth:`coppice.run.bench.bench.Native.native`: gloo's own collective."""
+        self._check_open()
+        from coppice.run.engines.torch.native import run_native
+
+        with self._failing_together(f"gloo's {collective}"):
+            run_native(self._gloo, collective, given, output, dtype=dtype, op=op, root=root)
+
+    def exchange(self, data: bytes) -> list[bytes]:
+        """See :meth:`coppice.run.engines.engine.Engine.exchange`."""
+        self._check_open()
+        self._calls += 1
+        with self._failing_together("an exchange about something new"):
+            first = data[:_CARD_BYTES]
+            card = len(data).to_bytes(8, "little") + first + bytes(_CARD_BYTES - len(first))
+            cards = self._spread(card, [len(card)] * self.ranks, 0)
+            lengths = [int.from_bytes(card[:8], "little") for card in cards]
+            rests = [max(0, length - _CARD_BYTES) for length in lengths]
+            found = self._spread(data[_CARD_BYTES:], rests, 1) if any(rests) else [b""] * self.ranks
+            return [
+                card[8 : 8 + min(length, _CARD_BYTES)] + rest
+                for card, length, rest in zip(cards, lengths, found, strict=True)
+            ]
+
+    def subset(self, ranks: Sequence[int]) -> TorchEngine:
+        """The engine of this rank in the group of ``ranks``, in that order; every rank calls this with its own group's.
+
+        Raises:
+            InputError: If this rank is not among them.
+        """
+        self._check_open()
+        members = list(ranks)
+        distinct = set(members)
+        if (
+            self.rank not in distinct
+            or len(distinct) < len(members)
+            or not distinct <= set(range(self.ranks))
+        ):
+            msg = f"expected distinct ranks below {self.ranks} with rank {self.rank} among them, found {members}."
+            raise InputError(msg)
+        self._subsets += 1
+        prefix = f"{self._subsets}:{','.join(map(str, members))}"
+        group = TorchEngine(
+            _distributed().PrefixStore(prefix, self._store),
+            members.index(self.rank),
+            len(members),
+            device=self.device,
+            exchange_timeout_s=self._exchange_timeout_s,
+        )
+        self._groups.append(group)
+        return group
+
+    def close(self) -> None:
+        """See :meth:`coppice.run.engines.engine.Engine.close`."""
+        for group in self._groups:
+            group.close()
+        self._groups.clear()
+        if self._gloo is not None:
+            self._tell("closed its engine", key=f"closed/{self.rank}")
+        self._gloo = self._grouped = None
+        self._kept.clear()
+
+    def _spread(self, data: bytes, lengths: Sequence[int], stage: int) -> list[bytes]:
+        """All ranks' bytes, whose lengths are known: in each round twice as many, from twice as far."""
+        torch = _torch()
+        tag = _first_tag(("exchange", stage, self._calls))
+        patience = timedelta(seconds=self._exchange_timeout_s)
+        have, reach = [data], 1
+        while reach < self.ranks:
+            number = min(reach, self.ranks - reach)
+            source, target = (self.rank + reach) % self.ranks, (self.rank - reach) % self.ranks
+            sizes = [lengths[(source + place) % self.ranks] for place in range(number)]
+            arrival = np.empty(sum(sizes), dtype=np.uint8)
+            leaving = np.frombuffer(b"".join(have[:number]), dtype=np.uint8).copy()
+            works = []
+            if len(arrival):
+                works.append((source, self._gloo.recv([torch.from_numpy(arrival)], source, tag)))
+            if len(leaving):
+                works.append((target, self._gloo.send([torch.from_numpy(leaving)], target, tag)))
+            for peer, work in works:
+                wait_for(work, patience, self.rank, peer, "an exchange")
+            ends = np.cumsum([0, *sizes]).tolist()
+            have += [arrival[ends[place] : ends[place + 1]].tobytes() for place in range(number)]
+            reach *= 2
+        return [have[(rank - self.rank) % self.ranks] for rank in range(self.ranks)]
+
+    def _kept_for(self, program: RankProgram) -> _Kept:
+        found = self._kept.get(id(program))
+        if found is None:
+            found = self._kept[id(program)] = _Kept(program)
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(id(program))
+        return found
+
+    def _check_open(self) -> None:
+        if self._lost is not None:
+            raise PeerLost(self._lost)
+        if self._gloo is None:
+            msg = f"the engine of rank {self.rank} is closed: make a new one."
+            raise InputError(msg)
+
+    @contextlib.contextmanager
+    def _failing_together(self, what: str) -> Iterator[None]:
+        """Close the connections when the body raises, so that no other rank waits for this one.
+
+        Raises:
+            PeerLost: In place of what gloo raises.
+        """
+        try:
+            yield
+        except InputError:
+            raise
+        except RunError as error:
+            self._tell(what, key=f"doing/{self.rank}")
+            time.sleep(_GRACE_S)  # others close their connections before they can leave word
+            first, kind = self._reason(), type(error)
+            text = f"{error} The first to give up was {first}" if first else str(error)
+            if kind is TimedOut and (difference := self._difference(what)):
+                kind, text = Mismatch, difference
+            self._break(f"rank {self.rank} in {what}: {error}", text)
+            raise kind(text) from error
+        except BaseException as error:
+            kind_name = type(error).__name__
+            self._break(
+                f"rank {self.rank} in {what}, which failed with {kind_name}.", f"it failed with {kind_name}."
+            )
+            raise
+
+    def _reason(self) -> str:
+        """What the first rank that failed has left in the store, if that still answers."""
+        with contextlib.suppress(Exception):
+            if self._store.check(["failed"]):
+                return bytes(self._store.get("failed")).decode(errors="replace")
+        return ""
+
+    def _difference(self, what: str) -> str:
+        """What another rank that gave up was in, if it is something else."""
+        for peer in range(self.ranks):
+            with contextlib.suppress(Exception):
+                key = f"doing/{peer}"
+                if self._store.check([key]) and (theirs := bytes(self._store.get(key)).decode()) != what:
+                    return (
+                        f"ranks do different things: rank {self.rank} waited in {what}, and rank {peer} in {theirs}; "
+                        "make the same calls in the same order on all ranks."
+                    )
+        return ""
+
+    def _break(self, told: str, lost: str) -> None:
+        """Leave word for the others, and close all connections."""
+        self._lost = f"the group of rank {self.rank} broke earlier: {lost}"
+        self._tell(told, key="failed")
+        self._kept.clear()
+        gloo, self._gloo, self._grouped = self._gloo, None, None
+        if gloo is not None:
+            _close_connections(gloo, self.rank, self.ranks)
+
+    def _tell(self, words: str, *, key: str) -> None:
+        with contextlib.suppress(Exception):
+            self._store.compare_set(key, "", words[:_WORDS])
+
+
+class _Kept:
+    """What of a program is kept from run to run: its order and its memory."""
+
+    def __init__(self, program: RankProgram) -> None:
+        self.program = program  # its id is the key
+        self.order = Order(program, WINDOW, early=True)
+        self.turn = turns(self.order)
+        self._memory: dict[Any, tuple[NDArray[Any], NDArray[Any]]] = {}
+
+    def memory(self, like: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Scratch memory and memory for arrivals."""
+        if like.dtype not in self._memory:
+            self._memory[like.dtype] = like, np.empty(self.order.staging_elements, dtype=like.dtype)
+        return self._memory[like.dtype]
+
+
+def _close_connections(gloo: Any, rank: int, ranks: int) -> None:
+    """Close the connections of a group while messages are under way.
+
+    A wait that times out makes gloo close all connections of this process; one over a broken connection does not.
+    """
+    torch = _torch()
+    for peer in (peer for peer in range(ranks) if peer != rank):
+        try:
+            gloo.recv([torch.zeros(1, dtype=torch.uint8)], peer, LARGEST_TAG).wait(_CLOSING)
+        except RuntimeError as error:
+            if "imed out" in str(error):
+                return
+
+
+def _first_tag(words: Sequence[object]) -> int:
+    """A number that differs for different calls."""
+    digest = hashlib.blake2b(repr(tuple(map(str, words))).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") & LARGEST_TAG
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        package = "torch"
+        raise MissingExtraError.of(package, extra="torch") from None
+    return torch
+
+
+def _distributed() -> Any:
+    """torch.distributed, with gloo.
+
+    Raises:
+        InputError: If this build of torch has none.
+    """
+    distributed = _torch().distributed
+    if not distributed.is_available() or not distributed.is_gloo_available():
+        msg = "expected a build of torch with gloo, found one without: install another one."
+        raise InputError(msg)
+    return distributed

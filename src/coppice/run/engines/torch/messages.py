@@ -1,0 +1,136 @@
+"""Messages of a program over gloo, and noticing which of them are complete.
+
+Gloo tells nobody that a message is complete but who waits for it, so a rank waits for the message of the earliest step
+and starts whatever that allows. (A thread for each connection would not do: while it waits for one message, a receive
+of an earlier step may be started, without which that one never comes.)
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.run.engines.interpreter import Memory
+from coppice.run.engines.progress import Order
+from coppice.run.errors import PeerLost, TimedOut
+from coppice.run.programs.rank_program import Kind
+
+__all__ = ["LARGEST_TAG", "Messages", "first_line", "turns", "wait_for"]
+
+LARGEST_TAG = 2**31 - 1
+_SENDS_LATER = 3
+"""Steps by which waiting for a send stands back behind waiting for arrivals, below the window."""
+
+
+def turns(order: Order) -> list[int]:
+    """When to wait for a message: an arrival in its step, a send when its memory is needed, or some steps later.
+
+    A rank that waits by these numbers, of equal ones by row, never waits for what cannot come: of all rows in the group
+    that are not started, one of the first step waits for messages of earlier steps only. Those are started at both
+    ends, and have lower turns than anything of that step.
+    """
+    found = list(order.step_of)
+    for row, kind in enumerate(order.kind):
+        if kind == Kind.SEND:
+            used = min((order.step_of[later] for later in order.dependents[row]), default=len(order.steps))
+            found[row] = min(order.step_of[row] + _SENDS_LATER, used)
+    return found
+
+
+class Messages:
+    """The messages of one run: the transport of :func:`coppice.run.engines.progress.carry_out`.
+
+    Args:
+        gloo: Has ``send`` and ``recv``.
+        order: Of the program.
+        turn: :func:`turns` of the order.
+        memory: The rank's buffers.
+        staging: Memory for arrivals that are added.
+        first_tag: Added to the tags of the program.
+        timeout_s: Longest time to wait for a message, in seconds.
+    """
+
+    def __init__(
+        self,
+        gloo: Any,
+        order: Order,
+        turn: Sequence[int],
+        memory: Memory,
+        staging: NDArray[Any],
+        *,
+        first_tag: int,
+        timeout_s: float,
+    ) -> None:
+        import torch
+
+        program = order.program
+        self._gloo, self._order, self._turn, self._program = gloo, order, turn, program
+        self._peers, self._tags = program.peer.tolist(), program.tag.tolist()
+        self._memory, self._staging, self._first_tag = memory, staging, first_tag
+        self._patience = timedelta(seconds=timeout_s)
+        self._tensor = torch.from_numpy
+        self._waiting: list[tuple[int, int, Any]] = []
+
+    def start(self, row: int) -> None:
+        """Start the message of a row."""
+        kind, peer = self._order.kind[row], self._peers[row]
+        tag = (self._first_tag + self._tags[row]) & LARGEST_TAG
+        memory = self._memory.at(row)
+        if self._order.staged[row]:
+            memory = self._order.arrival(row, self._staging)
+        # torch warns of memory that is not writable, and what is sent is not written.
+        part = self._tensor((memory if memory.flags.writeable else memory.copy()).view(np.uint8))
+        sends = kind == Kind.SEND
+        try:
+            work = (self._gloo.send if sends else self._gloo.recv)([part], peer, tag)
+        except RuntimeError as error:
+            raise _lost(self._program.rank, peer, str(self._program.collective), error) from None
+        heapq.heappush(self._waiting, (self._turn[row], row, work))
+
+    def completed(self) -> list[int]:
+        """Wait for the message that is needed first."""
+        _, row, work = heapq.heappop(self._waiting)
+        program = self._program
+        wait_for(work, self._patience, program.rank, self._peers[row], str(program.collective))
+        return [row]
+
+    def look_around(self) -> None:
+        """Nothing: every wait ends by itself."""
+
+
+def wait_for(work: Any, patience: timedelta, rank: int, peer: int, what: str) -> None:
+    """Wait for a message.
+
+    Raises:
+        TimedOut: If it does not complete in time.
+        PeerLost: If it never will.
+    """
+    try:
+        work.wait(patience)
+    except RuntimeError as error:
+        if "imed out" in str(error):
+            msg = (
+                f"rank {rank} waited {patience.total_seconds():g} s in {what} for rank {peer}: see what that rank "
+                "does, or allow more time."
+            )
+            raise TimedOut(msg) from None
+        raise _lost(rank, peer, what, error) from None
+
+
+def first_line(error: Exception) -> str:
+    """What gloo says, without the place in its source and its advice."""
+    line = (str(error).splitlines() or [type(error).__name__])[0]
+    return line.partition("] ")[2].partition(". This is")[0].strip() or line
+
+
+def _lost(rank: int, peer: int, what: str, error: Exception) -> PeerLost:
+    msg = (
+        f"rank {rank} lost the connection to rank {peer} in {what} ({first_line(error)}): see the output of the "
+        "other ranks."
+    )
+    return PeerLost(msg)

@@ -1,0 +1,198 @@
+"""Are the programs of all ranks right? A check that shares nothing with the lowering that made them.
+
+Both ends of every message must agree and meet in one step, so that no order of ranks can stand still; whatever two
+rows do to one memory must be ordered by ``needs``, so that any engine that keeps to them computes the same; and the
+programs, carried out on symbols instead of numbers (:mod:`coppice.run.programs.symbols`), must give what the collective says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from coppice.errors import CheckError
+from coppice.run.programs.rank_program import Kind, Place, RankProgram
+from coppice.run.programs.symbols import carry_out
+
+__all__ = ["check_programs"]
+
+
+def check_programs(programs: Sequence[RankProgram], *, blocks: Sequence[int] | None = None) -> None:
+    """Check the programs of one collective; every element is followed, so take a count that is not too large.
+
+    Args:
+        programs: Those of ranks 0, 1, 2, ...
+        blocks: Elements of each rank's block where blocks have unequal weights; equal ones are cut at
+            ``floor(count * rank / ranks)``.
+
+    Raises:
+        CheckError: If they are wrong: the first defect that was found, with rank and row.
+        InputError: If there are too many elements to follow.
+
+    Examples:
+        >>> from coppice.bounds.result import Problem
+        >>> from coppice.collectives import Collective
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.run.programs.lower import lower_for_run
+        >>> from coppice.topology.presets import preset
+        >>> made = plan(Problem(topology=preset("ring", gpus=4), collective=Collective.REDUCE_SCATTER)).plan
+        >>> programs = lower_for_run(made.body, 10, in_place=False)
+        >>> check_programs(programs)
+        >>> programs[2].offset[0] += 1
+        >>> check_programs(programs)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        coppice.errors.CheckError: ...
+    """
+    for rank, program in enumerate(programs):
+        if (program.rank, program.ranks) != (rank, len(programs)):
+            msg = (
+                f"expected the program of rank {rank} of {len(programs)}, found that of rank {program.rank} of "
+                f"{program.ranks}: give the programs of all ranks in order."
+            )
+            raise CheckError(msg)
+        common = (program.collective, program.root, program.count, program.in_place)
+        first = programs[0]
+        if common != (first.collective, first.root, first.count, first.in_place):
+            msg = f"expected one collective, but the program of rank {rank} differs from that of rank 0."
+            raise CheckError(msg)
+        _check_columns(program)
+    _check_messages(programs)
+    for program in programs:
+        _check_order(program)
+    carry_out(programs, blocks)
+
+
+def _fail(program: RankProgram, row: int, sentence: str) -> None:
+    msg = f"row {row} of rank {program.rank} {sentence}: lower the schedule again."
+    raise CheckError(msg)
+
+
+def _check_columns(program: RankProgram) -> None:
+    """Rows are in order and keep to their memory."""
+    rows = program.num_rows
+    columns = (
+        *(program.kind, program.peer, program.tag, program.place, program.offset, program.length),
+        *(program.source, program.source_offset),
+    )
+    starts = program.needs_start
+    if (
+        any(len(column) != rows for column in columns)
+        or len(starts) != rows + 1
+        or (np.diff(starts) < 0).any()
+        or (int(starts[0]), int(starts[-1])) != (0, len(program.needs))
+    ):
+        msg = f"expected columns of {rows} rows in the program of rank {program.rank}: lower the schedule again."
+        raise CheckError(msg)
+    size = (program.input_elements, program.output_elements, program.scratch_elements)
+    ends = program.result_offset + program.result_elements
+    if min(program.result_offset, program.result_elements) < 0 or ends > program.output_elements:
+        msg = f"expected the result of rank {program.rank} inside its output of {program.output_elements} elements."
+        raise CheckError(msg)
+    step, kind = program.step.tolist(), program.kind.tolist()
+    peer, needs, begin = program.peer.tolist(), program.needs.tolist(), starts.tolist()
+    for row in range(rows):
+        if row and (step[row], kind[row]) < (step[row - 1], kind[row - 1]):
+            _fail(program, row, "comes after a later step or kind")
+        if kind[row] not in tuple(Kind):
+            _fail(program, row, f"is of kind {kind[row]}, which does not exist")
+        if kind[row] != Kind.COPY and (not 0 <= peer[row] < program.ranks or peer[row] == program.rank):
+            _fail(program, row, f"has rank {peer[row]} at its other end")
+        spans = [(int(program.place[row]), int(program.offset[row]))]
+        if kind[row] in (Kind.RECV_REDUCE, Kind.COPY):
+            spans.append((int(program.source[row]), int(program.source_offset[row])))
+        length = int(program.length[row])
+        for place, offset in spans:
+            if not (length >= 1 and place in tuple(Place) and 0 <= offset <= size[place] - length):
+                _fail(
+                    program,
+                    row,
+                    f"touches {length} elements at {offset} of place {place}, which are not there",
+                )
+        if kind[row] != Kind.SEND and spans[0][0] == Place.INPUT:
+            _fail(program, row, "writes the input")
+        early = kind[row] in (Kind.SEND, Kind.RECV)
+        for need in needs[begin[row] : begin[row + 1]]:
+            if not 0 <= need < row or (early and step[need] >= step[row]):
+                _fail(program, row, f"needs row {need}, which is not early enough")
+
+
+def _check_messages(programs: Sequence[RankProgram]) -> None:
+    """Messages have two ends of one length, in one step, numbered alike."""
+    ends: dict[tuple[int, int], tuple[list[tuple[int, ...]], list[tuple[int, ...]]]] = {}
+    for program in programs:
+        for row, kind in enumerate(program.kind.tolist()):
+            if kind == Kind.COPY:
+                continue
+            sends = kind == Kind.SEND
+            peer = int(program.peer[row])
+            pair = (program.rank, peer) if sends else (peer, program.rank)
+            place = ends.setdefault(pair, ([], []))[0 if sends else 1]
+            place.append((int(program.tag[row]), int(program.step[row]), int(program.length[row])))
+    for (source, target), (sent, received) in ends.items():
+        if [tag for tag, _, _ in sent] != list(range(len(sent))):
+            msg = f"expected tags 0, 1, 2, .. of messages from rank {source} to rank {target}: lower again."
+            raise CheckError(msg)
+        for number, (there, here) in enumerate(zip(sent, received, strict=False)):
+            if there != here:
+                msg = (
+                    f"expected message {number} from rank {source} to rank {target} to be the same at both ends, found "
+                    f"(tag, step, elements) {there} where it is sent and {here} where it is received: lower again."
+                )
+                raise CheckError(msg)
+        if len(sent) != len(received):
+            msg = (
+                f"expected as many messages from rank {source} to rank {target} as are received, found {len(sent)} "
+                f"sent and {len(received)} received: lower the schedule again."
+            )
+            raise CheckError(msg)
+
+
+def _check_order(program: RankProgram) -> None:
+    """Rows that touch the same memory, one of them writing, are ordered by what rows need."""
+    begin, needs = program.needs_start.tolist(), program.needs.tolist()
+
+    def waits(row: int, earlier: int) -> bool:
+        """``row`` needs ``earlier``, perhaps by way of others."""
+        open_rows, seen = [row], {row}
+        while open_rows:
+            current = open_rows.pop()
+            for need in needs[begin[current] : begin[current + 1]]:
+                if need == earlier:
+                    return True
+                if need > earlier and need not in seen:
+                    seen.add(need)
+                    open_rows.append(need)
+        return False
+
+    def require(row: int, earlier: int, place: Place, offset: int) -> None:
+        """Fail unless ``row`` waits for ``earlier``, where it is another row."""
+        if earlier >= 0 and row != earlier and not waits(row, earlier):
+            _fail(
+                program,
+                row,
+                f"may start before row {earlier} is done with element {offset} of {place.name}",
+            )
+
+    touched: dict[Place, list[tuple[int, int, int, bool]]] = {place: [] for place in Place}
+    for row, kind in enumerate(program.kind.tolist()):
+        length = int(program.length[row])
+        if kind in (Kind.RECV_REDUCE, Kind.COPY):
+            offset = int(program.source_offset[row])
+            touched[Place(int(program.source[row]))].append((row, offset, offset + length, False))
+        offset = int(program.offset[row])
+        touched[Place(int(program.place[row]))].append((row, offset, offset + length, kind != Kind.SEND))
+    for place, accesses in touched.items():
+        bounds = sorted({bound for _, low, high, _ in accesses for bound in (low, high)})
+        number = {bound: index for index, bound in enumerate(bounds)}
+        writer = [-1] * len(bounds)
+        readers: list[list[int]] = [[] for _ in bounds]
+        for row, low, high, writes in accesses:
+            for cell in range(number[low], number[high]):
+                require(row, writer[cell], place, bounds[cell])
+                if writes:
+                    for reader in readers[cell]:
+                        require(row, reader, place, bounds[cell])
+                    writer[cell], readers[cell] = row, []
+                else:
+                    readers[cell].append(row)

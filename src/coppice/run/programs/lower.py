@@ -1,0 +1,112 @@
+"""From a schedule to the program of every rank.
+
+Chunks are cut into equally many pieces, none longer than ``piece_elements``. Piece j of a transfer happens j steps
+after the transfer's own step (:mod:`coppice.run.programs.steps`), so that pieces follow each other through the network and
+every rank passes on what it has before it waits for more. Where chunks are not cut, transfers of one step between the
+same two ranks whose memory is contiguous at both ends travel as one message.
+
+Both ends of a message find its bounds by themselves, from what is known of all ranks: steps, starts and homes, and
+which values in scratch memory lie side by side. Only the place of a rank's scratch memory is its own business.
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.run.programs.barrier import barrier_program
+from coppice.run.programs.rank_program import RankProgram
+from coppice.run.programs.rank_rows import RankRows
+from coppice.run.programs.sides import Sides
+from coppice.run.programs.steps import flow_of
+from coppice.schedule.forest import Forest
+from coppice.schedule.lower import lower
+from coppice.schedule.schedule import Schedule
+
+__all__ = ["lower_for_run", "lower_rank", "schedule_of"]
+
+_LOWERED: WeakKeyDictionary[Forest, Schedule] = WeakKeyDictionary()
+
+
+def lower_for_run(
+    plan: Schedule | Forest, count: int, *, in_place: bool, piece_elements: int | None = None
+) -> list[RankProgram]:
+    """The programs of all ranks.
+
+    Args:
+        plan: A verified schedule, or a forest whose trees branch at ranks.
+        count: M in elements, 0 or more; it need not divide by the number of ranks.
+        in_place: Input and output are one memory, see :mod:`coppice.run.programs.rank_program`.
+        piece_elements: Longest message, None for no limit. Smaller pieces overlap better and cost more messages.
+
+    Raises:
+        InputError: If the columns are malformed or contradict each other, or an argument is out of range.
+
+    Examples:
+        Two pieces go down a chain of three ranks in three steps:
+
+        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.parts.moves import Moves, whole
+        >>> from coppice.topology.presets import preset
+        >>> case = Case(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
+        >>> chain = Moves(case, whole(case))
+        >>> chain.add([0, 1], [0, 1], [1, 2], 0)
+        >>> middle = lower_for_run(chain.schedule(), 10, in_place=True, piece_elements=5)[1]
+        >>> [(int(s), int(k), int(p), int(o)) for s, k, p, o in
+        ...  zip(middle.step, middle.kind, middle.peer, middle.offset)]
+        [(0, 1, 0, 0), (1, 0, 2, 0), (1, 1, 0, 5), (2, 0, 2, 5)]
+    """
+    schedule = schedule_of(plan)
+    _check(schedule, count, piece_elements)
+    if schedule.collective is Collective.BARRIER:
+        return [barrier_program(schedule, rank) for rank in range(schedule.topology.num_ranks)]
+    sides = Sides(schedule, count, in_place=in_place, piece_elements=piece_elements)
+    return [RankRows(sides, rank).program() for rank in range(schedule.topology.num_ranks)]
+
+
+def lower_rank(
+    plan: Schedule | Forest, rank: int, count: int, *, in_place: bool, piece_elements: int | None = None
+) -> RankProgram:
+    """The program of one rank, the same as in :func:`lower_for_run`.
+
+    What is common to all counts is computed once for a schedule, and kept as long as the schedule.
+
+    Raises:
+        InputError: As :func:`lower_for_run`, or if there is no such rank.
+    """
+    schedule = schedule_of(plan)
+    _check(schedule, count, piece_elements)
+    if not 0 <= rank < schedule.topology.num_ranks:
+        msg = f"expected a rank in 0 .. {schedule.topology.num_ranks - 1}, found {rank}."
+        raise InputError(msg)
+    if schedule.collective is Collective.BARRIER:
+        return barrier_program(schedule, rank)
+    return RankRows(Sides(schedule, count, in_place=in_place, piece_elements=piece_elements), rank).program()
+
+
+def schedule_of(plan: Schedule | Forest) -> Schedule:
+    """The schedule itself, or that of a forest, which is made once."""
+    if isinstance(plan, Schedule):
+        return plan
+    if plan not in _LOWERED:
+        _LOWERED[plan] = lower(plan)
+    return _LOWERED[plan]
+
+
+def _check(schedule: Schedule, count: int, piece_elements: int | None) -> None:
+    """Refuse counts and pieces that have no meaning."""
+    if count < 0:
+        msg = f"expected a count of 0 elements or more, found {count}."
+        raise InputError(msg)
+    if piece_elements is not None and piece_elements < 1:
+        msg = f"expected pieces of 1 element or more, found {piece_elements}."
+        raise InputError(msg)
+    flow = flow_of(schedule)
+    last = int(flow.step.max()) if len(flow.step) else 0
+    pieces = -(-count // piece_elements) if piece_elements else 1
+    if last + pieces + 1 >= np.iinfo(np.int32).max:
+        msg = f"expected fewer than 2^31 steps, found {last + 1} and {pieces} pieces: use longer pieces."
+        raise InputError(msg)

@@ -1,0 +1,334 @@
+"""The process group of torch whose collectives are planned: ``init_process_group("coppice")``.
+
+It is a :class:`torch.distributed.ProcessGroup` with gloo (and NCCL where there are GPUs) inside. What is not planned,
+and what gloo or NCCL do faster, goes to them, in the thread that calls, so that all ranks issue it in one order. What
+is planned goes through a queue of one thread, over connections or memory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from coppice.collectives import Collective
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.torch.tensors import (
+    as_type,
+    bounds_of,
+    c10d,
+    flat,
+    give_out,
+    listed,
+    lists_of,
+    overlap,
+    put_back,
+    reduction_options,
+    set_timeout,
+)
+from coppice.run.torch.group import PlannedGroup
+from coppice.run.torch.lane import Lane
+from coppice.run.torch.settings import Options, options_from
+from coppice.run.torch.work import AllOf
+
+__all__ = ["NAME", "CoppiceProcessGroup", "register"]
+
+NAME = "coppice"
+_Pairs = Sequence[tuple[torch.Tensor, torch.Tensor]]
+
+
+class CoppiceProcessGroup(PlannedGroup):
+    """One rank's end of a group; torch makes it.
+
+    Every call has the names of older versions of torch too, which call what the newer ones call by other names.
+    """
+
+    def getBackendName(self) -> str:  # noqa: N802  (torch's name)
+        """The name of this backend."""
+        return NAME
+
+    def name(self) -> str:
+        """The name of this backend."""
+        return NAME
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
+        """Reduce a tensor in place."""
+        [tensor], options = listed(tensors), reduction_options(opts, timeout, c10d.AllreduceOptions)
+        ready = self.reducing(tensor, tensor.numel(), options)
+        if ready is None:
+            memory = flat(tensor) if tensor.layout is torch.strided else tensor
+            work = self.backend(tensor).allreduce([memory], options)
+            return self.by_native(work, [tensor], [(memory, tensor)])
+        lane, dtype, op = ready
+
+        def action() -> None:
+            memory = flat(tensor)
+            lane.run(Collective.ALL_REDUCE, None, memory, count=memory.numel(), dtype=dtype, op=op)
+            put_back(memory, tensor)
+
+        return self.issue("all_reduce", [tensor], action, tensor, options)
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> dist.Work:
+        """Reduce several tensors in place."""
+        options = reduction_options(opts, None, c10d.AllreduceOptions)
+        return AllOf([self.allreduce([tensor], options) for tensor in tensors], list(tensors))
+
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
+        """Give the root's tensor to all ranks."""
+        [tensor], options = listed(tensors), opts
+        if not isinstance(options, c10d.BroadcastOptions):
+            options = c10d.BroadcastOptions()
+            options.rootRank = opts or 0
+        set_timeout(options, timeout)
+        ready = self.moving(tensor, tensor.numel())
+        if ready is None:
+            memory = flat(tensor) if tensor.layout is torch.strided else tensor
+            work = self.backend(tensor).broadcast([memory], options)
+            return self.by_native(work, [tensor], [(memory, tensor)])
+        lane, dtype, count = ready
+        root = options.rootRank
+
+        def action() -> None:
+            memory = flat(tensor)
+            lane.run(Collective.BROADCAST, None, as_type(memory, dtype), count=count, dtype=dtype, root=root)
+            put_back(memory, tensor)
+
+        return self.issue("broadcast", [tensor], action, tensor, options)
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
+        """Gather a tensor of every rank in one."""
+        options = opts or c10d.AllgatherOptions()
+        ready = self.moving(output, output.numel())
+        if ready is None or output.numel() != self.size() * input.numel() or output.dtype != input.dtype:
+            memory = flat(output)
+            work = self.backend(output)._allgather_base(memory, flat(input), options)  # noqa: SLF001
+            return self.by_native(work, [output], [(memory, output)])
+        lane, dtype, count = ready
+
+        def action() -> None:
+            whole, own = flat(output), flat(input)
+            source: torch.Tensor | None = own
+            if overlap(whole, own):
+                # Whether it lies at its place may differ between ranks, and all need programs of one plan.
+                first = whole.data_ptr() + self.rank() * own.numel() * own.itemsize
+                source = None if lane.direct and own.data_ptr() == first else own.clone()
+            block = None if source is None else as_type(source, dtype)
+            lane.run(Collective.ALL_GATHER, block, as_type(whole, dtype), count=count, dtype=dtype)
+            put_back(whole, output)
+
+        return self.issue("all_gather", [output], action, output, options)
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        """Gather several tensors."""
+        pairs = zip(outputs, inputs, strict=True)
+        return AllOf([self.all_gather_single(output, given, opts) for output, given in pairs], list(outputs))
+
+    def allgather(  # type: ignore[override]
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None
+    ) -> dist.Work:
+        """Gather a tensor of every rank in a list, also where they differ in size."""
+        [parts], [given] = lists_of(outputs), listed(inputs)
+        options = opts or c10d.AllgatherOptions()
+        set_timeout(options, timeout)
+        total = sum(part.numel() for part in parts)
+        even = all(part.numel() == given.numel() for part in parts)
+        alike = all(part.dtype == given.dtype and part.device == given.device for part in parts)
+        usable = alike and len(parts) == self.size() and parts[self.rank()].numel() == given.numel()
+        ready = self.moving(given, total, always=not even) if usable else None
+        if ready is None:
+            memory = [flat(part) for part in parts]
+            work = self.backend(given).allgather([memory], [flat(given)], options)
+            return self.by_native(work, [parts], list(zip(memory, parts, strict=True)))
+        lane, dtype, count = ready
+        if not even and not lane.direct:
+            return self._broadcasts(parts, given)
+        scale = count // total if total else 1
+        bounds = None if even else [scale * bound for bound in bounds_of(parts)]
+
+        def action() -> None:
+            whole = torch.empty(total, dtype=given.dtype, device=given.device)
+            source, target = as_type(flat(given), dtype), as_type(whole, dtype)
+            lane.run(Collective.ALL_GATHER, source, target, count=count, dtype=dtype, bounds=bounds)
+            give_out(whole, parts)
+
+        return self.issue("all_gather", [parts], action, given, options)
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> dist.Work:  # noqa: A002
+        """Reduce a tensor, and give every rank its block."""
+        options = reduction_options(opts, None, c10d.ReduceScatterOptions)
+        ready = self.reducing(input, input.numel(), options)
+        if ready is None or input.numel() != self.size() * output.numel() or output.dtype != input.dtype:
+            memory = flat(output)
+            work = self.backend(output)._reduce_scatter_base(memory, flat(input), options)  # noqa: SLF001
+            return self.by_native(work, [output], [(memory, output)])
+        lane, dtype, op = ready
+
+        def action() -> None:
+            source, block = flat(input), flat(output)
+            if overlap(source, block):
+                block = torch.empty_like(block)
+            lane.run(Collective.REDUCE_SCATTER, source, block, count=source.numel(), dtype=dtype, op=op)
+            put_back(block, output)
+
+        return self.issue("reduce_scatter", [output], action, output, options)
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> dist.Work:
+        """Reduce several tensors, and give every rank its blocks."""
+        pairs = zip(outputs, inputs, strict=True)
+        return AllOf(
+            [self.reduce_scatter_single(output, given, opts) for output, given in pairs], list(outputs)
+        )
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None) -> dist.Work:
+        """Reduce the tensors of a list, and give every rank its own."""
+        [output], [parts] = listed(outputs), lists_of(inputs)
+        options = reduction_options(opts, timeout, c10d.ReduceScatterOptions)
+        total = sum(part.numel() for part in parts)
+        even = all(part.numel() == output.numel() for part in parts)
+        alike = all(part.dtype == output.dtype and part.device == output.device for part in parts)
+        usable = alike and len(parts) == self.size() and parts[self.rank()].numel() == output.numel()
+        ready = self.reducing(output, total, options, always=not even) if usable else None
+        if ready is not None and not even and not ready[0].direct:
+            return self._reduces(output, parts, options)
+        if ready is None:
+            memory = flat(output)
+            work = self.backend(output).reduce_scatter([memory], [[flat(part) for part in parts]], options)
+            return self.by_native(work, [output], [(memory, output)])
+        lane, dtype, op = ready
+        bounds = None if even else bounds_of(parts)
+
+        def action() -> None:
+            source = torch.cat([part.detach().reshape(-1) for part in parts])
+            block = flat(output)
+            lane.run(Collective.REDUCE_SCATTER, source, block, count=total, dtype=dtype, op=op, bounds=bounds)
+            put_back(block, output)
+
+        return self.issue("reduce_scatter", [output], action, output, options)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,  # noqa: A002
+        output_splits: Any = (),
+        input_splits: Any = (),
+        opts: Any = None,
+    ) -> dist.Work:
+        """Give every rank its part of a tensor; where sizes are named, ranks may differ, and gloo or NCCL do it."""
+        options = opts or c10d.AllToAllOptions()
+        named = len(output_splits) or len(input_splits)
+        alike = output.numel() == input.numel() and output.dtype == input.dtype
+        ready = self.moving(input, input.numel()) if alike and not named else None
+        if ready is None or input.numel() % self.size():
+            memory = flat(output)
+            splits = list(output_splits), list(input_splits)
+            work = self.backend(output).alltoall_base(memory, flat(input), *splits, options)
+            return self.by_native(work, [output], [(memory, output)])
+        lane, dtype, count = ready
+
+        def action() -> None:
+            target, source = flat(output), flat(input)
+            if overlap(target, source):
+                source = source.clone()
+            lane.run(
+                Collective.ALL_TO_ALL,
+                as_type(source, dtype),
+                as_type(target, dtype),
+                count=count,
+                dtype=dtype,
+            )
+            put_back(target, output)
+
+        return self.issue("all_to_all", [output], action, output, options)
+
+    def barrier(  # type: ignore[override]
+        self, opts: Any = None, timeout: Any = None
+    ) -> dist.Work:
+        """Wait for all ranks, after everything that was issued before."""
+        options = opts if isinstance(opts, c10d.BarrierOptions) else c10d.BarrierOptions()
+        set_timeout(options, timeout)
+        nothing = torch.empty(0)
+        ready = self.moving(nothing, 0, always=True) if self.nccl is None else None
+        if ready is None or not ready[0].direct:
+            before = self.issue("barrier", [], _nothing, nothing, options)
+            native = self.gloo if self.nccl is None else self.nccl
+            return AllOf([before, self.by_native(native.barrier(options), [], [])], [])
+        action = _barrier(ready[0], nothing)
+        return self.issue("barrier", [], action, nothing, options)
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> dist.Work:
+        """Send a tensor, by gloo or NCCL."""
+        parts = listed(tensors)
+        return self.by_native(self.backend(parts[0]).send(parts, dst, tag), parts, [])
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> dist.Work:
+        """Receive a tensor, by gloo or NCCL."""
+        parts = listed(tensors)
+        return self.by_native(self.backend(parts[0]).recv(parts, src, tag), parts, [])
+
+    def _broadcasts(self, parts: list[torch.Tensor], given: torch.Tensor) -> dist.Work:
+        """Gather tensors of different sizes, one root after the other."""
+        parts[self.rank()].detach().copy_(given.detach())
+        works: list[dist.Work] = []
+        for root, part in enumerate(parts):
+            single = c10d.BroadcastOptions()
+            single.rootRank, single.asyncOp = root, True
+            memory = flat(part)
+            works.append(
+                self.by_native(self.backend(part).broadcast([memory], single), [part], [(memory, part)])
+            )
+        return AllOf(works, [parts])
+
+    def _reduces(self, output: torch.Tensor, parts: list[torch.Tensor], options: Any) -> dist.Work:
+        """Reduce tensors of different sizes, one root after the other."""
+        works: list[dist.Work] = []
+        for root, part in enumerate(parts):
+            single = c10d.ReduceOptions()
+            single.reduceOp, single.rootRank = options.reduceOp, root
+            memory = part.detach().clone(memory_format=torch.contiguous_format)
+            copies = [(memory, output)] if root == self.rank() else []
+            works.append(self.by_native(self.backend(part).reduce([memory], single), [output], copies))
+        return AllOf(works, [output])
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
+
+
+def _nothing() -> None:
+    """A task that is done when all before it are."""
+
+
+def _barrier(lane: Lane, nothing: torch.Tensor) -> Callable[[], None]:
+    return lambda: lane.run(
+        Collective.BARRIER, nothing, nothing, count=0, dtype=DataType.UINT8, op=ReduceOp.SUM
+    )
+
+
+_world_options = Options()
+
+
+def _create(given: Any, options: Any) -> CoppiceProcessGroup:
+    """What torch calls for every new group; groups within the world are set up as the world is."""
+    global _world_options
+    members = list(given.global_ranks_in_group)
+    if not members:
+        _world_options = options_from(options if isinstance(options, Options) else None)
+    chosen = options_from(options) if isinstance(options, Options) else _world_options
+    return CoppiceProcessGroup(
+        given.store,
+        given.group_rank,
+        given.group_size,
+        given.timeout,
+        members or range(given.group_size),
+        chosen,
+    )
+
+
+def register() -> None:
+    """Make the backend known to torch; doing it again changes nothing."""
+    if NAME.upper() not in dist.Backend._plugins:  # noqa: SLF001  (torch has no other way to ask)
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])

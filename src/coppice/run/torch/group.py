@@ -1,0 +1,232 @@
+"""What stands behind the collectives of the torch backend: gloo and NCCL, the lanes, the queue, and the end of all."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from coppice.errors import CoppiceError
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.shared_memory.setup import store_exchange
+from coppice.run.engines.torch.tensors import c10d, put_back, reduce_op, type_of
+from coppice.run.torch.lane import Lane, open_lane
+from coppice.run.torch.settings import Options
+from coppice.run.torch.work import Afterwards, AllOf, Queue, Task, error_of
+
+__all__ = ["PlannedGroup"]
+
+_CPU, _CUDA = torch.device("cpu"), torch.device("cuda")
+_AT_EXIT_S = 1.0
+
+
+class PlannedGroup(dist.ProcessGroup):
+    """A process group with gloo and NCCL inside, and a way around them.
+
+    Args:
+        store: The group's store.
+        rank: This rank in the group.
+        size: Number of ranks.
+        timeout: Longest wait for another rank.
+        members: Ranks of the world, by rank of the group.
+        options: What the user says.
+
+    Attributes:
+        gloo: The backend for CPUs.
+        nccl: The backend for GPUs, None where there are none.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        members: Sequence[int],
+        options: Options,
+    ) -> None:
+        # With a store, as torch's own types say, it cannot make an object of a subclass.
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._store, self._members, self._options = store, list(members), options
+        self.gloo: Any = c10d.ProcessGroupGloo(c10d.PrefixStore("gloo", store), rank, size, timeout)
+        self._register_backend(_CPU, dist.ProcessGroup.BackendType.GLOO, self.gloo)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self.nccl: Any = None
+        if torch.cuda.is_available() and dist.is_nccl_available():
+            # torch replaces the whole group by this one, also where another backend was asked for GPUs.
+            chosen = c10d.ProcessGroupNCCL.Options()
+            chosen._timeout = timeout  # noqa: SLF001
+            self.nccl = c10d.ProcessGroupNCCL(c10d.PrefixStore("nccl", store), rank, size, chosen)
+            self._register_backend(_CUDA, dist.ProcessGroup.BackendType.NCCL, self.nccl)
+        self._queue = Queue(f"coppice-{rank}")
+        self._lanes: dict[str, Lane] = {}
+        self._broken: Exception | None = None
+        self._opening = threading.Lock()
+        self._gathered: list[dist.Work] | None = None
+        _GROUPS.add(self)
+
+    def get_group_store(self) -> Any:
+        """The group's store."""
+        return self._store
+
+    def backend(self, tensor: torch.Tensor) -> Any:
+        """Gloo or NCCL, whichever serves the tensor's device."""
+        return self.nccl if tensor.device.type == "cuda" and self.nccl is not None else self.gloo
+
+    def reducing(
+        self, tensor: torch.Tensor, count: int, options: Any, *, always: bool = False
+    ) -> tuple[Lane, DataType, ReduceOp] | None:
+        """How to reduce ``count`` elements like those of ``tensor``; None if gloo or NCCL shall do it.
+
+        Args:
+            tensor: Has the type and device.
+            count: M in elements.
+            options: Of torch, with the operation.
+            always: Whatever the size.
+        """
+        dtype, op = type_of(tensor), reduce_op(options.reduceOp)
+        if dtype is None or op is None or not op.serves(dtype):
+            return None
+        lane = self._lane_for(tensor, count, always=always)
+        return None if lane is None else (lane, dtype, op)
+
+    def moving(
+        self, tensor: torch.Tensor, count: int, *, always: bool = False
+    ) -> tuple[Lane, DataType, int] | None:
+        """How to move ``count`` elements like those of ``tensor``, and how many those are of the type to use."""
+        lane = self._lane_for(tensor, count, always=always)
+        if lane is None:
+            return None
+        dtype = type_of(tensor)
+        if dtype is None:
+            return lane, DataType.UINT8, count * tensor.itemsize
+        return lane, dtype, count
+
+    def issue(
+        self, what: str, outputs: Any, action: Callable[[], None], tensor: torch.Tensor, options: Any
+    ) -> dist.Work:
+        """Carry out an action after all that was issued before it."""
+        device = tensor.device if tensor.device.type == "cuda" else None
+        task = Task(what, outputs, action, device=device)
+        waits = not getattr(options, "asyncOp", True) and self._gathered is None
+        self._queue.put(task, device=device, waits=waits)
+        return self._noted(task)
+
+    def by_native(
+        self, work: dist.Work, outputs: Any, copies: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    ) -> dist.Work:
+        """A work of gloo or NCCL, after which copies of strided tensors are put back: gloo reads those wrongly."""
+        needed = [(memory, tensor) for memory, tensor in copies if memory.data_ptr() != tensor.data_ptr()]
+        if not needed:
+            return self._noted(work)
+
+        def action() -> None:
+            for memory, tensor in needed:
+                put_back(memory, tensor)
+
+        return self._noted(Afterwards(work, action, outputs))
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """What is issued from now on is waited for together."""
+        if device.type == "cuda" and self.nccl is not None:
+            self.nccl._start_coalescing()  # noqa: SLF001
+        self._gathered = []
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        """All that was issued since :meth:`_start_coalescing`, as one."""
+        works, self._gathered = self._gathered or [], None
+        if device.type == "cuda" and self.nccl is not None:
+            together = self.nccl._end_coalescing()  # noqa: SLF001
+            works += [together] if together is not None else []
+        return AllOf(works)
+
+    def shutdown(self) -> None:
+        """Finish what was issued, and end the thread."""
+        self._end("was shut down", drain=True, timeout_s=self._timeout_s())
+
+    def abort(self) -> None:
+        """Give up what is under way; other ranks that wait for this one raise."""
+        self._end("was aborted", drain=False, timeout_s=_AT_EXIT_S)
+
+    def _noted(self, work: dist.Work) -> dist.Work:
+        if self._gathered is not None:
+            self._gathered.append(work)
+        return work
+
+    def _lane_for(self, tensor: torch.Tensor, count: int, *, always: bool) -> Lane | None:
+        served = "cuda" if self.nccl is not None and tensor.device.type == "cuda" else "cpu"
+        if self.size() == 1 or tensor.device.type != served or tensor.layout is not torch.strided:
+            return None
+        lane = self._lane(served)
+        return lane if always or count * tensor.itemsize >= lane.threshold_bytes else None
+
+    def _lane(self, device: str) -> Lane:
+        """The way around gloo or NCCL, opened when it is first needed: at the same call on every rank.
+
+        Raises:
+            DistBackendError: If ranks are set up differently, or one is gone; on every rank, now and later.
+        """
+        with self._opening:
+            if self._broken is not None:
+                raise self._broken
+            if device not in self._lanes:
+                store = c10d.PrefixStore(f"coppice/{device}", self._store)
+                try:
+                    self._lanes[device] = open_lane(
+                        store,
+                        store_exchange(store, self.rank(), self.size()),
+                        self.rank(),
+                        self._members,
+                        self._options,
+                        world=dist.get_world_size() if dist.is_initialized() else self.size(),
+                        device=device,
+                        timeout=self._timeout_s,
+                        native=self._native_all_reduce,
+                    )
+                except (CoppiceError, RuntimeError) as error:
+                    self._broken = error_of("the set-up of a process group", error)
+                    raise self._broken from error
+            return self._lanes[device]
+
+    def _native_all_reduce(self, tensor: torch.Tensor) -> None:
+        options = c10d.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        self.backend(tensor).allreduce([tensor], options).wait()
+
+    def _timeout_s(self) -> float:
+        """Longest wait for another rank, in seconds, as torch may have changed it since."""
+        patience: timedelta = self.gloo.options._timeout  # noqa: SLF001
+        return max(1e-3, patience.total_seconds())
+
+    def _end(self, why: str, *, drain: bool, timeout_s: float) -> None:
+        reason = f"the process group of rank {self.rank()} {why}: make a new one."
+        if self._broken is None:
+            self._broken = dist.DistBackendError(reason)
+        if not drain:
+            self._queue.stop(reason, drain=False, timeout_s=0.0)
+            self._close_lanes()
+        self._queue.stop(reason, drain=drain, timeout_s=timeout_s)
+        self._close_lanes()
+        _GROUPS.discard(self)
+
+    def _close_lanes(self) -> None:
+        for lane in self._lanes.values():
+            with suppress(CoppiceError, RuntimeError):
+                lane.close()
+
+
+_GROUPS: weakref.WeakSet[PlannedGroup] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """A thread that still runs when the interpreter goes away would end the process with an error."""
+    for group in list(_GROUPS):
+        group.abort()

@@ -1,0 +1,323 @@
+"""How a group carries out what it does not leave to gloo or NCCL: shared memory directly, or programs of plans."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from coppice.collectives import Collective
+from coppice.errors import CoppiceError, InputError
+from coppice.run.communicator.communicator import Communicator
+from coppice.run.communicator.groups import topology_of
+from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.engine import Engine
+from coppice.run.engines.shared_memory.engine import ShmEngine
+from coppice.run.engines.shared_memory.setup import Exchange
+from coppice.run.engines.torch.engine import TorchEngine
+from coppice.run.errors import Mismatch, PeerLost
+from coppice.run.torch.settings import Options
+from coppice.topology.model import Topology
+
+__all__ = ["Lane", "open_lane"]
+
+_SIZES = tuple(1 << exponent for exponent in range(14, 23, 2))
+_ROUNDS = 3
+
+
+class Lane:
+    """One rank's way through the collectives of a group, on one kind of device.
+
+    Attributes:
+        engine: Carries them out.
+        direct: They need no plan, since all ranks share memory.
+        threshold_bytes: M from which this way is the faster one.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        groups: Sequence[Communicator],
+        timeout: Callable[[], float],
+        threshold_bytes: int,
+    ) -> None:
+        self.engine, self._groups, self._timeout = engine, groups, timeout
+        self.direct = not groups
+        self.threshold_bytes = threshold_bytes
+
+    def run(
+        self,
+        collective: Collective,
+        given: torch.Tensor | None,
+        wanted: torch.Tensor,
+        *,
+        count: int,
+        dtype: DataType,
+        op: ReduceOp = ReduceOp.SUM,
+        root: int = -1,
+        bounds: Sequence[int] | None = None,
+    ) -> None:
+        """Carry out a collective; in place if nothing is given.
+
+        Args:
+            collective: The collective.
+            given: This rank's input, contiguous.
+            wanted: Takes the result, contiguous.
+            count: M in elements.
+            dtype: Type of the elements.
+            op: The reduction.
+            root: Root rank of a rooted collective.
+            bounds: First element of each rank's block and M, where blocks differ; for direct lanes.
+
+        Raises:
+            CoppiceError: If it did not complete.
+        """
+        source = None if given is None else _memory(given)
+        target, timeout_s = _memory(wanted), self._timeout()
+        if isinstance(self.engine, ShmEngine) and self.direct:
+            self.engine.run_direct(
+                collective,
+                source,
+                target,
+                count=count,
+                dtype=dtype,
+                timeout_s=timeout_s,
+                op=op,
+                root=root,
+                bounds=bounds,
+                in_place=given is None,
+            )
+            return
+        program = None
+        for group in self._groups:
+            try:
+                program = group.prepare(
+                    collective,
+                    count,
+                    dtype=dtype,
+                    op=op,
+                    root=root if collective.rooted else None,
+                    in_place=given is None,
+                )
+            except InputError:  # the same on every rank: the algorithm is not for this
+                if group is self._groups[-1]:
+                    raise
+            else:
+                break
+        if program is not None:
+            self.engine.run(program, source, target, dtype=dtype, op=op, timeout_s=timeout_s)
+
+    def close(self) -> None:
+        """Let go of the engine; others that wait for this rank raise."""
+        self.engine.close()
+
+
+class _Card(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank says before a group carries out its first collective."""
+
+    version: str
+    engine: str
+    algorithm: str
+    threshold_bytes: int
+    topology: str
+    check_every_call: bool
+    device: str
+    host: str = ""
+    error: str = ""
+
+
+def open_lane(
+    store: Any,
+    exchange: Exchange,
+    rank: int,
+    members: Sequence[int],
+    options: Options,
+    *,
+    world: int,
+    device: str,
+    timeout: Callable[[], float],
+    native: Callable[[torch.Tensor], None],
+) -> Lane:
+    """The way of a group; every rank of it calls this.
+
+    Args:
+        store: The group's store.
+        exchange: Gives every rank the bytes of all, by the store.
+        rank: This rank in the group.
+        members: Ranks of the world, by rank of the group.
+        options: From :func:`~coppice.run.torch.settings.options_from`.
+        world: Number of ranks of the world.
+        device: ``cpu`` or ``cuda``.
+        timeout: Longest wait for another rank, in seconds, as it is at the time.
+        native: All-reduces a tensor by gloo or NCCL, and waits: the threshold is measured against it.
+
+    Raises:
+        Mismatch: On every rank, if ranks are set up differently, or one of them cannot take part.
+        RunError: If a rank is gone.
+    """
+    topology, one_host = _agreed(exchange, rank, members, options, device, world)
+    engine: Engine
+    if one_host and device == "cpu" and options.engine != "torch":
+        engine = ShmEngine.connect(rank, len(members), exchange, exchange_timeout_s=timeout())
+        if topology is None and options.algorithm is None:
+            return Lane(engine, (), timeout, options.threshold_bytes or 0)
+    else:
+        engine = TorchEngine(store, rank, len(members), device=device, exchange_timeout_s=timeout())
+    if topology is None:
+        from coppice.topology.presets import preset
+
+        topology = preset("star", gpus=len(members))
+    names = ["forest"] if options.algorithm in (None, "forest") else [str(options.algorithm), "forest"]
+    groups = [
+        Communicator(
+            engine,
+            topology,
+            algorithm=name,
+            cache_dir=options.cache_dir,
+            timeout_s=timeout(),
+            check_every_call=bool(options.check_every_call),
+        )
+        for name in names
+    ]
+    if options.threshold_bytes is not None:
+        return Lane(engine, groups, timeout, options.threshold_bytes)
+    lane = Lane(engine, groups, timeout, 0)
+    lane.threshold_bytes = _measured_threshold(lane, device, native)
+    return lane
+
+
+def _agreed(
+    exchange: Exchange, rank: int, members: Sequence[int], options: Options, device: str, world: int
+) -> tuple[Topology | None, bool]:
+    """The group's topology, if one is given, and whether all ranks are on one host.
+
+    Raises:
+        Mismatch: On every rank, if ranks differ or one cannot take part.
+        PeerLost: If a rank is gone.
+    """
+    from coppice import __version__
+
+    error, topology = "", None
+    try:
+        topology = _topology(options.topology, members, world)
+    except CoppiceError as found:
+        error = str(found)
+    mine = _Card(
+        version=__version__,
+        engine=str(options.engine),
+        algorithm=options.algorithm or "",
+        threshold_bytes=-1 if options.threshold_bytes is None else options.threshold_bytes,
+        topology="" if topology is None else topology.sha256,
+        check_every_call=bool(options.check_every_call),
+        device=device,
+        host=_host(),
+        error=error,
+    )
+    try:
+        cards = [msgspec.json.decode(card, type=_Card) for card in exchange(msgspec.json.encode(mine))]
+    except msgspec.MsgspecError as found:
+        msg = f"expected the card of another rank, found something else ({found}): run one version on all ranks."
+        raise Mismatch(msg) from None
+    except RuntimeError as found:
+        lines = str(found).splitlines() or [type(found).__name__]
+        msg = f"rank {rank} did not hear from all {len(members)} ranks of its group ({lines[0]}): see their output."
+        raise PeerLost(msg) from found
+    for peer, card in enumerate(cards):
+        if card.error:
+            msg = f"rank {peer} cannot take part in its group: {card.error}"
+            raise Mismatch(msg)
+    for name in _Card.__struct_fields__:
+        if name == "host":
+            continue
+        values = [getattr(card, name) for card in cards]
+        if len(set(values)) > 1:
+            usual = Counter(values).most_common(1)[0][0]
+            odd = next(peer for peer, value in enumerate(values) if value != usual)
+            msg = (
+                f"ranks are set up differently: expected {name} {usual or 'none'} as on rank "
+                f"{values.index(usual)}, found {values[odd] or 'none'} on rank {odd}; use the same everywhere."
+            )
+            raise Mismatch(msg)
+    one_host = len({card.host for card in cards}) == 1
+    if options.engine == "shm" and not one_host:
+        msg = "expected all ranks on one host for the engine shm, found several: use auto or torch."
+        raise Mismatch(msg)
+    return topology, one_host
+
+
+def _topology(spec: str | None, members: Sequence[int], world: int) -> Topology | None:
+    """What a group is planned on, if something is given.
+
+    Raises:
+        CoppiceError: If it cannot be read, or has another number of ranks than the world.
+    """
+    if spec is None:
+        return None
+    from coppice.topology.sources import resolve
+
+    whole = resolve(spec)
+    if whole.num_ranks != world:
+        msg = (
+            f"expected a topology of {world} ranks, found {whole.num_ranks} in {spec}: start as many processes as it "
+            "has GPUs."
+        )
+        raise InputError(msg)
+    if list(members) == list(range(world)):
+        return whole
+    return topology_of(whole, members)
+
+
+def _host() -> str:
+    """Equal for processes that can share memory and are neighbours on the network: one boot, one network namespace."""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"  # noqa: PTH116  (a link that leads nowhere)
+    return os.uname().nodename
+
+
+def _measured_threshold(lane: Lane, device: str, native: Callable[[torch.Tensor], None]) -> int:
+    """The least size, of a few, at which the lane is faster: the same on every rank."""
+    for size in _SIZES:
+        data = torch.ones(size // 4, dtype=torch.float32, device=device)
+
+        def by_lane(data: torch.Tensor = data) -> None:
+            lane.run(
+                Collective.ALL_REDUCE, None, data, count=data.numel(), dtype=DataType.FLOAT32, op=ReduceOp.MAX
+            )
+
+        seconds = [_least_seconds(lane, device, lambda data=data: native(data)), 0.0]  # type: ignore[misc]
+        seconds[1] = _least_seconds(lane, device, by_lane)
+        if seconds[1] < seconds[0]:
+            return size
+    return 4 * _SIZES[-1]
+
+
+def _least_seconds(lane: Lane, device: str, run: Callable[[], None]) -> float:
+    """Of a few rounds after a first one, each begun together; of all ranks the slowest."""
+    least = float("inf")
+    run()
+    for _ in range(_ROUNDS):
+        lane.engine.exchange(b"")
+        begin = time.perf_counter()
+        run()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        least = min(least, time.perf_counter() - begin)
+    return max(float(answer) for answer in lane.engine.exchange(str(least).encode()))
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    """The tensor as engines take it: bytes on the CPU, the tensor itself on a GPU."""
+    if tensor.device.type != "cpu":
+        return tensor
+    if not tensor.numel():
+        return np.zeros(0, dtype=np.uint8)
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy()

@@ -1,0 +1,318 @@
+"""From measurements to rules: the fastest choice of every shape and size, where it beats the default beyond noise.
+
+At each size, choices compete that are faster than the default with a corrected p-value of 1 percent at most, whose
+interval lies above 1 and whose gain is 3 percent at least. Neighbouring sizes share a choice where that costs less than
+2 percent a change, found exactly by dynamic programming over the sizes; a size whose gain is not sure keeps the
+default, also between sizes with a rule. Ranges meet at the geometric mean of neighbouring sizes and reach half a step
+beyond the measured ones; nothing is said of sizes further away unless that is asked for.
+
+MPICH's variables choose one algorithm for all sizes. There a choice counts that is sure at one size at least, and at
+every measured size loses less than 2 percent, nowhere beyond noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isqrt
+
+from coppice.errors import InputError
+from coppice.tuning.records import Choice, Run, Shape
+from coppice.tuning.statistics import Verdict, compare, holm
+
+__all__ = ["NO_END", "Candidate", "Fit", "Rule", "SizeFit", "fit_runs"]
+
+NO_END = 2**64 - 1
+"""Last size of a range without an end."""
+
+ONE_CHOICE = ("mpich",)
+"""Libraries whose variables choose an algorithm for all sizes at once."""
+
+_CHANGE = math.log(1.02)
+_NO_LOSS = 0.98
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """A choice at one size.
+
+    Attributes:
+        choice: The choice.
+        verdict: How it compares with the default.
+        p_value: Probability of such a gain by chance, corrected for the number of choices at this size.
+        sure: It may stand in a rule.
+    """
+
+    choice: Choice
+    verdict: Verdict
+    p_value: float
+    sure: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizeFit:
+    """What is known of one shape at one size.
+
+    Attributes:
+        size_bytes: M.
+        default_us: Median time of the default.
+        candidates: Choices that ran right, the fastest first.
+        taken: What the rule for this size says, None keeps the default.
+        bound_us: Least time that the bandwidths of the network allow, None where that is not known.
+        refused: Choices that did not run, with the reason.
+    """
+
+    size_bytes: int
+    default_us: float
+    candidates: tuple[Candidate, ...]
+    taken: Candidate | None
+    bound_us: float | None
+    refused: tuple[tuple[Choice, str], ...]
+
+    @property
+    def time_us(self) -> float:
+        """Median time with the rule."""
+        return self.default_us if self.taken is None else self.default_us / self.taken.verdict.gain
+
+    def reached(self, time_us: float) -> float | None:
+        """Share of the bound that a time reaches, None where the bound is not known."""
+        return None if self.bound_us is None or not self.bound_us else self.bound_us / time_us
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One choice from one size to another.
+
+    Attributes:
+        shape: Collective, nodes and ranks.
+        first_bytes: Least M, included.
+        last_bytes: Largest M, included.
+        choice: What to run, None is the default.
+        gain: Default's time / time of the choice, the geometric mean over the measured sizes; 1 for the default.
+        low: Least lower end of their intervals.
+        high: Largest upper end.
+        noise: Largest half width of their intervals.
+        reached: Least share of the bound that the choice reaches, None where the bound is not known.
+        sizes: Measured sizes in the range.
+    """
+
+    shape: Shape
+    first_bytes: int
+    last_bytes: int
+    choice: Choice | None
+    gain: float = 1.0
+    low: float = 1.0
+    high: float = 1.0
+    noise: float = 0.0
+    reached: float | None = None
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """Everything that measurements say.
+
+    Attributes:
+        library: The library.
+        version: Its version.
+        sizes: What is known of each shape, sizes ascending.
+        rules: The rules, ranges without a rule of their own left to the default by a rule that says so.
+    """
+
+    library: str
+    version: str
+    sizes: Mapping[Shape, tuple[SizeFit, ...]]
+    rules: tuple[Rule, ...]
+
+
+def fit_runs(
+    runs: Sequence[Run],
+    *,
+    bounds_us: Mapping[tuple[Shape, int], float] | None = None,
+    alpha: float = 0.01,
+    least_gain: float = 0.03,
+    extend: bool = False,
+    seed: int = 0,
+) -> Fit:
+    """Fit rules to measurements of one library.
+
+    Args:
+        runs: The measurements (see :func:`coppice.tuning.records.read_runs`).
+        bounds_us: Least time of a shape and size, where known.
+        alpha: Probability with which a choice that makes no difference may get a rule, at each size.
+        least_gain: Least relative gain of a rule.
+        extend: The first rule reaches down to 0 bytes and the last has no end, although nobody measured there.
+        seed: For everything random.
+
+    Raises:
+        InputError: If there are no runs, or options have no meaning.
+    """
+    if not runs:
+        msg = "expected measurements, found none: `coppice tune sweep` makes some."
+        raise InputError(msg)
+    if not 0 < alpha < 1 or not 0 <= least_gain < 10:
+        msg = f"expected a probability between 0 and 1 and a gain of 0 or more, found {alpha:g} and {least_gain:g}."
+        raise InputError(msg)
+    grouped: dict[Shape, dict[int, list[Run]]] = {}
+    for run in runs:
+        grouped.setdefault(run.shape, {}).setdefault(run.size_bytes, []).append(run)
+    sizes: dict[Shape, tuple[SizeFit, ...]] = {}
+    rules: list[Rule] = []
+    for shape in sorted(grouped):
+        found = [
+            _size_fit(
+                members, (bounds_us or {}).get((shape, size)), alpha=alpha, least_gain=least_gain, seed=seed
+            )
+            for size, members in sorted(grouped[shape].items())
+        ]
+        known = [each for each in found if each.default_us]
+        one = runs[0].library in ONE_CHOICE
+        sizes[shape] = _with_one_choice(known, alpha=alpha) if one else _settled(known)
+        rules += _rules(shape, sizes[shape], extend=extend)
+    return Fit(library=runs[0].library, version=runs[0].version, sizes=sizes, rules=tuple(rules))
+
+
+def _size_fit(
+    runs: Sequence[Run], bound_us: float | None, *, alpha: float, least_gain: float, seed: int
+) -> SizeFit:
+    """All choices at one size; which of them is taken is settled later."""
+    good = [run for run in runs if not run.refusal and not run.wrong]
+    refused = [(run.choice, run.refusal or f"{run.wrong} wrong results") for run in runs if run not in good]
+    verdicts = [compare(run.default_us, run.time_us, paired=run.paired, seed=seed) for run in good]
+    corrected = holm([verdict.p_faster for verdict in verdicts])
+    candidates = [
+        Candidate(
+            choice=run.choice,
+            verdict=verdict,
+            p_value=p_value,
+            sure=p_value <= alpha and verdict.low > 1 and verdict.gain >= 1 + least_gain,
+        )
+        for run, verdict, p_value in zip(good, verdicts, corrected, strict=True)
+    ]
+    candidates.sort(key=lambda each: (-each.verdict.gain, each.choice))
+    defaults = sorted(time for run in good for time in run.default_us)
+    middle = len(defaults) // 2
+    return SizeFit(
+        size_bytes=runs[0].size_bytes,
+        default_us=(defaults[middle] + defaults[-middle - 1]) / 2 if defaults else 0.0,
+        candidates=tuple(candidates),
+        taken=None,
+        bound_us=bound_us,
+        refused=tuple(refused),
+    )
+
+
+def _settled(sizes: Sequence[SizeFit]) -> tuple[SizeFit, ...]:
+    """The sizes with what is taken: least total log time, where every change of choice costs a little."""
+    options = [{c.choice: c for c in size.candidates if c.sure} for size in sizes]
+    best: dict[Choice | None, float] = {}
+    origins: list[dict[Choice | None, Choice | None]] = []
+    for at, offered in enumerate(options):
+        costs = {choice: -math.log(each.verdict.gain) for choice, each in offered.items()}
+        reached: dict[Choice | None, float] = {}
+        came: dict[Choice | None, Choice | None] = {}
+        for choice, cost in [(None, 0.0), *costs.items()]:
+            came[choice], before = _cheapest(best, choice) if at else (None, 0.0)
+            reached[choice] = before + cost
+        best = reached
+        origins.append(came)
+    found: list[SizeFit] = []
+    choice = min(best, key=lambda each: best[each], default=None)
+    for size, offered, came in zip(reversed(sizes), reversed(options), reversed(origins), strict=True):
+        taken = None if choice is None else offered[choice]
+        found.append(replace(size, taken=taken))
+        choice = came[choice]
+    return tuple(reversed(found))
+
+
+def _with_one_choice(sizes: Sequence[SizeFit], *, alpha: float) -> tuple[SizeFit, ...]:
+    """The sizes with one choice for all of them: sure at one size at least, and nowhere slower than the default."""
+    scores: dict[Choice, float] = {}
+    offered = [{c.choice: c for c in size.candidates} for size in sizes]
+    for choice in set.intersection(*(set(each) for each in offered)) if offered else ():
+        own = [each[choice] for each in offered]
+        slower = holm([each.verdict.p_slower for each in own])
+        harmless = all(each.verdict.gain >= _NO_LOSS for each in own) and min(slower) > alpha
+        if harmless and any(each.sure for each in own):
+            scores[choice] = sum(math.log(each.verdict.gain) for each in own)
+    best = max(sorted(scores), key=lambda each: scores[each], default=None)
+    return tuple(
+        replace(size, taken=None if best is None else known[best])
+        for size, known in zip(sizes, offered, strict=True)
+    )
+
+
+def _cheapest(best: Mapping[Choice | None, float], choice: Choice | None) -> tuple[Choice | None, float]:
+    """From which choice of the size before one comes at least cost; from the default and to it is free."""
+
+    def cost(origin: Choice | None) -> float:
+        return best[origin] + (0.0 if choice is None or origin in (None, choice) else _CHANGE)
+
+    origin = min(best, key=cost)
+    return origin, cost(origin)
+
+
+def _rules(shape: Shape, sizes: Sequence[SizeFit], *, extend: bool) -> list[Rule]:
+    """Ranges of equal choices."""
+    found: list[Rule] = []
+    start = 0
+    for end, size in enumerate(sizes):
+        following = sizes[end + 1] if end + 1 < len(sizes) else None
+        choice = size.taken.choice if size.taken else None
+        if following is not None and (following.taken.choice if following.taken else None) == choice:
+            continue
+        members = sizes[start : end + 1]
+        first = _edge(sizes, start) + 1 if start else _before(sizes, extend=extend)
+        last = _edge(sizes, end + 1) if following is not None else _after(sizes, extend=extend)
+        found.append(_rule(shape, first, last, choice, members))
+        start = end + 1
+    return found
+
+
+def _edge(sizes: Sequence[SizeFit], at: int) -> int:
+    """Last size of the range that ends before the size at ``at``."""
+    return isqrt(sizes[at - 1].size_bytes * sizes[at].size_bytes)
+
+
+def _before(sizes: Sequence[SizeFit], *, extend: bool) -> int:
+    if extend or not sizes[0].size_bytes:
+        return 0
+    first = sizes[0].size_bytes
+    return (
+        first
+        if len(sizes) == 1 or not sizes[1].size_bytes
+        else isqrt(first * first * first // sizes[1].size_bytes)
+    )
+
+
+def _after(sizes: Sequence[SizeFit], *, extend: bool) -> int:
+    if extend:
+        return NO_END
+    last = sizes[-1].size_bytes
+    if len(sizes) == 1 or not sizes[-2].size_bytes:
+        return last
+    return min(NO_END, isqrt(last * last * last // sizes[-2].size_bytes))
+
+
+def _rule(shape: Shape, first: int, last: int, choice: Choice | None, members: Sequence[SizeFit]) -> Rule:
+    sizes = tuple(each.size_bytes for each in members)
+    shares = [share for each in members if (share := each.reached(each.time_us)) is not None]
+    reached = min(shares, default=None)
+    verdicts = [each.taken.verdict for each in members if each.taken is not None]
+    if choice is None or not verdicts:
+        return Rule(
+            shape=shape, first_bytes=first, last_bytes=last, choice=None, reached=reached, sizes=sizes
+        )
+    return Rule(
+        shape=shape,
+        first_bytes=first,
+        last_bytes=last,
+        choice=choice,
+        gain=math.exp(sum(math.log(each.gain) for each in verdicts) / len(verdicts)),
+        low=min(each.low for each in verdicts),
+        high=max(each.high for each in verdicts),
+        noise=max(each.noise for each in verdicts),
+        reached=reached,
+        sizes=sizes,
+    )

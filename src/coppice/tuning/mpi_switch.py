@@ -1,0 +1,176 @@
+"""Telling a running MPI library which algorithm to take, and taking that back, call by call.
+
+Open MPI's component coll/tuned reads its forced algorithms when a communicator is made: every choice gets a copy of the
+communicator, made while the variables say so. The component coll/han would come before it and is kept out of these
+copies (as rules files need it); the copy for the default is made with everything as the library has it. MPICH reads its
+variables at every call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
+from coppice.tuning.mpi_variables import Variables
+from coppice.tuning.records import Choice
+
+__all__ = ["CHAIN_FANOUT", "DEPLOYED", "MPICH_FUNCTIONS", "Switch", "open_switch"]
+
+MPICH_FUNCTIONS = {collective: name.upper() for collective, name in FUNCTIONS.items()}
+"""Functions of MPICH, as its variables name them."""
+
+DEPLOYED = "deployed"
+"""A choice that stands for whatever the environment tells the library: a rules file, or variables."""
+
+CHAIN_FANOUT = 4
+"""Number of chains of Open MPI's algorithm ``chain``, its default for forced algorithms."""
+
+_ONLY_SEGMENTED = ("segmented_ring",)
+
+
+class Switch(Protocol):
+    """A library that can be told."""
+
+    name: str
+    version: str
+
+    def choices(self, collective: Collective, size_bytes: int) -> tuple[Choice, ...]:
+        """Everything that the library can be told about a collective, without :data:`DEPLOYED`."""
+
+    def use(self, collective: Collective, choice: Choice | None) -> Any:
+        """The communicator on which the next calls do as told; None is the default. Every rank calls this."""
+
+    def close(self) -> None:
+        """Free what was made. Every rank calls this."""
+
+
+def open_switch(mpi: Any, library: str, *, segments: tuple[int, ...] = ()) -> Switch:
+    """The switch of the library that runs.
+
+    Args:
+        mpi: The module ``mpi4py.MPI``.
+        library: ``open-mpi`` or ``mpich``, as the user expects it.
+        segments: Sizes of segments to try with Open MPI.
+
+    Raises:
+        InputError: If another library runs.
+    """
+    words = mpi.Get_library_version()
+    first = words.split("\n")[0].replace(",", " ").split()
+    found = (
+        "open-mpi" if words.startswith("Open MPI") else "mpich" if words.startswith("MPICH") else words[:40]
+    )
+    if found != library:
+        msg = f"expected {library} under mpi4py, found {found}: set MPI4PY_MPIABI, or name the library that runs."
+        raise InputError(msg)
+    version = next((word.lstrip("v") for word in first if word.lstrip("v")[:1].isdigit()), "")
+    if library == "open-mpi":
+        return _OpenMpi(mpi, version, segments)
+    return _Mpich(mpi, version)
+
+
+class _OpenMpi:
+    """Open MPI, by copies of the communicator."""
+
+    name = "open-mpi"
+    _DYNAMIC = "coll_tuned_use_dynamic_rules"
+    _HAN = "coll_han_priority"
+
+    def __init__(self, mpi: Any, version: str, segments: tuple[int, ...]) -> None:
+        self.version = version
+        self._world = mpi.COMM_WORLD
+        self._segments = segments
+        self._variables = Variables()
+        self._han = self._variables.read(self._HAN) if self._variables.has(self._HAN) else None
+        self._copies: dict[tuple[Collective, Choice | None], Any] = {}
+
+    def choices(self, collective: Collective, size_bytes: int) -> tuple[Choice, ...]:
+        found: list[Choice] = []
+        function = FUNCTIONS[collective]
+        for number, name in self._variables.values(f"coll_tuned_{function}_algorithm"):
+            if not number:
+                continue
+            if name not in _ONLY_SEGMENTED:
+                found.append(Choice(name, number=number))
+            if name in SEGMENTED.get(function, ()):
+                found += [
+                    Choice(name, segment_bytes=size, number=number)
+                    for size in self._segments
+                    if size < size_bytes
+                ]
+        return tuple(found)
+
+    def use(self, collective: Collective, choice: Choice | None) -> Any:
+        key = (collective, choice)
+        if key not in self._copies:
+            self._copies[key] = self._copy(collective, choice)
+        return self._copies[key]
+
+    def _copy(self, collective: Collective, choice: Choice | None) -> Any:
+        write = self._variables.write
+        stem = f"coll_tuned_{FUNCTIONS[collective]}_algorithm"
+        deployed = choice is not None and choice.algorithm == DEPLOYED
+        segment = f"{stem}_segmentsize"
+        forced = 0
+        if choice is not None and not deployed:
+            numbers = {name: number for number, name in self._variables.values(stem)}
+            forced = numbers[choice.algorithm]
+        write(self._DYNAMIC, int(choice is not None))
+        if self._han is not None and choice is not None:
+            write(self._HAN, 0)
+        write(stem, forced)
+        before = self._variables.read(segment) if self._variables.has(segment) else None
+        if before is not None and choice is not None and forced:
+            write(segment, choice.segment_bytes)
+        copy = self._world.Dup()
+        write(stem, 0)
+        if before is not None:
+            write(segment, before)
+        if self._han is not None:
+            write(self._HAN, self._han)
+        return copy
+
+    def close(self) -> None:
+        for copy in self._copies.values():
+            copy.Free()
+        self._copies.clear()
+
+
+class _Mpich:
+    """MPICH, by variables that it reads at every call."""
+
+    name = "mpich"
+
+    def __init__(self, mpi: Any, version: str) -> None:
+        self.version = version
+        self._world = mpi.COMM_WORLD
+        self._variables = Variables()
+        self._given: dict[str, int] = {}
+
+    def choices(self, collective: Collective, size_bytes: int) -> tuple[Choice, ...]:  # noqa: ARG002
+        values = self._variables.values(f"MPIR_CVAR_{MPICH_FUNCTIONS[collective]}_INTRA_ALGORITHM")
+        return tuple(Choice(name) for _, name in values if name not in ("auto", "ccl"))
+
+    def use(self, collective: Collective, choice: Choice | None) -> Any:
+        stem = f"MPIR_CVAR_{MPICH_FUNCTIONS[collective]}"
+        algorithm, device = f"{stem}_INTRA_ALGORITHM", f"{stem}_DEVICE_COLLECTIVE"
+        for name in (algorithm, device):
+            self._given.setdefault(name, self._variables.read(name))
+        if choice is None:
+            self._variables.write(algorithm, 0)
+            self._variables.write(device, 1)
+        elif choice.algorithm == DEPLOYED:
+            for name in (algorithm, device):
+                self._variables.write(name, self._given[name])
+        else:
+            numbers = {name: number for number, name in self._variables.values(algorithm)}
+            self._variables.write(algorithm, numbers[choice.algorithm])
+            self._variables.write(device, 0)
+        return self._world
+
+    def close(self) -> None:
+        for name, value in self._given.items():
+            self._variables.write(name, value)
+        self._given.clear()

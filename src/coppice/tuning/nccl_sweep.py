@@ -1,0 +1,293 @@
+"""Sweeps of NCCL and RCCL through nccl-tests (rccl-tests): one run of a program for every choice in every round.
+
+The choice is made by the library's own variables (NCCL_ALGO, NCCL_PROTO), or by a tuner table with one line for
+everything, read by Coppice's plugin or by RCCL itself; a table never selects what the library has switched off. In each
+round the default runs first, then every choice, in an order that changes; a time of a choice and the default of its
+round make a pair. Lines are appended after every run, and a sweep that was stopped goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from coppice.collectives import Collective
+from coppice.errors import CheckError, InputError
+from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS, impossible
+from coppice.logs.reading import parse_log
+from coppice.logs.records import Measurement
+from coppice.tuning.fit import NO_END
+from coppice.tuning.plugin_build import TABLE_VARIABLE
+from coppice.tuning.records import Choice, Run, decode_runs, encode_run
+
+__all__ = ["NcclSpec", "choices_of", "settings_of", "sweep_nccl"]
+
+_UPPER = {name: word for word, name in ALGORITHMS.items()}
+_RCCL = ("tree", "ring")
+_REFUSED_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclSpec:
+    """What to measure.
+
+    Attributes:
+        library: ``nccl`` or ``rccl``.
+        collectives: The collectives.
+        first_bytes: Smallest size.
+        last_bytes: Largest size.
+        factor: From one size to the next.
+        rounds: Measured rounds.
+        output: File that lines are appended to.
+        programs: Directory of nccl-tests.
+        launcher: Words before the program, such as ``mpirun -np 16``.
+        gpus: GPUs of each process.
+        channels: Numbers of channels to try beside the library's own.
+        plugin: The plugin, where a table is to make the choice; ``builtin`` for RCCL's own reader of tables.
+        ll128: Try LL128 also where a variable forces it: that may corrupt data on machines that do not have it.
+    """
+
+    library: str
+    collectives: tuple[Collective, ...]
+    first_bytes: int
+    last_bytes: int
+    factor: int
+    rounds: int
+    output: Path
+    programs: Path
+    launcher: str = ""
+    gpus: int = 1
+    channels: tuple[int, ...] = ()
+    plugin: str | None = None
+    ll128: bool = False
+
+
+def choices_of(spec: NcclSpec, collective: Collective) -> tuple[Choice, ...]:
+    """Everything that the library can be told about a collective.
+
+    Examples:
+        >>> spec = NcclSpec(library="rccl", collectives=(), first_bytes=1, last_bytes=1, factor=2, rounds=1,
+        ...                 output=Path("r"), programs=Path("."))
+        >>> [str(choice) for choice in choices_of(spec, Collective.ALL_REDUCE)]
+        ['tree ll', 'tree simple', 'ring ll', 'ring simple']
+    """
+    return tuple(
+        Choice(algorithm, protocol, channels)
+        for algorithm in (ALGORITHMS.values() if spec.library == "nccl" else _RCCL)
+        for protocol in PROTOCOLS
+        if impossible(collective, algorithm, protocol) is None
+        if protocol != "ll128" or spec.ll128 or spec.plugin is not None
+        for channels in (0, *spec.channels)
+    )
+
+
+def settings_of(spec: NcclSpec, choice: Choice | None, *, table: Path) -> dict[str, str]:
+    """Variables by which the library makes a choice; what is set by the user stays for the default.
+
+    Args:
+        spec: The sweep.
+        choice: The choice, None is the default.
+        table: Where a tuner table may be written.
+    """
+    if choice is None:
+        return {}
+    if spec.plugin is not None:
+        rest = f"{choice.algorithm},{choice.protocol},{choice.channels or -1},-1,-1"
+        lines = (f"{word},0,{NO_END},{rest}\n" for word in COLLECTIVES.values())
+        table.write_text("".join(lines))
+        if spec.plugin == "builtin":
+            return {"NCCL_TUNER_CONFIG_FILE": str(table)}
+        return {"NCCL_TUNER_PLUGIN": spec.plugin, TABLE_VARIABLE: str(table)}
+    found = {"NCCL_ALGO": _UPPER[choice.algorithm], "NCCL_PROTO": choice.protocol.upper()}
+    if choice.protocol == "simple":
+        found["NCCL_PROTO"] = "Simple"
+    if choice.channels:
+        ends = ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS")
+        ends = ends if spec.library == "nccl" else ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
+        found |= dict.fromkeys(ends, str(choice.channels))
+    return found
+
+
+def sweep_nccl(
+    spec: NcclSpec, *, say: Callable[[str], None] | None = None, timeout_s: float | None = None
+) -> None:
+    """Measure; what the output file has already is not measured again.
+
+    Args:
+        spec: What to measure.
+        say: Told in words what was run.
+        timeout_s: Longest time of one run of a program.
+
+    Raises:
+        InputError: If something asked for has no meaning, or a program is missing.
+        CheckError: If the default does not run.
+    """
+    _check(spec)
+    counts = _done(spec)
+    refused: set[tuple[Collective, Choice]] = set()
+    with tempfile.TemporaryDirectory(prefix="coppice-tune-") as directory:
+        for collective in spec.collectives:
+            choices = choices_of(spec, collective)
+            for number in range(spec.rounds):
+                turn = number % len(choices)
+                missing = [
+                    choice
+                    for choice in choices[turn:] + choices[:turn]
+                    if counts.get((collective, choice), 0) <= number and (collective, choice) not in refused
+                ]
+                if not missing:
+                    continue
+                table = Path(directory) / "table.csv"
+                base, version, said = _measure(spec, collective, None, table, timeout_s)
+                if not base:
+                    msg = f"the default of {collective} did not run: {said}; mend that first."
+                    raise CheckError(msg)
+                for choice in missing:
+                    found, _, said = _measure(spec, collective, choice, table, timeout_s)
+                    if not found:
+                        refused.add((collective, choice))
+                    runs = list(_paired(spec, choice, base, found, version, said))
+                    with spec.output.open("ab") as file:
+                        file.write(b"".join(map(encode_run, runs)))
+                        file.flush()
+                        os.fsync(file.fileno())
+                    if say is not None:
+                        say(
+                            f"{collective} by {choice}, round {number + 1}: {len(found)} sizes{said and f', {said}'}"
+                        )
+
+
+def _check(spec: NcclSpec) -> None:
+    wrong = [collective for collective in spec.collectives if collective not in COLLECTIVES]
+    if wrong or not spec.collectives:
+        known = ", ".join(COLLECTIVES)
+        msg = (
+            f"expected collectives that a tuner is asked about ({known}), found {', '.join(wrong) or 'none'}."
+        )
+        raise InputError(msg)
+    if spec.rounds < 1 or any(not 1 <= count <= MOST_CHANNELS for count in spec.channels):
+        found = f"found {spec.rounds} and {spec.channels}"
+        msg = f"expected a round at least and channels of 1 to {MOST_CHANNELS}, {found}."
+        raise InputError(msg)
+    for collective in spec.collectives:
+        program = _program(spec, collective)
+        if not os.access(program, os.X_OK):
+            msg = (
+                f"expected nccl-tests at {program}, found no program: name their directory with --tests DIR."
+            )
+            raise InputError(msg)
+    if not spec.output.absolute().parent.is_dir():
+        msg = f"expected a directory at {spec.output.absolute().parent}, found none: make it first."
+        raise InputError(msg)
+
+
+def _program(spec: NcclSpec, collective: Collective) -> Path:
+    return (spec.programs / (collective.dialects.nccl_tests or "")).absolute()
+
+
+def _done(spec: NcclSpec) -> dict[tuple[Collective, Choice], int]:
+    """Rounds that every choice has at all its sizes; what failed is tried again."""
+    if not spec.output.exists():
+        return {}
+    data = spec.output.read_bytes()
+    runs, whole = decode_runs(data, file=str(spec.output))
+    if whole < len(data):
+        with spec.output.open("r+b") as file:
+            file.truncate(whole)
+    repeats: dict[tuple[Collective, Choice], dict[int, int]] = {}
+    for run in runs:
+        sizes = repeats.setdefault((run.collective, run.choice), {})
+        sizes[run.size_bytes] = sizes.get(run.size_bytes, 0) + len(run.time_us)
+    return {key: min(sizes.values()) for key, sizes in repeats.items()}
+
+
+def _measure(
+    spec: NcclSpec, collective: Collective, choice: Choice | None, table: Path, timeout_s: float | None
+) -> tuple[list[Measurement], str, str]:
+    """Out-of-place rows of one run, the library's version, and what went wrong."""
+    settings = {"NCCL_DEBUG": "VERSION", **settings_of(spec, choice, table=table)}
+    command = [
+        *shlex.split(spec.launcher),
+        "env",
+        *(f"{key}={value}" for key, value in settings.items()),
+        str(_program(spec, collective)),
+        *("-b", str(spec.first_bytes), "-e", str(spec.last_bytes), "-f", str(spec.factor)),
+        *("-g", str(spec.gpus), "-c", "1"),
+    ]
+    text, said = _output_of(command, timeout_s)
+    if said:
+        return [], "", said
+    name = f"the output of {_program(spec, collective).name}"
+    try:
+        log = parse_log(text, file=name, collective=collective)
+    except InputError as error:
+        return [], "", str(error)
+    rows = [row for row in log.measurements if not row.in_place]
+    if any(row.ranks is None or row.nodes is None for row in rows):
+        return [], "", f"{name} does not list its ranks"
+    return rows, log.version or "", "" if rows else f"{name} has no times"
+
+
+def _output_of(command: Sequence[str], timeout_s: float | None) -> tuple[bytes, str]:
+    """What a program printed, and how it failed, if it did; nothing of it stays behind."""
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        msg = f"cannot start {command[0]} ({error.strerror or error}): check --launcher."
+        raise InputError(msg) from None
+    try:
+        out, complaint = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        return b"", f"it still ran after {timeout_s:g} s"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(_REFUSED_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if process.returncode:
+        words = complaint.decode(errors="replace").strip().splitlines() or [""]
+        return b"", f"exit code {process.returncode} {words[-1][:120]}".strip()
+    return out, ""
+
+
+def _paired(
+    spec: NcclSpec,
+    choice: Choice,
+    base: Sequence[Measurement],
+    found: Sequence[Measurement],
+    version: str,
+    said: str,
+) -> Iterator[Run]:
+    """Runs of one sample each, or refusals."""
+    times: Mapping[int, Measurement] = {row.size_bytes: row for row in found}
+    for row in base:
+        own = times.get(row.size_bytes)
+        yield Run(
+            library=spec.library,
+            version=version,
+            collective=row.collective,
+            nodes=row.nodes or 1,
+            ranks=row.ranks or 2,
+            size_bytes=row.size_bytes,
+            choice=choice,
+            default_us=() if own is None else (row.time_us,),
+            time_us=() if own is None else (own.time_us,),
+            wrong=0 if own is None else (own.wrong or 0),
+            refusal="" if own is not None else said or "this size was not run",
+            origin="measured by nccl-tests",
+        )

@@ -1,0 +1,192 @@
+"""A fit as one HTML page: heat maps of gain and of distance from the bound, the rules, and every comparison.
+
+The page holds everything that it shows and asks no network for anything; the same fit gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from coppice import __version__
+from coppice.report.style import PAGE_STYLE, style
+from coppice.report.svg import Markup, element, escape, join
+from coppice.report.tables import facts
+from coppice.tuning.fit import NO_END, Fit, SizeFit
+from coppice.tuning.heat_map import HEAT_STYLE, Cell, heat_map
+from coppice.tuning.records import Shape
+from coppice.tuning.undo import undo_line
+
+__all__ = ["tuning_html"]
+
+_MOST_ROWS = 2_000
+_UNITS = ("", "K", "M", "G", "T")
+_FULL_GAIN = 3.0
+"""Gain at which a cell has its full colour."""
+
+
+def tuning_html(fit: Fit, *, topology: str = "") -> str:
+    """The page, which is well-formed XML as well.
+
+    Args:
+        fit: What measurements say.
+        topology: Name of the topology of the bounds, empty where there are none.
+    """
+    title = f"Tuning of {fit.library} {fit.version}".rstrip()
+    sizes = [size for each in fit.sizes.values() for size in each]
+    changed = [size for size in sizes if size.taken is not None]
+    gains = sorted(size.taken.verdict.gain for size in changed if size.taken is not None)
+    outliers = sum(each.verdict.outliers for size in sizes for each in size.candidates)
+    summary = [
+        ("sizes measured", str(len(sizes))),
+        ("another choice than the default", f"at {len(changed)} of them"),
+        ("median gain there", f"{gains[len(gains) // 2]:.2f} times as fast" if gains else "none"),
+        ("far-off times", f"{outliers}; they are kept and counted"),
+        ("bounds", topology or "none: no topology was given"),
+        ("take back", undo_line(fit.library).removeprefix("undo: ")),
+    ]
+    body = [
+        element("h1", escape(title)),
+        facts(summary),
+        _section(
+            "Gain on the default",
+            "Default's time / time of the rule. Empty cells keep the default: no choice was faster beyond noise.",
+            heat_map(fit.sizes, _gain, colour="heat-good", name="gain", label=f"{title}: gain", words=_short),
+        ),
+    ]
+    if any(size.bound_us is not None for size in sizes):
+        text = (
+            "Share of the bandwidth bound that the rule reaches; the stronger the colour, the further away."
+        )
+        body.append(
+            _section(
+                "Distance from the bound",
+                text,
+                heat_map(
+                    fit.sizes,
+                    _distance,
+                    colour="heat-far",
+                    name="bound",
+                    label=f"{title}: bound",
+                    words=_short,
+                ),
+            )
+        )
+    body += [_rules(fit), _comparisons(fit), element("footer", escape(f"coppice {__version__}"))]
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("title", escape(title)),
+        style(PAGE_STYLE),
+        style(HEAT_STYLE),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, element('body', *body), lang='en')}\n"
+
+
+def _section(title: str, text: str, picture: Markup) -> Markup:
+    return element(
+        "section",
+        element("h2", escape(title)),
+        element("p", escape(text), class_="quiet"),
+        element("figure", picture),
+    )
+
+
+def _gain(shape: Shape, size: SizeFit) -> Cell:
+    taken = size.taken
+    place = f"{shape} of {_short(size.size_bytes)}"
+    if taken is None:
+        best = size.candidates[0] if size.candidates else None
+        near = (
+            ""
+            if best is None
+            else f"; nearest: {best.choice}, {_interval(best.verdict.low, best.verdict.high)}"
+        )
+        return Cell(text="", strength=None, tip=f"{place}: default, {size.default_us:.4g} us{near}")
+    verdict = taken.verdict
+    interval = _interval(verdict.low, verdict.high)
+    return Cell(
+        text=f"{verdict.gain:.2f}",
+        strength=math.log(max(1.0, verdict.gain)) / math.log(_FULL_GAIN),
+        tip=f"{place}: {taken.choice}, {verdict.time_us:.4g} us; {verdict.gain:.2f} times as fast ({interval})",
+    )
+
+
+def _distance(shape: Shape, size: SizeFit) -> Cell:
+    share = size.reached(size.time_us)
+    if share is None or size.bound_us is None:
+        return Cell(text="?", strength=None, tip=f"{shape} of {_short(size.size_bytes)}: no bound is known")
+    before = size.reached(size.default_us) or 0.0
+    tip = (
+        f"{shape} of {_short(size.size_bytes)}: {size.time_us:.4g} us, bound {size.bound_us:.4g} us; "
+        f"default {100 * before:.1f} %"
+    )
+    return Cell(text=f"{100 * share:.3g} %", strength=max(0.0, 1 - share), tip=tip)
+
+
+def _rules(fit: Fit) -> Markup:
+    rows = [
+        (
+            str(rule.shape),
+            f"{_short(rule.first_bytes)} .. {'' if rule.last_bytes == NO_END else _short(rule.last_bytes)}",
+            f"{rule.gain:.2f}" if rule.choice else "",
+            _interval(rule.low, rule.high) if rule.choice else "",
+            "" if rule.reached is None else f"{100 * rule.reached:.3g} %",
+            str(rule.choice or "default"),
+        )
+        for rule in fit.rules
+    ]
+    titles = ("collective, nodes x ranks", "sizes", "gain", "95 % interval", "of the bound", "choice")
+    return element("section", element("h2", escape("Rules")), _table(titles, rows))
+
+
+def _comparisons(fit: Fit) -> Markup:
+    rows = [
+        (
+            str(shape),
+            _short(size.size_bytes),
+            f"{each.verdict.gain:.3g}",
+            _interval(each.verdict.low, each.verdict.high),
+            f"{each.p_value:.2g}",
+            f"{each.verdict.repeats} ({each.verdict.outliers})",
+            str(each.choice),
+        )
+        for shape, known in fit.sizes.items()
+        for size in known
+        for each in size.candidates
+    ]
+    titles = ("collective", "size", "gain", "95 % interval", "p-value", "repeats (far off)", "choice")
+    hidden = len(rows) - _MOST_ROWS
+    note = (
+        f"{hidden} further rows are left out."
+        if hidden > 0
+        else "Every choice beside the default of its pair."
+    )
+    return element(
+        "section",
+        element("h2", escape("All comparisons")),
+        element("p", escape(note), class_="quiet"),
+        _table(titles, rows[:_MOST_ROWS]),
+    )
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    head = element("tr", *(element("th", escape(title)) for title in titles))
+    body = join(element("tr", *(element("td", escape(text)) for text in row)) for row in rows)
+    return element("div", element("table", head, body), class_="scroll")
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{low:.2f} .. {high:.2f}"
+
+
+def _short(size_bytes: int) -> str:
+    """A size in few letters.
+
+    >>> _short(65536), _short(1000), _short(32769)
+    ('64K', '1000', '32K')
+    """
+    value, unit = float(size_bytes), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.{4 if not unit else 3}g}{_UNITS[unit]}"

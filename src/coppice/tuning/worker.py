@@ -1,0 +1,212 @@
+"""What every rank of a sweep runs: `python -m coppice.tuning.worker SPEC`, started by the library's launcher.
+
+In each round every choice is timed right beside the default, in an order that changes from round to round. A time is
+that of the slowest rank, over as many calls as fill about a millisecond. Rank 0 appends a line for each choice when a
+size is done, so that what was measured stays, whatever happens.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coppice.collectives import Collective
+from coppice.errors import CoppiceError
+from coppice.tuning.mpi_calls import Call
+from coppice.tuning.mpi_switch import DEPLOYED, Switch, open_switch
+from coppice.tuning.records import Choice, Run, decode_runs, encode_run
+
+__all__ = ["Spec", "main"]
+
+_SAMPLE_S = 1e-3
+_MOST_CALLS = 50
+_LAST_WORDS_S = 2.0
+_HOPELESS_ROUNDS = 3
+_HOPELESS = 2.0
+"""A choice that took twice the default's time in each of three rounds gets no more."""
+
+
+class Spec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What to measure.
+
+    Attributes:
+        library: ``open-mpi`` or ``mpich``.
+        collectives: The collectives.
+        sizes: Sizes M.
+        rounds: Measured rounds.
+        output: File that lines are appended to.
+        segments: Sizes of segments to try with Open MPI.
+        deployed: Measure what the environment tells the library instead of all choices.
+        only: If not empty, these choices of (collective, size) alone.
+    """
+
+    library: str
+    collectives: list[Collective]
+    sizes: list[int]
+    rounds: int
+    output: str
+    segments: list[int] = []
+    deployed: bool = False
+    only: list[tuple[Collective, int, Choice]] = []
+
+
+def main(argument: str) -> None:
+    """Measure as ``argument``, the JSON of a :class:`Spec`, says; every rank runs this."""
+    from mpi4py import MPI
+
+    spec = msgspec.json.decode(argument, type=Spec)
+    world = MPI.COMM_WORLD
+    try:
+        switch = open_switch(MPI, spec.library, segments=tuple(spec.segments))
+        _sweep(MPI, spec, switch)
+    except CoppiceError as error:
+        if world.Get_rank() == 0:
+            sys.stderr.write(f"error: {error}\n")
+            sys.stderr.flush()
+        else:
+            time.sleep(_LAST_WORDS_S)  # whoever aborts first silences rank 0
+        world.Abort(2)
+
+
+def _sweep(mpi: Any, spec: Spec, switch: Switch) -> None:
+    world = mpi.COMM_WORLD
+    local = world.Split_type(mpi.COMM_TYPE_SHARED)
+    nodes = world.allreduce(int(local.Get_rank() == 0))
+    local.Free()
+    done = world.bcast(_done(spec) if world.Get_rank() == 0 else None)
+    for collective in spec.collectives:
+        for size in spec.sizes:
+            call = Call(mpi, collective, size)
+            wanted = _choices(spec, switch, collective, call.size_bytes)
+            keys = {
+                choice: Run(
+                    library=switch.name,
+                    version=switch.version,
+                    collective=collective,
+                    nodes=nodes,
+                    ranks=world.Get_size(),
+                    size_bytes=call.size_bytes,
+                    choice=choice,
+                    origin="measured by coppice tune sweep",
+                )
+                for choice in wanted
+            }
+            missing = [choice for choice in wanted if keys[choice].key not in done]
+            if not missing:
+                continue
+            begin = time.perf_counter()
+            runs = _measured(mpi, call, switch, collective, missing, keys, rounds=spec.rounds)
+            if world.Get_rank() == 0:
+                with Path(spec.output).open("ab") as file:
+                    file.write(b"".join(map(encode_run, runs)))
+                    file.flush()
+                    os.fsync(file.fileno())
+                seconds = time.perf_counter() - begin
+                sys.stdout.write(
+                    f"{collective} of {call.size_bytes} bytes: {len(missing)} choices in {seconds:.1f} s\n"
+                )
+                sys.stdout.flush()
+        switch.close()
+
+
+def _done(spec: Spec) -> set[Any]:
+    """Keys of what the output has already."""
+    path = Path(spec.output)
+    if not path.exists():
+        return set()
+    return {run.key for run in decode_runs(path.read_bytes(), file=spec.output)[0]}
+
+
+def _choices(spec: Spec, switch: Switch, collective: Collective, size_bytes: int) -> list[Choice]:
+    if spec.deployed:
+        return [Choice(DEPLOYED)]
+    if spec.only:
+        return [choice for own, size, choice in spec.only if (own, size) == (collective, size_bytes)]
+    return list(switch.choices(collective, size_bytes))
+
+
+def _measured(
+    mpi: Any,
+    call: Call,
+    switch: Switch,
+    collective: Collective,
+    choices: Sequence[Choice],
+    keys: dict[Choice, Run],
+    *,
+    rounds: int,
+) -> list[Run]:
+    """All choices beside the default, round by round."""
+    world = mpi.COMM_WORLD
+    wrong, refusals = {}, {}
+    for choice in choices:  # first calls set up connections, and are not timed
+        try:
+            wrong[choice] = call.wrong(switch.use(collective, choice))
+        except mpi.Exception as error:  # on every rank alike: the library knows before anything is sent
+            refusals[choice] = " ".join(str(error).split())[:200]
+    default = switch.use(collective, None)
+    call.start(default)
+    once = _timed(world, call, default, 1)
+    calls = _agreed(world, switch, collective, max(1, min(_MOST_CALLS, int(_SAMPLE_S / max(once, 1e-7)))))
+    alive = [choice for choice in choices if choice not in refusals]
+    defaults: dict[Choice, list[float]] = {choice: [] for choice in alive}
+    times: dict[Choice, list[float]] = {choice: [] for choice in alive}
+    for number in range(rounds):
+        turn = number % max(1, len(alive))
+        for choice in alive[turn:] + alive[:turn]:
+            order: list[Choice | None] = [None, choice] if number % 2 == 0 else [choice, None]
+            for each in order:
+                seconds = _timed(world, call, switch.use(collective, each), calls)
+                (defaults if each is None else times)[choice].append(seconds)
+        if number == _HOPELESS_ROUNDS - 1:
+            switch.use(collective, None)
+            hopeless = [
+                all(own > _HOPELESS * base for own, base in zip(times[c], defaults[c], strict=True))
+                for c in alive
+            ]
+            keep = world.bcast(hopeless)
+            alive = [choice for choice, bad in zip(alive, keep, strict=True) if not bad]
+    switch.use(collective, None)
+    gathered = world.gather((defaults, times, wrong))
+    if gathered is None:
+        return []
+    return [
+        msgspec.structs.replace(keys[choice], refusal=refusals[choice])
+        if choice in refusals
+        else msgspec.structs.replace(
+            keys[choice],
+            default_us=_slowest([own[0][choice] for own in gathered]),
+            time_us=_slowest([own[1][choice] for own in gathered]),
+            wrong=sum(own[2][choice] for own in gathered),
+        )
+        for choice in choices
+    ]
+
+
+def _timed(world: Any, call: Call, communicator: Any, calls: int) -> float:
+    """Seconds of one call on this rank."""
+    world.Barrier()
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call.start(communicator)
+    return (time.perf_counter() - begin) / calls
+
+
+def _agreed(world: Any, switch: Switch, collective: Collective, value: int) -> int:
+    """Rank 0's value, sent by the default algorithms."""
+    switch.use(collective, None)
+    agreed: int = world.bcast(value)
+    return agreed
+
+
+def _slowest(ranks: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    return tuple(round(1e6 * max(each), 4) for each in zip(*ranks, strict=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
