@@ -10,8 +10,8 @@ import pytest
 
 from cli.conftest import Run, write
 from coppice.bounds.result import Problem
-from coppice.cli.export import FORMATS
-from coppice.cli.export_request import Request
+from coppice.cli.export.command import FORMATS
+from coppice.cli.export.request import Request
 from coppice.collectives import Collective
 from coppice.planners.planning import plan as make
 from coppice.schedule.files.plan_file import write_plan

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coppice.cli.sizes import MOST_BYTES, parse_size, parse_sizes, short_size
+from coppice.cli.options.sizes import MOST_BYTES, parse_size, parse_sizes, short_size
 from coppice.errors import InputError
 
 

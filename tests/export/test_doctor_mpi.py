@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice.cli.doctor import doctor as command
+from coppice.cli.doctor.command import doctor as command
 from coppice.collectives import Collective
 from coppice.doctor.tuning import Artefact, Given, TuningDiagnosis, diagnose_tuning, tuning_rules
 from coppice.errors import CheckError, InputError

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from coppice import Collective, Problem, plan
-from coppice.cli.doctor import doctor as command
-from coppice.cli.doctor_tuning import given_from
+from coppice.cli.doctor.command import doctor as command
+from coppice.cli.doctor.tuning import given_from
 from coppice.doctor.msccl.diagnose import Severity
 from coppice.doctor.tuning import Artefact, Given, TuningDiagnosis, diagnose_tuning, tuning_rules
 from coppice.errors import CheckError, InputError

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from coppice.bounds.result import Problem
 from coppice.cli import Commands
-from coppice.cli.doctor import doctor
-from coppice.cli.export import export
+from coppice.cli.doctor.command import doctor
+from coppice.cli.export.command import export
 from coppice.cli.importing import import_file
-from coppice.cli.verify import verify
+from coppice.cli.verify.command import verify
 from coppice.collectives import Collective
 from coppice.doctor.mscclpp.diagnose import diagnose_plan
 from coppice.errors import CheckError, InputError

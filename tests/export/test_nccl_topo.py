@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice.cli.export_stock import export_stock
+from coppice.cli.export.stock import export_stock
 from coppice.errors import InputError
 from coppice.export.nccl.topo_xml import export_nccl_topo_xml, ports_of
 from coppice.export.nccl.topo_xml_text import MOST_NODES, xml_text

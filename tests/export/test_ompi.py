@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from coppice.bounds.result import Problem
-from coppice.cli.export_stock import export_stock
+from coppice.cli.export.stock import export_stock
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.open_mpi.export import export_ompi_rules, rules_of

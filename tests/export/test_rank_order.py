@@ -12,7 +12,7 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from coppice.cli.export_stock import export_stock
+from coppice.cli.export.stock import export_stock
 from coppice.errors import InputError, UnreachableError
 from coppice.export.rank_order import LAUNCHERS, export_rank_order, rank_order_text
 from coppice.fitting.rank_order.groups import read_groups

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coppice import Collective, Problem, plan
-from coppice.cli.export_stock import export_stock
+from coppice.cli.export.stock import export_stock
 from coppice.errors import InputError
 from coppice.export.rccl.rings import export_rccl_rings, rccl_rings
 from coppice.export.rccl.trees import export_rccl_trees, rccl_trees

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice.cli.export_stock import export_stock, stock_help
+from coppice.cli.export.stock import export_stock, stock_help
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect, export_nccl_tuner, tuner_table

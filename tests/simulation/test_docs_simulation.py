@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from coppice.cli import Commands
 from coppice.cli.plan import plan
-from coppice.cli.simulate import simulate
+from coppice.cli.simulate.command import simulate
 from coppice.simulation.protocols import protocols
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"

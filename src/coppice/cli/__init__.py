@@ -31,26 +31,26 @@ _STYLE: dict[str, Any] = {
 }
 
 COMMANDS = {
-    "topology": "coppice.cli.topology:app",
+    "topology": "coppice.cli.topology.command:app",
     "bound": "coppice.cli.bound:bound",
     "plan": "coppice.cli.plan:plan",
     "algorithms": "coppice.cli.algorithms:algorithms",
-    "verify": "coppice.cli.verify:verify",
+    "verify": "coppice.cli.verify.command:verify",
     "explain": "coppice.cli.explain:explain",
-    "simulate": "coppice.cli.simulate:simulate",
+    "simulate": "coppice.cli.simulate.command:simulate",
     "compare": "coppice.cli.compare:compare",
     "select": "coppice.cli.select:select",
-    "export": "coppice.cli.export:export",
+    "export": "coppice.cli.export.command:export",
     "import": "coppice.cli.importing:import_file",
-    "doctor": "coppice.cli.doctor:doctor",
+    "doctor": "coppice.cli.doctor.command:doctor",
     "report": "coppice.cli.report:report",
     "bench": "coppice.cli.bench:bench",
     "probe": "coppice.cli.probe:probe",
     "lab": "coppice.cli.lab:app",
     "logs": "coppice.cli.logs:logs",
-    "design": "coppice.cli.design:app",
+    "design": "coppice.cli.design.app:app",
     "train": "coppice.cli.train:app",
-    "tune": "coppice.cli.tune:app",
+    "tune": "coppice.cli.tune.app:app",
 }
 """Where each command is: module and name of its function, or of the app of a group."""
 

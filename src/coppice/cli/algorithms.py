@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from coppice.cli.inputs import JsonOption
+from coppice.cli.options.inputs import JsonOption
 from coppice.collectives import Collective
 from coppice.planners.algorithms.listing import Listed, listed
 

@@ -10,8 +10,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from coppice.cli.inputs import BoxesOption, SetOption, load_topology
-from coppice.cli.sizes import parse_size
+from coppice.cli.options.inputs import BoxesOption, SetOption, load_topology
+from coppice.cli.options.sizes import parse_size
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.run.engines.datatype import DataType, ReduceOp

@@ -7,7 +7,7 @@ from fractions import Fraction
 from coppice.bounds.describe import describe_cut, plural
 from coppice.bounds.figures import BoundFigures, bound_figures, bound_record
 from coppice.bounds.result import Bound
-from coppice.cli.inputs import (
+from coppice.cli.options.inputs import (
     BoxesOption,
     JsonOption,
     RanksOption,
@@ -18,7 +18,7 @@ from coppice.cli.inputs import (
     TopologyArgument,
     load_topology,
 )
-from coppice.cli.problem import (
+from coppice.cli.options.problem import (
     CollectiveOption,
     InNetworkOption,
     RootOption,
@@ -27,7 +27,14 @@ from coppice.cli.problem import (
     make_problem,
     parse_trees,
 )
-from coppice.cli.render import Stages, bandwidth_text, percent_text, print_fields, print_json, rate_line
+from coppice.cli.output.render import (
+    Stages,
+    bandwidth_text,
+    percent_text,
+    print_fields,
+    print_json,
+    rate_line,
+)
 from coppice.collectives import Collective
 
 __all__ = ["bound", "bound_fields"]

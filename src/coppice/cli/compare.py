@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coppice.bounds.describe import describe_cut, plural
 from coppice.bounds.result import Problem
-from coppice.cli.inputs import (
+from coppice.cli.options.inputs import (
     JsonOption,
     RanksOption,
     RelaysOption,
@@ -22,7 +22,7 @@ from coppice.cli.inputs import (
     TopologyArgument,
     load_topology,
 )
-from coppice.cli.problem import (
+from coppice.cli.options.problem import (
     CollectiveOption,
     InNetworkOption,
     RelayGpusOption,
@@ -30,8 +30,8 @@ from coppice.cli.problem import (
     WeightsOption,
     make_problem,
 )
-from coppice.cli.render import print_json, print_lines
-from coppice.cli.sizes import SizesOption, parse_sizes
+from coppice.cli.options.sizes import SizesOption, parse_sizes
+from coppice.cli.output.render import print_json, print_lines
 from coppice.collectives import Collective
 from coppice.comparison.gain import gain as find_gain
 from coppice.comparison.gain import gain_lines, gain_words

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from coppice.bounds.describe import describe_cut, plural, rate_text
-from coppice.cli.inputs import JsonOption
-from coppice.cli.render import (
+from coppice.cli.options.inputs import JsonOption
+from coppice.cli.output.render import (
     Stages,
     bandwidth_text,
     bar,
@@ -17,7 +17,7 @@ from coppice.cli.render import (
     print_json,
     print_lines,
 )
-from coppice.cli.verify import PlanArgument
+from coppice.cli.verify.command import PlanArgument
 from coppice.schedule.explanation import LinkClass, draw_tree, height_counts, link_classes, plan_loads
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.forest import Forest, Phase

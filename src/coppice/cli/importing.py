@@ -9,8 +9,8 @@ import typer
 
 from coppice.bounds.describe import plural
 from coppice.bounds.result import Problem
-from coppice.cli.inputs import BoxesOption, OutputOption, RatesOption, SetOption, load_topology
-from coppice.cli.render import Stages, bandwidth_text, print_fields
+from coppice.cli.options.inputs import BoxesOption, OutputOption, RatesOption, SetOption, load_topology
+from coppice.cli.output.render import Stages, bandwidth_text, print_fields
 from coppice.errors import InputError
 from coppice.export.msccl.document import parse_document as parse_xml
 from coppice.export.msccl.reader import program_of, read_bytes

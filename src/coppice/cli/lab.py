@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from coppice.cli.inputs import (
+from coppice.cli.options.inputs import (
     BoxesOption,
     JsonOption,
     RanksOption,
@@ -18,7 +18,7 @@ from coppice.cli.inputs import (
     TopologyArgument,
     load_topology,
 )
-from coppice.cli.render import Stages, print_fields, print_json, print_lines
+from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.errors import CheckError, InputError
 from coppice.run.lab.blueprint import Blueprint, draw
 from coppice.run.lab.check import check_links

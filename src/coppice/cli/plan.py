@@ -10,7 +10,7 @@ import typer
 
 from coppice.bounds.describe import plural
 from coppice.cli.bound import bound_fields
-from coppice.cli.inputs import (
+from coppice.cli.options.inputs import (
     BoxesOption,
     JsonOption,
     OutputOption,
@@ -23,7 +23,7 @@ from coppice.cli.inputs import (
     load_topology,
     parse_settings,
 )
-from coppice.cli.problem import (
+from coppice.cli.options.problem import (
     AlgorithmOption,
     CollectiveOption,
     InNetworkOption,
@@ -36,7 +36,7 @@ from coppice.cli.problem import (
     make_problem,
     parse_trees,
 )
-from coppice.cli.render import (
+from coppice.cli.output.render import (
     Stages,
     bandwidth_text,
     percent_text,

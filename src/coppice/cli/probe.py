@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.progress import Progress
 
-from coppice.cli.inputs import BoxesOption, JsonOption, SetOption, load_topology
-from coppice.cli.render import print_json, print_lines
+from coppice.cli.options.inputs import BoxesOption, JsonOption, SetOption, load_topology
+from coppice.cli.output.render import print_json, print_lines
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.run.probe.expect import LinkFinding

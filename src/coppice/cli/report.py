@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from coppice.cli.render import Stages, print_lines, size_text
-from coppice.cli.sizes import parse_size, parse_sizes
-from coppice.cli.verify import PlanArgument
+from coppice.cli.options.sizes import parse_size, parse_sizes
+from coppice.cli.output.render import Stages, print_lines, size_text
+from coppice.cli.verify.command import PlanArgument
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.sweep import compare
 from coppice.errors import InputError

@@ -9,7 +9,7 @@ import typer
 
 from coppice.bounds.describe import plural
 from coppice.bounds.result import Problem
-from coppice.cli.inputs import (
+from coppice.cli.options.inputs import (
     BoxesOption,
     JsonOption,
     OutputOption,
@@ -17,9 +17,9 @@ from coppice.cli.inputs import (
     load_topology,
     parse_settings,
 )
-from coppice.cli.problem import CollectiveOption, RootOption
-from coppice.cli.render import print_fields, print_json, print_lines, size_text
-from coppice.cli.sizes import SizeOption, parse_size
+from coppice.cli.options.problem import CollectiveOption, RootOption
+from coppice.cli.options.sizes import SizeOption, parse_size
+from coppice.cli.output.render import print_fields, print_json, print_lines, size_text
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection import LIBRARIES, Selection

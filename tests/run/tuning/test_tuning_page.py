@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coppice.cli.tune import app
+from coppice.cli.tune.app import app
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "tuning.md"

@@ -1,0 +1,90 @@
+"""`coppice design cabling`: which port of which node is joined with which, for any recipe."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coppice.bounds.describe import plural
+from coppice.cli.options.inputs import JsonOption
+from coppice.cli.output.render import print_fields, print_json
+from coppice.design.cabling import Cabling, Limits, cabling_of
+from coppice.design.recipe import parse
+from coppice.topology.writer import write_atomically
+
+__all__ = ["MaxPanelsOption", "PanelPortsOption", "PortsPerNodeOption", "cabling", "cabling_record"]
+
+PortsPerNodeOption = Annotated[
+    int | None,
+    typer.Option("--ports-per-node", min=1, metavar="N", help="Ports that a node has.", show_default=False),
+]
+PanelPortsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--panel-ports",
+        min=1,
+        metavar="N",
+        help="Cable by way of patch panels with so many positions each.",
+        show_default=False,
+    ),
+]
+MaxPanelsOption = Annotated[
+    int | None,
+    typer.Option("--max-panels", min=1, metavar="N", help="Patch panels that there are.", show_default=False),
+]
+
+
+def cabling(
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="Such as 'torus(4,6)'.", show_default=False)
+    ],
+    *,
+    output: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE", help="Where to write the list; - is standard output."),
+    ] = Path("-"),
+    ports_per_node: PortsPerNodeOption = None,
+    panel_ports: PanelPortsOption = None,
+    max_panels: MaxPanelsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the cabling list of a recipe as CSV: which port of which node goes to which.
+
+    Full-duplex graphs have cables, others fibres from the transmitter of a port to the receiver of another. With
+    --panel-ports every port of a node has a fixed position on a patch panel, and cables join positions.
+
+    \b
+    Examples:
+      coppice design cabling 'torus(4,6)' -o torus.csv
+      coppice design cabling 'gkautz(4,1024)' --panel-ports 512 --max-panels 8 -o kautz.csv
+    """  # noqa: D301 (\b is for the help formatter)
+    limits = Limits(ports_per_node=ports_per_node, panel_ports=panel_ports, max_panels=max_panels)
+    made = cabling_of(parse(recipe).build(), limits)
+    if str(output) == "-" and not as_json:
+        sys.stdout.write(made.csv_text())
+        return
+    if str(output) != "-":
+        write_atomically(output, made.csv_text().encode())
+    if as_json:
+        print_json(cabling_record(made))
+        return
+    fields = [(f"{made.kind}s", f"{len(made.ends):,}")]
+    if panel_ports is not None:
+        fields.append(("patch panels", f"{made.panels:,}, {made.across_panels:,} {made.kind}s across"))
+    fields.append(("written to", str(output)))
+    graph = made.graph
+    print_fields(f"{graph.name} ({plural(graph.num_nodes, 'rank')} of degree {graph.degree})", fields)
+
+
+def cabling_record(made: Cabling) -> dict[str, object]:
+    """The figures of a cabling list as JSON values."""
+    return {
+        "recipe": made.graph.name,
+        "kind": made.kind,
+        "count": len(made.ends),
+        "panels": made.panels,
+        "across_panels": made.across_panels,
+    }

@@ -1,0 +1,316 @@
+"""`coppice design --ranks N --degree D`: the graphs that nothing beats, the best for a workload, and their cabling."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coppice.bounds.describe import plural
+from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsPerNodeOption, cabling_record
+from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.sizes import parse_size
+from coppice.cli.output.columns import columns
+from coppice.cli.output.progress import progress_bar
+from coppice.cli.output.render import print_json, print_lines, size_text
+from coppice.collectives import Collective
+from coppice.design.bfb import moore_steps
+from coppice.design.cabling import Limits, cabling_of, check_limits
+from coppice.design.families.family import optimum
+from coppice.design.search.bases import Cell
+from coppice.design.search.entries import Entry
+from coppice.design.search.finder import find as find_graphs
+from coppice.design.search.workload import Option, Workload, baselines, options
+from coppice.errors import InputError
+from coppice.topology.model import exact_rate
+from coppice.topology.writer import write_atomically
+
+__all__ = ["find"]
+
+
+def find(
+    ctx: typer.Context,
+    *,
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            "--ranks", metavar="N", help="Number of ranks, or a range such as 2:64.", show_default=False
+        ),
+    ] = None,
+    degree: Annotated[
+        str | None,
+        typer.Option(
+            "--degree", metavar="D", help="Ports of a rank, or a range such as 2:8.", show_default=False
+        ),
+    ] = None,
+    bidirectional: Annotated[
+        bool, typer.Option("--bidirectional", help="Only graphs whose links are full-duplex cables.")
+    ] = False,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            "--size",
+            "-s",
+            metavar="BYTES",
+            help="Choose the best for this message size M.",
+            show_default=False,
+        ),
+    ] = None,
+    collective: Annotated[
+        Collective,
+        typer.Option(
+            "--collective", metavar="NAME", help="all_reduce, all_gather or reduce_scatter of that size."
+        ),
+    ] = Collective.ALL_REDUCE,
+    alpha_us: Annotated[
+        float, typer.Option("--alpha-us", min=0, help="Time of a step beyond that of its bytes.")
+    ] = 10.0,
+    node_gb_per_s: Annotated[
+        str, typer.Option("--node-gb-per-s", metavar="RATE", help="Bandwidth of a rank, over all its ports.")
+    ] = "12.5",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="DIR",
+            help="Write the front and the cabling list of each of its graphs.",
+            show_default=False,
+        ),
+    ] = None,
+    cabling: Annotated[
+        Path | None,
+        typer.Option(
+            "--cabling",
+            metavar="FILE",
+            help="Write the cabling list of the best graph for --size as CSV.",
+            show_default=False,
+        ),
+    ] = None,
+    ports_per_node: PortsPerNodeOption = None,
+    panel_ports: PanelPortsOption = None,
+    max_panels: MaxPanelsOption = None,
+    tries: Annotated[
+        int | None,
+        typer.Option(
+            "--tries",
+            min=1,
+            metavar="N",
+            help="Circulants that are looked at for each size [default: 2000, 100 for a range].",
+            show_default=False,
+        ),
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            "--results",
+            metavar="FILE",
+            help="Keep base graphs in this file (JSON lines), and go on from those that it holds.",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].", show_default=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find direct-connect networks: all graphs of so many ranks and ports that nothing beats, with their recipes.
+
+    Steps are those of an all-gather; T_B is its bandwidth time in units of M over the bandwidth of a rank. Base graphs
+    are evaluated exactly, expansions follow by formula, and the graphs found are scheduled themselves.
+
+    \b
+    Examples:
+      coppice design --ranks 1024 --degree 4 -o designs
+      coppice design --ranks 64 --degree 4 --size 1M --alpha-us 10 --node-gb-per-s 12.5 --cabling best.csv
+      coppice design --ranks 2:64 --degree 2:4 --results bases.jsonl --json
+      coppice design show 'line^3(circulant(16,3,4))' -o topo.json
+    """  # noqa: D301 (\b is for the help formatter)
+    given = ranks is not None or degree is not None
+    if ctx.invoked_subcommand is not None:
+        if given:
+            msg = f"expected no --ranks and --degree before `{ctx.invoked_subcommand}`, found some: leave them out."
+            raise InputError(msg)
+        return
+    if ranks is None or degree is None:
+        msg = "expected `--ranks` and `--degree` together, found one of them at most: give both, or a subcommand."
+        raise InputError(msg)
+    goals = [(n, d) for n in _range(ranks, "--ranks") for d in _range(degree, "--degree")]
+    limits = Limits(ports_per_node=ports_per_node, panel_ports=panel_ports, max_panels=max_panels)
+    for goal in goals:
+        check_limits(*goal, limits)
+    single = len(goals) == 1
+    if not single and (output or cabling or size):
+        msg = (
+            "--output, --cabling and --size are for one number of ranks and one degree: leave out the range."
+        )
+        raise InputError(msg)
+    if cabling is not None and size is None:
+        msg = "--cabling writes the list of the best graph: say for which `--size`, or take `-o DIR` for all of them."
+        raise InputError(msg)
+    workload = None
+    if size is not None:
+        workload = Workload(
+            collective=collective,
+            size_bytes=parse_size(size),
+            alpha_us=alpha_us,
+            node_gb_per_s=exact_rate(node_gb_per_s, where="--node-gb-per-s"),
+        )
+    with progress_bar() as on_progress:
+        fronts = find_graphs(
+            goals,
+            both_ways=bidirectional,
+            tries=tries,
+            measure=single,
+            jobs=jobs,
+            results=results,
+            on_progress=on_progress,
+        )
+    if not single:
+        _print_many(fronts, as_json=as_json)
+        return
+    cell, front = next(iter(fronts.items()))
+    if not front:
+        msg = (
+            f"expected a graph of {cell[0]} ranks and degree {cell[1]}, found none: "
+            "choose a degree below the number of ranks, or leave out `--bidirectional`."
+        )
+        raise InputError(msg)
+    chosen = [] if workload is None else options(front, workload)
+    others = [] if workload is None else baselines(*cell, workload)
+    record: dict[str, Any] = {
+        "ranks": cell[0],
+        "degree": cell[1],
+        "bidirectional": bidirectional,
+        "front": [entry.record() for entry in front],
+    }
+    if workload is not None:
+        record["workload"] = {
+            "collective": workload.collective.value,
+            "size_bytes": workload.size_bytes,
+            "alpha_us": workload.alpha_us,
+            "node_gb_per_s": str(workload.node_gb_per_s),
+        }
+        record["options"] = [_option_record(option) for option in [*chosen, *others]]
+    written = []
+    if output is not None:
+        written += _write(output, front, limits, record)
+    if cabling is not None and chosen[0].entry is not None:
+        made = cabling_of(chosen[0].entry.recipe.build(), limits)
+        write_atomically(cabling, made.csv_text().encode())
+        written.append(f"{cabling}: {len(made.ends):,} {made.kind}s of {made.graph.name}")
+    if as_json:
+        print_json(record)
+        return
+    lines = _front_lines(cell, front)
+    if workload is not None:
+        lines += ["", *_workload_lines(workload, chosen, others)]
+    if written:
+        lines += ["", "written", *(f"  {line}" for line in written)]
+    print_lines(lines)
+
+
+def _range(text: str, option: str) -> range:
+    """A number, or FIRST:LAST."""
+    match = re.fullmatch(r"\s*(\d{1,7})(?:\s*:\s*(\d{1,7}))?\s*", text, re.ASCII)
+    if match is None or int(match[2] or match[1]) < int(match[1]):
+        msg = f"expected {option} to be a number or a range such as 2:64, found {text!r}."
+        raise InputError(msg)
+    return range(int(match[1]), int(match[2] or match[1]) + 1)
+
+
+def _front_lines(cell: Cell, front: list[Entry]) -> list[str]:
+    """The front as a table."""
+    rows = [("steps", "T_B", "", "links", "recipe")]
+    for entry in front:
+        links = "full duplex" if entry.facts.bidirectional else "one way"
+        bound = "" if entry.facts.exact else " at most"
+        rows.append(
+            (str(entry.steps), str(entry.time), f"{float(entry.time):.5f}{bound}", links, str(entry.recipe))
+        )
+    best = optimum(cell[0])
+    return [
+        f"{plural(cell[0], 'rank')} of degree {cell[1]}: {plural(len(front), 'graph')} that nothing found beats",
+        f"no graph takes fewer than {plural(moore_steps(*cell), 'step')} or less than T_B {best} = {float(best):.5f}",
+        "",
+        *columns(rows, "rrlll"),
+    ]
+
+
+def _workload_lines(workload: Workload, chosen: list[Option], others: list[Option]) -> list[str]:
+    """What the workload takes on each."""
+    fastest = chosen[0].time_us
+    rows = [("network", "ports", "steps", "T_B", "us", "")]
+    for option in sorted([*chosen, *others], key=lambda option: option.time_us):
+        ratio = "best" if option is chosen[0] else f"{option.time_us / fastest:.2f} x" if fastest else ""
+        rows.append(
+            (
+                option.name,
+                str(option.ports),
+                f"{option.steps:,}",
+                f"{float(option.time):.5f}",
+                f"{option.time_us:,.2f}",
+                ratio,
+            )
+        )
+    title = (
+        f"{workload.collective} of {size_text(workload.size_bytes)}, {workload.alpha_us:g} us a step, "
+        f"{float(workload.node_gb_per_s):g} GB/s a rank: steps x alpha + T_B x M / bandwidth"
+    )
+    return [
+        title,
+        "",
+        *columns(rows, "lrrrrr"),
+    ]
+
+
+def _option_record(option: Option) -> dict[str, Any]:
+    return {
+        "name": option.name,
+        "found": option.entry is not None,
+        "ports": option.ports,
+        "steps": option.steps,
+        "t_b": str(option.time),
+        "time_us": option.time_us,
+    }
+
+
+def _print_many(fronts: dict[Cell, list[Entry]], *, as_json: bool) -> None:
+    """Every front, a line for each graph."""
+    if as_json:
+        print_json({"fronts": [entry.record() for front in fronts.values() for entry in front]})
+        return
+    rows = [("ranks", "degree", "steps", "T_B", "", "recipe")]
+    for (ranks, degree), front in fronts.items():
+        for entry in front:
+            figures = (str(entry.steps), str(entry.time), f"{float(entry.time):.5f}")
+            rows.append((str(ranks), str(degree), *figures, str(entry.recipe)))
+    print_lines(columns(rows, "rrrrll"))
+
+
+def _write(folder: Path, front: list[Entry], limits: Limits, record: dict[str, Any]) -> list[str]:
+    """The front as JSON and a cabling list for each of its graphs."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"cannot make the folder {folder} ({error.strerror or error}): choose another place."
+        raise InputError(msg) from None
+    written = []
+    lists: dict[str, dict[str, object]] = {}
+    for entry in front:
+        name = re.sub(r"[^a-z0-9^*]+", "-", str(entry.recipe)).strip("-").replace("^", "").replace("*", "x")
+        path = folder / f"{entry.steps:03}-steps-{name}.csv"
+        made = cabling_of(entry.recipe.build(), limits)
+        write_atomically(path, made.csv_text().encode())
+        lists[path.name] = cabling_record(made)
+        panels = f", {made.panels:,} panels" if made.panels else ""
+        written.append(f"{path}: {len(made.ends):,} {made.kind}s{panels}")
+    path = folder / "front.json"
+    write_atomically(path, (json.dumps({**record, "cabling": lists}, indent=2) + "\n").encode())
+    return [*written, str(path)]

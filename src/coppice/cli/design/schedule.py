@@ -1,0 +1,141 @@
+"""`coppice design schedule`: the breadth-first broadcast of any direct-connect topology file."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated
+
+import typer
+
+from coppice.bounds.describe import plural
+from coppice.bounds.result import Problem
+from coppice.cli.options.inputs import (
+    BoxesOption,
+    JsonOption,
+    RatesOption,
+    RoundOption,
+    SetOption,
+    TopologyArgument,
+    load_topology,
+)
+from coppice.cli.options.problem import CollectiveOption
+from coppice.cli.output.render import Stages, percent_text, print_fields, print_json
+from coppice.collectives import Collective
+from coppice.design.from_topology import graph_of
+from coppice.design.schedules import breadth_first_schedule
+from coppice.errors import InputError
+from coppice.schedule.files.plan_file import write_plan
+from coppice.schedule.plan import Plan
+from coppice.schedule.verification.verify import verify
+from coppice.topology import PRESETS
+
+__all__ = ["schedule"]
+
+
+def schedule(
+    topology: TopologyArgument,
+    *,
+    collective: CollectiveOption = Collective.ALL_GATHER,
+    pieces: Annotated[
+        int | None,
+        typer.Option(
+            "--pieces",
+            min=1,
+            metavar="N",
+            help="Cut every shard into so many pieces [default: as many as the least loads need].",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write the schedule as a plan.", show_default=False
+        ),
+    ] = None,
+    boxes: BoxesOption = None,
+    rates: RatesOption = None,
+    settings: SetOption = None,
+    round_digits: RoundOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Schedule all-gather, reduce-scatter or all-reduce by breadth-first broadcast on a direct-connect topology.
+
+    Every shard spreads along shortest paths, in the best balance over the links into each rank. Step loads are in
+    shards per link of the smallest rate; t_b is the time of all steps in units of M over the bandwidth of a node, the
+    largest rate at which a node sends. Self-loops are dropped.
+
+    \b
+    Examples:
+      coppice design schedule graph.json --json
+      coppice design schedule torus --set dims=4x6 --collective all_reduce -o plan.json
+    """  # noqa: D301 (\b is for the help formatter)
+    if output == "-" and as_json:
+        msg = "standard output can hold the plan or the figures, not both: give a file (`-o plan.json`)."
+        raise InputError(msg)
+    with Stages() as stages:
+        stages.begin("reading the topology")
+        loaded = load_topology(
+            topology,
+            boxes=boxes,
+            rates=rates,
+            settings=_dropping_loops(topology, settings),
+            round_digits=round_digits,
+        )
+        graph, least = graph_of(loaded)
+        stages.begin("scheduling")
+        made = breadth_first_schedule(graph, loaded, collective, pieces=pieces)
+        unit = Fraction(int(loaded.capacity.sum()), loaded.denominator * max(1, graph.num_links))
+        plan = Plan(
+            problem=Problem(topology=loaded, collective=collective),
+            inv_rate=made.inv_rate(unit) if loaded.num_links else Fraction(0),
+            schedule=made.schedule,
+            planner="breadth-first",
+            parameters={"pieces": made.pieces},
+        )
+        stages.begin("verifying")
+        report = verify(plan)
+        if output is not None:
+            stages.begin("writing the plan")
+            write_plan(plan, output)
+    loads = [str(load * least) for load in made.step_loads]
+    if as_json:
+        print_json(
+            {
+                "topology": loaded.name,
+                "topology_sha256": loaded.sha256,
+                "ranks": loaded.num_ranks,
+                "collective": collective.value,
+                "steps": made.steps,
+                "step_loads": loads,
+                "t_b": str(made.bandwidth_time),
+                "pieces": made.pieces,
+                "loss_by_pieces": str(made.loss),
+                "transfers": made.schedule.num_transfers,
+                "inv_rate": str(plan.inv_rate),
+                "verified": report.ok,
+                "failures": list(report.failures),
+            }
+        )
+    elif output != "-":
+        fields = [
+            ("steps", str(made.steps)),
+            ("step loads", f"{', '.join(loads)} shards per smallest link"),
+            ("T_B", f"{made.bandwidth_time} = {float(made.bandwidth_time):.5g} M / bandwidth of a node"),
+            ("pieces", f"{made.pieces} per shard"),
+            ("transfers", f"{made.schedule.num_transfers:,}"),
+            ("verified", "yes" if report.ok else f"no: {report.failures[0]}"),
+        ]
+        if made.loss:
+            fields.insert(4, ("loss", f"{percent_text(made.loss)} slower than with more pieces"))
+        if output is not None:
+            fields.append(("written to", output))
+        print_fields(f"{collective} on {loaded.name} ({plural(loaded.num_ranks, 'rank')})", fields)
+    report.require_ok()
+
+
+def _dropping_loops(topology: str, settings: list[str] | None) -> list[str]:
+    """The settings, and for a file that its self-loops be dropped: they take ports and carry nothing."""
+    given = list(settings or ())
+    if topology in PRESETS or any(setting.startswith("self_links") for setting in given):
+        return given
+    return [*given, "self_links=drop"]

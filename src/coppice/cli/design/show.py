@@ -1,0 +1,196 @@
+"""`coppice design show`: build the graph of a recipe, schedule a collective on it, and put both to the test."""
+
+from __future__ import annotations
+
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coppice.bounds.describe import plural, rate_text
+from coppice.cli.options.inputs import JsonOption, OutputOption
+from coppice.cli.options.problem import CollectiveOption
+from coppice.cli.options.sizes import parse_sizes
+from coppice.cli.output.render import Stages, percent_text, print_fields, print_json, size_text
+from coppice.collectives import Collective
+from coppice.design.bfb import moore_steps
+from coppice.design.evaluation import Evaluation, evaluate
+from coppice.design.families.family import optimum
+from coppice.design.recipe import Recipe, parse
+from coppice.errors import InputError
+from coppice.report.topology.picture import topology_svg
+from coppice.schedule.files.plan_file import write_plan
+from coppice.topology.model import exact_rate
+from coppice.topology.writer import write_atomically, write_topology
+
+__all__ = ["show"]
+
+_MOST_RANKS_WITH_TREES = 128
+_MOST_LOADS = 12
+
+
+def show(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE",
+            help="Such as 'line^3(circulant(16,3,4))', 'diamond^2' or 'uniring(4) * uniring(8)'.",
+            show_default=False,
+        ),
+    ],
+    *,
+    output: OutputOption = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="FILE", help="Write the schedule as a plan.", show_default=False),
+    ] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option("--picture", metavar="FILE", help="Draw the graph as SVG.", show_default=False),
+    ] = None,
+    collective: CollectiveOption = Collective.ALL_GATHER,
+    size: Annotated[
+        str,
+        typer.Option(
+            "--size", "-s", metavar="LIST", help="Message sizes M to simulate, such as 1K,1M or 1K:1G:1024."
+        ),
+    ] = "1K,1M,1G",
+    gb_per_s: Annotated[
+        str, typer.Option("--gb-per-s", metavar="RATE", help="Rate of a link in each direction.")
+    ] = "12.5",
+    latency_us: Annotated[float, typer.Option("--latency-us", min=0, help="Latency of a link.")] = 0.5,
+    pieces: Annotated[
+        int | None,
+        typer.Option(
+            "--pieces",
+            min=1,
+            metavar="N",
+            help="Cut every shard into so many pieces [default: as many as the least loads need].",
+            show_default=False,
+        ),
+    ] = None,
+    forest: Annotated[
+        bool | None,
+        typer.Option(
+            "--forest/--no-forest",
+            help="Simulate optimal trees on the same graph as well [default: up to 128 ranks].",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a recipe's graph, schedule a collective on it, verify and simulate the schedule.
+
+    All-gather, reduce-scatter and all-reduce spread along shortest paths in the best balance (breadth-first broadcast);
+    all-to-all follows a maximum concurrent flow. T_B is the bandwidth time in units of M over the bandwidth of a node,
+    with every step as slow as its busiest link. The bound is what no schedule on the graph beats.
+
+    \b
+    Examples:
+      coppice design show 'line^3(circulant(16,3,4))' -o topo.json
+      coppice design show 'torus(4,6)' --collective all_reduce --plan plan.json --picture torus.svg
+      coppice design show 'gkautz(4,64)' --collective all_to_all --json
+    """  # noqa: D301 (\b is for the help formatter)
+    to_stdout = any(path is not None and str(path) == "-" for path in (output, plan, picture))
+    if to_stdout and as_json:
+        msg = "standard output can hold a file or the figures, not both: give a file (`-o topo.json`)."
+        raise InputError(msg)
+    sizes = parse_sizes(size, option="--size")
+    rate = exact_rate(gb_per_s, where="--gb-per-s")
+    made = parse(recipe)
+    with Stages() as stages:
+        stages.begin("building the graph")
+        graph = made.build()
+        topology = graph.to_topology(gb_per_s=rate, latency_us=latency_us)
+        trees = graph.num_nodes <= _MOST_RANKS_WITH_TREES if forest is None else forest
+        found = evaluate(
+            graph,
+            topology,
+            collective,
+            recipe=made,
+            pieces=pieces,
+            sizes=sizes,
+            with_forest=trees,
+            on_stage=stages.begin,
+        )
+        if output is not None and Path(str(output)).suffix == ".svg":
+            write_atomically(output, topology_svg(topology).encode())
+        elif output is not None:
+            write_topology(topology, output)
+        if plan is not None:
+            write_plan(found.plan, plan)
+        if picture is not None:
+            write_atomically(picture, topology_svg(topology).encode())
+    if as_json:
+        print_json(found.record())
+    else:
+        fields = [*_graph_fields(made, found), *_schedule_fields(found), *_time_fields(found)]
+        fields.extend(
+            ("written to", str(path))
+            for path in (output, plan, picture)
+            if path is not None and str(path) != "-"
+        )
+        title = f"{made} ({plural(graph.num_nodes, 'rank')} of degree {graph.degree})"
+        print_fields(title, fields, file=sys.stderr if to_stdout else sys.stdout)
+    found.report.require_ok()
+
+
+def _graph_fields(recipe: Recipe, found: Evaluation) -> list[tuple[str, str]]:
+    """What the graph is and what its recipe promises."""
+    graph = found.graph
+    kind = "full-duplex" if graph.bidirectional else "one way"
+    facts = recipe.facts()
+    promised = f"{plural(facts.steps, 'step')}, T_B {_fraction(facts.bandwidth_time)}"
+    return [
+        ("links", f"{plural(graph.num_links, 'link')}, {kind}"),
+        ("recipe promises", promised if facts.exact else f"{promised} at most"),
+    ]
+
+
+def _schedule_fields(found: Evaluation) -> list[tuple[str, str]]:
+    """What the schedule takes, and what the verifier says."""
+    graph, designed, schedule = found.graph, found.designed, found.plan.schedule
+    collective = found.plan.problem.collective
+    fields: list[tuple[str, str]] = []
+    if designed is not None:
+        phases = 2 if collective is Collective.ALL_REDUCE else 1
+        least_steps = phases * moore_steps(graph.num_nodes, graph.degree)
+        fields.append(("steps", f"{designed.steps} (Moore bound {least_steps})"))
+        if designed.expanded:
+            fields.append(("schedule", "of the expansions: faster than breadth-first broadcast"))
+        loads = [str(load) for load in designed.step_loads]
+        shown = ", ".join(loads[:_MOST_LOADS]) + (", .." if len(loads) > _MOST_LOADS else "")
+        fields.append(("step loads", f"{shown} shards on the busiest link"))
+        best = _fraction(phases * optimum(graph.num_nodes))
+        fields.append(("T_B", f"{_fraction(designed.bandwidth_time)} (bound {best})"))
+        pieces = plural(designed.pieces, "piece")
+        loss = f", {percent_text(designed.loss)} slower than with more" if designed.loss else ""
+        fields.append(("shards", f"cut into {pieces}{loss}"))
+    rate = found.plan.algbw_gb_per_s
+    fields.append(
+        (
+            str(collective),
+            f"algbw {rate_text(rate)} GB/s: {percent_text(found.share_of_optimum)} of the bound",
+        )
+    )
+    count = 0 if schedule is None else schedule.num_transfers
+    verdict = "yes" if found.report.ok else f"no: {found.report.failures[0]}"
+    fields.append(("verified", f"{verdict} ({plural(count, 'transfer')})"))
+    return fields
+
+
+def _time_fields(found: Evaluation) -> list[tuple[str, str]]:
+    """Simulated times, those of trees beside them."""
+    fields = []
+    for place, (size, time) in enumerate(found.times_us.items()):
+        trees = found.forest_times_us.get(size)
+        beside = "" if trees is None else f"; trees {trees:,.2f} us"
+        fields.append(("simulated" if place == 0 else "", f"{size_text(size)}: {time:,.2f} us{beside}"))
+    return fields
+
+
+def _fraction(value: Fraction) -> str:
+    """A fraction with its decimal."""
+    return str(value) if value.denominator == 1 else f"{value} = {float(value):.5g}"

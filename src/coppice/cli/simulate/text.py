@@ -1,0 +1,266 @@
+"""How `coppice simulate` prints what it found: fields, tables, busiest links, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from coppice.bounds.describe import plural
+from coppice.cli.output.render import bar, percent_text, size_text
+from coppice.comparison.table import aligned, number
+from coppice.schedule.plan import Plan
+from coppice.simulation.critical import time_by_reason
+from coppice.simulation.hashed import Hashed
+from coppice.simulation.model import Model
+from coppice.simulation.scenario import Outcome, Scenario
+from coppice.simulation.timeline import Timeline
+from coppice.simulation.utilisation import busiest_links
+
+__all__ = [
+    "Simulated",
+    "busiest_lines",
+    "link_name",
+    "model_text",
+    "record",
+    "scenario_fields",
+    "single_fields",
+    "table_lines",
+]
+
+_REASONS = {
+    "none": "messages that start at once",
+    "dependency": "waiting for data",
+    "engine": "waiting for engines",
+    "link": "queues at links",
+    "route": "queues on routes",
+}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Simulated:
+    """A plan at one size.
+
+    Attributes:
+        plan: The plan.
+        outcome: What was simulated.
+        hashed: Times under many hashes, where asked for.
+    """
+
+    plan: Plan
+    outcome: Outcome
+    hashed: Hashed | None = None
+
+    @property
+    def timeline(self) -> Timeline:
+        """The nominal timeline."""
+        return self.outcome.nominal
+
+    @property
+    def least_us(self) -> float:
+        """Time that the optimum (or, without one, the plan's own rate) needs for the bytes alone."""
+        bound, problem = self.plan.bound, self.plan.problem
+        inv_rate = self.plan.inv_rate if bound is None else bound.inv_rate
+        return float(inv_rate * self.outcome.size_bytes / problem.shards / 1000)
+
+    def share(self, timeline: Timeline) -> float:
+        """Share of that rate that a timeline reaches."""
+        return self.least_us / timeline.time_us if timeline.time_us else 0.0
+
+
+def model_text(model: Model) -> str:
+    """What is assumed, in words."""
+    parts = [f"{model.overhead_us:g} us per message beyond its links", f"{model.sharing} links"]
+    if model.store_and_forward:
+        parts.append("store-and-forward switches")
+    if model.send_engines or model.receive_engines:
+        parts.append(
+            f"{model.send_engines or 'any'} send and {model.receive_engines or 'any'} receive engines"
+        )
+    if model.reduce_gb_per_s is not None:
+        parts.append(f"adding at {model.reduce_gb_per_s:g} GB/s")
+    return ", ".join(parts)
+
+
+def scenario_fields(plan: Plan, scenario: Scenario) -> list[tuple[str, str]]:
+    """The lines about what is assumed."""
+    fields = [("plan", plan.planner or "unknown planner"), ("model", model_text(scenario.model))]
+    wire = scenario.wire
+    if wire is not None:
+        words = []
+        if wire.protocol is not None:
+            words.append(
+                f"{percent_text(Fraction(wire.protocol.data_bytes, wire.protocol.wire_bytes))} of the wire is data"
+            )
+            words.append(
+                f"{wire.protocol.box_us:g} us per message in a box, {wire.protocol.network_us:g} us between boxes, "
+                f"{wire.protocol.start_us:g} us to start"
+            )
+        if wire.gpu_gb_per_s is not None:
+            words.append(f"channels of a GPU carry {float(wire.gpu_gb_per_s):g} GB/s")
+        fields.append(("achievable", ", ".join(words)))
+    return fields
+
+
+def single_fields(row: Simulated, scenario: Scenario) -> list[tuple[str, str]]:
+    """The lines about one size."""
+    timeline, outcome = row.timeline, row.outcome
+    fields = scenario_fields(row.plan, scenario)
+    chosen = " (the best)" if scenario.pieces is None else ""
+    messages = plural(timeline.messages.count, "message")
+    fields += [
+        ("size", f"{size_text(outcome.size_bytes)} ({outcome.size_bytes:,} bytes)"),
+        ("cut into", f"{plural(outcome.pieces, 'piece')} per chunk{chosen}, {messages}"),
+        ("nominal" if outcome.achievable else "time", _rate_text(row, timeline)),
+    ]
+    if outcome.achievable is not None:
+        fields.append(("achievable", _rate_text(row, outcome.achievable)))
+    if row.hashed is not None:
+        hashed = row.hashed
+        count = plural(len(hashed.times_us), "seed")
+        median, p99 = number(hashed.median_us), number(hashed.p99_us)
+        fields.append(("hashed routes", f"median {median} us, 99th percentile {p99} us of {count}"))
+        fields.append(("ideal multipath", f"{number(hashed.multipath_us)} us"))
+    spent = time_by_reason(timeline)
+    if timeline.time_us:
+        parts = sorted(spent.items(), key=lambda item: -item[1])
+        words = [f"{percent_text(_share(us, timeline.time_us))} {_REASONS[name]}" for name, us in parts if us]
+        fields.append(("time goes to", ", ".join(words)))
+    return fields
+
+
+def table_lines(rows: Sequence[Simulated]) -> list[str]:
+    """One line for each size, in the style of nccl-tests."""
+    achievable = rows[0].outcome.achievable is not None
+    hashed = rows[0].hashed is not None
+    heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of optimum", "")]
+    if achievable:
+        heads += [("achievable", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)")]
+    if hashed:
+        heads += [("median", "(us)"), ("p99", "(us)"), ("multipath", "(us)")]
+    heads += [("pieces", ""), ("busiest link", "")]
+    lines = []
+    for row in rows:
+        timeline = row.timeline
+        cells = [
+            str(row.outcome.size_bytes),
+            *_figures(timeline),
+            percent_text(_share(row.least_us, timeline.time_us)),
+        ]
+        if row.outcome.achievable is not None:
+            cells += _figures(row.outcome.achievable)
+        if row.hashed is not None:
+            cells += [number(us) for us in (row.hashed.median_us, row.hashed.p99_us, row.hashed.multipath_us)]
+        link = timeline.busiest_link
+        busy = (
+            f"{percent_text(_share(timeline.utilisation(link), 1))} {link_name(timeline, link)}"
+            if link >= 0
+            else "none"
+        )
+        lines.append([*cells, str(row.outcome.pieces), busy])
+    return aligned(heads, lines)
+
+
+def busiest_lines(timeline: Timeline, count: int) -> list[str]:
+    """One line for each of the busiest links: a bar, its use, its rate and name."""
+    topology = timeline.topology
+    lines = []
+    for link in busiest_links(timeline, count):
+        share = timeline.utilisation(link)
+        used, rate = percent_text(_share(share, 1)), float(topology.gb_per_s(link))
+        lines.append(f"  {bar(share, width=24)} {used:>8}  {rate:>8.6g} GB/s  {link_name(timeline, link)}")
+    return lines or ["  none: nothing moves"]
+
+
+def link_name(timeline: Timeline, link: int) -> str:
+    """Both ends of a link."""
+    topology = timeline.topology
+    return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
+
+
+def record(plan: Plan, scenario: Scenario, rows: Sequence[Simulated], *, links: int) -> dict[str, Any]:
+    """Everything as JSON values; the figures of a single size stand at the top as well."""
+    model, wire = scenario.model, scenario.wire
+    sizes = [_row_record(row, links) for row in rows]
+    return {
+        "collective": plan.problem.collective.value,
+        "topology": plan.topology.name,
+        "topology_sha256": plan.topology.sha256,
+        "ranks": plan.topology.num_ranks,
+        "planner": plan.planner,
+        "model": {
+            "overhead_us": model.overhead_us,
+            "sharing": model.sharing.value,
+            "store_and_forward": model.store_and_forward,
+            "send_engines": model.send_engines,
+            "receive_engines": model.receive_engines,
+            "reduce_gb_per_s": model.reduce_gb_per_s,
+        },
+        "wire": None
+        if wire is None
+        else {
+            "data_bytes": 1 if wire.protocol is None else wire.protocol.data_bytes,
+            "wire_bytes": 1 if wire.protocol is None else wire.protocol.wire_bytes,
+            "channels_gb_per_s": None if wire.gpu_gb_per_s is None else float(wire.gpu_gb_per_s),
+        },
+        **(sizes[0] if len(sizes) == 1 else {}),
+        "sizes": sizes,
+    }
+
+
+def _row_record(row: Simulated, links: int) -> dict[str, Any]:
+    timeline, achievable = row.timeline, row.outcome.achievable
+    return {
+        "size_bytes": row.outcome.size_bytes,
+        "pieces": row.outcome.pieces,
+        "messages": timeline.messages.count,
+        **_figures_record(timeline),
+        "optimum_us": row.least_us,
+        "share_of_optimum": row.share(timeline),
+        "achievable": None if achievable is None else _figures_record(achievable),
+        "hashed": None
+        if row.hashed is None
+        else {
+            "times_us": row.hashed.times_us.tolist(),
+            "median_us": row.hashed.median_us,
+            "p99_us": row.hashed.p99_us,
+            "multipath_us": row.hashed.multipath_us,
+        },
+        "critical_us": time_by_reason(timeline),
+        "links": [
+            {
+                "link": link_name(timeline, link).split(" -> "),
+                "busy_us": float(timeline.link_busy_us[link]),
+                "bytes": float(timeline.link_bytes[link]),
+                "utilisation": timeline.utilisation(link),
+            }
+            for link in busiest_links(timeline, links)
+        ],
+    }
+
+
+def _figures_record(timeline: Timeline) -> dict[str, float]:
+    return {
+        "time_us": timeline.time_us,
+        "algbw_gb_per_s": timeline.algbw_gb_per_s,
+        "busbw_gb_per_s": timeline.busbw_gb_per_s,
+    }
+
+
+def _figures(timeline: Timeline) -> list[str]:
+    return [number(value) for value in _figures_record(timeline).values()]
+
+
+def _rate_text(row: Simulated, timeline: Timeline) -> str:
+    share = percent_text(_share(row.least_us, timeline.time_us))
+    goal = "the optimum" if row.plan.bound is not None else "the plan's own rate"
+    return (
+        f"{number(timeline.time_us)} us: algbw {number(timeline.algbw_gb_per_s)} GB/s, "
+        f"busbw {number(timeline.busbw_gb_per_s)} GB/s, {share} of {goal}"
+    )
+
+
+def _share(part: float, whole: float) -> Fraction:
+    """A share for :func:`percent_text`; rounding never makes it a whole."""
+    return Fraction(part) / Fraction(whole) if whole else Fraction(0)

@@ -1,0 +1,328 @@
+"""`coppice topology`: list presets, look at a topology, make one from files, hosts or another topology."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coppice.cli.options.inputs import (
+    BoxesOption,
+    JsonOption,
+    OutputOption,
+    RanksOption,
+    RatesOption,
+    RelaysOption,
+    RoundOption,
+    SetOption,
+    TopologyArgument,
+    load_topology,
+    parse_ranks,
+    parse_settings,
+)
+from coppice.cli.output.render import print_fields, print_json, print_lines
+from coppice.cli.topology.text import preset_fields, summary_fields, summary_json
+from coppice.errors import InputError
+from coppice.topology import (
+    PRESETS,
+    Topology,
+    exact_rate,
+    remove_links,
+    remove_nodes,
+    scale_nodes,
+    set_link_rate,
+    subset,
+    summarize,
+)
+from coppice.topology.composition import compose as compose_hosts
+from coppice.topology.composition.compose import Host, gpu_ports, repeated
+from coppice.topology.composition.fabric import FABRIC_KINDS
+from coppice.topology.composition.fields import fabric_from_fields
+from coppice.topology.readers.reading import suggestion
+from coppice.topology.sources import resolve_host
+from coppice.topology.writer import topology_json, write_topology
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="List, show, import, compose, cut down and degrade topologies.")
+
+_HOST = re.compile(r"(?:(?P<count>[0-9]{1,5})x)?(?P<spec>[^@]+)(?:@(?P<name>[^@/]+))?")
+
+# Longer texts are not read back from a native file.
+_MAX_NAME = 200
+_MAX_SOURCE = 1000
+
+NameOption = Annotated[
+    str | None, typer.Option("--name", help="Name of the new topology.", show_default=False)
+]
+
+
+@app.command("list")
+def list_presets(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[PRESET]", help="Show its source and parameters.", show_default=False),
+    ] = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """List the presets, or the source and parameters of one.
+
+    \b
+    Examples:
+      coppice topology list
+      coppice topology list dgx-h100
+    """  # noqa: D301 (\b is for the help formatter)
+    if name is not None and name not in PRESETS:
+        msg = f"there is no preset {name!r}: {suggestion(name, PRESETS)}"
+        raise InputError(msg)
+    chosen = list(PRESETS.values()) if name is None else [PRESETS[name]]
+    if as_json:
+        print_json({"presets": [_preset_json(preset.name) for preset in chosen]})
+    elif name is None:
+        print_fields("Presets", [(preset.name, preset.description) for preset in chosen])
+        print_lines(["", "`coppice topology list NAME` shows the source and the parameters of one."])
+    else:
+        print_fields(name, preset_fields(chosen[0]))
+
+
+@app.command()
+def show(
+    topology: TopologyArgument,
+    *,
+    boxes: BoxesOption = None,
+    rates: RatesOption = None,
+    settings: SetOption = None,
+    ranks: RanksOption = None,
+    relays: RelaysOption = False,
+    round_digits: RoundOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Summarize a topology: nodes, links, what each GPU can send, hosts, warnings.
+
+    \b
+    Examples:
+      coppice topology show dgx-a100 --boxes 2
+      coppice topology show torus --set dims=4x4x4
+      coppice topology show nccl.xml --json
+    """  # noqa: D301 (\b is for the help formatter)
+    loaded = load_topology(
+        topology,
+        boxes=boxes,
+        rates=rates,
+        settings=settings,
+        ranks=ranks,
+        relays=relays,
+        round_digits=round_digits,
+    )
+    summary = summarize(loaded)
+    if as_json:
+        print_json(summary_json(summary))
+    else:
+        print_fields(summary.name, summary_fields(summary))
+
+
+@app.command("import")
+def import_topology(
+    topology: TopologyArgument,
+    *,
+    output: OutputOption = None,
+    boxes: BoxesOption = None,
+    rates: RatesOption = None,
+    settings: SetOption = None,
+    round_digits: RoundOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write any topology as a native file, which may then be edited.
+
+    \b
+    Examples:
+      coppice topology import nccl.xml -o box.json
+      nvidia-smi topo -m | coppice topology import - --set gpu=a100 -o box.json
+    """  # noqa: D301 (\b is for the help formatter)
+    loaded = load_topology(topology, boxes=boxes, rates=rates, settings=settings, round_digits=round_digits)
+    _deliver(loaded, output, name=name, as_json=as_json)
+
+
+@app.command()
+def compose(
+    hosts: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="HOST...",
+            help="[COUNTx]SPEC[@NAME]: a preset box or a file, such as 2xdgx-a100 or 4xbox.json@amd.",
+        ),
+    ],
+    *,
+    fabric: Annotated[
+        str, typer.Option("--fabric", help=f"Joins the hosts: {', '.join(FABRIC_KINDS)}.")
+    ] = "switch",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Field of the fabric; may be repeated."),
+    ] = None,
+    host_settings: Annotated[
+        list[str] | None,
+        typer.Option("--host-set", metavar="KEY=VALUE", help="Parameter of the hosts; may be repeated."),
+    ] = None,
+    rates: RatesOption = None,
+    port_rate: Annotated[
+        str | None,
+        typer.Option(
+            "--port-rate",
+            metavar="GB/S",
+            help="Give each GPU a port of this rate, instead of the hosts' NICs.",
+        ),
+    ] = None,
+    output: OutputOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Join hosts, equal or different, by a fabric. A cluster file does the same and more.
+
+    \b
+    Examples:
+      coppice topology compose 4xdgx-h100 --fabric rail --set spines=4 -o cluster.json
+      coppice topology compose 2xdgx-a100 mi250.json@amd --port-rate 25 -o mixed.json
+    """  # noqa: D301 (\b is for the help formatter)
+    options = parse_settings(host_settings or ())
+    if rates is not None:
+        options["rates"] = rates
+    joined: list[Host] = []
+    for text in hosts:
+        found = _HOST.fullmatch(text)
+        if found is None:
+            msg = f"expected a host as [COUNTx]SPEC[@NAME], found {text!r}: write for example 2xdgx-a100."
+            raise InputError(msg)
+        spec = found["spec"]
+        host = resolve_host(spec, options)
+        ports = host.ports
+        if port_rate is not None:
+            ports = gpu_ports(host.topology, exact_rate(port_rate, where="--port-rate"))
+        label = found["name"] or ("box" if len(hosts) == 1 else Path(spec).stem)
+        joined += repeated(Host(name=label, topology=host.topology, ports=ports), int(found["count"] or 1))
+    chosen = fabric_from_fields(fabric, parse_settings(settings or ()))
+    sources = dict.fromkeys(host.topology.source for host in joined if host.topology.source)
+    title = " + ".join(text.rpartition("/")[2] for text in hosts)[:_MAX_NAME]
+    made = compose_hosts(joined, chosen, name=title, source="; ".join(sources)[:_MAX_SOURCE])
+    _deliver(made, output, name=name, as_json=as_json)
+
+
+@app.command("subset")
+def subset_ranks(
+    topology: TopologyArgument,
+    *,
+    ranks: Annotated[str, typer.Option("--ranks", help="Ranks that take part, such as 0,1,2 or 0-7,16.")],
+    relays: RelaysOption = False,
+    boxes: BoxesOption = None,
+    rates: RatesOption = None,
+    settings: SetOption = None,
+    output: OutputOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep some ranks, renumbered in the given order.
+
+    \b
+    Example:
+      coppice topology subset dgx-a100 --boxes 2 --ranks 0-3,8-11 -o half.json
+    """  # noqa: D301 (\b is for the help formatter)
+    loaded = load_topology(topology, boxes=boxes, rates=rates, settings=settings)
+    _deliver(subset(loaded, parse_ranks(ranks), relays=relays), output, name=name, as_json=as_json)
+
+
+@app.command()
+def degrade(
+    topology: TopologyArgument,
+    *,
+    links: Annotated[
+        list[str] | None,
+        typer.Option("--link", metavar="A,B=RATE", help="Set a link to a rate in GB/s, or to a share: 50%."),
+    ] = None,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Option("--node", metavar="NODE=SHARE", help="Scale all links of a GPU, NIC or switch: 50%."),
+    ] = None,
+    removed: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="NODE or A,B", help="Remove a node or a link.")
+    ] = None,
+    one_way: Annotated[bool, typer.Option("--one-way", help="Change links only from A to B.")] = False,
+    boxes: BoxesOption = None,
+    rates: RatesOption = None,
+    settings: SetOption = None,
+    output: OutputOption = None,
+    name: NameOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Slow down or remove links, NICs, switches or GPUs; a GPU may be named by its rank: rank3.
+
+    \b
+    Examples:
+      coppice topology degrade dgx-a100 --boxes 2 --node box0/mlx5_3=50% -o slow.json
+      coppice topology degrade box.json --link gpu0,gpu1=12.5 --remove rank7 -o broken.json
+    """  # noqa: D301 (\b is for the help formatter)
+    if not (links or nodes or removed):
+        msg = "expected something to degrade, found no --link, --node or --remove: name one."
+        raise InputError(msg)
+    loaded = load_topology(topology, boxes=boxes, rates=rates, settings=settings)
+    for text in links or ():
+        ends, rate = _assignment(text, "--link A,B=RATE")
+        src, dst = _link_ends(ends, text)
+        loaded = set_link_rate(loaded, src, dst, rate, one_way=one_way)
+    for text in nodes or ():
+        node, share = _assignment(text, "--node NODE=SHARE")
+        loaded = scale_nodes(loaded, {node: share})
+    pairs = [_link_ends(text, text) for text in removed or () if "," in text]
+    loaded = remove_links(loaded, pairs, one_way=one_way)
+    loaded = remove_nodes(loaded, [text for text in removed or () if "," not in text])
+    _deliver(loaded, output, name=name, as_json=as_json)
+
+
+def _assignment(text: str, shape: str) -> tuple[str, str]:
+    key, equals, value = text.rpartition("=")
+    if not equals or not key or not value:
+        msg = f"expected {shape}, found {text!r}."
+        raise InputError(msg)
+    return key.strip(), value.strip()
+
+
+def _link_ends(text: str, where: str) -> tuple[str, str]:
+    src, comma, dst = text.partition(",")
+    if not comma or not src or not dst or "," in dst:
+        msg = f"expected the two ends of a link as A,B, found {where!r}."
+        raise InputError(msg)
+    return src.strip(), dst.strip()
+
+
+def _deliver(topology: Topology, output: Path | None, *, name: str | None, as_json: bool) -> None:
+    """Write the native file, or print it where no file is named."""
+    if name is not None:
+        topology = replace(topology, name=name)
+    if output is None or str(output) == "-":
+        print_lines([topology_json(topology).decode().rstrip("\n")])
+        return
+    write_topology(topology, output)
+    summary = summarize(topology)
+    if as_json:
+        print_json({**summary_json(summary), "output": str(output)})
+        return
+    print_lines([f"wrote {output}: {summary.ranks} ranks, {topology.num_nodes} nodes, {summary.links} links"])
+    for warning in summary.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+
+
+def _preset_json(name: str) -> dict[str, Any]:
+    preset = PRESETS[name]
+    return {
+        "name": preset.name,
+        "description": preset.description,
+        "source": preset.source,
+        "parameters": [
+            {"name": entry.name, "default": entry.default, "description": entry.description}
+            for entry in preset.parameters
+        ],
+    }

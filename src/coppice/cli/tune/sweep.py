@@ -1,0 +1,193 @@
+"""`coppice tune sweep`: measure every algorithm of the installed library beside its default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coppice.cli.options.inputs import OutputOption
+from coppice.cli.options.sizes import parse_size, parse_sizes
+from coppice.cli.output.render import print_lines
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.tuning.table import LIBRARIES
+from coppice.tuning.undo import undo_line
+
+__all__ = ["chosen_collectives", "stepped", "sweep"]
+
+
+def sweep(
+    *,
+    library: Annotated[
+        str, typer.Option("--library", "-l", metavar="|".join(LIBRARIES), help="The library.")
+    ],
+    output: OutputOption = None,
+    collective: Annotated[
+        str,
+        typer.Option("--collective", "-c", metavar="LIST", help="Collectives such as all_reduce,broadcast."),
+    ] = "all_reduce",
+    first: Annotated[str, typer.Option("-b", "--minbytes", help="Smallest size M.")] = "1K",
+    last: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size M.")] = "64M",
+    factor: Annotated[int, typer.Option("-f", "--stepfactor", min=2, help="From one size to the next.")] = 4,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            "-n", "--rounds", min=1, help="Rounds; in each, every choice is timed beside the default."
+        ),
+    ] = 15,
+    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Number of ranks.")] = 0,
+    lab: Annotated[
+        str | None, typer.Option("--lab", metavar="NAME", help="Run in this lab.", show_default=False)
+    ] = None,
+    launcher: Annotated[
+        str | None,
+        typer.Option(
+            "--launcher",
+            metavar="PATH",
+            help="mpirun, mpiexec or srun [default: on PATH].",
+            show_default=False,
+        ),
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--launcher-option", metavar="WORD", help="Further word for the launcher; may be repeated."
+        ),
+    ] = None,
+    segments: Annotated[
+        str, typer.Option("--segments", metavar="LIST", help="Sizes of segments to try with Open MPI.")
+    ] = "64K",
+    tests: Annotated[
+        Path | None,
+        typer.Option(
+            "--tests", metavar="DIR", help="Directory of nccl-tests or rccl-tests.", show_default=False
+        ),
+    ] = None,
+    gpus: Annotated[int, typer.Option("-g", "--gpus", min=1, help="GPUs of each process of nccl-tests.")] = 1,
+    channels: Annotated[
+        str, typer.Option("--channels", metavar="LIST", help="Numbers of channels of NCCL to try as well.")
+    ] = "",
+    plugin: Annotated[
+        str | None,
+        typer.Option(
+            "--plugin",
+            metavar="FILE",
+            help="Choose by a table and this plugin (`coppice tune plugin build`) instead of NCCL_ALGO and "
+            "NCCL_PROTO; builtin for RCCL 2.28.3 and later.",
+            show_default=False,
+        ),
+    ] = None,
+    ll128: Annotated[
+        bool, typer.Option("--ll128", help="Force LL128 too: it may corrupt data where NCCL has it off.")
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            min=1,
+            help="Stop after so many seconds; with nccl-tests, each run.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Measure every algorithm that the library can be told to take, right beside its default, at every size.
+
+    The lines go to -o as soon as a size is done. Started again, the sweep goes on where it was stopped, by Ctrl-C or
+    by anything else. The library itself is not changed.
+
+    \b
+    Examples:
+      coppice tune sweep --library open-mpi --collective all_reduce -b 1K -e 64M --ranks 8 -o runs.jsonl
+      coppice tune sweep --library mpich --collective all_gather,broadcast --lab lab -o runs.jsonl
+      coppice tune sweep --library nccl --tests ~/nccl-tests/build --launcher "mpirun -np 16 -npernode 8" -o runs.jsonl
+    """  # noqa: D301 (\b is for the help formatter)
+    from coppice.tuning.sweep import sweep_mpi
+    from coppice.tuning.worker import Spec
+
+    if library not in LIBRARIES:
+        msg = f"expected --library {', '.join(LIBRARIES)}, found {library!r}."
+        raise InputError(msg)
+    if output is None or str(output) == "-":
+        msg = "expected a file for the measurements, found none: give `-o runs.jsonl`, where a later run goes on."
+        raise InputError(msg)
+    if library in ("nccl", "rccl"):
+        if tests is None:
+            msg = f"{library} is measured by nccl-tests: name their directory with --tests DIR."
+            raise InputError(msg)
+        from coppice.tuning.nccl_sweep import NcclSpec, sweep_nccl
+
+        sizes = stepped(first, last, factor)
+        sweep_nccl(
+            NcclSpec(
+                library=library,
+                collectives=tuple(chosen_collectives(collective)),
+                first_bytes=sizes[0],
+                last_bytes=sizes[-1],
+                factor=factor,
+                rounds=rounds,
+                output=output,
+                programs=tests,
+                launcher=launcher or "",
+                gpus=gpus,
+                channels=parse_sizes(channels, option="--channels") if channels else (),
+                plugin=plugin,
+                ll128=ll128,
+            ),
+            say=lambda line: typer.echo(line),
+            timeout_s=timeout,
+        )
+        print_lines(_last_lines(output, library))
+        return
+    spec = Spec(
+        library=library,
+        collectives=chosen_collectives(collective),
+        sizes=stepped(first, last, factor),
+        rounds=rounds,
+        output=str(output),
+        segments=list(parse_sizes(segments, option="--segments")) if segments else [],
+    )
+    sweep_mpi(spec, ranks=ranks, lab=lab, launcher=launcher, options=options or (), timeout_s=timeout)
+    print_lines(_last_lines(output, library))
+
+
+def _last_lines(output: Path, library: str) -> list[str]:
+    return [
+        f"written to {output}: fit rules with `coppice tune fit {output} -o table.csv`",
+        f"{undo_line(library)}, once rules are in use; the sweep itself changed nothing",
+    ]
+
+
+def chosen_collectives(text: str) -> list[Collective]:
+    """Collectives from a list of names.
+
+    Raises:
+        InputError: If a name is unknown.
+
+    Examples:
+        >>> chosen_collectives("all-reduce,broadcast")
+        [<Collective.ALL_REDUCE: 'all_reduce'>, <Collective.BROADCAST: 'broadcast'>]
+    """
+    names = [part.strip().replace("-", "_") for part in text.split(",") if part.strip()]
+    wrong = next((name for name in names if name not in list(Collective)), None)
+    if wrong is not None or not names:
+        msg = f"expected collectives out of {', '.join(Collective)}, found {wrong or 'none'!r}."
+        raise InputError(msg)
+    return [Collective(name) for name in dict.fromkeys(names)]
+
+
+def stepped(first: str, last: str, factor: int) -> list[int]:
+    """Sizes from the first to the last, each ``factor`` times the one before.
+
+    Raises:
+        InputError: If the last is below the first, or the first is 0.
+    """
+    low, high = parse_size(first, option="-b"), parse_size(last, option="-e")
+    if not 1 <= low <= high:
+        msg = f"expected -b of 1 byte or more and -e of at least -b, found {first} and {last}."
+        raise InputError(msg)
+    sizes = [low]
+    while sizes[-1] * factor <= high:
+        sizes.append(sizes[-1] * factor)
+    return sizes

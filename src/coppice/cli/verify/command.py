@@ -1,0 +1,123 @@
+"""`coppice verify`: check a plan file against its topology."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from coppice.cli.options.inputs import JsonOption
+from coppice.cli.output.render import Stages, bandwidth_text, percent_text, print_fields, print_json
+from coppice.cli.verify.mscclpp import verify_mscclpp
+from coppice.cli.verify.program import is_xml, verify_xml
+from coppice.export.msccl.reader import read_bytes
+from coppice.export.mscclpp.document import is_mscclpp
+from coppice.schedule.files.plan_file import decode_plan
+from coppice.schedule.plan import Plan
+from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.verify import verify as check
+
+__all__ = ["PlanArgument", "verify"]
+
+PlanArgument = Annotated[
+    str, typer.Argument(metavar="PLAN", help="Plan file; - is standard input.", show_default=False)
+]
+
+
+def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
+    """Check that a plan does what it claims, by counting; nothing about its planner is believed.
+
+    Trees span the ranks, roots carry their shares, paths follow links of the topology, switches do not copy
+    unless they can, every byte arrives (exactly once where it is added), and no link carries more than the
+    claimed time allows. An MSCCL XML file is run symbolically instead: it must not stand still with the connections
+    that its protocol has, have no race, and bring about what its collective promises. So is an execution plan of
+    MSCCL++, where every put must be signalled as well. Exit code 1 if anything fails.
+
+    \b
+    Examples:
+      coppice verify plan.json
+      coppice plan dgx-a100 --collective all_gather -o - | coppice verify - --json
+      coppice verify algo.xml
+      coppice verify plan.mscclpp.json
+      coppice export plan.json --to msccl-xml --target msccl | coppice verify -
+    """  # noqa: D301 (\b is for the help formatter)
+    data, name = read_bytes(plan)
+    if is_xml(data):
+        verify_xml(data, name=name, as_json=as_json)
+        return
+    if is_mscclpp(data):
+        verify_mscclpp(data, name=name, as_json=as_json)
+        return
+    with Stages() as stages:
+        stages.begin("reading the plan")
+        loaded = decode_plan(data, name=name)
+        stages.begin("verifying the plan")
+        report = check(loaded)
+    if as_json:
+        print_json(report_record(loaded, report))
+    else:
+        verdict = "verified" if report.ok else "FAILED"
+        print_fields(
+            f"{loaded.problem.collective} on {loaded.topology.name}: {verdict}", _fields(loaded, report)
+        )
+    report.require_ok()
+
+
+def report_record(plan: Plan, report: Report) -> dict[str, Any]:
+    """The report as JSON values."""
+    rate = plan.problem.shards / report.inv_rate if report.inv_rate else None
+    return {
+        "collective": plan.problem.collective.value,
+        "topology": plan.topology.name,
+        "topology_sha256": plan.topology.sha256,
+        "ranks": plan.topology.num_ranks,
+        "verified": report.ok,
+        "failures": list(report.failures),
+        "planned_inv_rate": None if report.inv_rate is None else str(report.inv_rate),
+        "planned_algbw_gb_per_s": None if rate is None else float(rate),
+        "planned_algbw_exact": None if rate is None else str(rate),
+        "claimed_inv_rate": None if report.claimed is None else str(report.claimed),
+        "max_link_load": None if report.max_link_load is None else str(report.max_link_load),
+        "redundant": str(report.redundant),
+        "bound_inv_rate": None if plan.bound is None else str(plan.bound.inv_rate),
+        "bound_proved": report.bound_proved,
+        "optimal": report.optimal,
+        "ordered": report.ordered,
+        "deadlock_free": report.deadlock_free,
+        "checked": report.checked,
+    }
+
+
+def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
+    problem = plan.problem
+    fields = [("failure", sentence) for sentence in report.failures]
+    if report.checked:
+        fields.append(("checked", ", ".join(f"{count} {name}" for name, count in report.checked.items())))
+    if report.inv_rate:
+        rate = problem.shards / report.inv_rate
+        busbw = rate * problem.collective.busbw_factor(plan.topology.num_ranks)
+        fields.append(("reaches", bandwidth_text(rate, busbw)))
+    if report.max_link_load is not None and report.worst_link >= 0:
+        topology, link = plan.topology, report.worst_link
+        name = f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
+        fields.append(
+            ("worst link", f"{name}, busy {percent_text(report.max_link_load)} of the claimed time")
+        )
+    if report.deadlock_free:
+        fields.append(("deadlock", "none, even with room for a single message per connection"))
+    if report.ordered:
+        fields.append(("operands", "added up in the order of ranks"))
+    fields.append(("redundant bytes", percent_text(report.redundant) if report.redundant else "none"))
+    if plan.bound is not None:
+        fields.append(("bound", _bound_text(report)))
+    return fields
+
+
+def _bound_text(report: Report) -> str:
+    if report.optimal:
+        return "proved by its cut, and reached: the plan is optimal"
+    if report.bound_proved:
+        return "proved by its cut, not reached"
+    if report.bound_proved is None:
+        return "claimed; one cut alone does not prove it"
+    return "not proved"
