@@ -16,9 +16,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coppice.design.bfb import schedule_facts
-from coppice.design.recipe import parse
-from coppice.design.schedules import breadth_first_schedule
+from coppice.design.recipes.recipe import parse
+from coppice.design.schedules.breadth_first import schedule_facts
+from coppice.design.schedules.collectives import breadth_first_schedule
 from coppice.schedule.verification.verify import verify_schedule
 from tables import Table, number, replace_generated
 

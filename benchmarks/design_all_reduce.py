@@ -20,8 +20,8 @@ from rich.console import Console
 
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
-from coppice.design.recipe import parse
-from coppice.design.schedules import breadth_first_schedule
+from coppice.design.recipes.recipe import parse
+from coppice.design.schedules.collectives import breadth_first_schedule
 from coppice.design.search.finder import find
 from coppice.planners.algorithms.catalogue import case_of, make
 from coppice.planners.algorithms.catalogue import find as algorithm

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from coppice.design.graph import Graph
-from coppice.design.recipe import Base, Bidirectional, Degree, Line, Power, Product, Recipe
+from coppice.design.recipes.recipe import Base, Bidirectional, Degree, Line, Power, Product, Recipe
 from reference.breadth_first import Links
 
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 
 from coppice.design.cabling import Cabling, Limits, cabling_of, check_limits
 from coppice.design.graph import Graph
-from coppice.design.recipe import Recipe, parse
+from coppice.design.recipes.recipe import Recipe, parse
 from coppice.errors import InputError
 from design_samples import RECIPES, random_graphs
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given, settings
 
 from coppice.collectives import Collective
-from coppice.design.bfb import moore_steps, schedule_facts
-from coppice.design.deliveries import loads_of
-from coppice.design.expanded import expanded_deliveries
-from coppice.design.recipe import Recipe, parse
-from coppice.design.schedules import breadth_first_schedule, schedule_of
+from coppice.design.recipes.recipe import Recipe, parse
+from coppice.design.schedules.breadth_first import moore_steps, schedule_facts
+from coppice.design.schedules.collectives import breadth_first_schedule, schedule_of
+from coppice.design.schedules.deliveries import loads_of
+from coppice.design.schedules.expanded import expanded_deliveries
 from coppice.errors import InputError
 from coppice.schedule.verification.verify import verify_schedule
 from design_samples import RECIPES

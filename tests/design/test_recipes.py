@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from coppice.design.bfb import schedule_facts
 from coppice.design.families import FAMILIES
 from coppice.design.families.rewired import REWIRED
 from coppice.design.graph import Graph
-from coppice.design.recipe import Recipe, base, degree, line, parse, power, product
+from coppice.design.recipes.recipe import Recipe, base, degree, line, parse, power, product
+from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.errors import CoppiceError, InputError
 from design_samples import RECIPES
 

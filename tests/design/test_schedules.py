@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from coppice.bounds.optimum import bound
 from coppice.bounds.result import Problem
 from coppice.collectives import Collective
-from coppice.design.bfb import schedule_facts
-from coppice.design.deliveries import breadth_first_deliveries, loads_of
 from coppice.design.evaluation import evaluate
 from coppice.design.from_topology import graph_of
 from coppice.design.graph import Graph
-from coppice.design.recipe import parse
-from coppice.design.schedules import breadth_first_schedule, schedule_of
+from coppice.design.recipes.recipe import parse
+from coppice.design.schedules.breadth_first import schedule_facts
+from coppice.design.schedules.collectives import breadth_first_schedule, schedule_of
+from coppice.design.schedules.deliveries import breadth_first_deliveries, loads_of
 from coppice.errors import InputError
 from coppice.schedule.verification.verify import verify_schedule
 from coppice.topology.model import Link, Node, Topology

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 
 from coppice.collectives import Collective
-from coppice.design.bfb import moore_steps, schedule_facts
-from coppice.design.deliveries import loads_of
-from coppice.design.expanded import expanded_deliveries
 from coppice.design.families.family import optimum
 from coppice.design.graph import Graph
-from coppice.design.recipe import Degree, Line, Power, Product, Recipe, parse
+from coppice.design.recipes.recipe import Degree, Line, Power, Product, Recipe, parse
+from coppice.design.schedules.breadth_first import moore_steps, schedule_facts
+from coppice.design.schedules.deliveries import loads_of
+from coppice.design.schedules.expanded import expanded_deliveries
 from coppice.design.search.bases import known_bases
 from coppice.design.search.circulants import circulant_facts, circulant_steps
 from coppice.design.search.entries import Entry, front_of

@@ -11,11 +11,11 @@ from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow
 from coppice.bounds.optimum import bound
 from coppice.bounds.result import Bound, Problem
 from coppice.collectives import Collective
-from coppice.design.bfb import moore_steps
 from coppice.design.families.family import optimum
 from coppice.design.graph import Graph
-from coppice.design.recipe import Recipe
-from coppice.design.schedules import Designed, breadth_first_schedule
+from coppice.design.recipes.recipe import Recipe
+from coppice.design.schedules.breadth_first import moore_steps
+from coppice.design.schedules.collectives import Designed, breadth_first_schedule
 from coppice.errors import InputError
 from coppice.planners.flow.all_to_all import plan_all_to_all
 from coppice.planners.forest.planner import plan_forest
@@ -128,7 +128,7 @@ def evaluate(
         InputError: For another collective, or too many transfers.
 
     Examples:
-        >>> from coppice.design.recipe import parse
+        >>> from coppice.design.recipes.recipe import parse
         >>> graph = parse("hypercube(3)").build()
         >>> found = evaluate(graph, graph.to_topology(gb_per_s=25), sizes=[2**20])
         >>> found.report.ok, str(found.share_of_optimum), found.times_us[2**20] > 2**20 * 7 / 8 / 75e3

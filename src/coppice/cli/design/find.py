@@ -17,9 +17,9 @@ from coppice.cli.output.columns import columns
 from coppice.cli.output.progress import progress_bar
 from coppice.cli.output.render import print_json, print_lines, size_text
 from coppice.collectives import Collective
-from coppice.design.bfb import moore_steps
 from coppice.design.cabling import Limits, cabling_of, check_limits
 from coppice.design.families.family import optimum
+from coppice.design.schedules.breadth_first import moore_steps
 from coppice.design.search.bases import Cell
 from coppice.design.search.entries import Entry
 from coppice.design.search.finder import find as find_graphs

@@ -15,10 +15,10 @@ from coppice.cli.options.problem import CollectiveOption
 from coppice.cli.options.sizes import parse_sizes
 from coppice.cli.output.render import Stages, percent_text, print_fields, print_json, size_text
 from coppice.collectives import Collective
-from coppice.design.bfb import moore_steps
 from coppice.design.evaluation import Evaluation, evaluate
 from coppice.design.families.family import optimum
-from coppice.design.recipe import Recipe, parse
+from coppice.design.recipes.recipe import Recipe, parse
+from coppice.design.schedules.breadth_first import moore_steps
 from coppice.errors import InputError
 from coppice.report.topology.picture import topology_svg
 from coppice.schedule.files.plan_file import write_plan

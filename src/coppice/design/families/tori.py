@@ -5,7 +5,7 @@
     hamming(n, q)      N = q^n, d = n (q - 1), n steps: the product of n complete graphs of q nodes
 
 Source: by definition. All of them are bandwidth-optimal under breadth-first broadcast, tori of unequal sizes too: they
-are Cartesian products of rings and complete graphs (see :mod:`coppice.design.recipe` for the argument).
+are Cartesian products of rings and complete graphs (see :mod:`coppice.design.recipes.recipe` for the argument).
 """
 
 from __future__ import annotations

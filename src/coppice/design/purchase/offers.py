@@ -23,7 +23,7 @@ from coppice.design.cabling import cabling_of
 from coppice.design.graph import Graph
 from coppice.design.purchase.parts import MIDDLE, Parts
 from coppice.design.purchase.request import Prices, Workload
-from coppice.design.recipe import Recipe
+from coppice.design.recipes.recipe import Recipe
 from coppice.design.search.finder import Progressing, find
 from coppice.design.search.workload import best_torus
 from coppice.topology.composition.compose import Host, compose, gpu_ports, repeated

@@ -18,7 +18,7 @@ from coppice.bounds.result import Problem
 from coppice.collectives import Collective
 from coppice.design.purchase.offers import Offer
 from coppice.design.purchase.request import Use, Workload
-from coppice.design.schedules import breadth_first_schedule
+from coppice.design.schedules.collectives import breadth_first_schedule
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.planners.flow.all_to_all import plan_all_to_all

@@ -12,7 +12,7 @@ from math import comb
 from random import Random
 
 from coppice.design.families.family import optimum
-from coppice.design.recipe import Base, Facts
+from coppice.design.recipes.recipe import Base, Facts
 
 __all__ = ["circulant_facts", "circulant_steps"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from coppice.design.bfb import moore_steps
 from coppice.design.families.family import optimum
-from coppice.design.recipe import Facts, Recipe
+from coppice.design.recipes.recipe import Facts, Recipe
+from coppice.design.schedules.breadth_first import moore_steps
 
 __all__ = ["Entry", "front_of"]
 
@@ -68,7 +68,7 @@ def front_of(entries: Iterable[Entry], *, expandable: bool = False) -> list[Entr
         expandable: Keep the best simple graphs as well, where graphs with self-loops beat them: more follows from them.
 
     Examples:
-        >>> from coppice.design.recipe import parse
+        >>> from coppice.design.recipes.recipe import parse
         >>> made = [Entry(parse(text), parse(text).facts()) for text in ("torus(4, 4)", "two_jump(16)", "biring(16)")]
         >>> [str(entry.recipe) for entry in front_of(made)]
         ['two_jump(16)']

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from coppice.design.formulas import degree_facts, line_facts, power_facts, product_facts
-from coppice.design.recipe import Degree, Line, Recipe, power, product
+from coppice.design.recipes.formulas import degree_facts, line_facts, power_facts, product_facts
+from coppice.design.recipes.recipe import Degree, Line, Recipe, power, product
 from coppice.design.search.bases import Cell
 from coppice.design.search.entries import Entry, front_of
 

@@ -12,9 +12,9 @@ from fractions import Fraction
 from math import isqrt
 
 from coppice.collectives import Collective
-from coppice.design.bfb import schedule_facts
 from coppice.design.families.family import optimum
-from coppice.design.recipe import Base, Facts
+from coppice.design.recipes.recipe import Base, Facts
+from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.search.entries import Entry
 from coppice.errors import InputError
 

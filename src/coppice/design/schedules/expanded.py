@@ -5,7 +5,7 @@ after the other; on line graphs it is sometimes better. So a recipe has two sche
 having.
 
 Source: Efficient Direct-Connect Topologies (arXiv 2202.03356), for the constructions named in
-:mod:`coppice.design.expansions`.
+:mod:`coppice.design.recipes.expansions`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.design.cayley import translated
-from coppice.design.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries
-from coppice.design.expansions import out_links
 from coppice.design.graph import Graph
-from coppice.design.recipe import Degree, Line, Power, Recipe
+from coppice.design.recipes.expansions import out_links
+from coppice.design.recipes.recipe import Degree, Line, Power, Recipe
+from coppice.design.schedules.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries
 from coppice.errors import InputError
 
 __all__ = ["expanded_deliveries"]
@@ -37,8 +37,8 @@ def expanded_deliveries(recipe: Recipe, *, max_runs: int = MAX_RUNS) -> Deliveri
         InputError: If the graph or the schedule is too large.
 
     Examples:
-        >>> from coppice.design.deliveries import loads_of
-        >>> from coppice.design.recipe import parse
+        >>> from coppice.design.schedules.deliveries import loads_of
+        >>> from coppice.design.recipes.recipe import parse
         >>> [str(load) for load in loads_of(expanded_deliveries(parse("line(complete(3))")))]
         ['1', '2']
     """

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from typing import NoReturn, TypeVar
 
 from coppice.design.families import FAMILIES
-from coppice.design.recipe import Base, Bidirectional, Degree, Line, Recipe, power, product
+from coppice.design.recipes.recipe import Base, Bidirectional, Degree, Line, Recipe, power, product
 from coppice.errors import InputError
 
 __all__ = ["EXPANSIONS", "parsed"]
@@ -44,7 +44,7 @@ class _Token:
 
 
 def parsed(text: str) -> Recipe:
-    """The recipe in ``text``; see :func:`coppice.design.recipe.parse`."""
+    """The recipe in ``text``; see :func:`coppice.design.recipes.recipe.parse`."""
     if len(text) > _MAX_LENGTH:
         msg = (
             f"expected a recipe of at most {_MAX_LENGTH} characters, found {len(text)}: choose a shorter one."

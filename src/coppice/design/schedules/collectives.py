@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.design.bfb import ScheduleFacts
 from coppice.design.cayley import translated
-from coppice.design.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries, loads_of
-from coppice.design.expanded import expanded_deliveries
 from coppice.design.graph import Graph
-from coppice.design.recipe import Recipe
+from coppice.design.recipes.recipe import Recipe
+from coppice.design.schedules.breadth_first import ScheduleFacts
+from coppice.design.schedules.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries, loads_of
+from coppice.design.schedules.expanded import expanded_deliveries
 from coppice.errors import InputError
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
@@ -85,7 +85,7 @@ def breadth_first_schedule(
         collective: All-gather, reduce-scatter or all-reduce.
         recipe: What the graph was built from: where the schedule that follows from its expansions is faster, that is
             taken, for reduce-scatters too if links are full-duplex.
-        pieces: Pieces of every shard; None as :func:`~coppice.design.deliveries.breadth_first_deliveries` chooses.
+        pieces: Pieces of every shard; None as :func:`~coppice.design.schedules.deliveries.breadth_first_deliveries` chooses.
         max_runs: Most transfers of a phase.
 
     Raises:

@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 
-from coppice.design.bfb import schedule_facts
-from coppice.design.expansions import cartesian_product, degree_expansion, line_graph, with_transpose
 from coppice.design.families import FAMILIES
 from coppice.design.families.family import Size
-from coppice.design.formulas import Facts, degree_facts, line_facts, power_facts, product_facts
 from coppice.design.graph import MAX_LINKS, MAX_NODES, Graph
+from coppice.design.recipes.expansions import cartesian_product, degree_expansion, line_graph, with_transpose
+from coppice.design.recipes.formulas import Facts, degree_facts, line_facts, power_facts, product_facts
+from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.errors import InputError
 
 __all__ = [
@@ -385,7 +385,7 @@ def parse(text: str) -> Recipe:
         >>> str(parse("line( line(complete(3)))")), parse("torus(4,4)").facts().steps
         ('line^2(complete(3))', 4)
     """
-    from coppice.design.recipe_parser import parsed
+    from coppice.design.recipes.parser import parsed
 
     return parsed(text)
 

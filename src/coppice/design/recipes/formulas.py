@@ -1,7 +1,7 @@
 """What expansions make of steps and bandwidth time, without building anything.
 
 Source: Efficient Direct-Connect Topologies (arXiv 2202.03356); the constructions are those of
-:mod:`coppice.design.expansions`, their schedules those of :mod:`coppice.design.expanded`.
+:mod:`coppice.design.recipes.expansions`, their schedules those of :mod:`coppice.design.schedules.expanded`.
 
 Why products of optimal graphs are optimal: where breadth-first broadcast attains (N - 1) / N, every node has the same
 number k_t of sources at distance t, balanced over its d links. In the product of two such graphs, sources at distance
@@ -32,7 +32,7 @@ class Facts:
         steps: Latency: number of steps of a schedule that exists.
         bandwidth_time: Its bandwidth time in units of M over the bandwidth of a node.
         exact: The figures are those of breadth-first broadcast on the graph itself; otherwise they are those of the
-            schedule that follows from the expansions (:mod:`coppice.design.expanded`): breadth-first broadcast is often
+            schedule that follows from the expansions (:mod:`coppice.design.schedules.expanded`): breadth-first broadcast is often
             better, and can be worse on powers of graphs without symmetry.
         bidirectional: Links are full-duplex cables.
     """

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice._core import balanced_deliveries
-from coppice.design.bfb import ScheduleFacts, loopless, schedule_facts, targets_of
 from coppice.design.graph import Graph
+from coppice.design.schedules.breadth_first import ScheduleFacts, loopless, schedule_facts, targets_of
 from coppice.errors import InputError
 
 __all__ = ["MAX_RUNS", "Deliveries", "breadth_first_deliveries", "loads_of"]
