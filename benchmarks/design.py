@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coppice.design.recipes.recipe import parse
+from coppice.design.recipes.parser import parse
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.schedules.collectives import breadth_first_schedule
 from coppice.schedule.verification.verify import verify_schedule

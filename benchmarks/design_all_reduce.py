@@ -18,9 +18,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.design.recipes.recipe import parse
+from coppice.design.recipes.parser import parse
 from coppice.design.schedules.collectives import breadth_first_schedule
 from coppice.design.search.finder import find
 from coppice.planners.algorithms.catalogue import case_of, make

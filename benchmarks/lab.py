@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from coppice.bounds.optimum import bound
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.planning import plan
 from coppice.run.lab.blueprint import draw

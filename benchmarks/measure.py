@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from cases import CASES, Case, Work, topology_of
 from coppice.bounds import bound
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.plan import Plan

@@ -17,7 +17,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from coppice.bounds.optimum import bound
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.run.lab.launch import launch_ranks
 from coppice.topology.model import Topology

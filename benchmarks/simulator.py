@@ -32,10 +32,10 @@ from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.algorithms.parts.moves import Moves, pairs, whole
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
+from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
 from coppice.simulation import Model, Sharing
 from coppice.simulation.engine import run
-from coppice.simulation.messages import messages_of
 from coppice.topology.presets import preset
 from measure import peak_gib
 from tables import Table, number, replace_generated

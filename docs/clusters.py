@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison import Comparison, compare
 from coppice.comparison.measurement import Measurement

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coppice.bounds import bound
-    from coppice.bounds.result import Bound, Problem
+    from coppice.bounds.problem import Problem
+    from coppice.bounds.result import Bound
     from coppice.collectives import Collective
     from coppice.comparison import compare
     from coppice.errors import CheckError, CoppiceError, InputError, MissingExtraError, UnreachableError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from coppice.topology import resolve as load
     from coppice.topology.model import Topology
 
-__version__ = "0.1.0"
+from coppice.version import __version__
 
 __all__ = [
     "Bound",
@@ -59,7 +60,7 @@ _LAZY = {
     "CoppiceError": ("coppice.errors", "CoppiceError"),
     "InputError": ("coppice.errors", "InputError"),
     "MissingExtraError": ("coppice.errors", "MissingExtraError"),
-    "Problem": ("coppice.bounds.result", "Problem"),
+    "Problem": ("coppice.bounds.problem", "Problem"),
     "Topology": ("coppice.topology.model", "Topology"),
     "UnreachableError": ("coppice.errors", "UnreachableError"),
     "bound": ("coppice.bounds", "bound"),

@@ -19,7 +19,7 @@ from coppice.bounds.all_to_all.concurrent_flow import (
 )
 from coppice.bounds.all_to_all.distances import distances, integer_lengths, length_bound
 from coppice.bounds.all_to_all.routes import link_loads, routes_of_flow
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.flow.all_to_all import plan_all_to_all, routed_schedule
@@ -28,7 +28,7 @@ from coppice.topology import preset
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.oracle import ENTRIES, NAMES, oracle_topology
 from reference.strategies import topologies
-from shared_data import needs_shared
+from support.shared_data import needs_shared
 
 
 def all_to_all(topology: Topology, demands: tuple[tuple[int, ...], ...] | None = None) -> Problem:

@@ -8,7 +8,8 @@ import pytest
 
 from coppice.bounds import bound
 from coppice.bounds.describe import crossing, describe_cut, describe_ranks
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology

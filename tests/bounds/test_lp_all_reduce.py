@@ -20,14 +20,14 @@ from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.in_network import in_network_bound
 from coppice.bounds.network import Network
 from coppice.bounds.partition import partition_bound
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.symmetry import find_symmetry
 from reference.oracle import ENTRIES, NAMES, oracle_topology
 from reference.strategies import topologies
-from shared_data import needs_shared
+from support.shared_data import needs_shared
 
 WITH_COPIES = [n for n in NAMES if ENTRIES[n]["expected"]["allreduce_lp_in_network_algbw"] is not None]
 

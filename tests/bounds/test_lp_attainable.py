@@ -13,7 +13,7 @@ from coppice.bounds.attainable import attainable_rate
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.in_network import in_network_bound
 from coppice.bounds.network import Network
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError, UnreachableError
 from coppice.topology.model import Link, Node, NodeKind, Topology

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Run, write
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.cli.export.command import FORMATS
 from coppice.cli.export.request import Request
 from coppice.collectives import Collective

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison.measurement import Measurement
 from coppice.topology.presets import preset

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 
 from coppice.design.families.circulants import two_jumps
 from coppice.design.graph import Graph
-from coppice.design.recipes.recipe import parse
+from coppice.design.recipes.parser import parse
 from coppice.design.schedules.breadth_first import moore_steps, schedule_facts
 from coppice.errors import InputError, UnreachableError
-from design_samples import links_of, random_graphs
 from reference.breadth_first import loads_by_lp, loads_by_sets
+from support.design_samples import links_of, random_graphs
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,9 +11,10 @@ from hypothesis import assume, given, settings
 
 from coppice.design.cabling import Cabling, Limits, cabling_of, check_limits
 from coppice.design.graph import Graph
-from coppice.design.recipes.recipe import Recipe, parse
+from coppice.design.recipes.parser import parse
+from coppice.design.recipes.recipe import Recipe
 from coppice.errors import InputError
-from design_samples import RECIPES, random_graphs
+from support.design_samples import RECIPES, random_graphs
 
 
 def check(made: Cabling) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coppice.design.recipes.recipe import parse
+from coppice.design.recipes.parser import parse
 from coppice.design.schedules.breadth_first import moore_steps, schedule_facts
-from shared_data import SHARED, needs_shared
+from support.shared_data import SHARED, needs_shared
 
 # The oracle's names as recipes.
 RECIPES = {

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coppice.bounds.optimum import bound
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.design.evaluation import evaluate
 from coppice.design.from_topology import graph_of
 from coppice.design.graph import Graph
-from coppice.design.recipes.recipe import parse
+from coppice.design.recipes.parser import parse
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.schedules.collectives import breadth_first_schedule, schedule_of
 from coppice.design.schedules.deliveries import breadth_first_deliveries, loads_of
@@ -23,7 +23,7 @@ from coppice.errors import InputError
 from coppice.schedule.verification.verify import verify_schedule
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
-from design_samples import random_graphs
+from support.design_samples import random_graphs
 
 PHASES = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
 

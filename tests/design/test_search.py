@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from coppice.collectives import Collective
 from coppice.design.families.family import optimum
 from coppice.design.graph import Graph
-from coppice.design.recipes.recipe import Degree, Line, Power, Product, Recipe, parse
+from coppice.design.recipes.parser import parse
+from coppice.design.recipes.recipe import Degree, Line, Power, Product, Recipe
 from coppice.design.schedules.breadth_first import moore_steps, schedule_facts
 from coppice.design.schedules.deliveries import loads_of
 from coppice.design.schedules.expanded import expanded_deliveries
@@ -26,7 +27,7 @@ from coppice.design.search.finder import find, measured
 from coppice.design.search.table import Table, cells_below
 from coppice.design.search.workload import Workload, baselines, options
 from coppice.errors import InputError
-from design_samples import random_graphs
+from support.design_samples import random_graphs
 
 # Steps and bandwidth time of the published front of 1,024 nodes of degree 4.
 PUBLISHED = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.chakra.graph import NodeKind
@@ -17,8 +17,8 @@ from coppice.export.chakra.traces import ChakraTrace, chakra_trace
 from coppice.planners.algorithms.catalogue import algorithms, case_of, find, make
 from coppice.planners.planning import plan
 from coppice.schedule.layout import chunk_bounds
+from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Op, Schedule
-from coppice.simulation.messages import messages_of
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from export.chakra_reader import COMM_RECV, COMM_SEND, COMP, Node, read_trace

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.export.chakra.traces import chakra_trace, wire
 from coppice.planners.planning import plan

@@ -10,10 +10,10 @@ from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.reader import program_of
 from coppice.program.two_sided.program import Buffer, Program, StepOp
 from coppice.program.two_sided.verify import verify_program
-from msccl_notation import File
-from msccl_right_files import RIGHT
-from msccl_wrong_files import WRONG
 from reference.programs_run import run_program
+from support.msccl_notation import File
+from support.msccl_right_files import RIGHT
+from support.msccl_wrong_files import WRONG
 
 
 def program(file: File) -> Program:

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.cli import Commands
 from coppice.cli.doctor.command import doctor
 from coppice.cli.export.command import export
@@ -39,8 +39,8 @@ from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology import Topology
 from coppice.topology.presets import preset
-from msccl_samples import all_pairs, gather, ring_all_reduce
 from reference.oracle import NAMES, oracle_topology
+from support.msccl_samples import all_pairs, gather, ring_all_reduce
 
 COLLECTIVES = (
     Collective.ALL_GATHER,

@@ -12,12 +12,13 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.reader import Reading, program_of, read_msccl_xml
-from coppice.export.msccl.writer import excesses, msccl_xml, write_msccl_xml
+from coppice.export.msccl.writer import msccl_xml, write_msccl_xml
+from coppice.fitting.msccl.limits import excesses
 from coppice.fitting.msccl.targets import TARGETS, target_named
 from coppice.program.two_sided.builder import ProgramBuilder
 from coppice.program.two_sided.program import Buffer, Program, StepOp
 from coppice.program.two_sided.verify import verify_program
-from msccl_samples import GATHER_XML, all_pairs, gather, ring_all_reduce
+from support.msccl_samples import GATHER_XML, all_pairs, gather, ring_all_reduce
 
 
 def read(text: str, root: int | None = None) -> Reading:

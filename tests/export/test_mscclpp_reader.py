@@ -15,7 +15,20 @@ from coppice.export.mscclpp.reader import MscclppReading, program_of, read_msccl
 from coppice.program.one_sided.program import Act, Operation
 from coppice.program.one_sided.verify import verify_one_sided
 from coppice.program.two_sided.program import Buffer
-from mscclpp_samples import MEMORY, NOP, Plan, act, here, multi, packets, pair, pipelined, tell, text, there
+from support.mscclpp_samples import (
+    MEMORY,
+    NOP,
+    Plan,
+    act,
+    here,
+    multi,
+    packets,
+    pair,
+    pipelined,
+    tell,
+    text,
+    there,
+)
 
 
 def read(plan: Plan) -> MscclppReading:

@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.cli import Commands
 from coppice.cli.doctor.command import doctor
 from coppice.cli.export.command import export
@@ -43,8 +43,8 @@ from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology import Topology, subset
 from coppice.topology.presets import preset
-from mscclpp_samples import SAMPLES, pair, text
 from reference.oracle import NAMES, oracle_topology
+from support.mscclpp_samples import SAMPLES, pair, text
 
 COLLECTIVES = (
     Collective.ALL_GATHER,

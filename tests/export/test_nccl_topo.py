@@ -15,8 +15,8 @@ from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from coppice.topology.readers import read
 from coppice.topology.readers.xml_tree import Element
-from reader_samples import BRIDGE, XML_AMD, XML_DIRECT, XML_SWITCHED, gpu_xml, nic_xml, nvlink, xml
-from shared_data import SHARED, needs_shared
+from support.reader_samples import BRIDGE, XML_AMD, XML_DIRECT, XML_SWITCHED, gpu_xml, nic_xml, nvlink, xml
+from support.shared_data import SHARED, needs_shared
 
 LINE = re.compile(r'((?:  )*)<(/?)([A-Za-z_][\w.-]*)((?: [A-Za-z_][\w.-]*="[^"<>&\']*")*)(/?)>')
 

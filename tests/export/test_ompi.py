@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.cli.export.stock import export_stock
 from coppice.collectives import Collective
 from coppice.errors import InputError

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coppice.bounds import bound
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.planners.ring.factors import cable_multigraph, hamiltonian_factors

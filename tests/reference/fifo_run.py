@@ -1,8 +1,8 @@
 """Schedules carried out by ranks that share nothing but connections of a few slots, in any order that these allow.
 
-The model is that of :mod:`coppice.schedule.verification.deadlock`, told event by event: at any moment some messages can be put
-into their connection and some can be taken out; one of them, chosen at random, happens. The run ends when nothing
-can. What each event waits for is looked up in the rows themselves, with no graph.
+The model is that of :mod:`coppice.schedule.verification.deadlock`, told event by event: at any moment some messages
+can be put into their connection and some can be taken out; one of them, chosen at random, happens. The run ends when
+nothing can. What each event waits for is looked up in the rows themselves, with no graph.
 """
 
 from __future__ import annotations

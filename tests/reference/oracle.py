@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from coppice.topology.model import Link, Node, NodeKind, Topology
-from shared_data import forest_oracle
+from support.shared_data import forest_oracle
 
 __all__ = ["ENTRIES", "NAMES", "oracle_topology"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
@@ -10,9 +10,9 @@ from coppice.planners.planning import plan
 from coppice.program.two_sided.lower import lower_to_program
 from coppice.program.two_sided.program import Program
 from coppice.topology.presets import preset
-from msccl_samples import all_pairs, gather
-from msccl_samples import ring_all_reduce as kept_ring
 from reference.programs import pair_all_reduce, ring_all_gather, ring_all_reduce
+from support.msccl_samples import all_pairs, gather
+from support.msccl_samples import ring_all_reduce as kept_ring
 
 __all__ = ["SAMPLES"]
 

@@ -20,7 +20,7 @@ from fractions import Fraction
 
 from hypothesis import strategies as st
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.topology.model import Link, Node, NodeKind, Topology
 

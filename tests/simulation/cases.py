@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.schedule.schedule import Schedule

@@ -8,13 +8,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
+from coppice.schedule.messages import messages_of
 from coppice.simulation.channels import Wire, on_wire, wire_for
 from coppice.simulation.engine import run, simulate
-from coppice.simulation.messages import messages_of
 from coppice.simulation.model import Model, Sharing
 from coppice.simulation.protocols import protocol
 from coppice.simulation.scenario import Scenario

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 import coppice
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.cli import Commands
 from coppice.cli.simulate.command import simulate
 from coppice.collectives import Collective

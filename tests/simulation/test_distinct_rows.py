@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coppice.simulation.messages import _distinct_rows
+from coppice.schedule.messages import _distinct_rows
 
 
 @pytest.mark.parametrize("below", [2, 7, 5_000, 2**20, 2**31 - 1])

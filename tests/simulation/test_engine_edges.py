@@ -16,12 +16,12 @@ from coppice.planners.algorithms.case import Case
 from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Phase
+from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Op
 from coppice.simulation import Model, Sharing, best_pieces, simulate
 from coppice.simulation.engine import run
-from coppice.simulation.messages import messages_of
 from coppice.topology.presets import preset
-from planner.template_cases import plan_templates
+from planners.template_cases import plan_templates
 from schedule.builders import make_forest, reversed_tree, star_topology
 from simulation.bodies import line, network, rows
 

@@ -12,7 +12,7 @@ from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.shape import shape
 from coppice.simulation import Model, Sharing, simulate
 from reference.oracle import NAMES, oracle_topology
-from shared_data import needs_shared
+from support.shared_data import needs_shared
 
 COLLECTIVES = [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE, Collective.BROADCAST]
 SIZES = (2**20, 2**36)

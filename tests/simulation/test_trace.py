@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
+from coppice.schedule.messages import messages_of
 from coppice.simulation.engine import run, simulate
 from coppice.simulation.jobs import Job, simulate_together
-from coppice.simulation.messages import messages_of
 from coppice.simulation.model import Model
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.trace import trace_events, write_trace

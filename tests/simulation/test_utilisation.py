@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.forest.planner import plan_forest
+from coppice.schedule.messages import messages_of
 from coppice.simulation.engine import run, simulate
-from coppice.simulation.messages import messages_of
 from coppice.simulation.model import Model, Sharing
 from coppice.simulation.timeline import Hops, Timeline
 from coppice.simulation.utilisation import busiest_links, check_conservation, link_utilisation, passages

@@ -23,7 +23,7 @@ from coppice.topology import (
     resolve,
     torus,
 )
-from shared_data import forest_oracle, needs_shared
+from support.shared_data import forest_oracle, needs_shared
 
 ORACLE = {entry["name"]: entry for entry in forest_oracle()}
 

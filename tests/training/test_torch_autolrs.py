@@ -15,7 +15,7 @@ from coppice.errors import CheckError, InputError  # noqa: E402
 from coppice.training.autolrs.records import Finished, Kept, TrialEnd, read_events  # noqa: E402
 from coppice.training.torch import AutoLRS  # noqa: E402
 from coppice.training.torch.losses import LossBuffer  # noqa: E402
-from small_training import OPTIMIZERS, SmallTraining, fingerprint, same  # noqa: E402
+from support.small_training import OPTIMIZERS, SmallTraining, fingerprint, same  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

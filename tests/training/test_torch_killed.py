@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-PROGRAM = Path(__file__).resolve().parents[1] / "killed_program.py"
+PROGRAM = Path(__file__).resolve().parents[1] / "support" / "killed_program.py"
 
 
 def run(folder: Path, fatal: int) -> tuple[int, str]:

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from coppice.training.autolrs.records import TrialEnd, read_events
 
-PROGRAM = Path(__file__).resolve().parents[1] / "rank_program.py"
+PROGRAM = Path(__file__).resolve().parents[1] / "support" / "rank_program.py"
 
 
 def run(mode: str, size: int, folder: Path) -> list[dict[str, Any]]:

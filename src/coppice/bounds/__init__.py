@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coppice.bounds.optimum import bound
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 
 __all__ = ["Bound", "Problem", "bound"]

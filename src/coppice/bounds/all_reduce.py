@@ -21,7 +21,7 @@ from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.lp.cuts import CutProgram, ForestRates, TreePhase
 from coppice.bounds.network import Network, check_problem
 from coppice.bounds.partition import PartitionBound, bottleneck_parts, partition_bound
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.topology.model import Topology

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.lp.cuts import CutProgram, TreePhase
 from coppice.bounds.network import Network
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 

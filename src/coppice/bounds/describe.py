@@ -86,7 +86,7 @@ def describe_cut(bound: Bound) -> str:
     """The bottleneck of ``bound`` in one sentence.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.topology.model import Link, Node
         >>> gpus = [Node(id=f"gpu{i}") for i in range(3)]
         >>> wires = [Link(src="gpu0", dst="gpu1", gb_per_s=Fraction(25)),

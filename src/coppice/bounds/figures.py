@@ -12,7 +12,8 @@ from coppice.bounds.describe import describe_cut
 from coppice.bounds.fixed_trees import FixedTrees, fixed_trees, smallest_trees
 from coppice.bounds.in_network import in_network_bound
 from coppice.bounds.network import Network
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.bounds.tree_units import exact_units
 from coppice.collectives import Collective
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from coppice.bounds.all_reduce import combined_all_reduce
 from coppice.bounds.attainable import attainable_rate
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import orbits
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology

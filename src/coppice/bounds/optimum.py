@@ -10,7 +10,8 @@ import numpy as np
 from coppice.bounds.all_to_all.flow_cut import proving_cut
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.network import TRANSPOSED, Network
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.topology.model import Topology
 

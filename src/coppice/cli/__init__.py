@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-import coppice
 from coppice.errors import CheckError, CoppiceError
+from coppice.version import __version__
 
 __all__ = ["COMMANDS", "Commands", "app", "command_named", "main"]
 
@@ -124,7 +124,7 @@ def _discard_stdout() -> None:
 
 def _print_version(*, value: bool) -> None:
     if value:
-        typer.echo(f"coppice {coppice.__version__}")
+        typer.echo(f"coppice {__version__}")
         raise typer.Exit
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coppice.bounds.describe import describe_cut, plural
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import (
     JsonOption,
     RanksOption,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coppice.bounds.describe import plural
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import BoxesOption, OutputOption, RatesOption, SetOption, load_topology
 from coppice.cli.output.render import Stages, bandwidth_text, print_fields
 from coppice.errors import InputError

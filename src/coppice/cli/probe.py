@@ -116,7 +116,7 @@ def probe(
 
 def _bottleneck(topology: Topology) -> tuple[list[str], Fraction]:
     from coppice.bounds.optimum import bound
-    from coppice.bounds.result import Problem
+    from coppice.bounds.problem import Problem
 
     found = bound(Problem(topology=topology, collective=Collective.ALL_GATHER))
     return [topology.node_ids[node] for node in found.cut], found.algbw_gb_per_s

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coppice.bounds.describe import plural
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import (
     BoxesOption,
     JsonOption,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.comparison.candidates import Candidate
 from coppice.errors import InputError
 from coppice.planners.algorithms.case import Value

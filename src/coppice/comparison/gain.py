@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coppice.bounds.describe import plural
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.comparison.measurement import Measurement
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.ranges import short_size

@@ -11,15 +11,16 @@ import msgspec
 import numpy as np
 
 from coppice.bounds.optimum import bound
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.comparison.bodies import Bodies, most_pieces, relays
 from coppice.comparison.candidates import Candidate
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.case import Value
 from coppice.schedule.forest import Forest
+from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.engine import run
-from coppice.simulation.messages import messages_of
 from coppice.simulation.model import Model
 from coppice.simulation.timeline import Timeline
 

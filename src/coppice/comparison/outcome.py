@@ -9,7 +9,8 @@ from typing import Any
 
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.latency import LatencyBound
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.comparison.measurement import Measurement, faster
 from coppice.comparison.ranges import Range, ranges
 from coppice.planners.choice import optimal_planner

@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from coppice import __version__
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.comparison.candidates import Candidate
 from coppice.comparison.measurement import Measurement
 from coppice.errors import InputError
 from coppice.simulation.model import Model
+from coppice.version import __version__
 
 __all__ = ["FORMAT", "VERSION", "ResultsFile", "key_of", "problem_sha256"]
 

@@ -11,7 +11,7 @@ from coppice.bounds.figures import in_network_optimum
 from coppice.bounds.latency import latency_bound
 from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison.candidates import BOTH_ORDERS, Candidate, candidates
 from coppice.comparison.measurement import Job, packed

@@ -116,7 +116,7 @@ def cabling_of(graph: Graph, limits: Limits | None = None) -> Cabling:
         InputError: If a limit does not hold, with the inequality.
 
     Examples:
-        >>> from coppice.design.recipes.recipe import parse
+        >>> from coppice.design.recipes.parser import parse
         >>> print(cabling_of(parse("biring(4)").build(), Limits(panel_ports=4)).csv_text(), end="")
         cable,from_node,from_port,to_node,to_port,from_panel,from_position,to_panel,to_position
         1,gpu0,0,gpu1,0,1,1,1,3

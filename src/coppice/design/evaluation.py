@@ -9,7 +9,8 @@ from typing import Any
 
 from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow
 from coppice.bounds.optimum import bound
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.design.families.family import optimum
 from coppice.design.graph import Graph
@@ -128,7 +129,7 @@ def evaluate(
         InputError: For another collective, or too many transfers.
 
     Examples:
-        >>> from coppice.design.recipes.recipe import parse
+        >>> from coppice.design.recipes.parser import parse
         >>> graph = parse("hypercube(3)").build()
         >>> found = evaluate(graph, graph.to_topology(gb_per_s=25), sizes=[2**20])
         >>> found.report.ok, str(found.share_of_optimum), found.times_us[2**20] > 2**20 * 7 / 8 / 75e3

@@ -64,7 +64,7 @@ class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def _known() -> _Known:
-    data = resources.files("coppice.export").joinpath("data", "mpich_variables.json")
+    data = resources.files("coppice.doctor").joinpath("data", "mpich_variables.json")
     return msgspec.json.decode(data.read_bytes(), type=_Known)
 
 

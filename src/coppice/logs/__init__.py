@@ -1,1 +1,1 @@
-"""TODO logs."""
+"""Logs, tables of benchmarks and dumps of libraries, read into typed records."""

@@ -18,7 +18,8 @@ from typing import Any
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.figures import in_network_optimum
 from coppice.bounds.optimum import bound
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.errors import InputError
 from coppice.planners.algorithms.case import Value
 from coppice.planners.choice import Choice, Made, make_body

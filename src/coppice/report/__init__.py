@@ -1,1 +1,1 @@
-"""TODO report."""
+"""Pages and pictures of plans, topologies and comparisons: HTML, SVG and DOT."""

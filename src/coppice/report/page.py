@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coppice import __version__
 from coppice.bounds.describe import describe_cut, plural, rate_text
 from coppice.collectives import Collective
 from coppice.comparison.outcome import Comparison
@@ -36,6 +35,7 @@ from coppice.schedule.verification.verify import verify
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.timeline import Timeline
 from coppice.topology.writer import write_atomically
+from coppice.version import __version__
 
 __all__ = ["DEFAULT_SIZE_BYTES", "report_html", "write_report"]
 
@@ -96,7 +96,7 @@ def report_html(
         InputError: If its columns are malformed.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.planners.planning import plan
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_GATHER)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.simulation.messages import Messages, Routes
+from coppice.schedule.messages import Messages, Routes
 from coppice.simulation.model import Model
 from coppice.simulation.protocols import Protocol, generation_of, num_boxes, protocol
 from coppice.topology.model import NodeKind, Topology

@@ -10,8 +10,8 @@ from coppice import _core
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
+from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.messages import Messages, messages_of
 from coppice.simulation.model import DEFAULT_MODEL, Model, Sharing
 from coppice.simulation.timeline import Hops, Rates, Timeline
 
@@ -65,7 +65,7 @@ def run(
     keep_hops: bool = True,
     keep_rates: bool = False,
 ) -> Timeline:
-    """The timeline of messages that :func:`~coppice.simulation.messages.messages_of` made.
+    """The timeline of messages that :func:`~coppice.schedule.messages.messages_of` made.
 
     Args:
         messages: What travels.

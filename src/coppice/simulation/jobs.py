@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
+from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.engine import run
 from coppice.simulation.joining import Joined, joined
-from coppice.simulation.messages import Messages, messages_of
 from coppice.simulation.model import Model, Sharing
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.utilisation import link_time_us, passages
@@ -126,7 +126,7 @@ def simulate_together(
     Examples:
         Two all-gathers on the same four GPUs take twice as long as one:
 
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.planners.algorithms.catalogue import case_of, find, make
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_GATHER)

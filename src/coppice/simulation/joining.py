@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.simulation.messages import Messages, Routes
+from coppice.schedule.messages import Messages, Routes
 from coppice.simulation.union import union
 from coppice.topology.model import Topology
 

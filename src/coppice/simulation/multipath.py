@@ -39,7 +39,7 @@ def over_all_routes(schedule: Schedule, *, relay_gpus: bool = False) -> Schedule
     Examples:
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.algorithms.catalogue import case_of, find, make
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.topology.presets import preset
         >>> tree = preset("fat-tree", leaves=2, gpus_per_leaf=2, spines=4)
         >>> ring = find("ring", Collective.ALL_GATHER)

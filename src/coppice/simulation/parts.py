@@ -31,7 +31,7 @@ def in_parts(schedule: Schedule, parts: int) -> Schedule:
     Examples:
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.algorithms.catalogue import case_of, find, make
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.topology.presets import preset
         >>> ring = find("ring", Collective.ALL_GATHER)
         >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_GATHER)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coppice.schedule.forest import Forest
+from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.channels import Wire, on_wire
 from coppice.simulation.engine import run
-from coppice.simulation.messages import messages_of
 from coppice.simulation.model import DEFAULT_MODEL, Model, Sharing
 from coppice.simulation.timeline import Timeline
 
@@ -61,7 +61,7 @@ class Scenario:
         Examples:
             Twice the bytes on the wire, and each of 7 messages in turn costs 0.6 us instead of 1:
 
-            >>> from coppice.bounds.result import Problem
+            >>> from coppice.bounds.problem import Problem
             >>> from coppice.collectives import Collective
             >>> from coppice.planners.algorithms.catalogue import case_of, find, make
             >>> from coppice.simulation.protocols import protocol

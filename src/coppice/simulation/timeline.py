@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.simulation.messages import Messages
+from coppice.schedule.messages import Messages
 from coppice.simulation.model import Model, Sharing
 from coppice.topology.model import Topology
 

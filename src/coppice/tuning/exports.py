@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from coppice import __version__
 from coppice.collectives import Collective
 from coppice.doctor.tuning import Given, diagnose_tuning
 from coppice.errors import InputError
@@ -19,6 +18,7 @@ from coppice.tuning.fit import Rule
 from coppice.tuning.mpi_switch import CHAIN_FANOUT, MPICH_FUNCTIONS
 from coppice.tuning.table import RuleTable
 from coppice.tuning.undo import UNDO
+from coppice.version import __version__
 
 __all__ = ["FORMS", "export_table"]
 

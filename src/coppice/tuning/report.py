@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from coppice import __version__
 from coppice.report.style import PAGE_STYLE, style
 from coppice.report.svg import Markup, element, escape, join
 from coppice.report.tables import facts
@@ -16,6 +15,7 @@ from coppice.tuning.fit import NO_END, Fit, SizeFit
 from coppice.tuning.heat_map import HEAT_STYLE, Cell, heat_map
 from coppice.tuning.records import Shape
 from coppice.tuning.undo import undo_line
+from coppice.version import __version__
 
 __all__ = ["tuning_html"]
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coppice import __version__
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.tuning.fit import NO_END, Fit, Rule
 from coppice.tuning.records import Choice, Shape
+from coppice.version import __version__
 
 __all__ = ["LIBRARIES", "RuleTable", "decode_table", "encode_table", "read_table"]
 

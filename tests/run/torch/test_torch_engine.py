@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed (TORCH=0)")
 
 import torch
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import plan
@@ -28,8 +28,8 @@ from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.programs.lower import lower_for_run
 from coppice.run.programs.rank_program import RankProgram
 from coppice.topology.presets import preset
-from rank_groups import in_threads
-from run_cases import Case, case
+from support.rank_groups import in_threads
+from support.run_cases import Case, case
 
 MOVES = [each for each in Collective if each is not Collective.BARRIER]
 

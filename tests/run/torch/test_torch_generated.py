@@ -11,8 +11,8 @@ pytest.importorskip("torch", reason="torch is not installed (TORCH=0)")
 import torch
 
 from coppice.run.engines.torch.engine import TorchEngine
-from generated_calls import EVERY_PAIR, calls_of
-from rank_groups import calls_in_processes, in_threads
+from support.generated_calls import EVERY_PAIR, calls_of
+from support.rank_groups import calls_in_processes, in_threads
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, pytest.param(8, marks=pytest.mark.slow)])

@@ -1,1 +1,1 @@
-"""TODO all_to_all."""
+"""The optimum of all-to-all: a maximum concurrent flow, its routes, and the lengths or the cut that prove it."""

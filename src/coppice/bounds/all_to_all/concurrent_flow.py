@@ -21,7 +21,7 @@ from coppice.bounds.all_to_all.routes import Route, link_loads, routes_of_flow, 
 from coppice.bounds.all_to_all.spreading import Spread, spread
 from coppice.bounds.lp.flow import FlowSolution, solve_flow
 from coppice.bounds.network import check_problem
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.topology.model import Topology
 
 __all__ = ["proving_cut"]

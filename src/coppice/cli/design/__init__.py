@@ -1,1 +1,1 @@
-"""TODO design."""
+"""`coppice design`, a file for each subcommand."""

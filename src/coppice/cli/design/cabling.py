@@ -12,7 +12,7 @@ from coppice.bounds.describe import plural
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_fields, print_json
 from coppice.design.cabling import Cabling, Limits, cabling_of
-from coppice.design.recipes.recipe import parse
+from coppice.design.recipes.parser import parse
 from coppice.topology.writer import write_atomically
 
 __all__ = ["MaxPanelsOption", "PanelPortsOption", "PortsPerNodeOption", "cabling", "cabling_record"]

@@ -17,7 +17,8 @@ from coppice.cli.output.render import Stages, percent_text, print_fields, print_
 from coppice.collectives import Collective
 from coppice.design.evaluation import Evaluation, evaluate
 from coppice.design.families.family import optimum
-from coppice.design.recipes.recipe import Recipe, parse
+from coppice.design.recipes.parser import parse
+from coppice.design.recipes.recipe import Recipe
 from coppice.design.schedules.breadth_first import moore_steps
 from coppice.errors import InputError
 from coppice.report.topology.picture import topology_svg

@@ -1,1 +1,1 @@
-"""TODO doctor."""
+"""`coppice doctor`, a file for each kind of target."""

@@ -1,1 +1,1 @@
-"""TODO export."""
+"""`coppice export`, a file for each family of formats."""

@@ -9,10 +9,9 @@ from math import ceil
 from coppice.bounds.describe import plural, rate_text
 from coppice.cli.options.sizes import short_size
 from coppice.cli.output.render import percent_text
-from coppice.doctor.msccl.use import ELEMENT_BYTES
 from coppice.fitting.msccl.load import block_gb_per_s, busiest_gb_per_s
 from coppice.fitting.msccl.size_range import Race, WinningRange
-from coppice.fitting.msccl.targets import target_named
+from coppice.fitting.msccl.targets import ELEMENT_BYTES, target_named
 from coppice.fitting.msccl.trees import Fitted
 from coppice.program.two_sided.nics import kept_share
 from coppice.program.two_sided.program import Program

@@ -1,1 +1,1 @@
-"""TODO options."""
+"""Options that several commands share: topologies, problems, sizes."""

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.bounds.weights import read_demands, read_weights
 from coppice.collectives import Collective
 from coppice.errors import InputError

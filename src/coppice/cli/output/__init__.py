@@ -1,1 +1,1 @@
-"""TODO output."""
+"""How commands print: fields, tables, sizes, progress."""

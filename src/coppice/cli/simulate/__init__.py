@@ -1,1 +1,1 @@
-"""TODO simulate."""
+"""`coppice simulate`, its jobs and what it prints."""

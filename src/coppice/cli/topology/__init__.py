@@ -1,1 +1,1 @@
-"""TODO topology."""
+"""`coppice topology` and what it prints."""

@@ -1,1 +1,1 @@
-"""TODO tune."""
+"""`coppice tune`, a file for each subcommand."""

@@ -1,1 +1,1 @@
-"""TODO verify."""
+"""`coppice verify`, a file for each kind of input."""

@@ -14,7 +14,7 @@ from fractions import Fraction
 from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow
 from coppice.bounds.latency import latency_bound
 from coppice.bounds.optimum import bound
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.design.purchase.offers import Offer
 from coppice.design.purchase.request import Use, Workload

@@ -32,8 +32,8 @@ class Facts:
         steps: Latency: number of steps of a schedule that exists.
         bandwidth_time: Its bandwidth time in units of M over the bandwidth of a node.
         exact: The figures are those of breadth-first broadcast on the graph itself; otherwise they are those of the
-            schedule that follows from the expansions (:mod:`coppice.design.schedules.expanded`): breadth-first broadcast is often
-            better, and can be worse on powers of graphs without symmetry.
+            schedule that follows from the expansions (:mod:`coppice.design.schedules.expanded`): breadth-first
+            broadcast is often better, and can be worse on powers of graphs without symmetry.
         bidirectional: Links are full-duplex cables.
     """
 

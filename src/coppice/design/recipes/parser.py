@@ -18,7 +18,7 @@ from coppice.design.families import FAMILIES
 from coppice.design.recipes.recipe import Base, Bidirectional, Degree, Line, Recipe, power, product
 from coppice.errors import InputError
 
-__all__ = ["EXPANSIONS", "parsed"]
+__all__ = ["EXPANSIONS", "parse"]
 
 EXPANSIONS = {
     "line": "line(R), line^n(R)",
@@ -43,8 +43,19 @@ class _Token:
         return repr(self.text[:40]) if self.text else "the end"
 
 
-def parsed(text: str) -> Recipe:
-    """The recipe in ``text``; see :func:`coppice.design.recipes.recipe.parse`."""
+def parse(text: str) -> Recipe:
+    """The recipe that a text describes.
+
+    Args:
+        text: Such as ``line^3(circulant(16, 3, 4))``, ``diamond^2``, ``uniring(4) * uniring(8)``, ``degree(K, 2)``.
+
+    Raises:
+        InputError: If it is no recipe, with the column and what was expected there.
+
+    Examples:
+        >>> str(parse("line( line(complete(3)))")), parse("torus(4,4)").facts().steps
+        ('line^2(complete(3))', 4)
+    """
     if len(text) > _MAX_LENGTH:
         msg = (
             f"expected a recipe of at most {_MAX_LENGTH} characters, found {len(text)}: choose a shorter one."

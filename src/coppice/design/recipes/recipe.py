@@ -30,7 +30,6 @@ __all__ = [
     "base",
     "degree",
     "line",
-    "parse",
     "power",
     "product",
 ]
@@ -370,24 +369,6 @@ def power(inner: Recipe, exponent: int) -> Recipe:
 def product(*parts: Recipe) -> Recipe:
     """The Cartesian product of recipes; the recipe itself if there is only one."""
     return parts[0] if len(parts) == 1 else Product(parts)
-
-
-def parse(text: str) -> Recipe:
-    """The recipe that a text describes.
-
-    Args:
-        text: Such as ``line^3(circulant(16, 3, 4))``, ``diamond^2``, ``uniring(4) * uniring(8)``, ``degree(K, 2)``.
-
-    Raises:
-        InputError: If it is no recipe, with the column and what was expected there.
-
-    Examples:
-        >>> str(parse("line( line(complete(3)))")), parse("torus(4,4)").facts().steps
-        ('line^2(complete(3))', 4)
-    """
-    from coppice.design.recipes.parser import parsed
-
-    return parsed(text)
 
 
 @lru_cache(maxsize=4096)

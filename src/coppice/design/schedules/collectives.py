@@ -85,7 +85,8 @@ def breadth_first_schedule(
         collective: All-gather, reduce-scatter or all-reduce.
         recipe: What the graph was built from: where the schedule that follows from its expansions is faster, that is
             taken, for reduce-scatters too if links are full-duplex.
-        pieces: Pieces of every shard; None as :func:`~coppice.design.schedules.deliveries.breadth_first_deliveries` chooses.
+        pieces: Pieces of every shard; None as :func:`~coppice.design.schedules.deliveries.breadth_first_deliveries`
+            chooses.
         max_runs: Most transfers of a phase.
 
     Raises:

@@ -38,7 +38,7 @@ def expanded_deliveries(recipe: Recipe, *, max_runs: int = MAX_RUNS) -> Deliveri
 
     Examples:
         >>> from coppice.design.schedules.deliveries import loads_of
-        >>> from coppice.design.recipes.recipe import parse
+        >>> from coppice.design.recipes.parser import parse
         >>> [str(load) for load in loads_of(expanded_deliveries(parse("line(complete(3))")))]
         ['1', '2']
     """

@@ -12,7 +12,8 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 
-from coppice.design.recipes.recipe import Base, Bidirectional, Facts, Recipe, parse
+from coppice.design.recipes.parser import parse
+from coppice.design.recipes.recipe import Base, Bidirectional, Facts, Recipe
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.search.circulants import circulant_facts
 from coppice.design.search.entries import Entry

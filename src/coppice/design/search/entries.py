@@ -68,7 +68,7 @@ def front_of(entries: Iterable[Entry], *, expandable: bool = False) -> list[Entr
         expandable: Keep the best simple graphs as well, where graphs with self-loops beat them: more follows from them.
 
     Examples:
-        >>> from coppice.design.recipes.recipe import parse
+        >>> from coppice.design.recipes.parser import parse
         >>> made = [Entry(parse(text), parse(text).facts()) for text in ("torus(4, 4)", "two_jump(16)", "biring(16)")]
         >>> [str(entry.recipe) for entry in front_of(made)]
         ['two_jump(16)']

@@ -105,7 +105,7 @@ def measured(entry: Entry) -> list[Entry]:
     """An entry by formula, and the figures of breadth-first broadcast on its graph where they can be computed.
 
     Examples:
-        >>> from coppice.design.recipes.recipe import parse
+        >>> from coppice.design.recipes.parser import parse
         >>> recipe = parse("line^3(dicirculant(16, 1, 2, 3, 6))")
         >>> [str(made.time) for made in measured(Entry(recipe, recipe.facts()))]
         ['261/256', '257/256']

@@ -13,9 +13,9 @@ from typing import NoReturn
 
 import msgspec
 
-from coppice import __version__
 from coppice.design.search.bases import Found
 from coppice.errors import InputError
+from coppice.version import __version__
 
 __all__ = ["FORMAT", "VERSION", "BasesFile"]
 

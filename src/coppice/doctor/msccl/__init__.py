@@ -1,1 +1,1 @@
-"""TODO msccl."""
+"""Rules about MSCCL XML."""

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from coppice.collectives import Collective
 from coppice.doctor.msccl.algo import whole
 from coppice.doctor.msccl.diagnose import Case, Complaint, Rule, Severity
+from coppice.fitting.msccl.targets import ELEMENT_BYTES
 
-__all__ = ["ELEMENT_BYTES", "RULES", "reason_not_used"]
-
-ELEMENT_BYTES = 4
-"""Bytes of an element by which sizes are judged: float32, as nccl-tests takes by default."""
+__all__ = ["RULES", "reason_not_used"]
 
 
 def reason_not_used(case: Case, size: int) -> str | None:

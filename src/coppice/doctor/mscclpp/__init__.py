@@ -1,1 +1,1 @@
-"""TODO mscclpp."""
+"""Rules about execution plans of MSCCL++."""

@@ -1,1 +1,1 @@
-"""TODO nccl."""
+"""Rules about files of NCCL and RCCL: tuner tables, graphs, topologies."""

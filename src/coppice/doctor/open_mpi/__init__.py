@@ -1,1 +1,1 @@
-"""TODO open_mpi."""
+"""Rules about files by which Open MPI picks algorithms."""

@@ -1,1 +1,1 @@
-"""TODO chakra."""
+"""Chakra execution traces: written for ASTRA-sim and other simulators."""

@@ -1,7 +1,7 @@
 """The nodes of a trace and what each waits for, for all ranks at once, as columns.
 
 A message is a send at one rank and a receipt at another, and an addition after it where something is added. What waits
-for what comes from the gates of :mod:`coppice.simulation.messages`: the nodes of a gate wait for those of the gate
+for what comes from the gates of :mod:`coppice.schedule.messages`: the nodes of a gate wait for those of the gate
 before it at the same rank. Where many wait for many, a joining node between them keeps the number of edges linear.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.schedule.messages import Messages, Routes
 from coppice.schedule.schedule import Op, Schedule
-from coppice.simulation.messages import Messages, Routes
 
 __all__ = ["Graph", "NodeKind", "Rows", "graph_of", "rows_of"]
 

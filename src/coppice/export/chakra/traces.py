@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.export.chakra import wire
 from coppice.export.chakra.graph import Graph, NodeKind, Rows, graph_of, rows_of
-from coppice.export.chakra.traces import wire
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
+from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.pieces import in_pieces
 from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.messages import Messages, messages_of
 from coppice.topology.writer import write_atomically
 
 __all__ = ["SCHEMA_VERSION", "ChakraTrace", "chakra_trace"]
@@ -158,7 +158,7 @@ class ChakraTrace:
         return paths
 
     def _header(self, rank: int) -> bytes:
-        from coppice import __version__
+        from coppice.version import __version__
 
         topology = self.schedule.topology
         attributes = (

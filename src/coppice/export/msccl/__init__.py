@@ -1,1 +1,1 @@
-"""TODO msccl."""
+"""MSCCL XML: written and read."""

@@ -13,24 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.fitting.msccl.rows import Rows, rows_of
+from coppice.fitting.msccl.rows import TYPE_OF_OP, Rows, rows_of
 from coppice.fitting.msccl.targets import Target
 from coppice.program.two_sided.program import Buffer, Program, StepOp
 
-__all__ = ["TYPE_OF_OP", "encode_msccl_xml"]
-
-TYPE_OF_OP = {
-    StepOp.NOP: "nop",
-    StepOp.SEND: "s",
-    StepOp.RECV: "r",
-    StepOp.COPY: "cpy",
-    StepOp.REDUCE: "re",
-    StepOp.RECV_COPY_SEND: "rcs",
-    StepOp.RECV_REDUCE_SEND: "rrs",
-    StepOp.RECV_REDUCE_COPY: "rrc",
-    StepOp.RECV_REDUCE_COPY_SEND: "rrcs",
-}
-"""Word of each operation."""
+__all__ = ["encode_msccl_xml"]
 
 _LETTERS = {Buffer.NONE: b"i", Buffer.INPUT: b"i", Buffer.OUTPUT: b"o", Buffer.SCRATCH: b"s"}
 _PIECE = 2**13
@@ -96,7 +83,7 @@ def encode_msccl_xml(program: Program, target: Target, rows: Rows | None = None)
 
 
 def _head(program: Program, target: Target) -> bytes:
-    from coppice import __version__
+    from coppice.version import __version__
 
     largest = target.unlimited_bytes if program.max_bytes is None else program.max_bytes
     attributes = {

@@ -1,1 +1,1 @@
-"""TODO mscclpp."""
+"""Execution plans of MSCCL++: written and read."""

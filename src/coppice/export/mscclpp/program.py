@@ -66,7 +66,7 @@ def one_sided_for(plan: Schedule | Forest, form: PlanForm | None = None) -> OneS
         InputError: If the executor does not run the collective, or the plan cannot be cut into equal chunks.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.planners.planning import plan
         >>> from coppice.topology.presets import preset
         >>> made = plan(Problem(topology=preset("dgx-a100", boxes=2), collective=Collective.ALL_REDUCE)).plan

@@ -71,7 +71,7 @@ def encode_mscclpp(program: OneSidedProgram) -> Iterator[str]:
     Raises:
         InputError: If it has operations that are not written.
     """
-    from coppice import __version__
+    from coppice.version import __version__
 
     largest = largest_message(program)
     head = {

@@ -1,1 +1,1 @@
-"""TODO nccl."""
+"""Files of NCCL as it is shipped: tuner tables, graphs, corrections of topologies."""

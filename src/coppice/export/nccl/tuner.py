@@ -17,13 +17,13 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from coppice import __version__
 from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.fitting.nccl_tuner.rules import NO_END, Rule, rules_of
 from coppice.fitting.nccl_tuner.shapes import further_rules
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, model_timings, read_timings
 from coppice.topology.model import Topology
+from coppice.version import __version__
 
 __all__ = ["Dialect", "export_nccl_tuner", "tuner_table"]
 

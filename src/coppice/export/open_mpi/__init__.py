@@ -1,1 +1,1 @@
-"""TODO open_mpi."""
+"""Rules files of Open MPI, in both of their forms: written and read."""

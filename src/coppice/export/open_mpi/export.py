@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import isqrt
 
-from coppice import __version__
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
@@ -14,6 +13,7 @@ from coppice.export.open_mpi.writer import Rule, merged, rules_file
 from coppice.fitting.open_mpi import COLLECTIVES, Choice, choices_of, compared
 from coppice.selection.open_mpi_names import FUNCTIONS
 from coppice.topology.model import Topology
+from coppice.version import __version__
 
 __all__ = ["export_ompi_rules", "rules_of"]
 

@@ -1,1 +1,1 @@
-"""TODO rccl."""
+"""Rings and trees for RCCL as it is shipped."""

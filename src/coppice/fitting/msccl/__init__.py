@@ -1,1 +1,1 @@
-"""TODO msccl."""
+"""A plan made to fit a runtime that reads MSCCL XML: number of trees, channels, sizes."""

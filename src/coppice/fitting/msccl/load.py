@@ -23,7 +23,7 @@ def busiest_gb_per_s(program: Program, algbw_gb_per_s: Fraction) -> Fraction:
         algbw_gb_per_s: M / time that it is to reach.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.planning import plan
         >>> from coppice.program.two_sided.lower import lower_to_program

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.msccl.writer import STEPS, Excess, excesses
+from coppice.fitting.msccl.limits import STEPS, Excess, excesses
 from coppice.fitting.msccl.targets import Target, target_named
 from coppice.program.two_sided.channels import Limits
 from coppice.program.two_sided.lower import Prepared, prepare, write

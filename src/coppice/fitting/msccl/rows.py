@@ -17,7 +17,20 @@ from coppice.errors import InputError
 from coppice.fitting.msccl.targets import Target
 from coppice.program.two_sided.program import Program, StepOp
 
-__all__ = ["Rows", "rows_of"]
+__all__ = ["TYPE_OF_OP", "Rows", "rows_of"]
+
+TYPE_OF_OP = {
+    StepOp.NOP: "nop",
+    StepOp.SEND: "s",
+    StepOp.RECV: "r",
+    StepOp.COPY: "cpy",
+    StepOp.REDUCE: "re",
+    StepOp.RECV_COPY_SEND: "rcs",
+    StepOp.RECV_REDUCE_SEND: "rrs",
+    StepOp.RECV_REDUCE_COPY: "rrc",
+    StepOp.RECV_REDUCE_COPY_SEND: "rrcs",
+}
+"""Word of each operation."""
 
 _Ints = NDArray[np.int64]
 

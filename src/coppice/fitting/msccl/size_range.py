@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import log
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.fitting.msccl.load import block_gb_per_s, busiest_gb_per_s
 from coppice.planners.choice import from_catalogue
 from coppice.program.two_sided.program import Program
 from coppice.schedule.forest import Forest
+from coppice.schedule.messages import messages_of
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.channels import Wire, on_wire
 from coppice.simulation.engine import run
-from coppice.simulation.messages import messages_of
 from coppice.simulation.model import Model, Sharing
 from coppice.simulation.protocols import protocol
 

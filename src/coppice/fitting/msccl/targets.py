@@ -13,7 +13,10 @@ from types import MappingProxyType
 from coppice.collectives import Collective
 from coppice.errors import InputError
 
-__all__ = ["TARGETS", "Target", "target_named"]
+__all__ = ["ELEMENT_BYTES", "TARGETS", "Target", "target_named"]
+
+ELEMENT_BYTES = 4
+"""Bytes of an element by which sizes are judged: float32, as nccl-tests takes by default."""
 
 _COLLECTIVES_OF_NCCL_FORK = {
     Collective.ALL_REDUCE: "allreduce",
@@ -60,8 +63,8 @@ class Target:
         checks_peers: Peers must be below ``ngpus``.
         both_places: ``inplace`` and ``outofplace`` are two switches, and both may be on. Otherwise ``inplace`` alone
             says for which of the two kinds of calls the file is.
-        by_nic: A channel decides by which of its NICs a GPU sends (:mod:`coppice.program.two_sided.nics`); otherwise each GPU
-            has one NIC for all channels.
+        by_nic: A channel decides by which of its NICs a GPU sends (:mod:`coppice.program.two_sided.nics`); otherwise
+            each GPU has one NIC for all channels.
         max_files: Algorithms that can be loaded at a time.
         switches: How the runtime is told to load and use the file.
         max_count: Steps move fewer slots than this.

@@ -14,9 +14,9 @@ from fractions import Fraction
 
 from coppice.bounds.optimum import bound
 from coppice.collectives import Collective
-from coppice.doctor.msccl.use import ELEMENT_BYTES
 from coppice.errors import CheckError, InputError
 from coppice.fitting.msccl.program import Form, program_for, rough_program
+from coppice.fitting.msccl.targets import ELEMENT_BYTES
 from coppice.planners.choice import FOREST
 from coppice.planners.forest.planner import plan_forest
 from coppice.program.two_sided.program import Program

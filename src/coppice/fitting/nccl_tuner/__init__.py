@@ -1,1 +1,1 @@
-"""TODO nccl_tuner."""
+"""Times of NCCL algorithms, and the rules of a tuner table that follow."""

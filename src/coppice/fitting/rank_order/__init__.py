@@ -1,1 +1,1 @@
-"""TODO rank_order."""
+"""Orders of ranks whose groups cross few links."""

@@ -1,1 +1,1 @@
-"""TODO flow."""
+"""Planners of routed flows: all-to-all, gather and scatter."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coppice.bounds.all_to_all.concurrent_flow import AllToAllBound, concurrent_flow
 from coppice.bounds.all_to_all.routes import Route
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.schedule import Op, Schedule

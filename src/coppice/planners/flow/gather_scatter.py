@@ -18,7 +18,7 @@ from coppice.bounds.all_to_all.routes import Route, routes_of_flow
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.max_flow import max_flow
 from coppice.bounds.network import Network
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.schedule import Op, Schedule

@@ -1,1 +1,1 @@
-"""TODO forest."""
+"""The forest planner: optimal spanning trees, with or without copying in switches."""

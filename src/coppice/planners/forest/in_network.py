@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.network import Network
 from coppice.bounds.optimum import bound, orbits, surplus_out
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.bounds.tree_units import exact_units
 from coppice.collectives import Collective
 from coppice.planners.forest.packed import Trees, forest_of, pack

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.bounds.network import Network
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.bounds.tree_units import TreeUnits
 from coppice.errors import CoppiceError, InputError
 from coppice.schedule.forest import Forest, Phase

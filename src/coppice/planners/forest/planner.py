@@ -17,7 +17,8 @@ import numpy as np
 from coppice.bounds.fixed_trees import fixed_trees
 from coppice.bounds.network import Network
 from coppice.bounds.optimum import bound
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.bounds.tree_units import TreeUnits, exact_trees, exact_units
 from coppice.collectives import Collective
 from coppice.errors import InputError

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.bounds.network import Network
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.bounds.tree_units import TreeUnits
 from coppice.planners.forest.packed import Trees, joined, pack_templates
 from coppice.schedule.shape import shape

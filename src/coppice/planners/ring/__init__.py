@@ -1,1 +1,1 @@
-"""TODO ring."""
+"""The best ring: search, weights and schedules of Hamiltonian tours of the ranks."""

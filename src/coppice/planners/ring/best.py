@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.planners.ring.factors import cable_multigraph, hamiltonian_factors
 from coppice.planners.ring.model import Ring, Traffic, link_counts, reversed_ring, ring_floor
 from coppice.planners.ring.search import boxes_of, search_for

@@ -33,7 +33,7 @@ def ring_forest(ring: RingPlan) -> Forest:
 
     Examples:
         >>> from fractions import Fraction
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.planners.ring.best import best_ring
         >>> from coppice.topology.model import Link, Node, Topology
         >>> names = ["a", "b", "c", "d"]

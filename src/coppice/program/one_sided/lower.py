@@ -96,7 +96,7 @@ def lower_one_sided(
         InputError: If one-sided runtimes do not run the collective, or the plan cannot be cut into equal chunks.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.planners.planning import plan
         >>> from coppice.program.one_sided.verify import verify_one_sided
         >>> from coppice.topology.presets import preset

@@ -1,9 +1,9 @@
 """The way back: the schedule that a one-sided program carries out.
 
-The program is run symbolically, as in :mod:`coppice.program.two_sided.to_schedule`. Whatever goes from the memory of one rank to that of
-another is a transfer of each chunk that it holds: a copy where it takes the place of what the receiver has, a reduction
-once it is added. What lies in scratch memory to be added counts from the operation that adds it. Several ranks that are
-read or written through a switch count one by one.
+The program is run symbolically, as in :mod:`coppice.program.two_sided.to_schedule`. Whatever goes from the memory of
+one rank to that of another is a transfer of each chunk that it holds: a copy where it takes the place of what the
+receiver has, a reduction once it is added. What lies in scratch memory to be added counts from the operation that
+adds it. Several ranks that are read or written through a switch count one by one.
 
 A schedule knows one value of a chunk at a rank at a time. A rank may still send the one before it, as in exchanges, but
 may not add to it.
@@ -45,7 +45,7 @@ def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Sched
             chunk that its rank has gone on from.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.planners.planning import plan
         >>> from coppice.program.one_sided.lower import lower_one_sided
         >>> from coppice.topology.presets import preset

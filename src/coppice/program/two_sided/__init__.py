@@ -1,1 +1,1 @@
-"""TODO two_sided."""
+"""Two-sided programs: thread blocks that send and receive over FIFOs; lowering to them, and their verifier."""

@@ -1,8 +1,9 @@
 """A quick answer for large programs: everything is right, or look more closely.
 
-The same execution as in :mod:`coppice.program.two_sided.contents`, but of whole waves of steps at a time, with arrays instead of
-values: each slot holds the number of a chunk and the number of a set of contributors, and sets get numbers as they
-come up. It says nothing about what is wrong; whatever is not right is run again, slowly, to be told in words.
+The same execution as in :mod:`coppice.program.two_sided.contents`, but of whole waves of steps at a time, with
+arrays instead of values: each slot holds the number of a chunk and the number of a set of contributors, and sets get
+numbers as they come up. It says nothing about what is wrong; whatever is not right is run again, slowly, to be told
+in words.
 
 Steps of one wave do not wait for each other. So it is only for programs without races: then no two of them use the
 same slot while one of them writes it.

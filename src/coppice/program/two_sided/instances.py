@@ -33,7 +33,7 @@ def replicated(schedule: Schedule, instances: int) -> tuple[Schedule, NDArray[np
         InputError: If the chunks of an all-reduce are no whole multiples of a unit.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.planners.planning import plan
         >>> from coppice.schedule.lower import lower
         >>> from coppice.topology.presets import preset

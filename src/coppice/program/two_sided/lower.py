@@ -79,7 +79,7 @@ def lower_to_program(
     Examples:
         >>> from coppice.program.two_sided.verify import verify_program
         >>> from coppice.topology.presets import preset
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.planners.planning import plan
         >>> made = plan(Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)).plan
         >>> program = lower_to_program(made.body, channels=1)

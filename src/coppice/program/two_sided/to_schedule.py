@@ -51,7 +51,7 @@ def to_schedule(program: Program, topology: Topology) -> Schedule:
             of a chunk at one rank.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.planners.planning import plan
         >>> from coppice.program.two_sided.lower import lower_to_program
         >>> from coppice.topology.presets import preset

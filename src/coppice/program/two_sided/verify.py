@@ -1,10 +1,10 @@
 """Verification of a program: form, freedom from deadlock, races, symbolic execution, outcome.
 
 What passes is right in every order in which thread blocks can run, for every depth of connections that is not smaller
-than the one asked for: execution does not stand still (:mod:`coppice.program.two_sided.order`), all orders give the same result
-(:mod:`coppice.program.two_sided.races`), and in one of them the outcome is what the collective promises
-(:mod:`coppice.program.two_sided.contents`, and for large programs :mod:`coppice.program.two_sided.acceptance`). Every message that is
-sent is received, with the length that its receiver expects.
+than the one asked for: execution does not stand still (:mod:`coppice.program.two_sided.order`), all orders give the
+same result (:mod:`coppice.program.two_sided.races`), and in one of them the outcome is what the collective promises
+(:mod:`coppice.program.two_sided.contents`, and for large programs :mod:`coppice.program.two_sided.acceptance`).
+Every message that is sent is received, with the length that its receiver expects.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""TODO tree."""
+"""Drawings of trees, and the choice of those that are worth one."""

@@ -34,7 +34,7 @@ def sketches(plan: Plan, *, most: int = MOST_TREES) -> list[Sketch]:
         most: How many at most.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.planning import plan
         >>> from coppice.topology.presets import preset

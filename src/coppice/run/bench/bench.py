@@ -51,7 +51,9 @@ class Native(Protocol):
         op: ReduceOp,
         root: int,
     ) -> None:
-        """Run the library's collective on memory as :mod:`coppice.run.programs.rank_program` says; in place if nothing is given.
+        """Run the library's collective; in place if nothing is given.
+
+        Memory is laid out as :mod:`coppice.run.programs.rank_program` says.
 
         Raises:
             InputError: If the library has no such collective, type or operation.

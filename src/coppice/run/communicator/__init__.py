@@ -1,1 +1,1 @@
-"""TODO communicator."""
+"""Communicators: collectives over arrays, as a program calls them on every rank."""

@@ -26,7 +26,7 @@ class GroupSettings:
 
     def record(self, topology: Topology) -> dict[str, Value]:
         """What all ranks must have in common. The timeout and the place of plans are each rank's own business."""
-        from coppice import __version__
+        from coppice.version import __version__
 
         return {
             "version": __version__,

@@ -134,7 +134,7 @@ def interpret(
         CheckError: If the programs stand still, or two ends of a message differ.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.planning import plan
         >>> from coppice.run.programs.lower import lower_for_run

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from coppice.bounds.optimum import bound
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.run.lab.blueprint import BITS_PER_GB
 from coppice.topology.model import Topology

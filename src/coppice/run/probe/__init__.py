@@ -1,1 +1,1 @@
-"""TODO probe."""
+"""Measuring the network between ranks, and the topology that follows."""

@@ -2,7 +2,8 @@
 
 Both ends of every message must agree and meet in one step, so that no order of ranks can stand still; whatever two
 rows do to one memory must be ordered by ``needs``, so that any engine that keeps to them computes the same; and the
-programs, carried out on symbols instead of numbers (:mod:`coppice.run.programs.symbols`), must give what the collective says.
+programs, carried out on symbols instead of numbers (:mod:`coppice.run.programs.symbols`), must give what the
+collective says.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def check_programs(programs: Sequence[RankProgram], *, blocks: Sequence[int] | N
         InputError: If there are too many elements to follow.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.collectives import Collective
         >>> from coppice.planners.planning import plan
         >>> from coppice.run.programs.lower import lower_for_run

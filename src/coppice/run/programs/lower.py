@@ -1,9 +1,9 @@
 """From a schedule to the program of every rank.
 
 Chunks are cut into equally many pieces, none longer than ``piece_elements``. Piece j of a transfer happens j steps
-after the transfer's own step (:mod:`coppice.run.programs.steps`), so that pieces follow each other through the network and
-every rank passes on what it has before it waits for more. Where chunks are not cut, transfers of one step between the
-same two ranks whose memory is contiguous at both ends travel as one message.
+after the transfer's own step (:mod:`coppice.run.programs.steps`), so that pieces follow each other through the
+network and every rank passes on what it has before it waits for more. Where chunks are not cut, transfers of one
+step between the same two ranks whose memory is contiguous at both ends travel as one message.
 
 Both ends of a message find its bounds by themselves, from what is known of all ranks: steps, starts and homes, and
 which values in scratch memory lie side by side. Only the place of a rank's scratch memory is its own business.

@@ -50,7 +50,7 @@ def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) 
     Examples:
         A broadcast along a ring gains from pieces, but not when it is small:
 
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.planners.planning import plan
         >>> from coppice.topology.presets import preset
         >>> made = plan(Problem(topology=preset("ring", gpus=8), collective=Collective.BROADCAST, root=0)).plan

@@ -1,8 +1,8 @@
 """Where the value of a chunk lies at a rank: before anything reaches it there, and after.
 
-The table at the top of :mod:`coppice.run.programs.rank_program` says what INPUT and OUTPUT are; here it is arithmetic. What a rank
-holds at the beginning is at its *start*; whatever arrives lies at its *home*, which is OUTPUT where the collective
-wants it there, and scratch memory where a rank only passes it on or adds it up for others.
+The table at the top of :mod:`coppice.run.programs.rank_program` says what INPUT and OUTPUT are; here it is
+arithmetic. What a rank holds at the beginning is at its *start*; whatever arrives lies at its *home*, which is
+OUTPUT where the collective wants it there, and scratch memory where a rank only passes it on or adds it up for others.
 """
 
 from __future__ import annotations

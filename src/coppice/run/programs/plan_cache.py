@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.errors import InputError
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.plan import Plan
@@ -49,7 +49,7 @@ class PlanCache:
 
     def path(self, problem: Problem, algorithm: str) -> Path:
         """File of the plan of ``problem`` by ``algorithm`` made by this version."""
-        from coppice import __version__
+        from coppice.version import __version__
 
         fields = (
             __version__,

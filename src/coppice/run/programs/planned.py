@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
 from coppice.planners.planning import plan

@@ -1,1 +1,1 @@
-"""TODO torch."""
+"""The torch backend: a process group whose collectives are planned."""

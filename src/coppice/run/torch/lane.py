@@ -203,7 +203,7 @@ def _agreed(
         Mismatch: On every rank, if ranks differ or one cannot take part.
         PeerLost: If a rank is gone.
     """
-    from coppice import __version__
+    from coppice.version import __version__
 
     error, topology = "", None
     try:

@@ -1,1 +1,1 @@
-"""TODO files."""
+"""Plan files: JSON columns that can be checked without Coppice."""

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.errors import CheckError, InputError
 from coppice.schedule.columns import forest_defects, schedule_defects
 from coppice.schedule.forest import Forest, Phase

@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from coppice.bounds.network import check_problem
-from coppice.bounds.result import Bound, Problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.files.columns import (
@@ -295,6 +296,6 @@ def _fraction(text: str, where: str) -> Fraction:
 
 
 def _own_version() -> str:
-    from coppice import __version__
+    from coppice.version import __version__
 
     return __version__

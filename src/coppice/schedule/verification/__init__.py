@@ -1,1 +1,1 @@
-"""TODO verification."""
+"""The verifier: plans judged by counting and symbolic execution, independently of how they were made."""

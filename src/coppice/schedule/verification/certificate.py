@@ -25,7 +25,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.schedule.exact_sums import exact_total
 

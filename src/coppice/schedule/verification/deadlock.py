@@ -53,7 +53,7 @@ def find_deadlock(schedule: Schedule) -> str | None:
         schedule: A schedule with well-formed columns.
 
     Examples:
-        >>> from coppice.bounds.result import Problem
+        >>> from coppice.bounds.problem import Problem
         >>> from coppice.collectives import Collective
         >>> from coppice.topology.presets import preset
         >>> from dataclasses import replace

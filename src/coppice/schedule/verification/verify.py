@@ -1,8 +1,8 @@
 """The front door of verification: a plan, checked against its problem and its own claims.
 
 Nothing here knows how plans or bounds are made. Forests are checked in
-:mod:`~coppice.schedule.verification.forest`, schedules in :mod:`~coppice.schedule.verification.transfers`; what remains is
-to compare claims with counts.
+:mod:`~coppice.schedule.verification.forest`, schedules in :mod:`~coppice.schedule.verification.transfers`; what
+remains is to compare claims with counts.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""TODO composition."""
+"""Composition: hosts, fabrics and cables made into one topology."""

@@ -1,1 +1,1 @@
-"""TODO exchanges."""
+"""Algorithms in rounds of exchanges: recursive doubling and halving, Bruck, circulant graphs."""

@@ -1,1 +1,1 @@
-"""TODO hierarchies."""
+"""Algorithms in levels: hierarchical, torus and BlueConnect, ACCL, PLink."""

@@ -1,1 +1,1 @@
-"""TODO parts."""
+"""What algorithms are made of: trees, orders of ranks, exchanges, moves and their costs."""

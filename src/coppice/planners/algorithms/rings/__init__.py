@@ -1,1 +1,1 @@
-"""TODO rings."""
+"""Algorithms along rings."""

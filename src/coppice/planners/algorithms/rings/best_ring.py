@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from coppice.bounds.result import Problem
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.planners.algorithms.algorithm import Algorithm

@@ -1,1 +1,1 @@
-"""TODO trees."""
+"""Algorithms along trees: broadcast, reduce and all-reduce, in switches as well."""

@@ -1,10 +1,11 @@
 """Two binary trees with half of the data each, so that every rank's port is used in full.
 
-The trees of :mod:`~coppice.planners.algorithms.parts.binary_trees`: a rank that is inner in one is a leaf in the other. Data
-is cut into two halves and each into S segments; a tree passes its segments on one after the other. A rank sends at most
-one message and receives at most one in a step: the edges of both trees have two colours, and an edge of colour c works
-in every second step from the first one of parity c after its upper edge. Broadcast goes down, reduce up in the mirrored
-steps, all-reduce up and then down. Broadcast and reduce take trees with the root as the root of both.
+The trees of :mod:`~coppice.planners.algorithms.parts.binary_trees`: a rank that is inner in one is a leaf in the
+other. Data is cut into two halves and each into S segments; a tree passes its segments on one after the other. A
+rank sends at most one message and receives at most one in a step: the edges of both trees have two colours, and an
+edge of colour c works in every second step from the first one of parity c after its upper edge. Broadcast goes down,
+reduce up in the mirrored steps, all-reduce up and then down. Broadcast and reduce take trees with the root as the
+root of both.
 
 With D <= 2 ceil(lg P) the steps after which the first segments are everywhere, broadcast takes D + 2 (S - 1) steps of
 M/(2 S), all-reduce twice that. On a crossbar the longest chain runs through all steps, so that the time is as many

@@ -1,1 +1,1 @@
-"""TODO mpi."""
+"""The engine over MPI, its native collectives, and its tool interface."""

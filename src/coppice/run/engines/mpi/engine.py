@@ -158,7 +158,7 @@ class MpiEngine:
             made.Free()
 
     def close(self) -> None:
-        """See :meth:`coppice.run.engines.engine.Engine.close`; returns when all ranks have closed it, or one has failed.
+        """Returns when all ranks have closed it, or one has failed (:meth:`coppice.run.engines.engine.Engine.close`).
 
         It is a collective: ranks of several groups close these in the same order. A rank must not be told anything when
         it has left, for MPICH connects to it again and again, and never returns.

@@ -1,1 +1,1 @@
-"""TODO shared_memory."""
+"""The engine for ranks of one host, over shared memory and the native core."""

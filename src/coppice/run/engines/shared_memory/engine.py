@@ -114,10 +114,11 @@ class ShmEngine:
             rank: This rank.
             ranks: Number of ranks.
             exchange: Gives every rank the bytes of all, in rank order: ``comm.allgather`` of mpi4py, or what
-                :func:`~coppice.run.engines.shared_memory.setup.store_exchange` or :func:`~coppice.run.engines.shared_memory.setup.directory_exchange`
-                makes. It is not used any more afterwards.
-            directory: Where the segment's file is made; the default is ``$COPPICE_SHM_DIR``, or an anonymous file,
-                which needs no room in ``/dev/shm`` and cannot be left behind.
+                :func:`~coppice.run.engines.shared_memory.setup.store_exchange` or
+                :func:`~coppice.run.engines.shared_memory.setup.directory_exchange` makes. It is not used any more
+                afterwards.
+            directory: Where the segment's file is made; the default is ``$COPPICE_SHM_DIR``, or an
+                anonymous file, which needs no room in ``/dev/shm`` and cannot be left behind.
             exchange_timeout_s: Longest time to wait for another rank in :meth:`exchange`, in seconds.
 
         Raises:

@@ -123,7 +123,7 @@ def join(
         Mismatch: On every rank, if they are not the ranks of one group, host and version.
         RunError: On every rank, if some rank cannot have the memory.
     """
-    from coppice import __version__
+    from coppice.version import __version__
 
     if not 0 <= rank < ranks:
         msg = f"expected a rank of 0 to {ranks - 1}, found {rank}."

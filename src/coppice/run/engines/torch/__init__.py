@@ -1,1 +1,1 @@
-"""TODO torch."""
+"""The engine over torch.distributed."""

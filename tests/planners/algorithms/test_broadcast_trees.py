@@ -1,0 +1,204 @@
+"""Tree shapes and how fast they work, counted edge by edge; the broadcasts along them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from coppice.collectives import Collective
+from coppice.planners.algorithms.parts.cost import Chain
+from coppice.planners.algorithms.parts.tree_pace import (
+    Pace,
+    chains_pace,
+    k_ary_pace,
+    k_nomial_by_depth_pace,
+    k_nomial_pace,
+    preorder_binary_pace,
+)
+from coppice.planners.algorithms.parts.trees import (
+    Tree,
+    by_depth,
+    chains,
+    growing_k_nomial,
+    k_ary,
+    k_nomial,
+    preorder_binary,
+)
+from planners.algorithms.exchange_cases import RANKS, made, steps_of
+
+BROADCAST = Collective.BROADCAST
+
+
+def growing_pace(size: int, radix: int) -> Pace:
+    """That of the other k-nomial tree, but for the most children of a node that is not the root."""
+    below = children(growing_k_nomial(size, radix), size)
+    return replace(k_nomial_pace(size, radix), inner=max(map(len, below[1:]), default=0))
+
+
+SHAPES = {
+    "2-ary": (lambda size: k_ary(size, 2), lambda size: k_ary_pace(size, 2)),
+    "3-ary": (lambda size: k_ary(size, 3), lambda size: k_ary_pace(size, 3)),
+    "star": (lambda size: k_ary(size, max(size - 1, 1)), lambda size: k_ary_pace(size, max(size - 1, 1))),
+    "1 chain": (lambda size: chains(size, 1), lambda size: chains_pace(size, 1)),
+    "4 chains": (lambda size: chains(size, 4), lambda size: chains_pace(size, 4)),
+    "binomial": (lambda size: k_nomial(size, 2), lambda size: k_nomial_pace(size, 2)),
+    "4-nomial": (lambda size: k_nomial(size, 4), lambda size: k_nomial_pace(size, 4)),
+    "growing binomial": (lambda size: growing_k_nomial(size, 2), lambda size: growing_pace(size, 2)),
+    "growing 3-nomial": (lambda size: growing_k_nomial(size, 3), lambda size: growing_pace(size, 3)),
+    "binomial by depth": (
+        lambda size: by_depth(k_nomial(size, 2)),
+        lambda size: k_nomial_by_depth_pace(size, 2),
+    ),
+    "3-nomial by depth": (
+        lambda size: by_depth(k_nomial(size, 3)),
+        lambda size: k_nomial_by_depth_pace(size, 3),
+    ),
+    "preorder binary": (preorder_binary, preorder_binary_pace),
+}
+EVERY_SHAPE = [pytest.param(*both, id=name) for name, both in SHAPES.items()]
+EVERY_TREE = [pytest.param(tree, id=name) for name, (tree, _) in SHAPES.items()]
+
+
+def children(tree: Tree, size: int) -> list[list[int]]:
+    """Children of every node, in the order in which a broadcast serves them."""
+    found: list[list[int]] = [[] for _ in range(size)]
+    for _, parent, child in sorted(
+        zip(tree.level.tolist(), tree.parent.tolist(), tree.child.tolist(), strict=True),
+        key=lambda edge: edge[0],
+    ):
+        found[parent].append(child)
+    return found
+
+
+def subtree(below: list[list[int]], node: int) -> list[int]:
+    return sorted([node, *(each for child in below[node] for each in subtree(below, child))])
+
+
+def last_arrival(below: list[list[int]], node: int) -> int:
+    """Messages in a row until all of a subtree have what its root has."""
+    return max((place + last_arrival(below, child) for place, child in enumerate(below[node], 1)), default=0)
+
+
+def completion(below: list[list[int]], node: int) -> int:
+    """Messages in a row until a node has added its subtree, taking the children as they are ready."""
+    busy = 0
+    for ready in sorted(completion(below, child) for child in below[node]):
+        busy = max(busy, ready) + 1
+    return busy
+
+
+@pytest.mark.parametrize("shape", EVERY_TREE)
+def test_trees_reach_every_node_once_and_in_time(shape: Callable[[int], Tree]) -> None:
+    for size in range(1, 71):
+        tree = shape(size)
+        assert sorted(tree.child.tolist()) == list(range(1, size))
+        assert (tree.parent < tree.child).all()
+        reached = dict.fromkeys([0], -1)
+        for parent, child, level in sorted(
+            zip(tree.parent.tolist(), tree.child.tolist(), tree.level.tolist(), strict=True),
+            key=lambda edge: edge[2],
+        ):
+            assert reached[parent] < level
+            reached[child] = level
+
+
+@pytest.mark.parametrize(("shape", "pace"), EVERY_SHAPE)
+def test_pace_is_that_of_the_edges(shape: Callable[[int], Tree], pace: Callable[[int], Pace]) -> None:
+    for size in range(1, 71):
+        tree = shape(size)
+        below = children(tree, size)
+        counts = [len(each) for each in below]
+        assert pace(size) == Pace(
+            height=tree.height,
+            degree=counts[0],
+            inner=max(counts[1:], default=0),
+            arrival=last_arrival(below, 0),
+            completion=completion(below, 0),
+        ), size
+        assert pace(size).degree >= pace(size).inner
+
+
+@pytest.mark.parametrize("shape", EVERY_TREE)
+def test_contiguous_subtrees_are_intervals(shape: Callable[[int], Tree]) -> None:
+    intervals = False
+    for size in range(1, 40):
+        below = children(shape(size), size)
+        intervals = True
+        for node in range(size):
+            held = [node]
+            for child in sorted(below[node]):
+                held += subtree(below, child)
+            intervals &= held == list(range(node, node + len(held)))
+        assert intervals or not shape(size).contiguous
+    assert shape(39).contiguous == intervals
+
+
+def test_siblings_of_a_k_ary_tree_differ_by_one_node() -> None:
+    for radix in (2, 3, 5):
+        for size in range(1, 60):
+            below = children(k_ary(size, radix), size)
+            for node in range(size):
+                sizes = [len(subtree(below, child)) for child in below[node]]
+                assert sizes == sorted(sizes, reverse=True)
+                assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("ranks", RANKS[1:])
+@pytest.mark.parametrize("segments", [1, 5])
+def test_table_of_trees(ranks: int, segments: int) -> None:
+    """Steps and messages as the literature counts them."""
+    rounds = (ranks - 1).bit_length()
+
+    def counted(name: str, **given: int) -> tuple[int, Fraction, tuple[Chain, ...]]:
+        _, cost = made(name, BROADCAST, ranks, root=ranks // 2, **given)
+        return cost.steps, cost.sent, cost.chains
+
+    def one(messages: int, pieces: int = 1) -> tuple[Chain, ...]:
+        return (Chain(messages=messages, sent=Fraction(messages, pieces)),)
+
+    assert counted("linear") == (1, ranks - 1, one(ranks - 1))
+    pipeline = ranks + segments - 2
+    assert counted("pipeline", segments=segments) == (pipeline, 1, one(pipeline, segments))
+    assert counted("binomial") == (rounds, rounds, one(rounds))
+    if ranks & (ranks - 1) == 0 and rounds % 2 == 0:
+        assert counted("k-nomial") == (rounds // 2, 3 * rounds // 2, one(3 * rounds // 2))
+    if ranks & (ranks + 1) == 0:
+        height = ranks.bit_length() - 1
+        messages = 2 * (height + segments - 1)
+        assert counted("binary", segments=segments) == (height + segments - 1, 2, one(messages, segments))
+    if ranks % 4 == 1:
+        length = (ranks - 1) // 4
+        messages = length + 3 + 4 * (segments - 1)
+        assert counted("chain", segments=segments) == (length + segments - 1, 4, one(messages, segments))
+
+
+def test_binomial_starts_far_or_near() -> None:
+    """MPICH's order serves the other half first, Open MPI's the neighbour."""
+    far, _ = made("binomial", BROADCAST, 8, root=3)
+    near, _ = made("binomial", BROADCAST, 8, root=3, distance="growing")
+    assert list(steps_of(far)[0]) == [(3, 7)]
+    assert list(steps_of(near)[0]) == [(3, 4)]
+    assert set(steps_of(far)[2]) == {(3, 4), (5, 6), (7, 0), (1, 2)}
+    assert set(steps_of(near)[2]) == {(3, 7), (4, 0), (5, 1), (6, 2)}
+
+
+def test_k_nomial_serves_the_farthest_first() -> None:
+    schedule, _ = made("k-nomial", BROADCAST, 16, root=0, radix=4)
+    assert schedule.dst[schedule.src == 0].tolist() == [12, 8, 4, 3, 2, 1]
+
+
+def test_pieces_follow_each_other_down_a_chain() -> None:
+    schedule, _ = made("chain", BROADCAST, 7, root=0, fanout=2, segments=3)
+    steps = steps_of(schedule)
+    assert steps[0] == {(0, 1): [0], (0, 4): [0]}
+    assert steps[2] == {
+        (0, 1): [2],
+        (0, 4): [2],
+        (1, 2): [1],
+        (4, 5): [1],
+        (2, 3): [0],
+        (5, 6): [0],
+    }

@@ -1,0 +1,78 @@
+"""The report in a real browser: nothing goes wrong on the console, nothing sticks out, the choice of trees works."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.comparison.sweep import compare
+from coppice.planners.planning import plan
+from coppice.report.page import report_html
+from coppice.topology.presets import preset
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+PROBE = """
+<script>
+var seen = function () {
+  return Array.from(document.querySelectorAll("section.tree")).filter(function (t) { return t.offsetHeight; }).length;
+};
+var first = seen();
+var choice = document.getElementById("tree-choice");
+choice.selectedIndex = 1;
+document.getElementById("tree-mark").checked = true;
+choice.dispatchEvent(new Event("change"));
+var wanted = document.querySelectorAll("section.tree")[1].dataset.links.split(" ").length;
+var root = document.documentElement;
+root.dataset.probe = [
+  root.scrollWidth - root.clientWidth, first, seen(), wanted - document.querySelectorAll("g.chosen").length,
+  getComputedStyle(document.body).backgroundColor,
+].join(";");
+</script>
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    problem = Problem(topology=preset("dgx-a100", boxes=2), collective=Collective.ALL_REDUCE)
+    made = plan(problem, ring=False).plan
+    rivals = compare(problem, [2**10, 2**20], algorithms=["forest", "rabenseifner"], jobs=1)
+    target = tmp_path_factory.mktemp("report") / "report.html"
+    text = report_html(made, size_bytes=2**20, comparison=rivals)
+    target.write_text(text.replace("</body>", f"</body>{PROBE}"), encoding="utf-8")
+    return target
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (520, False)])
+def test_page_in_chromium(page: Path, width: int, dark: bool, tmp_path: Path) -> None:
+    command = [
+        str(CHROMIUM),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+        f"--user-data-dir={tmp_path}",
+        f"--window-size={width},900",
+        f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+        "--dump-dom",
+        page.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert not console
+    probe = re.search(r'data-probe="([^"]*)"', done.stdout)
+    assert probe is not None
+    overflow, before, after, missing, background = probe[1].split(";")
+    assert int(overflow) <= 0
+    assert (before, after) == ("1", "1")
+    assert missing == "0"
+    assert background == ("rgb(20, 25, 31)" if dark else "rgb(255, 255, 255)")

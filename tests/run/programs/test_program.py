@@ -1,0 +1,191 @@
+"""Programs of ranks: what they promise, and a checker that finds every injury."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import CheckError
+from coppice.planners.planning import plan
+from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
+from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
+from coppice.run.programs.check import check_programs
+from coppice.run.programs.lower import lower_for_run
+from coppice.run.programs.rank_program import Kind, Place, RankProgram
+from support.run_cases import catalogue_bodies, star
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_every_algorithm_checks(ranks: int) -> None:
+    for name, collective, body in catalogue_bodies(ranks):
+        for count, in_place, piece in (
+            (5 * ranks + 3, False, None),
+            (5 * ranks + 3, True, 2),
+            (1, False, None),
+        ):
+            programs = lower_for_run(body, count, in_place=in_place, piece_elements=piece)
+            try:
+                check_programs(programs)
+            except CheckError as error:
+                pytest.fail(f"{name} {collective} {count} {in_place} {piece}: {error}")
+
+
+def without(program: RankProgram, row: int) -> RankProgram:
+    """The program without a row, its needs renumbered."""
+    keep = np.arange(program.num_rows) != row
+    needs = [
+        [need - (need > row) for need in program.needs[a:b].tolist() if need != row]
+        for index, (a, b) in enumerate(zip(program.needs_start[:-1], program.needs_start[1:], strict=True))
+        if index != row
+    ]
+    columns = ("step", "kind", "peer", "tag", "place", "offset", "length", "source", "source_offset")
+    return replace(
+        program,
+        **{name: getattr(program, name)[keep] for name in columns},
+        needs_start=np.cumsum([0, *map(len, needs)]).astype(np.int64),
+        needs=np.array([need for each in needs for need in each], dtype=np.int32),
+    )
+
+
+def changed(program: RankProgram, column: str, row: int, value: int) -> RankProgram:
+    values = getattr(program, column).copy()
+    values[row] = value
+    return replace(program, **{column: values})
+
+
+INJURED = [
+    (Collective.ALL_GATHER, False, None),
+    (Collective.REDUCE_SCATTER, False, 3),
+    (Collective.REDUCE_SCATTER, True, None),
+    (Collective.ALL_REDUCE, True, 3),
+    (Collective.ALL_TO_ALL, True, None),
+    (Collective.REDUCE, False, None),
+    (Collective.SCATTER, False, None),
+    (Collective.BARRIER, False, None),
+]
+
+
+def programs_of(collective: Collective, *, in_place: bool, piece: int | None) -> list[RankProgram]:
+    problem = Problem(topology=star(5), collective=collective, root=2 if collective.rooted else None)
+    body = plan(problem, ring=False).plan.body
+    return lower_for_run(
+        body, 33 * (collective is not Collective.BARRIER), in_place=in_place, piece_elements=piece
+    )
+
+
+@pytest.mark.parametrize(("collective", "in_place", "piece"), INJURED)
+def test_every_dropped_row_is_found(collective: Collective, *, in_place: bool, piece: int | None) -> None:
+    programs = programs_of(collective, in_place=in_place, piece=piece)
+    check_programs(programs)
+    for rank, program in enumerate(programs):
+        for row in range(program.num_rows):
+            broken = [*programs[:rank], without(program, row), *programs[rank + 1 :]]
+            with pytest.raises(CheckError):
+                check_programs(broken)
+
+
+@pytest.mark.parametrize(("collective", "in_place", "piece"), INJURED[:-1])
+def test_every_shift_is_found(collective: Collective, *, in_place: bool, piece: int | None) -> None:
+    programs = programs_of(collective, in_place=in_place, piece=piece)
+    for rank, program in enumerate(programs):
+        for row in range(program.num_rows):
+            for column in ("offset", "source_offset", "length", "step", "tag"):
+                kind = int(program.kind[row])
+                if column == "source_offset" and kind not in (Kind.RECV_REDUCE, Kind.COPY):
+                    continue
+                if kind == Kind.COPY and (column in ("step", "tag") or in_place):
+                    continue  # what is copied away in place includes what stays
+                for by in (-1, 1):
+                    value = int(getattr(program, column)[row]) + by
+                    broken = [*programs[:rank], changed(program, column, row, value), *programs[rank + 1 :]]
+                    with pytest.raises(CheckError):
+                        check_programs(broken)
+
+
+def test_swapped_messages_are_found() -> None:
+    """Two messages of one sender that change places at the sender only."""
+    programs = programs_of(Collective.ALL_REDUCE, in_place=True, piece=3)
+    found = 0
+    for rank, program in enumerate(programs):
+        sends = np.flatnonzero(program.kind == Kind.SEND)
+        for first, second in pairwise(sends):
+            offsets = program.offset.copy()
+            offsets[[first, second]] = offsets[[second, first]]
+            lengths = program.length[[first, second]]
+            if offsets[first] == offsets[second] or lengths[0] != lengths[1]:
+                continue
+            found += 1
+            with pytest.raises(CheckError):
+                check_programs([*programs[:rank], replace(program, offset=offsets), *programs[rank + 1 :]])
+    assert found > 20
+
+
+@pytest.mark.parametrize(("collective", "in_place", "piece"), INJURED)
+def test_every_missing_need_is_found(collective: Collective, *, in_place: bool, piece: int | None) -> None:
+    """Needs are not decoration: without any one of them rows may race."""
+    programs = programs_of(collective, in_place=in_place, piece=piece)
+    for rank, program in enumerate(programs):
+        for place in range(len(program.needs)):
+            start = program.needs_start.copy()
+            start[start > place] -= 1
+            broken = replace(program, needs_start=start, needs=np.delete(program.needs, place))
+            with pytest.raises(CheckError):
+                check_programs([*programs[:rank], broken, *programs[rank + 1 :]])
+
+
+def test_wrong_places_and_strangers_are_found() -> None:
+    programs = programs_of(Collective.ALL_REDUCE, in_place=False, piece=None)
+    first = programs[0]
+    receives = int(np.flatnonzero(first.kind == Kind.RECV_REDUCE)[0])
+    for broken, words in (
+        (changed(first, "place", receives, Place.INPUT), "writes the input"),
+        (changed(first, "place", receives, 7), "not there"),
+        (changed(first, "kind", receives, 9), "does not exist|later step or kind"),
+        (changed(first, "peer", receives, 0), "at its other end"),
+        (changed(first, "length", receives, 0), "touches 0 elements"),
+        (replace(first, result_elements=1000), "inside its output"),
+        (replace(first, needs_start=first.needs_start[:-1]), "columns of"),
+        (replace(first, rank=1), "program of rank 0 of 5"),
+        (replace(first, count=34), "differs from that of rank 0"),
+    ):
+        with pytest.raises(CheckError, match=words):
+            check_programs([broken, *programs[1:]])
+
+
+def test_unequal_blocks_are_checked_with_their_sizes() -> None:
+    problem = Problem(topology=star(3), collective=Collective.ALL_GATHER, weights=(1, 0, 2))
+    programs = lower_for_run(plan(problem, ring=False).plan.body, 30, in_place=False)
+    assert [program.input_elements for program in programs] == [10, 0, 20]
+    check_programs(programs, blocks=[10, 0, 20])
+    with pytest.raises(CheckError):
+        check_programs(programs)
+
+
+def test_reductions_and_types() -> None:
+    assert [dtype.itemsize for dtype in DataType] == [2, 2, 4, 8, 1, 1, 2, 2, 4, 4, 8, 8, 1]
+    assert ReduceOp.AVG.serves(DataType.INT8)
+    for op, dtype in ((ReduceOp.AVG, DataType.BOOL), (ReduceOp.BAND, DataType.BFLOAT16)):
+        with pytest.raises(Exception, match="choose another operation"):
+            check_reduction(op, dtype)
+    assert issubclass(Mismatch, RunError)
+    assert issubclass(PeerLost, RunError)
+    assert issubclass(TimedOut, RunError)
+
+
+def test_steps_and_staging() -> None:
+    program = programs_of(Collective.ALL_REDUCE, in_place=True, piece=None)[0]
+    starts = program.step_start
+    assert int(starts[0]) == 0
+    assert int(starts[-1]) == program.num_rows
+    for begin, end in pairwise(starts):
+        assert len(set(program.step[begin:end].tolist())) == 1
+    by_hand = max(
+        int(program.length[(program.step == step) & (program.kind == Kind.RECV_REDUCE)].sum())
+        for step in program.step
+    )
+    assert program.staging_elements == by_hand > 0

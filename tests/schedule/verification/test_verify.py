@@ -1,0 +1,147 @@
+"""The front door: claims and bounds of a plan are held against counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
+from coppice.collectives import Collective
+from coppice.schedule.forest import Forest
+from coppice.schedule.lower import lower
+from coppice.schedule.plan import Plan
+from coppice.schedule.verification.certificate import cut_inv_rate
+from coppice.schedule.verification.verify import verify
+from coppice.topology.model import Link, Node, Topology
+from schedule.builders import (
+    chain,
+    forests,
+    make_forest,
+    reversed_tree,
+    ring_forest,
+    ring_topology,
+    star_forest,
+)
+
+
+def plan_with_bound(forest: Forest, inv_rate: Fraction, cut: tuple[int, ...], claimed: Fraction) -> Plan:
+    problem = Problem(topology=forest.topology, collective=forest.collective)
+    bound = Bound(problem=problem, inv_rate=inv_rate, cut=cut)
+    return Plan(problem=problem, inv_rate=claimed, forest=forest, bound=bound)
+
+
+def test_an_optimal_plan_is_recognised() -> None:
+    report = verify(plan_with_bound(ring_forest(5), Fraction(2), (0, 1, 2, 3), Fraction(2)))
+    assert report.ok, report.failures
+    assert (report.bound_proved, report.optimal, report.max_link_load) == (True, True, 1)
+
+
+def test_a_slower_plan_is_right_but_not_optimal() -> None:
+    trees = [chain(root, 5, 1) for root in range(5)]
+    forest = make_forest(ring_topology(5), Collective.ALL_GATHER, trees)
+    report = verify(plan_with_bound(forest, Fraction(2), (0, 1, 2, 3), Fraction(4)))
+    assert report.ok, report.failures
+    assert (report.bound_proved, report.optimal) == (True, False)
+
+
+def test_a_bound_that_its_cut_does_not_prove_is_a_failure() -> None:
+    report = verify(plan_with_bound(ring_forest(5), Fraction(2), (0, 1), Fraction(2)))
+    assert any("proves 1 per shard" in failure for failure in report.failures)
+    assert report.bound_proved is False
+    everything = verify(plan_with_bound(ring_forest(5), Fraction(2), (0, 1, 2, 3, 4), Fraction(2)))
+    assert not everything.ok
+
+
+def test_a_plan_faster_than_its_bound_refutes_it() -> None:
+    forest = ring_forest(5, Collective.ALL_REDUCE)
+    report = verify(plan_with_bound(forest, Fraction(2), (0, 1), Fraction(2)))
+    assert any("the bound is wrong" in failure for failure in report.failures)
+
+
+def test_all_reduce_needs_more_than_one_cut() -> None:
+    report = verify(
+        plan_with_bound(ring_forest(4, Collective.ALL_REDUCE), Fraction(3, 4), (0,), Fraction(3, 4))
+    )
+    assert report.ok, report.failures
+    assert (report.bound_proved, report.optimal) == (None, False)
+
+
+def test_schedules_come_in_by_the_same_door() -> None:
+    forest = ring_forest(4, Collective.ALL_REDUCE)
+    problem = Problem(topology=forest.topology, collective=forest.collective)
+    assert verify(Plan(problem=problem, inv_rate=Fraction(3, 4), schedule=lower(forest))).ok
+    assert not verify(Plan(problem=problem, inv_rate=Fraction(1, 2), schedule=lower(forest))).ok
+
+
+def test_impossible_problems_are_failures() -> None:
+    forest = ring_forest(4)
+    problem = Problem(topology=forest.topology, collective=forest.collective, weights=(1, 1))
+    report = verify(Plan(problem=problem, inv_rate=Fraction(1), forest=forest))
+    assert "one weight for each" in report.failures[0]
+
+
+def line() -> Topology:
+    nodes = [Node(id="a"), Node(id="b"), Node(id="c")]
+    links = [
+        Link(src="a", dst="b", gb_per_s=Fraction(3), duplex=False),
+        Link(src="b", dst="c", gb_per_s=Fraction(1, 2)),
+    ]
+    return Topology.of("line", nodes, links)
+
+
+CUTS: list[tuple[Problem, tuple[int, ...], Fraction | None]] = [
+    (Problem(topology=line(), collective=Collective.ALL_GATHER), (0, 1), Fraction(4)),
+    (Problem(topology=line(), collective=Collective.ALL_GATHER), (1, 2), None),
+    (Problem(topology=line(), collective=Collective.ALL_GATHER, weights=(1, 2, 5)), (0, 1), Fraction(6)),
+    (Problem(topology=line(), collective=Collective.ALL_GATHER, weights=(0, 2, 5)), (0,), Fraction(0)),
+    (Problem(topology=line(), collective=Collective.REDUCE_SCATTER, weights=(1, 2, 5)), (0, 1), Fraction(10)),
+    (Problem(topology=line(), collective=Collective.BROADCAST, root=0), (0,), Fraction(1, 3)),
+    (Problem(topology=line(), collective=Collective.BROADCAST, root=1), (0,), Fraction(0)),
+    (Problem(topology=line(), collective=Collective.REDUCE, root=2), (0,), Fraction(1, 3)),
+    (Problem(topology=line(), collective=Collective.REDUCE, root=0), (0,), Fraction(0)),
+    (Problem(topology=line(), collective=Collective.ALL_REDUCE), (0, 1), Fraction(2)),
+    (Problem(topology=line(), collective=Collective.ALL_TO_ALL), (0, 1), Fraction(4)),
+    (
+        Problem(topology=line(), collective=Collective.ALL_TO_ALL, demands=((9, 1, 2), (0, 9, 5), (4, 4, 9))),
+        (0, 1),
+        Fraction(14),
+    ),
+    (Problem(topology=line(), collective=Collective.ALL_TO_ALL), (), Fraction(0)),
+    (Problem(topology=line(), collective=Collective.ALL_TO_ALL), (0, 1, 2), Fraction(0)),
+]
+
+
+@pytest.mark.parametrize(("problem", "cut", "expected"), CUTS)
+def test_what_a_cut_proves(problem: Problem, cut: tuple[int, ...], expected: Fraction | None) -> None:
+    assert cut_inv_rate(problem, cut) == expected
+
+
+@given(forests(Collective.ALL_REDUCE), st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_forest_beats_any_cut(forest: Forest, data: st.DataObject) -> None:
+    """Whatever is accepted takes at least what every cut proves."""
+    cut = data.draw(st.sets(st.integers(0, forest.topology.num_nodes - 1)))
+    problem = Problem(topology=forest.topology, collective=forest.collective)
+    report = verify(Plan(problem=problem, inv_rate=Fraction(10**6), forest=forest))
+    assert report.ok, report.failures
+    assert report.inv_rate is not None
+    proof = cut_inv_rate(problem, sorted(cut))
+    assert proof is not None
+    assert proof <= report.inv_rate
+
+
+def test_star_bound() -> None:
+    assert verify(plan_with_bound(star_forest(4), Fraction(3), (0, 1, 2, 4), Fraction(3))).optimal
+
+
+def test_reduce_scatter_mirrors() -> None:
+    trees = [reversed_tree(chain(root, 4, step)) for root in range(4) for step in (1, -1)]
+    forest = make_forest(ring_topology(4), Collective.REDUCE_SCATTER, trees)
+    plan = plan_with_bound(forest, Fraction(3, 2), (0,), Fraction(3, 2))
+    assert verify(plan).optimal
+    assert not verify(replace(plan, inv_rate=Fraction(1))).ok

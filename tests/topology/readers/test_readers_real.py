@@ -1,0 +1,139 @@
+"""Real machine files: read right, or refused with the reason."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from coppice.errors import InputError
+from coppice.topology.model import NodeKind, Topology
+from coppice.topology.readers import Reading, read
+from support.shared_data import SHARED, needs_shared
+
+FILES = SHARED / "topologies"
+pytestmark = needs_shared
+
+
+def real(name: str, **options: str) -> Reading:
+    path = FILES / name
+    if not path.is_file():
+        pytest.skip(f"{path} is absent")
+    return read(path, options=options)
+
+
+def rates(topology: Topology) -> dict[tuple[str, str], Fraction]:
+    return {(link.src, link.dst): link.gb_per_s for link in topology.links()}
+
+
+def counts(topology: Topology) -> tuple[int, int]:
+    """Numbers of GPUs and NICs."""
+    kinds = topology.kind.tolist()
+    return kinds.count(NodeKind.GPU), kinds.count(NodeKind.NIC)
+
+
+def sent_to_gpus(topology: Topology, gpu: str) -> Fraction:
+    return sum(
+        (rate for (a, b), rate in rates(topology).items() if a == gpu and b.startswith("gpu")), Fraction(0)
+    )
+
+
+def test_every_file_is_known_here() -> None:
+    known = Path(__file__).read_text()
+    assert [path.name for path in FILES.iterdir() if path.name not in known] == []
+
+
+def test_perlmutter_a100_4x_nid001056_xml() -> None:
+    reading = real("perlmutter_a100_4x_nid001056.xml")
+    topology = reading.topology
+    assert reading.warnings == ()
+    assert counts(topology) == (4, 4)
+    assert all(sent_to_gpus(topology, f"gpu{i}") == 240 for i in range(4))
+    assert rates(topology)["gpu0", "gpu3"] == 80
+    assert rates(topology)["gpu0", "cpu3"] == 24
+    assert rates(topology)["cxi3", "cpu3"] == 24
+    assert rates(topology)["cpu0", "cpu2"] == 16
+    assert sent_to_gpus(real("perlmutter_a100_4x_nid001056.xml", rates="nominal").topology, "gpu0") == 300
+
+
+def test_azure_ncv4_topo_xml() -> None:
+    name = "azure_ncv4-topo.xml"
+    with pytest.raises(InputError, match=r"azure_ncv4-topo\.xml:5 leads from GPU 0001:00:00\.0 to itself"):
+        real(name)
+    reading = real(name, self_links="drop")
+    assert counts(reading.topology) == (4, 1)
+    assert rates(reading.topology)["gpu0", "cpu0"] == 12
+    assert rates(reading.topology)["eth0", "cpu0"] == Fraction(25, 2)
+    assert any(":5, 15, 22, 29: a link from a GPU to itself" in warning for warning in reading.warnings)
+
+
+def test_aws_p4d_24xl_topo_xml() -> None:
+    name = "aws_p4d-24xl-topo.xml"
+    with pytest.raises(InputError, match=r"8 GPUs by PCI class only \(first at aws_p4d-24xl-topo\.xml:18\)"):
+        real(name)
+    topology = real(name, gpu="a100").topology
+    assert counts(topology) == (8, 4)
+    assert rates(topology)["gpu0", "nvswitch"] == 240
+    assert rates(topology)["gpu0", "pcie-ffff:ff:01.0"] == 12
+    assert rates(topology)["cpu0", "cpu1"] == 10
+
+
+def test_rccl_topo_8p_940_xml() -> None:
+    reading = real("rccl_topo_8p_940.xml")
+    topology = reading.topology
+    assert reading.warnings == ()
+    assert counts(topology) == (8, 8)
+    assert all(sent_to_gpus(topology, f"gpu{i}") == 7 * 48 for i in range(8))
+    assert rates(topology)["cpu0", "cpu1"] == 22
+    assert rates(topology)["mlx5_0", "pcie-0000:05:00.0"] == 48
+
+
+def test_rccl_topo_16p1h_xml() -> None:
+    reading = real("rccl_topo_16p1h.xml")
+    topology = reading.topology
+    assert reading.warnings == ()
+    assert counts(topology) == (16, 8)
+    assert rates(topology)["gpu0", "gpu1"] == 4 * 36
+    assert rates(topology)["gpu0", "gpu4"] == 2 * 36
+    assert rates(topology)["gpu1", "gpu3"] == 36
+    assert {sent_to_gpus(topology, f"gpu{i}") for i in range(16)} == {Fraction(7 * 36)}
+    assert rates(topology)["gpu0", "pcie-0000:41:00.0"] == 12
+
+
+def test_dgx1v_8x_v100_4ib_txt() -> None:
+    topology = real("dgx1v_8x_v100_4ib.txt").topology
+    assert counts(topology) == (8, 4)
+    assert all(sent_to_gpus(topology, f"gpu{i}") == 120 for i in range(8))
+    assert rates(topology)["gpu0", "gpu3"] == 40
+    assert ("gpu0", "gpu5") not in rates(topology)
+    assert rates(topology)["mlx5_0", "pcie0"] == rates(topology)["gpu1", "pcie0"] == 12
+    assert rates(topology)["pcie0", "cpu0"] == rates(topology)["pcie1", "cpu0"] == 12
+    assert rates(topology)["cpu0", "cpu1"] == 10
+
+
+def test_dgx_a100_8x_txt() -> None:
+    reading = real("dgx_a100_8x.txt")
+    topology = reading.topology
+    assert counts(topology) == (8, 12)
+    assert all(rates(topology)[f"gpu{i}", "nvswitch"] == 240 for i in range(8))
+    assert rates(topology)["mlx5_0", "pcie0"] == rates(topology)["gpu1", "pcie0"] == 24
+    assert rates(topology)["pcie0", "cpu3"] == 24
+    assert any("mlx5_4, mlx5_5, mlx5_10, mlx5_11 share no" in warning for warning in reading.warnings)
+
+
+def test_hgx_h100_8x_10nic_txt() -> None:
+    reading = real("hgx_h100_8x_10nic.txt")
+    topology = reading.topology
+    assert counts(topology) == (8, 10)
+    assert rates(topology)["gpu7", "nvswitch"] == Fraction("370.8")
+    assert topology.multicast[topology.node_index["nvswitch"]]
+    assert rates(topology)["gpu3", "pcie3"] == rates(topology)["NIC5", "pcie3"] == 48
+    assert any("NIC3, NIC4 share no" in warning for warning in reading.warnings)
+
+
+def test_rocm_smi_mi300a_4x_txt() -> None:
+    topology = real("rocm_smi_mi300a_4x.txt").topology
+    assert counts(topology) == (4, 0)
+    assert set(rates(topology).values()) == {Fraction(96)}
+    assert topology.num_links == 12
