@@ -7,7 +7,8 @@
     └── MissingExtraError           an optional package is needed: exit code 2
 
 A message is one sentence that says what was expected, what was found and where
-(``$.links[3].gb_per_s``, ``topo.xml:12``), and then what to do next.
+(``$.links[3].gb_per_s``, ``topo.xml:12``), and then what to do next. Options are named as keywords in backticks
+(```trees=4```, ```relay_gpus```); the command line writes its own names in their place.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def fixed_trees(network: Network, trees: int, *, optimum: Fraction | None = None
         UnreachableError: If some rank cannot be reached.
     """
     if trees < 1:
-        msg = f"expected at least one tree per root, found {trees}: give `--trees 1` or more."
+        msg = f"expected at least one tree per root, found {trees}: give `trees=1` or more."
         raise InputError(msg)
     scale = trees * (cut_bound(network).inv_rate if optimum is None else optimum)
     while True:

@@ -7,7 +7,9 @@ codes: 0 done, 1 a check failed or a plan does not fit, 2 usage or bad input, 13
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -17,7 +19,7 @@ from typer.core import TyperGroup
 from coppice.errors import CheckError, CoppiceError
 from coppice.version import __version__
 
-__all__ = ["COMMANDS", "Commands", "app", "command_named", "main"]
+__all__ = ["COMMANDS", "Commands", "app", "command_named", "main", "with_flags"]
 
 CHECK_FAILED = 1
 BAD_INPUT = 2
@@ -94,7 +96,9 @@ class Commands(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except CoppiceError as error:
-            raise _failed(str(error), CHECK_FAILED if isinstance(error, CheckError) else BAD_INPUT) from None
+            code = CHECK_FAILED if isinstance(error, CheckError) else BAD_INPUT
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            raise _failed(with_flags(str(error), _flags(command)), code) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
@@ -108,6 +112,41 @@ class Commands(TyperGroup):
             msg = "not enough memory for this size: plan fewer ranks."
             raise _failed(msg, BAD_INPUT) from None
         return result
+
+
+def _flags(command: Any) -> dict[str, str]:
+    """Options of a command, or of all commands of a group, by their names in Python."""
+    found: dict[str, str] = {}
+    for inner in getattr(command, "commands", {}).values():
+        found |= _flags(inner)
+    for each in getattr(command, "params", ()):
+        found.update((each.name, name) for name in reversed(each.opts) if name.startswith("--"))
+    return found
+
+
+def with_flags(message: str, flags: Mapping[str, str]) -> str:
+    """A message of the library with the options of a command: the library calls them by keyword, such as `trees=1`.
+
+    What the command has no option for stands as it is, or becomes a parameter of the topology where it has those.
+
+    Args:
+        message: The message.
+        flags: Options of the command by their names in Python.
+
+    Examples:
+        >>> with_flags("leave out `relay_gpus` or take `trees=4`.", {"relay_gpus": "--relay-gpus", "trees": "--trees"})
+        'leave out `--relay-gpus` or take `--trees 4`.'
+        >>> with_flags("name the model (`gpu=a100`).", {"settings": "--set"})
+        'name the model (`--set gpu=a100`).'
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if name in flags:
+            return f"`{flags[name]}`" if value is None else f"`{flags[name]} {value}`"
+        return f"`--set {name}={value}`" if value is not None and "settings" in flags else found[0]
+
+    return re.sub(r"`([a-z]\w*)(?:=([^`]+))?`", flag, message)
 
 
 def _failed(message: str, code: int) -> typer.Exit:

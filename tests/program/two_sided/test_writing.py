@@ -15,10 +15,10 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
-from coppice.program.sorting import sorted_rows
 from coppice.program.two_sided.emit import Writer
 from coppice.program.two_sided.lower import lower_to_program
 from coppice.program.two_sided.program import Program
+from coppice.rows import sorted_rows
 from coppice.topology.presets import preset
 from reference.programs_writing import Writer as SlowWriter
 

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from coppice.errors import CheckError, InputError
 from coppice.program.messages import Rows
-from coppice.program.sorting import distinct, sorted_rows
 from coppice.program.two_sided.nics import Exits, to_nics
 from coppice.program.two_sided.thread_blocks import (
     Blocks,
@@ -23,6 +22,7 @@ from coppice.program.two_sided.thread_blocks import (
     most_trees_together,
     paths_differ,
 )
+from coppice.rows import distinct, sorted_rows
 from coppice.schedule.schedule import Schedule
 
 __all__ = ["Limits", "path_numbers", "spread", "within_peers"]

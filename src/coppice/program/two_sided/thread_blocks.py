@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.program.messages import Rows
-from coppice.program.sorting import distinct, sorted_rows
+from coppice.rows import distinct, sorted_rows
 
 __all__ = ["Blocks", "blocks_of", "colors_of", "fewest_blocks", "most_trees_together", "paths_differ"]
 
