@@ -18,6 +18,7 @@ ROOMS = (
     "version",
     "errors",
     "rows",
+    "arguments",
     "_core",
     "topology",
     "collectives",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from coppice.schedule.files.plan_file import read_plan, write_plan
     from coppice.schedule.verification.verify import verify
     from coppice.simulation import simulate
-    from coppice.topology import resolve as load
+    from coppice.topology.load import load
     from coppice.topology.model import Topology
 
 from coppice.version import __version__
@@ -65,7 +65,7 @@ _LAZY = {
     "UnreachableError": ("coppice.errors", "UnreachableError"),
     "bound": ("coppice.bounds", "bound"),
     "compare": ("coppice.comparison", "compare"),
-    "load": ("coppice.topology", "resolve"),
+    "load": ("coppice.topology.load", "load"),
     "plan": ("coppice.planners.planning", "plan"),
     "simulate": ("coppice.simulation", "simulate"),
     "read_plan": ("coppice.schedule.files.plan_file", "read_plan"),

@@ -11,6 +11,7 @@ from coppice.bounds.result import Bound
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
+from coppice.schedule.trees import Trees
 from coppice.topology.model import Topology
 
 __all__ = ["Parameter", "Plan"]
@@ -75,6 +76,18 @@ class Plan:
         if self.schedule is not None:
             return self.schedule
         msg = "a plan holds either a forest or a schedule, found none: give one."
+        raise InputError(msg)
+
+    @property
+    def trees(self) -> Trees:
+        """The trees of a forest as objects, templates written out.
+
+        Raises:
+            InputError: If the plan is no forest.
+        """
+        if self.forest is not None:
+            return Trees(self.forest)
+        msg = f"expected a forest, found transfers by {self.planner or 'an unknown planner'}: look at plan.schedule."
         raise InputError(msg)
 
     @property

@@ -30,7 +30,7 @@ from coppice.schedule.loads import forest_loads
 from coppice.topology.model import common_denominator, scaled
 
 if TYPE_CHECKING:
-    from coppice.bounds.all_reduce import CombinedAllReduce
+    from coppice.bounds.result import CombinedAllReduce
 
 __all__ = ["combined_trees", "plan_forest"]
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from coppice.arguments import checked, shown
 from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
@@ -35,13 +36,25 @@ from coppice.schedule.files.columns import (
     read_schedule,
     schedule_columns,
 )
+from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter, Plan
+from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 from coppice.topology.readers.document import topology_from_document
 from coppice.topology.readers.json_file import parse_json
 from coppice.topology.writer import topology_document, write_atomically
 
-__all__ = ["FORMAT", "VERSION", "Plan", "decode_plan", "encode_plan", "read_plan", "write_plan"]
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "Plan",
+    "body_of",
+    "decode_plan",
+    "encode_plan",
+    "plan_of",
+    "read_plan",
+    "write_plan",
+]
 
 FORMAT = "coppice-plan"
 VERSION = 1
@@ -92,17 +105,18 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     transfers: TransferColumns | None = None
 
 
-def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+@checked
+def write_plan(plan: object, path: str | os.PathLike[str]) -> None:
     """Write a plan file; an interrupted write leaves the old file, or none.
 
     Args:
-        plan: What to write.
+        plan: What to write: a plan, or what has one (:func:`plan_of`).
         path: Where; ``-`` is standard output.
 
     Raises:
         InputError: If the file cannot be written.
     """
-    data = encode_plan(plan)
+    data = encode_plan(plan_of(plan))
     if os.fspath(path) == "-":
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -110,6 +124,7 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
         write_atomically(path, data)
 
 
+@checked
 def read_plan(path: str | os.PathLike[str]) -> Plan:
     """Read a plan file. What it claims is not checked: that is what ``verify`` is for.
 
@@ -128,6 +143,36 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
         msg = f"cannot read the plan {name} ({error.strerror or error}): check the name."
         raise InputError(msg) from None
     return decode_plan(data, name=name)
+
+
+def plan_of(source: object) -> Plan:
+    """The plan that somebody means by a plan, by a result that holds one, or by the name of a plan file.
+
+    Args:
+        source: A :class:`Plan`, whatever has one as its attribute ``plan``, or a path.
+
+    Raises:
+        InputError: If it is none of these, or the file is no plan.
+    """
+    found = getattr(source, "plan", source)
+    if isinstance(found, Plan):
+        return found
+    if isinstance(source, (str, os.PathLike)):
+        return read_plan(source)
+    msg = f"expected a plan, a result with one or a plan file, found {shown(source)}: make one with coppice.plan."
+    raise InputError(msg)
+
+
+def body_of(source: object) -> Forest | Schedule:
+    """As :func:`plan_of`, but the forest or the schedule; one that is given stands for itself.
+
+    Args:
+        source: A :class:`Forest`, a :class:`Schedule`, or what stands for a plan.
+
+    Raises:
+        InputError: As :func:`plan_of`.
+    """
+    return source if isinstance(source, (Forest, Schedule)) else plan_of(source).body
 
 
 def encode_plan(plan: Plan) -> bytes:
