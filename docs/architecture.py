@@ -1,4 +1,4 @@
-"""Write the generated page `docs/architecture.md` and its picture: the rooms, and walks through them as they are traced.
+"""Write the generated page `docs/architecture.md` and its picture: the rooms, and traced walks through them.
 
 Usage: python docs/architecture.py [--check]; with --check nothing is written, and the exit code is 1 if one is stale.
 """
@@ -68,8 +68,8 @@ class Trace:
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         """Look at one event of the interpreter."""
-        if event != "call":
-            return
+        if event != "call" or frame.f_code.co_flags & inspect.CO_GENERATOR:
+            return  # a generator goes on where it is asked to, which is no call
         module = frame.f_globals.get("__name__", "")
         name = frame.f_code.co_name
         if not module.startswith("coppice.") or name.startswith(("<", "_")):
@@ -101,7 +101,7 @@ def room_of(module: str) -> str:
 
 
 def rooms() -> list[tuple[str, str, int]]:
-    """Name, first sentence and lines of every room, from the ground up, in the order that the test of rooms enforces."""
+    """Name, first sentence and lines of every room, from the ground up, in the order that a test enforces."""
     tree = ast.parse((ROOT / "tests" / "test_rooms.py").read_text())
     order = next(
         ast.literal_eval(node.value)
@@ -116,7 +116,9 @@ def rooms() -> list[tuple[str, str, int]]:
         head = folder / "__init__.py" if folder.is_dir() else file
         words = (ast.get_docstring(ast.parse(head.read_text())) or "").partition("\n\n")[0]
         files = [*folder.rglob("*.py")] if folder.is_dir() else [file]
-        found.append((name, " ".join(words.split()), sum(len(each.read_text().splitlines()) for each in files)))
+        found.append(
+            (name, " ".join(words.split()), sum(len(each.read_text().splitlines()) for each in files))
+        )
     return found
 
 
@@ -167,36 +169,42 @@ def page(walks: dict[str, list[Step]]) -> str:
 
 
 def picture(walks: dict[str, list[Step]]) -> str:
-    """The rooms as floors, the ground floor at the bottom, with the walks as lines of numbered stops."""
-    shown = [(name, words) for name, words, _ in rooms() if name not in ("version", "errors", "arguments")][::-1]
-    height, width, left, top = 38, 980, 20, 46
-    lane = {name: 670 + 150 * number for number, name in enumerate(WALKS)}
+    """The rooms as floors, the ground floor at the bottom, with the first calls between rooms as arrows."""
+    shown = [(name, words) for name, words, _ in rooms() if name not in ("version", "errors", "arguments")][
+        ::-1
+    ]
+    height, width, left, top = 30, 1060, 20, 40
     middle = {name: top + height * row + height // 2 for row, (name, _) in enumerate(shown)}
-    parts = [
+    head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {top + height * len(shown) + 20}" '
         f'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="#ffffff"/>'
-    ]
+    )
+    parts = [head]
     for row, (name, words) in enumerate(shown):
         y = top + height * row
         parts.append(
             f'<rect x="{left}" y="{y + 3}" width="{width - 2 * left}" height="{height - 6}" rx="5" fill="#f5f7f9" '
-            f'stroke="#d5dbe2"/><text x="{left + 12}" y="{y + 24}" font-weight="600" fill="#1c2733">{name}</text>'
-            f'<text x="{left + 120}" y="{y + 24}" fill="#5b6875">{escape(shortened(words))}</text>'
+            f'stroke="#d5dbe2"/><text x="{left + 12}" y="{y + 20}" font-weight="600" fill="#1c2733">{name}</text>'
+            f'<text x="{left + 120}" y="{y + 20}" fill="#5b6875">{escape(shortened(words))}</text>'
         )
+    x = 620
     for name, steps in walks.items():
-        x, colour = lane[name], COLOURS[name]
-        stops = ["cli", *(step.room for step in steps)]
-        stops = [stop for before, stop in zip([None, *stops], stops, strict=False) if stop != before and stop in middle]
-        points = [(x + 9 * (number % 12) - 50, middle[stop]) for number, stop in enumerate(stops)]
-        parts.append(
-            f'<text x="{x}" y="{top - 14}" text-anchor="middle" font-weight="600" fill="{colour}">coppice {name}</text>'
-            f'<polyline points="{" ".join(f"{a},{b}" for a, b in points)}" fill="none" stroke="{colour}" '
-            'stroke-width="1.5" stroke-opacity="0.6"/>'
-        )
-        parts += [f'<circle cx="{a}" cy="{b}" r="4" fill="{colour}"/>' for a, b in points]
-    parts.append(
-        f'<text x="{left + 12}" y="{top - 14}" fill="#5b6875">a room imports only rooms below it in this picture</text>'
-    )
+        colour = COLOURS[name]
+        parts.append(f'<text x="{x}" y="{top - 14}" font-weight="600" fill="{colour}">coppice {name}</text>')
+        for step in steps:
+            caller, callee = middle.get(step.caller or "cli"), middle.get(step.room)
+            if caller is None or callee is None:
+                continue
+            tip = -7 if callee > caller else 7
+            parts.append(
+                f'<circle cx="{x + 5}" cy="{caller}" r="3" fill="{colour}"/>'
+                f'<path d="M{x + 5},{caller} V{callee + tip}" stroke="{colour}" stroke-width="1.5"/>'
+                f'<path d="M{x + 1},{callee + tip} h8 l-4,{-tip} z" fill="{colour}"/>'
+            )
+            x += 13
+        x += 30
+    words = "a room imports only rooms below it in this picture; arrows are calls, from left to right"
+    parts.append(f'<text x="{left + 12}" y="{top - 14}" fill="#5b6875">{words}</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -215,7 +223,7 @@ def main() -> int:
     stale = [path for path, text in made.items() if not path.is_file() or path.read_text() != text]
     if "--check" in sys.argv[1:]:
         for path in stale:
-            print(f"{path.relative_to(ROOT)} is stale: run `make docs`.", file=sys.stderr)
+            sys.stderr.write(f"{path.relative_to(ROOT)} is stale: run `make docs`.\n")
         return 1 if stale else 0
     for path in stale:
         path.write_text(made[path])

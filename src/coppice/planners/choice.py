@@ -60,16 +60,15 @@ def trees_and_tolerance(trees: int | str | None) -> tuple[int | None, Fraction |
         >>> trees_and_tolerance(4), trees_and_tolerance("auto:1%"), trees_and_tolerance(None)
         ((4, None), (None, Fraction(1, 100)), (None, None))
     """
-    if trees is None:
-        return None, None
-    text = str(trees)
-    automatic = re.fullmatch(r"auto:([0-9]{1,3}(?:\.[0-9]{1,9})?)%", text)
+    if not isinstance(trees, str):
+        return trees, None
+    automatic = re.fullmatch(r"auto:([0-9]{1,3}(?:\.[0-9]{1,9})?)%", trees)
     if automatic:
         return None, Fraction(automatic[1]) / 100
-    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
-        msg = f"expected `trees` to be a number of 1 or more or a tolerance such as auto:1%, found {text!r}."
+    if not re.fullmatch(r"[0-9]{1,9}", trees) or int(trees) < 1:
+        msg = f"expected `trees` to be a number of 1 or more or a tolerance such as auto:1%, found {trees!r}."
         raise InputError(msg)
-    return int(text), None
+    return int(trees), None
 
 
 @dataclass(frozen=True, kw_only=True)
