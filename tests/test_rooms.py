@@ -19,6 +19,7 @@ ROOMS = (
     "errors",
     "rows",
     "arguments",
+    "display",
     "_core",
     "topology",
     "collectives",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from coppice.topology.load import load
     from coppice.topology.model import Topology
 
+from coppice.display import DRAWN_BY
 from coppice.version import __version__
 
 __all__ = [
@@ -72,6 +73,18 @@ _LAZY = {
     "verify": ("coppice.schedule.verification.verify", "verify"),
     "write_plan": ("coppice.schedule.files.plan_file", "write_plan"),
 }
+
+
+DRAWN_BY.update(
+    {
+        "Topology": "coppice.report.notebook:topology_html",
+        "Bound": "coppice.report.notebook:bound_html",
+        "Plan": "coppice.report.notebook:plan_html",
+        "PlannedResult": "coppice.report.notebook:result_html",
+        "Timeline": "coppice.report.notebook:timeline_html",
+        "Comparison": "coppice.report.notebook:comparison_html",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from coppice.bounds.problem import Problem
+from coppice.display import Shown
 
 __all__ = ["Bound", "CombinedAllReduce", "CutProof"]
 
@@ -57,7 +58,7 @@ class CombinedAllReduce:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
+class Bound(Shown):
     """The best rate that a collective can have, with its witness.
 
     Attributes:

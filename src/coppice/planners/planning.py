@@ -22,6 +22,7 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
+from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.planners.algorithms.case import Value
 from coppice.planners.choice import Choice, Made, make_body, trees_and_tolerance
@@ -42,7 +43,7 @@ RING_RANKS = 2_048
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class PlannedResult:
+class PlannedResult(Shown):
     """A verified plan with its figures.
 
     Attributes:

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
+from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
@@ -20,7 +21,7 @@ Parameter = str | int | float | bool | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Plan:
+class Plan(Shown):
     """What a planner hands on and a plan file holds. Nothing in it is believed until it is verified.
 
     Attributes:

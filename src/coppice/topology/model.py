@@ -18,6 +18,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Shown
 from coppice.errors import InputError
 
 __all__ = ["MAX_DENOMINATOR", "Link", "Node", "NodeKind", "Topology", "exact_rate"]
@@ -66,7 +67,7 @@ class Link:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Topology:
+class Topology(Shown):
     """Immutable columns; build one with :meth:`of`.
 
     Attributes:
