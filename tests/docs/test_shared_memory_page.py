@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import re
 import subprocess
@@ -11,34 +10,30 @@ from pathlib import Path
 
 import pytest
 
-from support.paths import ROOT
+from support.pages import blocks, page_text, run_session
 from support.rank_groups import in_processes
-
-PAGE = ROOT / "docs" / "shared-memory.md"
 
 
 def test_examples() -> None:
-    failed, tried = doctest.testfile(str(PAGE), module_relative=False)
-    assert not failed
-    assert tried > 8
+    assert run_session("shared-memory.md") > 8
 
 
 def test_the_program_prints_what_is_shown(tmp_path: Path) -> None:
-    blocks = re.findall(r"```(python|text)\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    [at] = [number for number, (_, text) in enumerate(blocks) if "ShmEngine.connect" in text]
-    (tmp_path / "rank.py").write_text(blocks[at][1])
+    shown = blocks("shared-memory.md", "python", "text")
+    [at] = [number for number, block in enumerate(shown) if "ShmEngine.connect" in block.text]
+    (tmp_path / "rank.py").write_text(shown[at].text)
     printed = in_processes(
         [[sys.executable, "rank.py", str(rank)] for rank in range(3)],
         variables={"COPPICE_CACHE": str(tmp_path / "cache")},
         folder=tmp_path,
     )
-    assert "".join(printed) == blocks[at + 1][1]
+    assert "".join(printed) == shown[at + 1].text
 
 
 def test_the_table_has_the_columns_and_rows_that_are_shown() -> None:
     """All but the times is what the command prints."""
     pytest.importorskip("torch", reason="torch is not installed (TORCH=0)")
-    page = PAGE.read_text()
+    page = page_text("shared-memory.md")
     command = re.search(r"^    torchrun (--nproc-per-node 2 -m coppice bench .*)$", page, re.MULTILINE)
     shown = re.search(r"```text\n(# coppice bench.*?)```", page, re.DOTALL)
     assert command is not None

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from coppice import Collective
-from coppice.cli.compare import compare
-
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+from support.pages import Example, blocks, coppice, examples
+from support.paths import ROOT
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("clusters_page", DOCS / "clusters.py")
+    spec = importlib.util.spec_from_file_location("clusters_page", ROOT / "docs" / "clusters.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -70,38 +65,26 @@ def test_page_is_current(script: ModuleType) -> None:
     assert done.returncode == 0, f"docs/clusters.md is stale: run `python docs/clusters.py`. {done.stderr}"
 
 
+def check(example: Example) -> None:
+    done = coppice(*example.words, "--jobs", "1")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == example.shown
+
+
 def test_comparison_page_shows_what_is_printed() -> None:
     """The first example runs here; the second, the gain, is the slow test below."""
-    command, shown = _examples()[0]
-    assert _printed(command) == shown
+    check(examples("comparison.md")[0])
 
 
 @pytest.mark.slow
 def test_gain_on_the_page_is_current() -> None:
-    command, shown = _examples()[1]
-    assert _printed(command) == shown
-
-
-def _examples() -> list[tuple[str, str]]:
-    text = (DOCS / "comparison.md").read_text()
-    return re.findall(r"```sh\ncoppice compare (.*?)\n```\n\n```text\n(.*?)```", text, re.DOTALL)
-
-
-def _printed(command: str) -> str:
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(compare)
-    result = CliRunner().invoke(app, [*shlex.split(command), "--jobs", "1"])
-    assert result.exit_code == 0, result.output
-    return result.stdout
+    check(examples("comparison.md")[1])
 
 
 def test_scripts_of_the_executors_page_run(tmp_path: Path) -> None:
     """The first script as it stands, on a smaller problem and with fewer sizes."""
-    script = re.search(r"```python\n(.*?)```", (DOCS / "executors.md").read_text(), re.DOTALL)
-    assert script is not None
-    small = (
-        script[1].replace("range(10, 33)", "(10, 20)").replace('"dgx-h100", boxes=4', '"dgx-a100", boxes=1')
-    )
+    script = blocks("executors.md", "python")[0].text
+    small = script.replace("range(10, 33)", "(10, 20)").replace('"dgx-h100", boxes=4', '"dgx-a100", boxes=1')
     (tmp_path / "sweep.py").write_text(small)
     done = subprocess.run(
         [sys.executable, "sweep.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120

@@ -7,11 +7,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from coppice.cli import app
+from support.pages import coppice, page_text
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "runtimes.md").read_text()
+PAGE = page_text("runtimes.md")
 
 
 def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +20,7 @@ def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.Monk
     assert commands is not None
     assert shown is not None
     for line in commands[1].splitlines():
-        done = CliRunner().invoke(app, shlex.split(line)[1:])
+        done = coppice(*shlex.split(line)[1:])
         assert done.exit_code == 0, done.stderr
         if " export " in line:
             assert done.stderr == shown[1]
@@ -31,7 +30,7 @@ def test_the_instances_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     words = re.search(r"printed: `(2 instances:.*?)`", PAGE, re.DOTALL)
     assert words is not None
-    CliRunner().invoke(app, shlex.split("plan dgx-a100 --collective all_gather --trees 1 -o plan.json"))
+    coppice(*shlex.split("plan dgx-a100 --collective all_gather --trees 1 -o plan.json"))
     arguments = "export plan.json --to msccl-xml --target msccl --instances 2 --size all -o algo.xml"
-    done = CliRunner().invoke(app, shlex.split(arguments))
+    done = coppice(*shlex.split(arguments))
     assert f"note: {' '.join(words[1].split())}\n" in done.stderr

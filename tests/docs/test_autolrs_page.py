@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from support.pages import blocks
+from support.paths import ROOT
+
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn brings the data")
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def shape(text: str) -> list[str]:
@@ -29,6 +30,4 @@ def test_the_page_shows_real_output(tmp_path: Path) -> None:
     said = run(str(ROOT / "examples" / "autolrs_digits.py"))
     assert re.fullmatch(r"1450 steps kept, \d+ of trials; 9\d\.\d% of the test digits are right\n", said)
     printed = run("-c", "from coppice.cli.train import app; app(['lr-report', 'digits.jsonl'])")
-    shown = re.search(r"```text\n(.*?)```", (ROOT / "docs" / "autolrs.md").read_text(), re.DOTALL)
-    assert shown is not None
-    assert shape(printed) == shape(shown[1])
+    assert shape(printed) == shape(blocks("autolrs.md", "text")[0].text)
