@@ -40,10 +40,10 @@ from coppice.comparison.plot import check_picture, plot
 from coppice.comparison.sweep import compare as run_comparison
 from coppice.comparison.table import algorithm_lines, best_lines, csv_text, range_lines, refusal_lines
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.schedule.cost import HOP_OVERHEAD_US
 from coppice.simulation.model import Model, Sharing
 from coppice.topology.readers.link_rates import RateClass
-from coppice.topology.writer import write_atomically
 
 __all__ = ["compare"]
 

@@ -13,6 +13,7 @@ from coppice.cli.verify.command import PlanArgument
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.sweep import compare
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.report.dot import to_dot
 from coppice.report.page import write_report
 from coppice.report.topology.picture import topology_svg
@@ -20,7 +21,6 @@ from coppice.schedule.explanation import plan_loads
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
-from coppice.topology.writer import write_atomically
 
 __all__ = ["picture", "report"]
 

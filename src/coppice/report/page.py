@@ -15,6 +15,7 @@ from fractions import Fraction
 from coppice.bounds.describe import describe_cut, plural, rate_text
 from coppice.collectives import Collective
 from coppice.comparison.outcome import Comparison
+from coppice.files import write_atomically
 from coppice.report.comparison import comparison_picture
 from coppice.report.loads import load_picture
 from coppice.report.script import SCRIPT
@@ -34,7 +35,6 @@ from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.timeline import Timeline
-from coppice.topology.writer import write_atomically
 from coppice.version import __version__
 
 __all__ = ["DEFAULT_SIZE_BYTES", "report_html", "write_report"]

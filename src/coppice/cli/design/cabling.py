@@ -13,7 +13,7 @@ from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_fields, print_json
 from coppice.design.cabling import Cabling, Limits, cabling_of
 from coppice.design.recipes.parser import parse
-from coppice.topology.writer import write_atomically
+from coppice.files import write_atomically
 
 __all__ = ["MaxPanelsOption", "PanelPortsOption", "PortsPerNodeOption", "cabling", "cabling_record"]
 

@@ -16,8 +16,8 @@ from coppice.design.purchase.market import Market, Quote, compare_networks, csv_
 from coppice.design.purchase.performance import MOST_SIMULATED
 from coppice.design.purchase.picture import draw
 from coppice.design.purchase.request import read_prices, read_workload
+from coppice.files import write_atomically
 from coppice.topology.model import exact_rate
-from coppice.topology.writer import write_atomically
 
 __all__ = ["compare"]
 

@@ -25,8 +25,8 @@ from coppice.design.search.entries import Entry
 from coppice.design.search.finder import find as find_graphs
 from coppice.design.search.workload import Option, Workload, baselines, options
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.topology.model import exact_rate
-from coppice.topology.writer import write_atomically
 
 __all__ = ["find"]
 

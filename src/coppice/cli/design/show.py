@@ -21,10 +21,11 @@ from coppice.design.recipes.parser import parse
 from coppice.design.recipes.recipe import Recipe
 from coppice.design.schedules.breadth_first import moore_steps
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.report.topology.picture import topology_svg
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology.model import exact_rate
-from coppice.topology.writer import write_atomically, write_topology
+from coppice.topology.writer import write_topology
 
 __all__ = ["show"]
 

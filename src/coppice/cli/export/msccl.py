@@ -21,8 +21,9 @@ from coppice.cli.output.render import Stages
 from coppice.cli.verify.program import is_xml
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl.document import parse_document
-from coppice.export.msccl.reader import program_of, read_bytes
+from coppice.export.msccl.reader import program_of
 from coppice.export.msccl.writer import write_msccl_xml
+from coppice.files import file_name, read_bytes
 from coppice.fitting.msccl.program import Form, Place, rough_program
 from coppice.fitting.msccl.size_range import MOST_RANKS, WinningRange, winning_range
 from coppice.fitting.msccl.targets import TARGETS, target_named
@@ -96,7 +97,7 @@ def export_msccl_xml(request: Request) -> None:
         min_bytes=sizes.low,
         max_bytes=sizes.high,
     )
-    data, name = read_bytes(request.source)
+    data, name = read_bytes(request.source), file_name(request.source)
     with Stages() as stages:
         stages.begin("making the program")
         if is_xml(data):

@@ -9,11 +9,11 @@ from coppice.cli.options.sizes import parse_size
 from coppice.cli.output.render import Stages
 from coppice.cli.report import picture
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.report.page import DEFAULT_SIZE_BYTES, report_html
 from coppice.schedule.files.plan_file import read_plan
 from coppice.simulation.scenario import Scenario
 from coppice.simulation.trace import write_trace
-from coppice.topology.writer import write_atomically
 
 __all__ = ["DRAWN_OPTIONS", "TIMED_OPTIONS", "export_picture", "export_trace"]
 
