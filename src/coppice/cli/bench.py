@@ -11,11 +11,11 @@ from typing import Annotated, TypeVar
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, SetOption, load_topology
-from coppice.cli.options.sizes import parse_size
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.files import write_atomically
 from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.text import parse_size
 from coppice.topology.model import Topology
 
 __all__ = ["bench"]

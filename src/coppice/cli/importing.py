@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import BoxesOption, OutputOption, RatesOption, SetOption, load_topology
-from coppice.cli.output.render import Stages, bandwidth_text, print_fields
+from coppice.cli.output.render import Stages, print_fields
 from coppice.errors import InputError
 from coppice.export.msccl.document import parse_document as parse_xml
 from coppice.export.msccl.reader import program_of
@@ -28,6 +27,7 @@ from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.transfers import verify_schedule
+from coppice.text import bandwidth_text, plural
 from coppice.topology.presets import preset
 
 __all__ = ["import_file"]

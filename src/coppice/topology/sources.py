@@ -7,13 +7,13 @@ from pathlib import Path
 
 from coppice.errors import InputError
 from coppice.files import read_bytes
+from coppice.text import suggestion
 from coppice.topology.composition.cluster_file import FORMAT, cluster_from_document
 from coppice.topology.composition.compose import Host, default_ports
 from coppice.topology.model import Topology
 from coppice.topology.presets import PRESETS, preset_from_options, preset_host
 from coppice.topology.readers import Format, Reading, read
 from coppice.topology.readers.json_yaml import parse_json, parse_yaml
-from coppice.topology.readers.reading import suggestion
 from coppice.topology.readers.sources import sniff
 
 __all__ = ["resolve", "resolve_host", "resolve_reading"]

@@ -15,7 +15,7 @@ from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect
 from coppice.files import read_bytes
 from coppice.logs.reading import read_log
-from coppice.topology.readers.reading import suggestion
+from coppice.text import suggestion
 
 __all__ = ["ARTEFACTS", "GIVEN", "doctor_tuning", "given_from"]
 

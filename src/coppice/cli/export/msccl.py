@@ -16,7 +16,6 @@ from coppice.cli.export.msccl_text import (
     trees_note,
 )
 from coppice.cli.export.request import Request
-from coppice.cli.options.sizes import parse_size, parse_sizes
 from coppice.cli.output.render import Stages
 from coppice.cli.verify.program import is_xml
 from coppice.errors import CheckError, InputError
@@ -31,6 +30,7 @@ from coppice.fitting.msccl.trees import Fitted, fitted
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.files.plan_file import decode_plan
+from coppice.text import parse_size, parse_sizes
 
 __all__ = ["OPTIONS", "Sizes", "export_msccl_xml", "read_size"]
 
@@ -138,7 +138,7 @@ def read_size(text: str | None) -> Sizes:
     if text == "all":
         return Sizes()
     wanted = parse_sizes(text, option="--size")
-    ends = [parse_size(end) for item in text.split(",") for end in item.split(":")[:2]]
+    ends = [parse_size(end, option="--size") for item in text.split(",") for end in item.split(":")[:2]]
     if not wanted or wanted[0] < 1:
         msg = f"expected --size of 1 byte or more, such as 1M:1G, found {text!r}."
         raise InputError(msg)

@@ -12,15 +12,14 @@ import typer
 
 from coppice.cli.export.request import Request
 from coppice.cli.options.inputs import load_topology, parse_settings
-from coppice.cli.options.sizes import parse_sizes
 from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.registry import STOCK, Kind, Option, Source, Target
 from coppice.files import read_bytes, write_atomically
 from coppice.schedule.files.plan_file import FORMAT, decode_plan
 from coppice.schedule.plan import Plan
+from coppice.text import parse_sizes, suggestion
 from coppice.topology.model import Topology
-from coppice.topology.readers.reading import suggestion
 
 __all__ = ["OPTIONS", "export_stock", "export_stock_format", "read_options", "stock_help"]
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-from coppice.bounds.describe import plural
-from coppice.cli.options.sizes import parse_size, short_size
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.cli.simulate.text import model_text
 from coppice.comparison.table import aligned, number
@@ -19,6 +17,7 @@ from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.jobs import Job, JobResult, Together, simulate_together
 from coppice.simulation.model import Model
 from coppice.simulation.trace import write_trace
+from coppice.text import parse_size, plural, short_size
 from coppice.topology.model import Topology
 from coppice.topology.sources import resolve
 

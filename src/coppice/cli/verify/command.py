@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import Stages, bandwidth_text, percent_text, print_fields, print_json
+from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.cli.verify.mscclpp import verify_mscclpp
 from coppice.cli.verify.program import is_xml, verify_xml
 from coppice.export.mscclpp.document import is_mscclpp
@@ -16,6 +16,7 @@ from coppice.schedule.files.plan_file import decode_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify as check
+from coppice.text import bandwidth_text, percent_text
 
 __all__ = ["PlanArgument", "verify"]
 

@@ -21,9 +21,9 @@ from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.nccl.topo_xml_text import xml_text
 from coppice.files import read_bytes
+from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.readers.link_rates import pcie_speed_known
-from coppice.topology.readers.reading import suggestion
 from coppice.topology.readers.xml_tree import Element, parse_xml
 
 __all__ = ["Port", "export_nccl_topo_xml", "ports_of"]
