@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from coppice.bounds.all_reduce import CombinedAllReduce
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
-from coppice.bounds.rates import Rates
 from coppice.text import plural, rate_text
 
 __all__ = ["Bound"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound(Rates):
+class Bound(Bandwidths):
     """The best rate that a collective can have, with its witness.
 
     Attributes:

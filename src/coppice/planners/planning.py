@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.figures import in_network_optimum
+from coppice.bounds.in_network import in_network_optimum
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
-from coppice.bounds.rates import Rates
 from coppice.bounds.result import Bound
 from coppice.errors import InputError
 from coppice.planners.algorithms.case import Value
@@ -30,7 +30,7 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads, schedule_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.shape import Shape, shape
+from coppice.schedule.shape import ForestShape, shape
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
 
@@ -41,7 +41,7 @@ RING_RANKS = 2_048
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedResult(Rates):
+class PlannedResult(Bandwidths):
     """A verified plan with its figures.
 
     Attributes:
@@ -58,7 +58,7 @@ class PlannedResult(Rates):
 
     plan: Plan
     report: Report
-    shape: Shape | None
+    shape: ForestShape | None
     pipeline: PipelineModel | None
     ring: RingPlan | None
     ring_searched: bool

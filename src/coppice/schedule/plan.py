@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
-from coppice.bounds.rates import Rates
 from coppice.bounds.result import Bound
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
@@ -21,7 +21,7 @@ Parameter = str | int | float | bool | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Plan(Rates):
+class Plan(Bandwidths):
     """What a planner hands on and a plan file holds. Nothing in it is believed until it is verified.
 
     Attributes:

@@ -51,7 +51,7 @@ _SEAL = b',\n"sha256": "'
 _FRACTION = re.compile(r"[0-9]{1,2000}(/[0-9]{1,2000})?")
 
 
-class _Header(msgspec.Struct):
+class _PlanHeader(msgspec.Struct):
     format: str = ""
     version: int = 0
 
@@ -71,7 +71,7 @@ class _BoundRow(msgspec.Struct, forbid_unknown_fields=True):
     alternatives: dict[str, str]
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
+class _PlanDocument(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
     provenance: _Provenance
@@ -175,7 +175,7 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
     Raises:
         InputError: As :func:`read_plan`.
     """
-    header = decode_json(data, _Header, f"{name} $")
+    header = decode_json(data, _PlanHeader, f"{name} $")
     if header.format != FORMAT:
         found = header.format[:40]
         msg = f'{name} is no plan: expected format "{FORMAT}", found {found!r}; make one with `coppice plan`.'
@@ -190,7 +190,7 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
     if seal != hashlib.sha256(body).hexdigest().encode() + b'"}\n':
         msg = f"{name} was edited or damaged: its sha256 does not match its content; write the plan again."
         raise InputError(msg)
-    document: _Document = decode_json(data, _Document, f"{name} $")
+    document: _PlanDocument = decode_json(data, _PlanDocument, f"{name} $")
     topology = topology_from_document(
         parse_json(bytes(document.topology), file=f"{name} $.topology"), where=f"{name} $.topology"
     )
@@ -200,7 +200,7 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
     return _plan(document, topology, name)
 
 
-def _plan(document: _Document, topology: Topology, name: str) -> Plan:
+def _plan(document: _PlanDocument, topology: Topology, name: str) -> Plan:
     demands = document.demands
     problem = Problem(
         topology=topology,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from coppice.bounds.problem import Problem
 
-__all__ = ["Rates"]
+__all__ = ["Bandwidths"]
 
 
-class Rates:
+class Bandwidths:
     """What follows from the ``inv_rate`` of a ``problem``; a class that has both inherits the rest."""
 
     if TYPE_CHECKING:
@@ -34,6 +34,6 @@ class Rates:
         """Bus bandwidth in GB/s, exact; 0 where nothing has to move."""
         return self.algbw_gb_per_s * self.problem.collective.busbw_factor(self.problem.topology.num_ranks)
 
-    def loss_against(self, optimum: Rates) -> Fraction:
+    def loss_against(self, optimum: Bandwidths) -> Fraction:
         """Share of the rate of ``optimum`` that is lost (0: as fast)."""
         return 1 - optimum.inv_rate / self.inv_rate if self.inv_rate else Fraction(0)
