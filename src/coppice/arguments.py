@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-import difflib
 import functools
 import inspect
 import types
@@ -15,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from coppice.errors import InputError
+from coppice.text import nearest
 
 __all__ = ["checked", "shown"]
 
@@ -96,8 +96,8 @@ def _unbound(name: str, signature: inspect.Signature, kwargs: Iterable[str], err
     known = [key for key, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD]
     for key in kwargs:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean `{close[0]}`?" if close else f"its arguments are {', '.join(known)}."
+            close = nearest(key, known)
+            hint = f"did you mean `{close}`?" if close else f"its arguments are {', '.join(known)}."
             return f"{name} has no argument `{key}`: {hint}"
     return f"{name}: {error}: its arguments are {', '.join(known)}."
 

@@ -8,7 +8,6 @@ of :meth:`Collective.shards`, and ``algbw = M / time``, as nccl-tests reports it
 
 from __future__ import annotations
 
-import difflib
 import enum
 import re
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from fractions import Fraction
 
 from coppice.arguments import shown
 from coppice.errors import InputError
+from coppice.text import suggestion
 
 __all__ = ["Collective", "Dialects"]
 
@@ -78,8 +78,7 @@ class Collective(enum.StrEnum):
                 _plain(each.dialects.mpi or ""),
             ):
                 return each
-        close = difflib.get_close_matches(name.lower(), list(cls), n=1)
-        hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(cls)}."
+        hint = suggestion(name.lower(), cls, otherwise=f"choose one of {', '.join(cls)}.")
         msg = f"there is no collective {name[:40]!r}: {hint}"
         raise InputError(msg)
 

@@ -37,7 +37,7 @@ class Problem:
         <Collective.ALL_GATHER: 'all_gather'>
         >>> Problem(coppice.load("dgx-a100"), "all_gahter")
         Traceback (most recent call last):
-        coppice.errors.InputError: there is no collective 'all_gahter': did you mean all_gather?
+        coppice.errors.InputError: there is no collective 'all_gahter': did you mean 'all_gather'?
     """
 
     topology: Topology
@@ -63,6 +63,21 @@ class Problem:
             object.__setattr__(
                 self, "demands", tuple(_numbers(row, f"demands[{i}]") for i, row in enumerate(rows))
             )
+
+    def __repr__(self) -> str:
+        """In short what it is.
+
+        >>> from coppice.topology.presets import preset
+        >>> Problem(topology=preset("ring", gpus=4), collective=Collective.BROADCAST, root=0)
+        Problem(broadcast from rank 0, Topology('ring of 4', 4 ranks, 4 nodes, 8 links))
+        """
+        words = str(self.collective)
+        if self.root is not None:
+            to_root = self.collective in (Collective.REDUCE, Collective.GATHER)
+            words += f" {'to' if to_root else 'from'} rank {self.root}"
+        sizes = {"weights": self.weights, "demands": self.demands}
+        given = "".join(f", with {name}" for name, value in sizes.items() if value is not None)
+        return f"Problem({words}{given}, {self.topology!r})"
 
     @property
     def shards(self) -> int:

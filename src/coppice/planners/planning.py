@@ -16,8 +16,9 @@ from fractions import Fraction
 from typing import Any
 
 from coppice.arguments import checked
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.figures import in_network_optimum
+from coppice.bounds.in_network import in_network_optimum
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
@@ -32,7 +33,7 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads, schedule_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.shape import Shape, shape
+from coppice.schedule.shape import ForestShape, shape
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
 
@@ -43,7 +44,7 @@ RING_RANKS = 2_048
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class PlannedResult(Shown):
+class PlannedResult(Shown, Bandwidths):
     """A verified plan with its figures.
 
     Attributes:
@@ -60,7 +61,7 @@ class PlannedResult(Shown):
 
     plan: Plan
     report: Report
-    shape: Shape | None
+    shape: ForestShape | None
     pipeline: PipelineModel | None
     ring: RingPlan | None
     ring_searched: bool
@@ -81,20 +82,14 @@ class PlannedResult(Shown):
         return self.report.inv_rate if self.report.inv_rate is not None else self.plan.inv_rate
 
     @property
-    def algbw_gb_per_s(self) -> Fraction:
-        """Algorithm bandwidth M / time that the plan reaches, in GB/s, exact."""
-        return self.plan.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)
-
-    @property
-    def busbw_gb_per_s(self) -> Fraction:
-        """Bus bandwidth that the plan reaches, in GB/s, exact."""
-        problem = self.plan.problem
-        return self.algbw_gb_per_s * problem.collective.busbw_factor(problem.topology.num_ranks)
+    def problem(self) -> Problem:
+        """What is planned."""
+        return self.plan.problem
 
     @property
     def loss(self) -> Fraction:
         """Share of the optimal rate that the plan does not reach (0: optimal)."""
-        return 1 - self.bound.inv_rate / self.inv_rate if self.inv_rate else Fraction(0)
+        return self.loss_against(self.bound)
 
     @property
     def trees_per_root(self) -> int | None:

@@ -9,8 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import overload
 
-from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.images import expanded
+from coppice.schedule.forest import Forest, Phase, expanded
 
 __all__ = ["Tree", "Trees", "draw_tree"]
 

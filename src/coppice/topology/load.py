@@ -6,7 +6,6 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from coppice.arguments import checked, shown
@@ -36,7 +35,8 @@ def load(
 
     Args:
         source: Name of a preset (``coppice topology list``); name of a file of any format that is read, ``-`` for
-            standard input; the text or the bytes of such a file; a networkx graph; or a topology, to change it.
+            standard input; the text or the bytes of such a file; a networkx graph; or a topology, or what has one (a
+            problem, a plan), to change it.
         boxes: Number of boxes of a box preset.
         rates: ``nominal`` or ``measured``, for a preset or a file whose rates are guessed from names.
         ranks: Ranks that take part; they are numbered anew. None takes all.
@@ -74,6 +74,7 @@ def _made(source: Any, boxes: int | None, options: Mapping[str, str]) -> Topolog
         _refuse_options({"boxes": boxes}, "text of a file")
         reading = read(source.encode() if isinstance(source, str) else source, options=options)
     else:
+        source = getattr(source, "topology", source)
         graph = _is_graph(source)
         if not graph and not isinstance(source, Topology):
             msg = (
@@ -89,12 +90,8 @@ def _made(source: Any, boxes: int | None, options: Mapping[str, str]) -> Topolog
 
 
 def _is_text(source: str | os.PathLike[str]) -> bool:
-    """Whether a string is the text of a file and not its name: names have one line and no brackets in front."""
-    return (
-        isinstance(source, str) and not Path(source).is_file()
-        if "\n" in str(source)
-        else (isinstance(source, str) and source.lstrip()[:1] in ("{", "<"))
-    )
+    """Whether a string is the text of a file and not its name: several lines, or a bracket in front."""
+    return isinstance(source, str) and ("\n" in source or source.lstrip()[:1] in ("{", "<"))
 
 
 def _is_graph(source: object) -> bool:
