@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "feasibility.h"
+#include "cuts/feasibility.h"
 
 namespace nb = nanobind;
 

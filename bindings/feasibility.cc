@@ -1,6 +1,6 @@
-// Bindings of feasibility.h and bound.h.
+// Bindings of cuts/feasibility.h and cuts/bound.h.
 #include "bindings.h"
-#include "bound.h"
+#include "cuts/bound.h"
 
 using namespace coppice;
 

@@ -1,5 +1,5 @@
-// Bindings of portfolio.h. Edges come out with their paths, each distinct path once.
-#include "portfolio.h"
+// Bindings of packing/portfolio.h. Edges come out with their paths, each distinct path once.
+#include "packing/portfolio.h"
 
 #include <algorithm>
 

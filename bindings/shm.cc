@@ -1,4 +1,4 @@
-// Binding of shm_segment.h, shm_direct.h and shm_program.h: one rank's end of a shared memory segment.
+// Binding of shared_memory/: one rank's end of a shared memory segment.
 #include <nanobind/stl/string.h>
 
 #include <array>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "bindings.h"
-#include "shm_direct.h"
-#include "shm_program.h"
+#include "shared_memory/direct.h"
+#include "shared_memory/program.h"
 
 using namespace coppice;
 
