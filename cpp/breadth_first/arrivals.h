@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "graph/digraph.h"
-#include "cuts/feasibility.h"
 
 namespace coppice {
 

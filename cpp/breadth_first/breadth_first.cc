@@ -9,7 +9,8 @@
 
 #include "breadth_first/arrivals.h"
 #include "breadth_first/assignment.h"
-#include "breadth_first/waves.h"
+#include "breadth_first/subset_loads.h"
+#include "core/wide.h"
 
 namespace coppice {
 
@@ -23,8 +24,7 @@ void check(const Digraph& graph, std::span<const Amount> capacity) {
     if (c <= 0) throw std::invalid_argument("capacities must be positive, found " + std::to_string(c));
     sum += c;
   }
-  if (sum * graph.num_vertices() >= Wide{1} << 62)
-    throw std::overflow_error("vertices times the sum of the capacities must stay below 2^62");
+  require_below_limit(sum * graph.num_vertices(), "vertices times the sum of the capacities must stay below 2^62");
 }
 
 /// Whether the groups of a step get by with load `ratio`; where not, the assignment says what they need at least.
@@ -45,11 +45,11 @@ StepLoads balanced_loads(const Digraph& graph, std::span<const Amount> capacity,
   Assignment assignment(arrivals);
   std::vector<Load> worst;
   std::vector<Amount> room;
-  std::optional<Waves> waves;  // pays where many vertices are targets
-  if (4 * targets.size() > static_cast<std::size_t>(graph.num_vertices())) waves.emplace(graph, stop);
+  std::optional<SubsetLoads> subsets;  // pays where many vertices are targets
+  if (4 * targets.size() > static_cast<std::size_t>(graph.num_vertices())) subsets.emplace(graph, stop);
   for (Vertex target : targets) {
-    if (stop && stop()) throw Cancelled{};
-    if (waves && target >= 0 && target < graph.num_vertices() && waves->settle(target, capacity, worst)) continue;
+    poll(stop);
+    if (subsets && target >= 0 && target < graph.num_vertices() && subsets->raise(target, capacity, worst)) continue;
     arrivals.look_at(target);
     const Amount all = std::reduce(arrivals.link_capacity.begin(), arrivals.link_capacity.end(), Amount{0});
     for (std::size_t step = 0; step < arrivals.steps.size(); ++step) {
@@ -78,14 +78,14 @@ Deliveries balanced_deliveries(const Digraph& graph, std::span<const Amount> cap
     throw std::invalid_argument("pieces must be 1 .. 2^31 - 1, found " + std::to_string(pieces));
   const Amount largest = capacity.empty() ? 1 : *std::ranges::max_element(capacity);
   for (Amount p : loads.numerator)
-    if (Wide{p} * pieces * largest >= Wide{1} << 62) throw std::overflow_error("loads times pieces must stay below 2^62");
+    require_below_limit(Wide{p} * pieces * largest, "loads times pieces must stay below 2^62");
   Distances distances(graph);
   Arrivals arrivals(graph, capacity, distances);
   Assignment assignment(arrivals);
   Deliveries found;
   std::vector<Amount> room;
   for (Vertex target : targets) {
-    if (stop && stop()) throw Cancelled{};
+    poll(stop);
     arrivals.look_at(target);
     if (arrivals.steps.size() > loads.numerator.size() || loads.numerator.size() != loads.denominator.size())
       throw std::invalid_argument("loads must name every step");

@@ -12,15 +12,15 @@
 // asks for more; its ratio is tried next (Newton's method), and the ratios rise strictly to U(u, t). Integral flows say
 // which pieces take which arc. A step is as slow as its slowest vertex, so the search starts from the slowest vertex so
 // far: most vertices cost one flow. Where there are few arcs into a vertex, all their sets are looked at instead
-// (waves.h).
+// (subset_loads.h).
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "core/stop.h"
 #include "graph/digraph.h"
-#include "cuts/feasibility.h"
 
 namespace coppice {
 

@@ -2,22 +2,14 @@
 
 #include <algorithm>
 #include <numeric>
-#include <stdexcept>
 
 namespace coppice {
 
-static Wide gcd(Wide a, Wide b) {
-  while (b) a %= b, std::swap(a, b);
-  return a;
-}
-
 namespace {
-
-constexpr Wide kSumLimit = Wide{1} << 62;  // keeps every product of two sums below 125 bits
 
 struct Ratio {
   Wide numerator, denominator;
-  bool operator<(const Ratio& other) const { return numerator * other.denominator < other.numerator * denominator; }
+  bool operator<(const Ratio& other) const { return is_less(numerator, denominator, other.numerator, other.denominator); }
 };
 
 class Newton {
@@ -27,8 +19,8 @@ class Newton {
       : graph_(graph), terminal_(terminal), weight_(weight), capacity_(capacity), stop_(stop), inside_(graph.num_vertices(), 0) {
     total_weight_ = std::accumulate(weight.begin(), weight.end(), Wide{0});
     total_capacity_ = std::accumulate(capacity.begin(), capacity.end(), Wide{0});
-    if (total_weight_ > kSumLimit || total_capacity_ > kSumLimit)
-      throw std::overflow_error("the sums of all weights and of all capacities must stay below 2^62: round them");
+    require_below_limit(std::max(total_weight_, total_capacity_),
+                        "the sums of all weights and of all capacities must stay below 2^62: round them");
   }
 
   CutBound solve() {

@@ -29,7 +29,7 @@ struct CutBound {
 ///   terminal: Per vertex, whether every tree must reach it.
 ///   weight: Per vertex, its share of the data, >= 0 with a positive sum.
 ///   capacity: Per arc, >= 0.
-/// Throws std::overflow_error where the sum of the weights or of the capacities exceeds 2^62.
+/// Throws std::overflow_error where the sum of the weights or of the capacities reaches 2^62.
 CutBound cut_bound(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> weight,
                    std::span<const Amount> capacity, const StopFlag& stop = {});
 

@@ -3,32 +3,13 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "graph/traversal.h"
+
 namespace coppice {
 
 static constexpr int kGreedyRounds = 2;
 static constexpr int kGreedyDepth = 16;
-
-std::vector<Vertex> breadth_first_order(const Digraph& graph, Vertex start) {
-  std::vector<Vertex> order;
-  std::vector<std::uint8_t> seen(graph.num_vertices(), 0);
-  order.reserve(graph.num_vertices());
-  for (Vertex next = -1; next < graph.num_vertices(); ++next) {
-    Vertex first = next < 0 ? start : next;
-    if (first >= graph.num_vertices() || seen[first]) continue;
-    seen[first] = 1;
-    std::size_t done = order.size();
-    order.push_back(first);
-    for (; done < order.size(); ++done) {
-      Vertex v = order[done];
-      auto visit = [&](Vertex u) {
-        if (!seen[u]) seen[u] = 1, order.push_back(u);
-      };
-      for (Arc e : graph.out(v)) visit(graph.head(e));
-      for (Arc e : graph.in(v)) visit(graph.tail(e));
-    }
-  }
-  return order;
-}
+static constexpr std::size_t kSinksPerPoll = 64;
 
 template <class Int>
 FeasibilityCheck<Int>::FeasibilityCheck(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const std::int32_t> orbit)
@@ -44,8 +25,8 @@ FeasibilityCheck<Int>::FeasibilityCheck(const Digraph& graph, std::span<const st
   for (Vertex v : breadth_first_order(graph, first)) {
     if (!terminal[v]) continue;
     auto [at, fresh] = place.emplace(orbit.empty() ? v : orbit[v], order_.size());
-    if (fresh) order_.push_back(v), alike_.emplace_back();
-    alike_[at->second].push_back(v);
+    if (fresh) order_.push_back(v), orbit_of_.emplace_back();
+    orbit_of_[at->second].push_back(v);
   }
 }
 
@@ -59,9 +40,9 @@ std::vector<std::vector<Vertex>> FeasibilityCheck<Int>::violated(std::span<const
   std::size_t polled = 0;
   for (std::size_t i = 0; i < order_.size() && sets.size() < limit; ++i) {
     Vertex sink = order_[i];
-    if (stop && ++polled % 64 == 0 && stop()) throw Cancelled{};
+    if (++polled % kSinksPerPoll == 0) poll(stop);
     if (reaches_demand(sink, demand)) {
-      for (Vertex v : alike_[i]) merged_[v] = 1;
+      for (Vertex v : orbit_of_[i]) merged_[v] = 1;
     } else {
       sets.push_back(seen_);
     }

@@ -16,19 +16,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
+#include "core/stop.h"
+#include "core/wide.h"
 #include "graph/digraph.h"
 
 namespace coppice {
-
-__extension__ typedef __int128 Wide;
-
-/// Polled during long work: returns true to stop it, and the work throws Cancelled.
-using StopFlag = std::function<bool()>;
-struct Cancelled {};
 
 /// The check for one graph and one set of terminals; capacities and supplies change from call to call.
 template <class Int>
@@ -60,7 +55,7 @@ class FeasibilityCheck {
 
   const Digraph& graph_;
   std::vector<Vertex> order_;          // terminals in breadth-first order, with orbits the first of each
-  std::vector<std::vector<Vertex>> alike_;  // alike_[i]: the terminals that order_[i] stands for
+  std::vector<std::vector<Vertex>> orbit_of_;  // orbit_of_[i]: the terminals that order_[i] stands for
   std::span<const Int> capacity_;
   std::span<const Int> supply_;
   std::vector<std::uint8_t> merged_;   // merged_[v]: terminal v is certified and supplies without limit
@@ -75,8 +70,5 @@ class FeasibilityCheck {
 
 extern template class FeasibilityCheck<Amount>;
 extern template class FeasibilityCheck<Wide>;
-
-/// Vertices in breadth-first order over arcs taken both ways, starting at `start`, then at the least unseen vertex.
-std::vector<Vertex> breadth_first_order(const Digraph& graph, Vertex start);
 
 }  // namespace coppice

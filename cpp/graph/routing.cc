@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/hash.h"
+
 namespace coppice {
 
 namespace {
@@ -106,7 +108,7 @@ Routes find_routes(const Routing& routing, std::span<const Vertex> src, std::spa
   routes.start.push_back(0);
   for (std::size_t i = 0; i < src.size(); ++i) {
     bool new_destination = i == 0 || dst[i] != dst[i - 1];
-    if ((new_destination || i % kRequestsPerPoll == 0) && stop && stop()) throw Cancelled{};
+    if (new_destination || i % kRequestsPerPoll == 0) poll(stop);
     if (src[i] < 0 || src[i] >= num_vertices || dst[i] < 0 || dst[i] >= num_vertices)
       throw std::invalid_argument("request " + std::to_string(i) + " must join vertices 0 .. " +
                                   std::to_string(num_vertices - 1) + ", found " + std::to_string(src[i]) + " and " +

@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
+#include "core/stop.h"
 #include "graph/digraph.h"
-#include "cuts/feasibility.h"
 
 namespace coppice {
 
@@ -35,13 +35,5 @@ struct Routes {
 /// Throws std::invalid_argument where an end is not a vertex, Cancelled where `stop` says so.
 Routes find_routes(const Routing& routing, std::span<const Vertex> src, std::span<const Vertex> dst,
                    std::span<const std::int64_t> channel, const StopFlag& stop = {});
-
-/// The next state of a chained splitmix64 after it takes in `value`.
-constexpr std::uint64_t mixed(std::uint64_t state, std::uint64_t value) {
-  state += value + 0x9E3779B97F4A7C15u;
-  state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9u;
-  state = (state ^ (state >> 27)) * 0x94D049BB133111EBu;
-  return state ^ (state >> 31);
-}
 
 }  // namespace coppice

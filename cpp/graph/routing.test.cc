@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "core/hash.h"
 #include "testing/testing.h"
 
 using namespace coppice;

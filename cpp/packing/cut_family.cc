@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "core/hash.h"
+
 namespace coppice {
 
 std::int32_t CutFamily::add(std::vector<Vertex> nodes, Amount slack) {
   std::sort(nodes.begin(), nodes.end());
-  std::uint64_t hash = 1469598103934665603u;
-  for (Vertex v : nodes) hash = (hash ^ static_cast<std::uint64_t>(v)) * 1099511628211u;
+  const std::uint64_t hash = hash_of(nodes);
   for (std::int32_t known : by_hash_[hash])
     if (nodes_[known] == nodes) return -1;
   std::int32_t cut = size();

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <optional>
 
+#include "cuts/feasibility.h"
+#include "graph/traversal.h"
 #include "packing/cut_family.h"
 #include "packing/path_search.h"
 #include "packing/shortening.h"
@@ -101,7 +103,7 @@ class Packer {
   bool add_tree(Vertex root) {
     grower_.start(root, share(root));
     for (;;) {
-      if (stop_ && stop_()) throw Cancelled{};
+      poll(stop_);
       if (!options_.always_exhaustive && grower_.grow()) break;
       if (grower_.spans()) break;
       if (action_.order > 1 && grower_.exchange()) continue;
@@ -203,35 +205,20 @@ class Packer {
   // If V - X falls into parts without arcs between them, the slack of X is the sum of the slacks of the complements of
   // the parts, so one of those is violated, too, and says more. Replaces sets[i] by one set for each part.
   void split_outside(std::vector<std::vector<Vertex>>& sets, std::size_t i) {
-    std::vector<Vertex>& set = sets[i];
-    std::vector<std::int32_t> part(graph_.num_vertices(), -1);
-    for (Vertex v : set) part[v] = 0;
-    std::int32_t parts = 0;
-    std::vector<Vertex> stack;
-    for (Vertex v = 0; v < graph_.num_vertices(); ++v) {
-      if (part[v] >= 0) continue;
-      part[v] = ++parts;
-      stack.assign(1, v);
-      while (!stack.empty()) {
-        Vertex u = stack.back();
-        stack.pop_back();
-        auto visit = [&](Vertex w) {
-          if (part[w] < 0) part[w] = parts, stack.push_back(w);
-        };
-        for (Arc e : graph_.out(u)) visit(graph_.head(e));
-        for (Arc e : graph_.in(u)) visit(graph_.tail(e));
-      }
-    }
-    if (parts < 2) return;
-    set.clear();
-    for (std::int32_t outside = 1; outside <= parts; ++outside) {
+    for (Vertex v : sets[i]) inside_[v] = 1;
+    const auto parts = parts_without(graph_, inside_);
+    for (Vertex v : sets[i]) inside_[v] = 0;
+    if (parts.size() < 2) return;
+    sets[i].clear();
+    for (const auto& part : parts) {
+      // A part without trees to root cannot be violated.
+      if (std::none_of(part.begin(), part.end(), [&](Vertex v) { return supply_of(v) > 0; })) continue;
+      for (Vertex v : part) inside_[v] = 1;
       std::vector<Vertex> rest;
-      bool owns = false;  // a part without trees to root cannot be violated
-      for (Vertex v = 0; v < graph_.num_vertices(); ++v) {
-        if (part[v] != outside) rest.push_back(v);
-        owns |= part[v] == outside && supply_of(v) > 0;
-      }
-      if (owns) sets.push_back(std::move(rest));
+      for (Vertex v = 0; v < graph_.num_vertices(); ++v)
+        if (!inside_[v]) rest.push_back(v);
+      for (Vertex v : part) inside_[v] = 0;
+      sets.push_back(std::move(rest));
     }
     std::swap(sets[i], sets.back());
     sets.pop_back();

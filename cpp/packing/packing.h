@@ -28,7 +28,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "cuts/feasibility.h"
+#include "core/stop.h"
 #include "symmetry/group_action.h"
 
 namespace coppice {

@@ -17,7 +17,7 @@ std::vector<Arc> PathSearch::find(const TreeGrower& tree, const StopFlag& stop) 
   for (Vertex x : tree.reached_list()) labels_.push_back({x, -1, -1, {}});
   std::vector<Arc> path;
   for (std::size_t done = 0; done < labels_.size(); ++done) {
-    if (stop && stop()) throw Cancelled{};
+    poll(stop);
     for (Arc e : graph_.out(labels_[done].vertex)) {
       Vertex to = graph_.head(e);
       if (tree.reached(to)) continue;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cuts/feasibility.h"
+#include "core/stop.h"
 #include "packing/tree_grower.h"
 
 namespace coppice {

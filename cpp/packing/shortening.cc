@@ -93,7 +93,7 @@ void shorten_trees(const Digraph& graph, const GroupAction& action, std::span<co
   for (int pass = 0; pass < kPasses; ++pass) {
     bool changed = false;
     for (Tree& tree : trees) {
-      if (stop && stop()) throw Cancelled{};
+      poll(stop);
       changed |= shortener.shorten(tree);
     }
     if (!changed) break;

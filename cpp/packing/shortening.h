@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "cuts/feasibility.h"
+#include "core/stop.h"
 #include "symmetry/group_action.h"
 #include "packing/tree_grower.h"
 

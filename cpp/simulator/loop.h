@@ -18,7 +18,7 @@ class SimulatorLoop {
   void run(const StopFlag& stop) {
     dispatch();
     for (std::int64_t count = 0;; ++count) {
-      if (count % kEventsPerPoll == 0 && stop && stop()) throw Cancelled{};
+      if (count % kEventsPerPoll == 0) poll(stop);
       // What is free now goes to whoever has the least id among all that become ready now.
       const bool instant_over = events_.empty() || events_.top().time > now_;
       if (starts_.pending() && (instant_over || events_.top().kind() >= EventKind::kHead)) {

@@ -42,7 +42,7 @@
 #include <span>
 #include <vector>
 
-#include "cuts/feasibility.h"
+#include "core/stop.h"
 
 namespace coppice {
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "symmetry/refinement.h"
+#include "symmetry/coloured_graph.h"
 
 namespace coppice {
 

@@ -4,7 +4,9 @@
 #include <map>
 #include <numeric>
 
+#include "graph/traversal.h"
 #include "symmetry/mapping.h"
+#include "symmetry/refinement.h"
 
 namespace coppice {
 
@@ -58,26 +60,6 @@ std::vector<std::vector<std::uint8_t>> hub_sets(const ColouredGraph& graph) {
   std::vector<std::vector<std::uint8_t>> sorted;
   for (auto [size, i] : by_size) sorted.push_back(std::move(sets[i]));
   return sorted;
-}
-
-Parts parts_without(const ColouredGraph& graph, std::span<const std::uint8_t> hub) {
-  const Digraph& g = graph.graph;
-  Parts parts;
-  std::vector<std::uint8_t> seen(hub.begin(), hub.end());
-  for (Vertex start = 0; start < g.num_vertices(); ++start) {
-    if (seen[start]) continue;
-    auto& part = parts.emplace_back(1, start);
-    seen[start] = 1;
-    for (std::size_t done = 0; done < part.size(); ++done) {
-      Vertex v = part[done];
-      auto visit = [&](Vertex w) {
-        if (!seen[w]) seen[w] = 1, part.push_back(w);
-      };
-      for (Arc e : g.out(v)) visit(g.head(e));
-      for (Arc e : g.in(v)) visit(g.tail(e));
-    }
-  }
-  return parts;
 }
 
 bool has_compute(const ColouredGraph& graph, std::span<const Vertex> part) {
@@ -199,7 +181,7 @@ VertexMap HubReduction::lifted(const VertexMap& map) const {
 std::optional<HubReduction> reduce_by_hubs(const ColouredGraph& graph, Budget& budget) {
   for (const auto& hub : hub_sets(graph)) {
     budget.spend(graph.graph.num_arcs());
-    Parts parts = parts_without(graph, hub);
+    Parts parts = parts_without(graph.graph, hub);
     if (!may_move(graph, parts)) continue;
     std::vector<AlikeParts> classes = classes_of(graph, std::move(parts), hub, budget);
     std::int64_t n = 0;

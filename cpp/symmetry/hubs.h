@@ -11,7 +11,8 @@
 
 #include <optional>
 
-#include "symmetry/refinement.h"
+#include "core/budget.h"
+#include "symmetry/coloured_graph.h"
 
 namespace coppice {
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/hash.h"
+
 namespace coppice {
 
 static constexpr std::size_t kBall = 512;        // a local search for displacements visits no more vertices

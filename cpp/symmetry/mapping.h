@@ -18,7 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include "symmetry/refinement.h"
+#include "core/budget.h"
+#include "symmetry/coloured_graph.h"
 
 namespace coppice {
 

@@ -3,25 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
+#include "core/hash.h"
+
 namespace coppice {
 
-static constexpr std::int64_t kPollSteps = 1 << 20;
 static constexpr std::uint64_t kForward = 0x9e3779b97f4a7c15, kBackward = 0xc2b2ae3d27d4eb4f;
 static constexpr std::uint64_t kSymmetry = 0x165667b19e3779f9;
-
-void Budget::spend(std::int64_t steps) {
-  left_ -= steps;
-  if (left_ >= next_poll_) return;
-  next_poll_ = left_ - kPollSteps;
-  if (stop_ && stop_()) throw Cancelled{};
-}
-
-std::uint64_t mixed(std::uint64_t value) {
-  value += 0x9e3779b97f4a7c15;
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-  return value ^ (value >> 31);
-}
 
 Refinement::Refinement(const ColouredGraph& graph, std::span<const VertexMap> symmetries, int copies)
     : graph_(graph),

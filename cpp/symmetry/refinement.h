@@ -13,39 +13,10 @@
 #include <span>
 #include <vector>
 
-#include "graph/digraph.h"
-#include "cuts/feasibility.h"
+#include "core/budget.h"
+#include "symmetry/coloured_graph.h"
 
 namespace coppice {
-
-/// A graph whose vertices and arcs have colours; automorphisms keep them. No parallel arcs.
-struct ColouredGraph {
-  Digraph graph;
-  std::vector<std::int32_t> colour;   // colour[v] >= 0
-  std::vector<std::int32_t> label;    // label[e] >= 0
-  std::vector<std::uint8_t> compute;  // compute[v]: symmetries must not fix v
-};
-
-/// A vertex map; map[v] is the image of v, or -1 where there is none yet.
-using VertexMap = std::vector<Vertex>;
-
-/// A supply of elementary steps, so that searches end; also polls the stop flag.
-class Budget {
- public:
-  Budget(std::int64_t steps, const StopFlag& stop) : left_(steps), next_poll_(steps), stop_(stop) {}
-
-  /// Throws Cancelled when the stop flag says so.
-  void spend(std::int64_t steps);
-  std::int64_t left() const { return left_; }
-  bool exhausted() const { return left_ <= 0; }
-
- private:
-  std::int64_t left_;
-  std::int64_t next_poll_;
-  StopFlag stop_;
-};
-
-std::uint64_t mixed(std::uint64_t value);
 
 class Refinement {
  public:

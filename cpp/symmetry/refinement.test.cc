@@ -79,8 +79,3 @@ TEST(individualised_rings_fall_apart_by_distance) {
   CHECK_EQ(num_cells(pair), 501u);
   for (Vertex v = 0; v < 1000; ++v) CHECK_EQ(pair.cell(v), pair.cell(1000 + (v + 300) % 1000));
 }
-
-TEST(budget_polls_the_stop_flag) {
-  Budget budget(std::numeric_limits<std::int64_t>::max(), [] { return true; });
-  CHECK_THROWS(Cancelled, (budget.spend(1), budget.spend(1 << 22)));
-}

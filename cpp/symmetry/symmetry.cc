@@ -6,7 +6,9 @@
 #include <stdexcept>
 
 #include "symmetry/abelian.h"
+#include "core/budget.h"
 #include "symmetry/hubs.h"
+#include "symmetry/refinement.h"
 #include "symmetry/translations.h"
 
 namespace coppice {

@@ -11,7 +11,8 @@
 #include <span>
 #include <vector>
 
-#include "symmetry/refinement.h"
+#include "core/stop.h"
+#include "symmetry/coloured_graph.h"
 
 namespace coppice {
 

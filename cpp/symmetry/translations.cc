@@ -4,7 +4,9 @@
 #include <numeric>
 #include <optional>
 
+#include "graph/traversal.h"
 #include "symmetry/mapping.h"
+#include "symmetry/refinement.h"
 
 namespace coppice {
 

@@ -6,6 +6,7 @@
 // Cells of vertices that refinement cannot tell apart bound the order: it divides all their sizes.
 #pragma once
 
+#include "core/stop.h"
 #include "symmetry/abelian.h"
 
 namespace coppice {

@@ -1,4 +1,4 @@
-#include "breadth_first/waves.h"
+#include "breadth_first/subset_loads.h"
 
 #include <vector>
 
@@ -9,17 +9,17 @@
 using namespace coppice;
 using namespace coppice::testing;
 
-TEST(waves_and_flows_find_the_same_loads) {
+TEST(subsets_and_flows_find_the_same_loads) {
   Dice dice(9);
   int settled = 0;
   for (int round = 0; round < 200; ++round) {
     Network network = random_network({.terminals = 5 + dice(80), .switches = 0, .cycles = dice(30)}, dice);
     Digraph graph = network.graph();
-    Waves waves(graph, {});
+    SubsetLoads loads(graph, {});
     for (Vertex target = 0; target < network.num_vertices(); ++target) {
       std::vector<Load> found;
       const bool few = graph.in(target).size() <= 10;
-      CHECK_EQ(waves.settle(target, network.capacity, found), few);
+      CHECK_EQ(loads.raise(target, network.capacity, found), few);
       if (!few) continue;
       ++settled;
       // One target among many vertices is left to flows.
@@ -34,14 +34,14 @@ TEST(waves_and_flows_find_the_same_loads) {
   CHECK(settled > 1000);
 }
 
-TEST(waves_raise_loads_and_never_lower_them) {
+TEST(subsets_raise_loads_and_never_lower_them) {
   Network ring;
   for (int v = 0; v < 4; ++v) ring.add(true);
   for (Vertex v = 0; v < 4; ++v) ring.arc(v, (v + 1) % 4, 2);
   Digraph graph = ring.graph();
-  Waves waves(graph, {});
+  SubsetLoads loads(graph, {});
   std::vector<Load> worst{Load(6, 2), Load(1, 4)};
-  CHECK(waves.settle(0, ring.capacity, worst));
+  CHECK(loads.raise(0, ring.capacity, worst));
   CHECK_EQ(worst.size(), 3u);
   CHECK_EQ(worst[0].numerator, 3);
   CHECK_EQ(worst[0].denominator, 1);
@@ -51,11 +51,11 @@ TEST(waves_raise_loads_and_never_lower_them) {
   }
 }
 
-TEST(waves_give_up_where_a_vertex_is_not_reached_and_stop_when_told) {
+TEST(subsets_give_up_where_a_vertex_is_not_reached_and_stop_when_told) {
   Digraph path(3, std::vector<Vertex>{0, 1}, std::vector<Vertex>{1, 2});
   std::vector<Amount> capacity{1, 1};
   std::vector<Load> worst;
-  CHECK(!Waves(path, {}).settle(2, capacity, worst));
+  CHECK(!SubsetLoads(path, {}).raise(2, capacity, worst));
   CHECK(worst.empty());
-  CHECK_THROWS(Cancelled, Waves(path, [] { return true; }));
+  CHECK_THROWS(Cancelled, SubsetLoads(path, [] { return true; }));
 }
