@@ -2,6 +2,10 @@
 //
 // Augmenting paths lead from the groups to the arcs. A flow that falls short leaves the arcs that the last search
 // reached: all full, and by max-flow/min-cut too little for the sources that have no other way.
+//
+// Cost, for g groups and k links: O(g k) to fill greedily and O(g k) per augmenting path. Paths are the shortest ones,
+// so each group needs at most O((g + k) g k) of them whatever the amounts are (Edmonds and Karp). Overflow: amounts
+// stay within the room and the supply given, which the caller checks (breadth_first.h).
 #pragma once
 
 #include <cstddef>

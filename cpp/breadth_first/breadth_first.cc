@@ -77,6 +77,8 @@ Deliveries balanced_deliveries(const Digraph& graph, std::span<const Amount> cap
   if (pieces < 1 || pieces > std::numeric_limits<std::int32_t>::max())
     throw std::invalid_argument("pieces must be 1 .. 2^31 - 1, found " + std::to_string(pieces));
   const Amount largest = capacity.empty() ? 1 : *std::ranges::max_element(capacity);
+  for (Amount q : loads.denominator)
+    if (q < 1) throw std::invalid_argument("loads must have positive denominators, found " + std::to_string(q));
   for (Amount p : loads.numerator)
     require_below_limit(Wide{p} * pieces * largest, "loads times pieces must stay below 2^62");
   Distances distances(graph);

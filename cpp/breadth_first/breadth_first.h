@@ -13,6 +13,11 @@
 // which pieces take which arc. A step is as slow as its slowest vertex, so the search starts from the slowest vertex so
 // far: most vertices cost one flow. Where there are few arcs into a vertex, all their sets are looked at instead
 // (subset_loads.h).
+//
+// Cost, for n vertices, m arcs and a target with k arcs into it: k + 1 breadth-first searches, of which all targets
+// share those to one vertex (O(n m) time and n^2 words in all), O(n k) and a sort to group the sources, and per step
+// one flow or a few (assignment.h). Overflow: n times the sum of the capacities is checked against 2^62, and for
+// deliveries also the pieces times the largest load and capacity; room and supply of every flow lie below these.
 #pragma once
 
 #include <cstdint>

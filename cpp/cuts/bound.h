@@ -9,6 +9,10 @@
 // is the check of feasibility.h with capacities p * c and supplies q * w. A violated X gives a larger ratio exactly;
 // the ratio strictly increases until no set violates it (Dinkelbach, 1967). It takes one to three rounds in practice.
 // The last violated X is the bottleneck.
+//
+// Cost: one check per round, which stops at four violated sets, and O(V + E) to scale and to look at each set.
+// Overflow: the sums of weights and of capacities are checked against 2^62 at the start. p and q are a share and a cut,
+// so below it as well; the check runs in 64 bits where p c(E) + q W stays below 2^62, and in 128 bits otherwise.
 #pragma once
 
 #include <span>

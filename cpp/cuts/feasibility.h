@@ -13,6 +13,10 @@
 //
 // Terminals are taken in breadth-first order, so the cost is one global flow plus |terminals| - 1 local ones.
 // Flows are Dinic's, on levels counted from the sink, after a first greedy search that settles the common case.
+//
+// In the worst case one of these is Dinic's O(V^2 E); memory is O(V + E). Overflow cannot happen: no two capacities are
+// added up, flows stay within the capacity of their arc and within D. Who makes products for arguments checks them, or
+// takes Wide for Int (bound.h).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,7 @@
 // A directed graph in compressed rows: the arcs that leave and that enter each vertex.
+//
+// Cost: made in O(vertices + arcs), by counting. Overflow: fewer than 2^31 - 1 vertices and arcs, checked when it is
+// made.
 #pragma once
 
 #include <cstdint>

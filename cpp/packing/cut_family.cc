@@ -20,11 +20,11 @@ std::int32_t CutFamily::add(std::vector<Vertex> nodes, Amount slack) {
   std::vector<std::int32_t> classes;
   for (Vertex v : nodes)
     for (Arc e : graph_.in(v))
-      if (!std::binary_search(nodes.begin(), nodes.end(), graph_.tail(e))) classes.push_back(action_.cls[e]);
+      if (!std::binary_search(nodes.begin(), nodes.end(), graph_.tail(e))) classes.push_back(action_.arc_class[e]);
   std::sort(classes.begin(), classes.end());
   for (std::size_t i = 0, j; i < classes.size(); i = j) {
     for (j = i; j < classes.size() && classes[j] == classes[i];) ++j;
-    by_class_[classes[i]].emplace_back(cut, static_cast<Amount>(j - i) * action_.step[classes[i]]);
+    by_class_[classes[i]].emplace_back(cut, static_cast<Amount>(j - i) * action_.images_per_arc[classes[i]]);
   }
   for (Vertex v : nodes) {
     auto& cuts = by_orbit_[action_.orbit[v]];
@@ -37,8 +37,8 @@ std::int32_t CutFamily::add(std::vector<Vertex> nodes, Amount slack) {
 
 void CutFamily::growth_of(Vertex root, std::span<const std::pair<std::int32_t, Amount>> use, std::vector<Amount>& growth) const {
   growth.assign(size(), -action_.order);
-  for (auto [cls, units] : use)
-    for (auto [cut, times] : by_class_[cls]) growth[cut] += units / action_.step[cls] * times;
+  for (auto [arc_class, units] : use)
+    for (auto [cut, times] : by_class_[arc_class]) growth[cut] += units / action_.images_per_arc[arc_class] * times;
   for (const Members& members : by_orbit_[action_.orbit[root]])
     growth[members.cut] += static_cast<Amount>(members.elements.size());
 }
@@ -82,7 +82,7 @@ bool CutFamily::allows(std::span<const Arc> path, Vertex landing) {
   path_cuts_.clear();
   path_times_.resize(size(), 0);
   for (Arc e : path) {
-    for (auto [cut, times] : by_class_[action_.cls[e]]) {
+    for (auto [cut, times] : by_class_[action_.arc_class[e]]) {
       if (path_times_[cut] == 0) path_cuts_.push_back(cut);
       path_times_[cut] += times;
     }
@@ -98,7 +98,7 @@ bool CutFamily::allows(std::span<const Arc> path, Vertex landing) {
 
 void CutFamily::take(std::span<const Arc> path, Vertex landing) {
   for (Arc e : path)
-    for (auto [cut, times] : by_class_[action_.cls[e]]) used_[cut] += times;
+    for (auto [cut, times] : by_class_[action_.arc_class[e]]) used_[cut] += times;
   land(landing);
 }
 

@@ -4,7 +4,8 @@
 //
 //     slack(X) = c(in(X)) + r(X) - T >= 0.
 //
-// A finished tree (with all its images under the group, see symmetry/group_action.h) that is taken a times lowers slack(X) by
+// A finished tree (with all its images under the group, see symmetry/group_action.h) that is taken a times lowers
+// slack(X) by
 //
 //     a * (used(X) + rooted(X) - order),
 //
@@ -15,6 +16,11 @@
 //
 // never falls as the tree grows, and a * potential(X) <= slack(X) is necessary at any time. Once a cut is tight
 // (slack 0) it stays tight: a cut is learned once and guides every later tree.
+//
+// Cost, with k cuts: learning a cut X takes O((|X| + a) log (|X| + a)) for the a arcs that end in it. Whether a path is
+// allowed takes one step for each pair of an arc and a cut that it enters, and so does taking it; landing looks at the
+// cuts that contain an image of the terminal. Starting a tree takes O(k order), charging it O(k). Overflow: slack is a
+// difference of two sums that the packer has checked (packing.h), and a tree is charged only as often as slack allows.
 #pragma once
 
 #include <span>
@@ -28,7 +34,8 @@ namespace coppice {
 
 class CutFamily {
  public:
-  CutFamily(const Digraph& graph, const GroupAction& action) : graph_(graph), action_(action), by_class_(action.num_classes()), by_orbit_(action.num_orbits) {}
+  CutFamily(const Digraph& graph, const GroupAction& action)
+      : graph_(graph), action_(action), by_class_(action.num_classes()), by_orbit_(action.num_orbits) {}
 
   std::int32_t size() const { return static_cast<std::int32_t>(slack_.size()); }
   Amount slack(std::int32_t cut) const { return slack_[cut]; }
@@ -37,8 +44,10 @@ class CutFamily {
   /// Learns X; returns its index, or -1 where X is known.
   std::int32_t add(std::vector<Vertex> nodes, Amount slack);
 
-  /// Times that one use of arc class `cls` enters images of cuts: pairs (cut, times).
-  std::span<const std::pair<std::int32_t, Amount>> entered(std::int32_t cls) const { return by_class_[cls]; }
+  /// Times that one use of arc class `arc_class` enters images of cuts: pairs (cut, times).
+  std::span<const std::pair<std::int32_t, Amount>> entered(std::int32_t arc_class) const {
+    return by_class_[arc_class];
+  }
 
   /// growth[X] = how much one unit of a tree (with all its images) lowers slack(X).
   /// Args:

@@ -116,7 +116,7 @@ std::pair<int, int> compare_with_definitions(const SymmetricNetwork& network, Di
     Amount limit = 50;
     std::vector<Amount> growth;
     std::vector<std::pair<std::int32_t, Amount>> use;
-    for (Arc e : tree.arcs) use.emplace_back(network.action.cls[e], network.action.step[network.action.cls[e]]);
+    for (Arc e : tree.arcs) use.emplace_back(network.action.arc_class[e], network.action.images_per_arc[network.action.arc_class[e]]);
     cuts.growth_of(root, use, growth);
     for (std::size_t i = 0; i < known.size(); ++i) {
       Amount expected = tree.potential(known[i].inside);
@@ -223,7 +223,7 @@ TEST(an_exchange_counts_like_its_classes) {
   for (int trial = 0; trial < 20; ++trial) {
     std::size_t which = static_cast<std::size_t>(dice(static_cast<int>(tree.arcs.size())));
     Arc spent = dice(graph.num_arcs());
-    cuts.exchange(network.action.cls[tree.arcs[which]], network.action.cls[spent]);
+    cuts.exchange(network.action.arc_class[tree.arcs[which]], network.action.arc_class[spent]);
     tree.arcs[which] = spent;
     CHECK_EQ(cuts.largest_multiplicity(kNoLimit), 1000 / tree.potential(inside));
   }

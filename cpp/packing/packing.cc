@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "core/wide.h"
 #include "cuts/feasibility.h"
 #include "graph/traversal.h"
 #include "packing/cut_family.h"
@@ -36,9 +37,10 @@ class Packer {
         check_(graph, terminal, action.order > 1 ? std::span<const std::int32_t>(action.orbit) : std::span<const std::int32_t>()),
         check_capacity_(graph.num_arcs()),
         check_supply_(graph.num_vertices()) {
-    for (Arc e = 0; e < graph.num_arcs(); ++e) residual_[action.cls[e]] = capacity[e];
+    for (Arc e = 0; e < graph.num_arcs(); ++e) residual_[action.arc_class[e]] = capacity[e];
     inside_.assign(graph.num_vertices(), 0);
     for (Vertex v = graph.num_vertices(); v-- > 0;) representative_[action.orbit[v]] = v;
+    check_amounts(roots, capacity);
     for (Vertex v = 0; v < graph.num_vertices(); ++v) {
       if (representative_[action.orbit[v]] != v) continue;
       roots_left_[v] = roots[v];
@@ -57,24 +59,33 @@ class Packer {
     }
     if (action_.order > 1) {  // a stuck template cannot be checked, so start from the cuts that are tight
       auto tight = violated_sets(graph_.num_vertices(), remaining_ + 1);
-      prepare(tight);
+      strengthen(tight);
       learn(std::move(tight));
     }
     while (remaining_ > 0) {
       while (static_cast<std::int32_t>(batch_.size()) < batch_size_ && remaining_ > 0) {
         if (!add_tree(next_root())) {
-          settle();
+          check_batch();
           result_.complete = false;
           return result();
         }
       }
-      settle();
+      check_batch();
     }
     shorten_trees(graph_, action_, terminal_, residual_, trees_, stop_);
     return result();
   }
 
  private:
+  // Within these sums no slack overflows, and neither does a multiplicity times the images that share an arc.
+  void check_amounts(std::span<const Amount> roots, std::span<const Amount> capacity) const {
+    Wide trees = 0, all = std::accumulate(capacity.begin(), capacity.end(), Wide{0});
+    for (Vertex v = 0; v < graph_.num_vertices(); ++v)
+      if (representative_[action_.orbit[v]] == v) trees += Wide{roots[v]} * action_.order;
+    require_below_limit(trees, "the number of trees must stay below 2^62");
+    require_below_limit(all, "the sum of the capacities must stay below 2^62");
+  }
+
   Packing result() {
     result_.stats.cuts = cuts_.size();
     result_.start.push_back(0);
@@ -99,7 +110,7 @@ class Packer {
     return std::min(roots_left_[root], (largest_root_ + options_.pieces - 1) / options_.pieces);
   }
 
-  // Grows a tree at `root` and takes it, to be checked by settle(). False: a template was not found.
+  // Grows a tree at `root` and takes it, to be checked by check_batch(). False: a template was not found.
   bool add_tree(Vertex root) {
     grower_.start(root, share(root));
     for (;;) {
@@ -109,7 +120,7 @@ class Packer {
       if (action_.order > 1 && grower_.exchange()) continue;
       if (!batch_.empty()) {  // the state is not known to be right: settle it before blaming the tree
         grower_.abandon();
-        settle();
+        check_batch();
         if (roots_left_[root] == 0) return true;
         grower_.start(root, share(root));
         continue;
@@ -139,7 +150,7 @@ class Packer {
 
   std::vector<std::vector<Vertex>> violated_sets(std::size_t limit, Amount demand) {
     ++result_.stats.checks;
-    for (Arc e = 0; e < graph_.num_arcs(); ++e) check_capacity_[e] = residual_[action_.cls[e]];
+    for (Arc e = 0; e < graph_.num_arcs(); ++e) check_capacity_[e] = residual_[action_.arc_class[e]];
     for (Vertex v = 0; v < graph_.num_vertices(); ++v) check_supply_[v] = supply_of(v);
     return check_.violated(check_capacity_, check_supply_, demand, limit, stop_);
   }
@@ -150,9 +161,9 @@ class Packer {
   Amount change_by_moving(Vertex v, const std::vector<Amount>& capacity) const {
     Amount joining = 0;
     for (Arc e : graph_.in(v))
-      if (!inside_[graph_.tail(e)]) joining += capacity[action_.cls[e]];
+      if (!inside_[graph_.tail(e)]) joining += capacity[action_.arc_class[e]];
     for (Arc e : graph_.out(v))
-      if (inside_[graph_.head(e)]) joining -= capacity[action_.cls[e]];
+      if (inside_[graph_.head(e)]) joining -= capacity[action_.arc_class[e]];
     return inside_[v] ? -joining : joining;
   }
 
@@ -186,7 +197,7 @@ class Packer {
   }
 
   // Sets to learn, in the state in which they were found violated.
-  void prepare(std::vector<std::vector<Vertex>>& sets) {
+  void strengthen(std::vector<std::vector<Vertex>>& sets) {
     auto drop_repeated = [&] {
       std::sort(sets.begin(), sets.end());
       sets.erase(std::unique(sets.begin(), sets.end()), sets.end());
@@ -231,7 +242,7 @@ class Packer {
       for (Vertex v : set) {
         slack += supply_of(v);
         for (Arc e : graph_.in(v))
-          if (!inside_[graph_.tail(e)]) slack += residual_[action_.cls[e]];
+          if (!inside_[graph_.tail(e)]) slack += residual_[action_.arc_class[e]];
       }
       for (Vertex v : set) inside_[v] = 0;
       cuts_.add(std::move(set), slack);
@@ -239,7 +250,7 @@ class Packer {
   }
 
   // Checks the batch, gives trees back until (I) holds, learns every violated cut, and takes the rest for good.
-  void settle() {
+  void check_batch() {
     std::size_t proposed = batch_.size();
     if (proposed == 0) return;
     bool clean = true;
@@ -248,7 +259,7 @@ class Packer {
       if (sets.empty()) break;
       clean = false;
       std::int32_t first = cuts_.size();
-      prepare(sets);
+      strengthen(sets);
       learn(std::move(sets));
       give_back(first);
     }
@@ -271,7 +282,7 @@ class Packer {
         tree.multiplicity -= excess;
         roots_left_[tree.root] += excess;
         remaining_ += excess * action_.order;
-        for (auto [cls, units] : tree.use) residual_[cls] += excess * units;
+        for (auto [arc_class, units] : tree.use) residual_[arc_class] += excess * units;
         for (std::int32_t other = 0; other < cuts_.size(); ++other) cuts_.change_slack(other, excess * growth[i][other]);
         result_.stats.trees_given_back += tree.multiplicity == 0;
       }
@@ -286,7 +297,7 @@ class Packer {
     ++result_.stats.checks;
     auto sets = partial_->violated(*this);
     if (sets.empty()) return false;
-    prepare(sets);
+    strengthen(sets);
     grower_.abandon();
     learn(std::move(sets));
     return true;
@@ -309,7 +320,7 @@ class Packer {
 
     std::vector<std::vector<Vertex>> violated(Packer& packer) {
       Amount units = packer.grower_.multiplicity();
-      for (Arc e = 0; e < num_arcs; ++e) capacity[e] = packer.residual_[packer.action_.cls[e]];
+      for (Arc e = 0; e < num_arcs; ++e) capacity[e] = packer.residual_[packer.action_.arc_class[e]];
       for (Arc e = num_arcs; e < extended->num_arcs(); ++e) capacity[e] = packer.grower_.reached(extended->head(e)) ? units : 0;
       for (Vertex v = 0; v < source; ++v) supply[v] = packer.roots_left_[v];
       supply[packer.grower_.reached_list().front()] -= units;

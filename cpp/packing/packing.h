@@ -17,10 +17,16 @@
 // it has reached): a violated cut is learned and the tree restarts; otherwise the tree is right so far and only the
 // search for a path failed: its multiplicity is halved, and at 1 the search becomes exact (path_search.h).
 //
-// With a group of automorphisms (symmetry/group_action.h) the same code packs templates: one tree for one root per orbit stands
-// for all its images. Then a packing need not exist for given multiplicities, and the result says so. A template that is
-// stuck cannot be checked half-way (each image would need a source of its own), so the packer starts from the tight cuts
-// and moves vertices between classes of arcs (TreeGrower::exchange).
+// With a group of automorphisms (symmetry/group_action.h) the same code packs templates: one tree for one root per
+// orbit stands for all its images. Then a packing need not exist for given multiplicities, and the result says so. A
+// template that is stuck cannot be checked half-way (each image would need a source of its own), so the packer starts
+// from the tight cuts and moves vertices between classes of arcs (TreeGrower::exchange).
+//
+// Cost: a feasibility check for each batch, for each round in which trees are given back and for each tree that gets
+// stuck; trees are grown at the cost that tree_grower.h states. Batches double while checks pass, so that large
+// packings of few cuts need few checks. The exact search is exponential in the worst case and only a last resort.
+// Overflow is checked once, at the start: all capacities, and all trees, must each add up to less than 2^62. All slacks
+// are differences of two such sums.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +75,8 @@ struct NoPacking : std::invalid_argument {
 ///   capacity: Per arc, in trees. With a group: equal along orbits.
 /// Returns: The trees; multiplicities of the trees of root v add up to roots[v]. With a group only the first vertex of
 ///   each orbit has trees.
-/// Throws Cancelled when `stop` says so, NoPacking where (II) does not hold and the search ends.
+/// Throws std::overflow_error where the trees or the sum of the capacities reach 2^62, Cancelled when `stop` says so,
+/// NoPacking where (II) does not hold and the search ends.
 Packing pack_trees(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
                    std::span<const Amount> capacity, const GroupAction& action, const PackingOptions& options = {},
                    const StopFlag& stop = {});

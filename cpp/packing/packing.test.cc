@@ -180,6 +180,17 @@ TEST(amounts_near_the_limit_do_not_overflow) {
   }
 }
 
+TEST(amounts_at_the_limit_are_refused) {
+  Network network;
+  for (int v = 0; v < 2; ++v) network.add(true);
+  network.link(0, 1, Amount{1} << 61);
+  CHECK_THROWS(std::overflow_error, pack(network));
+  network.capacity = {(Amount{1} << 61) - 1, Amount{1} << 61};
+  pack(network);
+  network.roots = {Amount{1} << 61, Amount{1} << 61};
+  CHECK_THROWS(std::overflow_error, pack(network));
+}
+
 TEST(the_same_input_gives_the_same_trees) {
   Dice dice(9);
   for (int trial = 0; trial < 30; ++trial) {

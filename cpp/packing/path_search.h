@@ -4,6 +4,9 @@
 // learned cut, so the way that leads to a switch matters. A way is worth keeping only if no other way to the same
 // switch enters every cut at most as often; cuts that no simple path can overdraw do not count. With these labels the
 // search is exact, and where few cuts are scarce it looks at each switch a few times instead of at every simple path.
+//
+// Cost: exponential in the number of scarce cuts in the worst case. Each label kept is compared with all labels at its
+// vertex and its path is checked anew, at the cost of its length. Overflow: none, labels hold counts of arcs.
 #pragma once
 
 #include <span>

@@ -3,6 +3,9 @@
 // All packings of the same problem reach the same rate; they differ in height (latency) and in the number of distinct
 // trees (chunks and channels on a GPU). Taking all units of a root as one tree gives few trees; taking them in pieces
 // gives the last trees more room and so less height. Small problems afford both, large ones only the first.
+//
+// Cost: one packing, or two where the first has at most 200,000 arcs and some root has several units. Overflow: as of
+// packing.h; mean heights are doubles, which decide between valid packings only.
 #pragma once
 
 #include "packing/packing.h"

@@ -33,7 +33,7 @@ class Shortener {
   bool shorten(Tree& tree) {
     TreeDepth before = depth_of(tree);
     if (before.height <= least_height(tree.root)) return false;
-    for (auto [cls, units] : tree.use) residual_[cls] += tree.multiplicity * units;
+    for (auto [arc_class, units] : tree.use) residual_[arc_class] += tree.multiplicity * units;
     grower_.start(tree.root, tree.multiplicity);
     if (grower_.grow()) {
       Tree shorter = grower_.finish(tree.multiplicity);
@@ -41,11 +41,11 @@ class Shortener {
         tree = std::move(shorter);
         return true;
       }
-      for (auto [cls, units] : shorter.use) residual_[cls] += shorter.multiplicity * units;
+      for (auto [arc_class, units] : shorter.use) residual_[arc_class] += shorter.multiplicity * units;
     } else {
       grower_.abandon();
     }
-    for (auto [cls, units] : tree.use) residual_[cls] -= tree.multiplicity * units;
+    for (auto [arc_class, units] : tree.use) residual_[arc_class] -= tree.multiplicity * units;
     return false;
   }
 

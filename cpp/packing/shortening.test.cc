@@ -53,14 +53,14 @@ Tree random_tree(const SymmetricNetwork& symmetric, Vertex root, Amount multipli
     }
   }
   std::vector<Amount> use(symmetric.action.num_classes(), 0);
-  for (Arc e : tree.arcs) use[symmetric.action.cls[e]] += symmetric.action.step[symmetric.action.cls[e]];
-  for (std::int32_t cls = 0; cls < symmetric.action.num_classes(); ++cls)
-    if (use[cls] > 0) tree.use.emplace_back(cls, use[cls]);
+  for (Arc e : tree.arcs) use[symmetric.action.arc_class[e]] += symmetric.action.images_per_arc[symmetric.action.arc_class[e]];
+  for (std::int32_t arc_class = 0; arc_class < symmetric.action.num_classes(); ++arc_class)
+    if (use[arc_class] > 0) tree.use.emplace_back(arc_class, use[arc_class]);
   return tree;
 }
 
 void charge(const Tree& tree, std::vector<Amount>& residual, Amount sign) {
-  for (auto [cls, units] : tree.use) residual[cls] += sign * tree.multiplicity * units;
+  for (auto [arc_class, units] : tree.use) residual[arc_class] += sign * tree.multiplicity * units;
 }
 
 /// Shortens random trees with random room beside them; returns how many became shallower.

@@ -20,7 +20,8 @@ class PathTable {
     const std::size_t slot = find(vertices);
     if (slots_[slot] < 0) {
       const std::size_t path = edges_.path_start.size() - 1;
-      if (path > std::numeric_limits<std::int32_t>::max()) throw std::overflow_error("there must be less than 2^31 distinct paths");
+      if (path > std::numeric_limits<std::int32_t>::max())
+        throw std::overflow_error("there must be less than 2^31 distinct paths");
       slots_[slot] = static_cast<std::int32_t>(path);
       edges_.path_vertices.insert(edges_.path_vertices.end(), vertices.begin(), vertices.end());
       edges_.path_start.push_back(static_cast<std::int64_t>(edges_.path_vertices.size()));
@@ -38,7 +39,8 @@ class PathTable {
   std::size_t find(std::span<const Vertex> vertices) const {
     const std::uint64_t hash = hash_of(vertices);
     std::size_t slot = (hash ^ hash >> 29) & (slots_.size() - 1);
-    while (slots_[slot] >= 0 && !std::ranges::equal(vertices_of(slots_[slot]), vertices)) slot = (slot + 1) & (slots_.size() - 1);
+    while (slots_[slot] >= 0 && !std::ranges::equal(vertices_of(slots_[slot]), vertices))
+      slot = (slot + 1) & (slots_.size() - 1);
     return slot;
   }
 

@@ -41,7 +41,7 @@ bool TreeGrower::grow() {
 }
 
 void TreeGrower::lower_multiplicity(Amount multiplicity) {
-  for (Arc e : arcs_) residual_[action_.cls[e]] += (multiplicity_ - multiplicity) * action_.step[action_.cls[e]];
+  for (Arc e : arcs_) change_residual(action_.arc_class[e], multiplicity_ - multiplicity);
   multiplicity_ = multiplicity;
   cuts_.lower_multiplicity(multiplicity);
   searched_ = 0;
@@ -50,7 +50,7 @@ void TreeGrower::lower_multiplicity(Amount multiplicity) {
 
 void TreeGrower::extend(std::span<const Arc> path) {
   Vertex landing = graph_.head(path.back());
-  for (Arc e : path) residual_[action_.cls[e]] -= multiplicity_ * action_.step[action_.cls[e]];
+  for (Arc e : path) change_residual(action_.arc_class[e], -multiplicity_);
   cuts_.take(path, landing);
   edge_start_[landing] = arcs_.size();
   arcs_.insert(arcs_.end(), path.begin(), path.end());
@@ -59,7 +59,7 @@ void TreeGrower::extend(std::span<const Arc> path) {
 }
 
 void TreeGrower::abandon() {
-  for (Arc e : arcs_) residual_[action_.cls[e]] += multiplicity_ * action_.step[action_.cls[e]];
+  for (Arc e : arcs_) change_residual(action_.arc_class[e], multiplicity_);
   arcs_.clear();
   growing_ = false;
 }
@@ -68,16 +68,16 @@ Tree TreeGrower::finish(Amount limit) {
   if (exchanged_) restore_order();
   Tree tree{root_, 0, arcs_, {}};
   std::vector<std::int32_t> classes(arcs_.size());
-  for (std::size_t i = 0; i < arcs_.size(); ++i) classes[i] = action_.cls[arcs_[i]];
+  for (std::size_t i = 0; i < arcs_.size(); ++i) classes[i] = action_.arc_class[arcs_[i]];
   std::sort(classes.begin(), classes.end());
   for (std::size_t i = 0, j; i < classes.size(); i = j) {
     for (j = i; j < classes.size() && classes[j] == classes[i];) ++j;
-    tree.use.emplace_back(classes[i], static_cast<Amount>(j - i) * action_.step[classes[i]]);
+    tree.use.emplace_back(classes[i], static_cast<Amount>(j - i) * action_.images_per_arc[classes[i]]);
   }
   abandon();
   tree.multiplicity = cuts_.largest_multiplicity(limit);
-  for (auto [cls, units] : tree.use) tree.multiplicity = std::min(tree.multiplicity, residual_[cls] / units);
-  for (auto [cls, units] : tree.use) residual_[cls] -= tree.multiplicity * units;
+  for (auto [arc_class, units] : tree.use) tree.multiplicity = std::min(tree.multiplicity, residual_[arc_class] / units);
+  for (auto [arc_class, units] : tree.use) residual_[arc_class] -= tree.multiplicity * units;
   cuts_.charge_tree(tree.multiplicity);
   return tree;
 }
@@ -85,8 +85,8 @@ Tree TreeGrower::finish(Amount limit) {
 // An arc that could carry the tree now, for some way of getting to its tail.
 bool TreeGrower::arc_is_open(Vertex from, Arc e) const {
   Vertex to = graph_.head(e);
-  std::int32_t cls = action_.cls[e];
-  return residual_[cls] >= multiplicity_ * action_.step[cls] && reached_[to] != stamp_ && closed_[to] != stamp_ && to != from;
+  std::int32_t arc_class = action_.arc_class[e];
+  return has_units(arc_class) && reached_[to] != stamp_ && closed_[to] != stamp_ && to != from;
 }
 
 void TreeGrower::path_to(Vertex v, std::vector<Arc>& path) const {
@@ -97,12 +97,12 @@ void TreeGrower::path_to(Vertex v, std::vector<Arc>& path) const {
 
 bool TreeGrower::has_room(std::span<const Arc> path) const {
   for (std::size_t i = 0; i < path.size(); ++i) {
-    std::int32_t cls = action_.cls[path[i]];
-    Amount units = action_.step[cls];
+    std::int32_t arc_class = action_.arc_class[path[i]];
+    Amount units = action_.images_per_arc[arc_class];
     if (action_.order > 1)  // several arcs of the path may be of one class
       for (std::size_t j = 0; j < i; ++j)
-        if (action_.cls[path[j]] == cls) units += action_.step[cls];
-    if (residual_[cls] < multiplicity_ * units) return false;
+        if (action_.arc_class[path[j]] == arc_class) units += action_.images_per_arc[arc_class];
+    if (residual_[arc_class] < multiplicity_ * units) return false;
   }
   return true;
 }
@@ -126,23 +126,23 @@ bool TreeGrower::exchange() {
 bool TreeGrower::exchange_for(Vertex y, Arc last) {
   std::vector<Move> moves;
   std::vector<std::uint8_t> seen(action_.num_classes(), 0);
-  std::vector<std::pair<std::int32_t, std::int32_t>> queue{{action_.cls[last], -1}};  // (class, move that needs it)
-  seen[action_.cls[last]] = 1;
+  std::vector<std::pair<std::int32_t, std::int32_t>> queue{{action_.arc_class[last], -1}};  // (class, move that needs it)
+  seen[action_.arc_class[last]] = 1;
   for (std::size_t done = 0; done < queue.size(); ++done) {
     auto [needed, by] = queue[done];
     for (Vertex z : reached_list_) {
       if (z == root_) continue;
       Arc now = arcs_[edge_start_[z]];
-      if (action_.cls[now] != needed || graph_.head(now) != z) continue;
+      if (action_.arc_class[now] != needed || graph_.head(now) != z) continue;
       for (Arc e : graph_.in(z)) {
         Vertex w = graph_.tail(e);
-        std::int32_t cls = action_.cls[e];
-        if (seen[cls] || !terminal_[w] || !reached(w) || is_ancestor(z, w)) continue;
-        seen[cls] = 1;
+        std::int32_t arc_class = action_.arc_class[e];
+        if (seen[arc_class] || !terminal_[w] || !reached(w) || is_ancestor(z, w)) continue;
+        seen[arc_class] = 1;
         moves.push_back({z, e, by});
         auto index = static_cast<std::int32_t>(moves.size()) - 1;
-        if (!has_units(cls)) {
-          queue.emplace_back(cls, index);
+        if (!has_units(arc_class)) {
+          queue.emplace_back(arc_class, index);
         } else if (cuts_.allows({&e, 1}, y) && apply(moves, index, last)) {
           return true;
         }
@@ -165,9 +165,9 @@ bool TreeGrower::apply(const std::vector<Move>& moves, std::int32_t end, Arc las
     arcs_[edge_start_[z]] = moves[i].to;
   }
   exchanged_ = true;
-  std::int32_t freed = action_.cls[last], spent = action_.cls[moves[end].to];
-  residual_[freed] += multiplicity_ * action_.step[freed];
-  residual_[spent] -= multiplicity_ * action_.step[spent];
+  std::int32_t freed = action_.arc_class[last], spent = action_.arc_class[moves[end].to];
+  change_residual(freed, multiplicity_);
+  change_residual(spent, -multiplicity_);
   cuts_.exchange(freed, spent);
   extend({&last, 1});  // no class has more units than before, so vertices already searched from stay barren
   return true;
@@ -210,7 +210,7 @@ bool TreeGrower::search_from(Vertex x) {
       if (!cuts_.allows({&e, 1}, terminal_[to] ? to : -1)) continue;
       closed = false;
       if (visited_[to] == search_stamp_) continue;
-      candidates_.emplace_back(residual_[action_.cls[e]], e);
+      candidates_.emplace_back(residual_[action_.arc_class[e]], e);
     }
     if (closed && y != x) closed_[y] = stamp_;
     std::sort(candidates_.begin(), candidates_.end(), [](const auto& a, const auto& b) {

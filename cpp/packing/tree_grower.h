@@ -1,4 +1,13 @@
 // Grows one spanning tree on physical paths, breadth-first, within the residual capacities and the learned cuts.
+//
+// Terminals of the tree are searched from in the order in which it has reached them, each again while a search landed
+// somewhere and had to pass over an arc only because of the way that led to it. Switches from which nothing new can be
+// reached are not entered again.
+//
+// Cost: a search looks at each arc at most once, and tries it with the path that leads there: O(m (L + K)) for m arcs,
+// L arcs of a path and K pairs of an arc of the path and a learned cut that it enters; with a group L^2 in place of L.
+// Overflow: the packer has checked all sums (packing.h), and a product of a multiplicity and the images that share an
+// arc is compared with a residual before one more image is added to it, so it stays below 2^63.
 #pragma once
 
 #include <span>
@@ -61,7 +70,12 @@ class TreeGrower {
   bool exchange_for(Vertex y, Arc last);
   bool apply(const std::vector<Move>& moves, std::int32_t end, Arc last);
   bool is_ancestor(Vertex a, Vertex v) const;
-  bool has_units(std::int32_t cls) const { return residual_[cls] >= multiplicity_ * action_.step[cls]; }
+  bool has_units(std::int32_t arc_class) const {
+    return residual_[arc_class] >= multiplicity_ * action_.images_per_arc[arc_class];
+  }
+  void change_residual(std::int32_t arc_class, Amount uses) {
+    residual_[arc_class] += uses * action_.images_per_arc[arc_class];
+  }
   void restore_order();
 
   bool search_from(Vertex x);

@@ -16,7 +16,7 @@ struct Growing {
         cuts(graph, network.action),
         residual(network.action.num_classes()),
         grower(graph, network.action, network.network.terminal, cuts, residual) {
-    for (Arc e = 0; e < graph.num_arcs(); ++e) residual[network.action.cls[e]] = network.network.capacity[e];
+    for (Arc e = 0; e < graph.num_arcs(); ++e) residual[network.action.arc_class[e]] = network.network.capacity[e];
   }
   explicit Growing(Network plain) : Growing(without_symmetry(std::move(plain))) {}
 
@@ -46,7 +46,7 @@ TEST(trees_grow_breadth_first_and_are_charged) {
   CHECK(network.tail[tree.arcs[0]] == 0 && network.tail[tree.arcs[1]] == 0);  // both neighbours first
   for (Arc e = 0; e < network.num_arcs(); ++e)
     CHECK_EQ(growing.residual[e], std::count(tree.arcs.begin(), tree.arcs.end(), e) ? 0 : 3);
-  for (auto [cls, units] : tree.use) CHECK_EQ(units, 1);
+  for (auto [arc_class, units] : tree.use) CHECK_EQ(units, 1);
 }
 
 TEST(abandoned_and_lowered_trees_give_back_what_they_used) {
@@ -156,7 +156,7 @@ TEST(exchanges_let_templates_use_every_class_up) {
     CHECK(units > 0);
     CHECK_EQ(tree_fault(network.network, tree.root, tree.arcs), "");  // edges in an order that can be sent
     Amount arcs = 0;
-    for (auto [cls, times] : tree.use) arcs += times;
+    for (auto [arc_class, times] : tree.use) arcs += times;
     CHECK_EQ(arcs, 63);
   }
   CHECK(exchanges > 0);
@@ -172,9 +172,9 @@ TEST(exchanges_keep_the_books) {
     SymmetricNetwork network = torus(dims, {1, 1});
     Amount left = dims[0] * dims[1] - 1;
     Growing growing(network);
-    for (std::int32_t cls = 0; cls < 4; ++cls) {
-      growing.residual[cls] = cls < 3 ? dice(static_cast<int>(left) + 1) : left;
-      left -= growing.residual[cls];
+    for (std::int32_t arc_class = 0; arc_class < 4; ++arc_class) {
+      growing.residual[arc_class] = arc_class < 3 ? dice(static_cast<int>(left) + 1) : left;
+      left -= growing.residual[arc_class];
     }
     std::vector<Amount> before = growing.residual;
     growing.grower.start(0, 1);
@@ -188,7 +188,7 @@ TEST(exchanges_keep_the_books) {
     Tree tree = growing.grower.finish(1);
     CHECK_EQ(tree.multiplicity, 1);
     CHECK_EQ(tree_fault(network.network, tree.root, tree.arcs), "");
-    for (auto [cls, units] : tree.use) before[cls] -= units;
+    for (auto [arc_class, units] : tree.use) before[arc_class] -= units;
     CHECK(before == growing.residual);
   }
   CHECK(exchanges > 10);

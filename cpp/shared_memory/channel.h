@@ -3,6 +3,8 @@
 // A message travels in parts of at most a quarter of the ring, so that copying in, copying out and messages of other
 // pairs overlap, and short messages share the ring. Each part follows a line that says what it is; a part never wraps
 // around, the rest of the ring is skipped instead. The receiver reads parts where they lie.
+//
+// Cost: each byte is copied in once; nothing is allocated. Overflow: positions count all bytes ever sent, in 64 bits.
 #pragma once
 
 #include <cstring>
@@ -20,8 +22,8 @@ struct MessageId {
 };
 
 struct RingControl {
-  alignas(kLine) std::atomic<std::uint64_t> written;  // bytes since the beginning, skipped ones included
-  alignas(kLine) std::atomic<std::uint64_t> read;
+  alignas(kCacheLine) std::atomic<std::uint64_t> written;  // bytes since the beginning, skipped ones included
+  alignas(kCacheLine) std::atomic<std::uint64_t> read;
 };
 static_assert(sizeof(RingControl) <= Segment::kRingControl);
 
@@ -30,7 +32,7 @@ struct PartHeader {
   std::uint64_t bytes;     // of this part
   std::uint64_t is_skip;   // nothing follows: the next part is at the start of the ring
 };
-static_assert(sizeof(PartHeader) <= kLine);
+static_assert(sizeof(PartHeader) <= kCacheLine);
 
 /// Where both ends keep the ring: its bytes, and how far it has been written and read.
 class ChannelEnd {
@@ -38,11 +40,11 @@ class ChannelEnd {
   ChannelEnd(Segment& segment, int from, int to, int own)
       : control_(reinterpret_cast<RingControl*>(segment.ring(from, to))),
         bytes_(segment.ring(from, to) + Segment::kRingControl),
-        size_(segment.facts().ring_bytes) {
+        size_(segment.header().ring_bytes) {
     segment.reserve(control_, segment.ring_stride(), own);
   }
 
-  static std::uint64_t room_for(std::size_t bytes) { return kLine + (bytes + kLine - 1) / kLine * kLine; }
+  static std::uint64_t room_for(std::size_t bytes) { return kCacheLine + (bytes + kCacheLine - 1) / kCacheLine * kCacheLine; }
   PartHeader* header() const { return reinterpret_cast<PartHeader*>(bytes_ + at_ % size_); }
 
   RingControl* control_;
@@ -57,7 +59,7 @@ class Sender : public ChannelEnd {
   Sender(Segment& segment, int from, int to) : ChannelEnd(segment, from, to, from) {}
 
   /// The most bytes of a part.
-  std::size_t part_bytes() const { return size_ / 4 - kLine; }
+  std::size_t part_bytes() const { return size_ / 4 - kCacheLine; }
 
   /// Sends one part of `bytes` bytes if there is room. Returns: whether there was.
   bool send(const MessageId& id, const std::byte* data, std::size_t bytes) {
@@ -73,7 +75,7 @@ class Sender : public ChannelEnd {
       at_ += to_end;
     }
     *header() = {id, bytes, 0};
-    std::memcpy(reinterpret_cast<std::byte*>(header()) + kLine, data, bytes);
+    std::memcpy(reinterpret_cast<std::byte*>(header()) + kCacheLine, data, bytes);
     at_ += need;
     control_->written.store(at_, std::memory_order_release);
     return true;
@@ -97,7 +99,7 @@ class Receiver : public ChannelEnd {
       if (at_ == other_) return {};
     }
     if (header()->is_skip) at_ += size_ - at_ % size_;
-    return {&header()->id, reinterpret_cast<const std::byte*>(header()) + kLine, header()->bytes};
+    return {&header()->id, reinterpret_cast<const std::byte*>(header()) + kCacheLine, header()->bytes};
   }
 
   /// Gives back the part that `look` has shown.
@@ -109,7 +111,7 @@ class Receiver : public ChannelEnd {
   /// So full that the sender may be waiting for room.
   bool is_crowded() {
     other_ = control_->written.load(std::memory_order_acquire);
-    return other_ - at_ >= size_ / 2 - 2 * kLine;
+    return other_ - at_ >= size_ / 2 - 2 * kCacheLine;
   }
 };
 

@@ -14,7 +14,9 @@ constexpr std::int64_t kPastCaches = 8 << 20;       // outputs from here on do n
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-std::int64_t whole_lines(std::int64_t bytes) { return divide_up(bytes, kLine) * static_cast<std::int64_t>(kLine); }
+constexpr auto kLineBytes = static_cast<std::int64_t>(kCacheLine);
+
+std::int64_t whole_lines(std::int64_t bytes) { return divide_up(bytes, kLineBytes) * kLineBytes; }
 
 /// One collective of one rank, cut into rounds.
 class Rounds {
@@ -27,7 +29,7 @@ class Rounds {
         ranks_(segment.ranks()),
         item_(static_cast<std::int64_t>(item_size(call.type))),
         first_(first),
-        slots_(segment.facts().slots),
+        slots_(segment.header().slots),
         watch_(watch),
         sources_(sources),
         own_(segment.record(rank)) {
@@ -46,54 +48,54 @@ class Rounds {
   }
 
  private:
-  enum class Shape { gathers, deals, sums, sums_at_once };  // what a slot holds
+  enum class SlotContent { own_block, block_per_rank, partial_sums, whole_input };
 
   bool is(Collective what) const { return call_.collective == what; }
   std::int64_t block(int rank) const { return call_.bounds[rank + 1] - call_.bounds[rank]; }
 
   void plan() {
-    std::int64_t slot = static_cast<std::int64_t>(segment_.facts().slot_bytes);
+    std::int64_t slot = static_cast<std::int64_t>(segment_.header().slot_bytes);
     std::int64_t total = call_.bounds.back(), longest = 0;
     for (int rank = 0; rank < ranks_; ++rank) longest = std::max(longest, block(rank));
     switch (call_.collective) {
       case Collective::all_reduce:
       case Collective::reduce: {
         bool is_small = is(Collective::all_reduce) && total * item_ * ranks_ <= kAtOnceBytes;
-        shape_ = is_small ? Shape::sums_at_once : Shape::sums;
+        content_ = is_small ? SlotContent::whole_input : SlotContent::partial_sums;
         cut(total, slot);
         // Shares are whole lines, so that no two ranks write to one.
         share_ = std::max<std::int64_t>(1, whole_lines(divide_up(length_ * item_, ranks_)) / item_);
         break;
       }
       case Collective::broadcast:
-        shape_ = Shape::gathers;
+        content_ = SlotContent::own_block;
         cut(total, slot);
         break;
       case Collective::all_gather:
       case Collective::gather:
-        shape_ = Shape::gathers;
+        content_ = SlotContent::own_block;
         cut(longest, slot);
         break;
       case Collective::reduce_scatter:
       case Collective::all_to_all:
       case Collective::scatter:
-        shape_ = Shape::deals;
-        cut(longest, slot / ranks_ / static_cast<std::int64_t>(kLine) * static_cast<std::int64_t>(kLine));
+        content_ = SlotContent::block_per_rank;
+        cut(longest, slot / ranks_ / kLineBytes * kLineBytes);
         share_ = whole_lines(length_ * item_) / item_;
         break;
       case Collective::barrier:
-        shape_ = Shape::gathers;
+        content_ = SlotContent::own_block;
         count_ = 1;
     }
-    is_long_ = (is(Collective::all_to_all) ? longest * ranks_ : total) * item_ >= kPastCaches;
+    outlasts_caches_ = (is(Collective::all_to_all) ? longest * ranks_ : total) * item_ >= kPastCaches;
     signature_ = 1 + static_cast<std::uint64_t>(call_.collective);
-    sign(static_cast<std::uint64_t>(call_.type));
-    sign(static_cast<std::uint64_t>(call_.op));
-    sign(static_cast<std::uint64_t>(call_.root));
-    for (std::int64_t bound : call_.bounds) sign(static_cast<std::uint64_t>(bound));
+    add_to_signature(static_cast<std::uint64_t>(call_.type));
+    add_to_signature(static_cast<std::uint64_t>(call_.op));
+    add_to_signature(static_cast<std::uint64_t>(call_.root));
+    for (std::int64_t bound : call_.bounds) add_to_signature(static_cast<std::uint64_t>(bound));
   }
 
-  void sign(std::uint64_t part) {
+  void add_to_signature(std::uint64_t part) {
     signature_ = (signature_ ^ part) * 0x9e3779b97f4a7c15ULL;
     signature_ ^= signature_ >> 29;
   }
@@ -103,8 +105,8 @@ class Rounds {
     std::int64_t bytes = elements * item_;
     std::int64_t least = std::min(most, kSmallestRound);
     std::int64_t wanted = std::clamp(divide_up(bytes, kRoundsToOverlap), least, most);
-    if (shape_ == Shape::sums_at_once) wanted = most;
-    length_ = std::max<std::int64_t>(1, wanted / static_cast<std::int64_t>(kLine) * static_cast<std::int64_t>(kLine) / item_);
+    if (content_ == SlotContent::whole_input) wanted = most;
+    length_ = std::max<std::int64_t>(1, wanted / kLineBytes * kLineBytes / item_);
     count_ = std::max<std::int64_t>(1, divide_up(elements, length_));  // ranks compare what they do even if it is nothing
   }
 
@@ -134,7 +136,7 @@ class Rounds {
   void copy_out(std::byte* to, const std::byte* from, std::int64_t elements) const {
     if (elements <= 0) return;
     auto bytes = static_cast<std::size_t>(elements * item_);
-    if (is_long_) copy_past_caches(to, from, bytes);
+    if (outlasts_caches_) copy_past_caches(to, from, bytes);
     else std::memcpy(to, from, bytes);
   }
 
@@ -180,13 +182,13 @@ class Rounds {
       }
     }
     std::byte* to = slot(round, rank_);
-    if (shape_ == Shape::gathers) {
+    if (content_ == SlotContent::own_block) {
       bool is_source = is(Collective::broadcast) ? rank_ == call_.root : !(is(Collective::gather) && rank_ == call_.root);
       if (is_source) {
         Part own = part(round, is(Collective::broadcast) ? call_.bounds.back() : block(rank_));
         copy(to, call_.input + own.begin * item_, own.length);
       }
-    } else if (shape_ == Shape::deals) {
+    } else if (content_ == SlotContent::block_per_rank) {
       bool is_source = !is(Collective::scatter) || rank_ == call_.root;
       for (int peer = 0; is_source && peer < ranks_; ++peer) {
         Part theirs = part(round, block(peer));
@@ -195,7 +197,7 @@ class Rounds {
     } else {
       Part all = part(round, call_.bounds.back());
       const std::byte* from = call_.input + all.begin * item_;
-      if (shape_ == Shape::sums_at_once) {
+      if (content_ == SlotContent::whole_input) {
         copy(to, from, all.length);
       } else {  // without its own share, which it reads from the input
         Part own = share(round, rank_);
@@ -209,7 +211,7 @@ class Rounds {
   }
 
   void reduce(std::int64_t round) {
-    if (shape_ != Shape::sums) return;
+    if (content_ != SlotContent::partial_sums) return;
     Part own = share(round, rank_);
     const std::byte* input = call_.input + (part(round, call_.bounds.back()).begin + own.begin) * item_;
     collect(round, own.begin, input);
@@ -247,7 +249,7 @@ class Rounds {
   void take_sum(std::int64_t round) {
     Part all = part(round, call_.bounds.back());
     std::byte* to = call_.output + all.begin * item_;
-    if (shape_ == Shape::sums_at_once) {
+    if (content_ == SlotContent::whole_input) {
       collect(round, 0, call_.input + all.begin * item_);
       combine_all(to, sources_, static_cast<std::size_t>(all.length), call_.type, call_.op);
       return;
@@ -272,7 +274,7 @@ class Rounds {
     if (is(Collective::broadcast)) {
       Part all = part(round, call_.bounds.back());
       copy_out(call_.output + all.begin * item_, from, all.length);
-    } else if (shape_ == Shape::gathers) {
+    } else if (content_ == SlotContent::own_block) {
       Part theirs = part(round, block(peer));
       copy_out(call_.output + (call_.bounds[peer] + theirs.begin) * item_, from, theirs.length);
     } else {
@@ -290,11 +292,11 @@ class Rounds {
   Watch& watch_;
   std::vector<const void*>& sources_;
   RankRecord& own_;
-  Shape shape_ = Shape::gathers;
+  SlotContent content_ = SlotContent::own_block;
   std::int64_t length_ = 1;  // elements of a round: of the buffer, or of each block
   std::int64_t share_ = 1;   // elements from one rank's place in a slot to the next one's
   std::int64_t count_ = 0;
-  bool is_long_ = false;
+  bool outlasts_caches_ = false;
   std::uint64_t signature_ = 0;
 };
 
@@ -304,16 +306,16 @@ Direct::Direct(Segment& segment, int rank) : segment_(segment), rank_(rank) {
   sources_.reserve(static_cast<std::size_t>(segment.ranks()));
 }
 
-void Direct::run(const DirectCall& call, double timeout_s, const Interruption& interruption) {
-  Watch watch(segment_, rank_, timeout_s, interruption);
+void Direct::run(const DirectCall& call, double timeout_s, const StopFlag& stop) {
+  Watch watch(segment_, rank_, timeout_s, stop);
   if (!is_reserved_) {
-    segment_.reserve(segment_.slot(rank_, 0), segment_.facts().slots * segment_.facts().slot_bytes, rank_);
+    segment_.reserve(segment_.slot(rank_, 0), segment_.header().slots * segment_.header().slot_bytes, rank_);
     is_reserved_ = true;
   }
   DirectCall used = call;
   if (call.collective == Collective::all_to_all && call.input == call.output) {
-    kept_.assign(call.input, call.input + call.bounds.back() * static_cast<std::int64_t>(item_size(call.type)));
-    used.input = kept_.data();
+    input_copy_.assign(call.input, call.input + call.bounds.back() * static_cast<std::int64_t>(item_size(call.type)));
+    used.input = input_copy_.data();
   }
   Rounds rounds(segment_, rank_, used, rounds_, watch, sources_);
   rounds.run();

@@ -11,6 +11,9 @@
 //
 // Small all-reduces need a single wait: everybody adds up everything. Sums go from rank 0 upwards, whatever the path,
 // so that all ranks get the same bits, and the same as in any other call.
+//
+// Cost: bytes as above; per round, each rank looks at two or three counters of every other rank. Overflow: elements
+// times their size times the ranks must fit 64 bits, as they do for buffers that lie in memory.
 #pragma once
 
 #include <span>
@@ -45,7 +48,7 @@ class Direct {
   Direct(Segment& segment, int rank);
 
   /// Throws Failed, on this and all other ranks, if the collective does not complete.
-  void run(const DirectCall& call, double timeout_s, const Interruption& interruption = {});
+  void run(const DirectCall& call, double timeout_s, const StopFlag& stop = {});
 
  private:
   Segment& segment_;
@@ -53,7 +56,7 @@ class Direct {
   bool is_reserved_ = false;
   std::uint64_t rounds_ = 0;  // finished so far, the same on all ranks
   std::vector<const void*> sources_;
-  std::vector<std::byte> kept_;  // the input of an all-to-all in place
+  std::vector<std::byte> input_copy_;  // the input of an all-to-all in place
 };
 
 }  // namespace coppice::shm

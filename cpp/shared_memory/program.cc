@@ -15,7 +15,7 @@ void require(bool holds, const char* what, std::size_t row) {
 
 }  // namespace
 
-Program::Program(const Columns& columns) : rank_(columns.rank), ranks_(columns.ranks) {
+Program::Program(const ProgramColumns& columns) : rank_(columns.rank), ranks_(columns.ranks) {
   std::size_t n = columns.kind.size();
   std::copy(std::begin(columns.elements), std::end(columns.elements), elements_);
   auto fits = [&](std::int8_t place, std::int64_t offset, std::int64_t length) {
@@ -30,7 +30,7 @@ Program::Program(const Columns& columns) : rank_(columns.rank), ranks_(columns.r
     throw std::invalid_argument("needs_start must have an entry per row and end with the number of needs");
   }
   num_needs_.resize(n);
-  followers_start_.assign(n + 1, 0);
+  successors_start_.assign(n + 1, 0);
   std::map<std::pair<int, bool>, std::size_t> queue_of;
   for (std::size_t i = 0; i < n; ++i) {
     require(columns.kind[i] >= 0 && columns.kind[i] < 4, "expected a kind of 0 to 3", i);
@@ -57,15 +57,15 @@ Program::Program(const Columns& columns) : rank_(columns.rank), ranks_(columns.r
     for (std::int64_t k = columns.needs_start[i]; k < columns.needs_start[i + 1]; ++k) {
       std::int32_t need = columns.needs[k];
       require(need >= 0 && need < static_cast<std::int64_t>(i), "expected needs in earlier rows", i);
-      ++followers_start_[need + 1];
+      ++successors_start_[need + 1];
     }
   }
-  for (std::size_t i = 0; i < n; ++i) followers_start_[i + 1] += followers_start_[i];
-  followers_.resize(columns.needs.size());
-  std::vector<std::int64_t> next(followers_start_.begin(), followers_start_.end() - 1);
+  for (std::size_t i = 0; i < n; ++i) successors_start_[i + 1] += successors_start_[i];
+  successors_.resize(columns.needs.size());
+  std::vector<std::int64_t> next(successors_start_.begin(), successors_start_.end() - 1);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::int64_t k = columns.needs_start[i]; k < columns.needs_start[i + 1]; ++k) {
-      followers_[next[columns.needs[k]]++] = static_cast<std::int32_t>(i);
+      successors_[next[columns.needs[k]]++] = static_cast<std::int32_t>(i);
     }
   }
 }
@@ -73,25 +73,21 @@ Program::Program(const Columns& columns) : rank_(columns.rank), ranks_(columns.r
 /// One run of one program.
 class Executor::Run {
  public:
-  Run(Executor& executor, const Program& program, std::byte* const memory[3], DataType type, ReduceOp op,
-      std::uint64_t run, Watch& watch)
+  Run(Executor& executor, const Program& program, const ProgramCall& call, Watch& watch)
       : segment_(executor.segment_),
         rank_(executor.rank_),
         program_(program),
-        memory_(memory),
-        type_(type),
-        op_(op),
-        item_(static_cast<std::int64_t>(item_size(type))),
-        run_(run),
+        call_(call),
+        item_(static_cast<std::int64_t>(item_size(call.type))),
         watch_(watch),
         missing_(program.num_needs_),
         copies_(program.free_copies_),
         left_(program.rows_.size()) {
-    for (const Program::Queue& queue : program.queues_) {
-      Peer& peer = executor.peers_[queue.peer];
-      if (queue.sends && !peer.sender) peer.sender = std::make_unique<Sender>(segment_, rank_, queue.peer);
-      if (!queue.sends && !peer.receiver) peer.receiver = std::make_unique<Receiver>(segment_, queue.peer, rank_);
-      lines_.push_back({&queue, &peer});
+    for (const Program::Queue& messages : program.queues_) {
+      Peer& peer = executor.peers_[messages.peer];
+      if (messages.sends && !peer.sender) peer.sender = std::make_unique<Sender>(segment_, rank_, messages.peer);
+      if (!messages.sends && !peer.receiver) peer.receiver = std::make_unique<Receiver>(segment_, messages.peer, rank_);
+      queues_.push_back({&messages, &peer});
     }
   }
 
@@ -99,7 +95,7 @@ class Executor::Run {
     std::size_t turn = 0;
     while (left_ > 0) {
       bool moved = copy_what_is_free();
-      for (Line& line : lines_) moved |= line.is_through() ? false : advance(line);
+      for (QueueState& queue : queues_) moved |= queue.is_through() ? false : advance(queue);
       if (moved) {
         watch_.woke();
       } else if (left_ > 0 && !set_aside()) {
@@ -109,25 +105,26 @@ class Executor::Run {
   }
 
  private:
-  struct Line {
-    const Program::Queue* queue;
+  /// How far the messages of one peer in one direction are.
+  struct QueueState {
+    const Program::Queue* messages;
     Peer* peer;
     std::size_t next = 0;          // of the queue's rows
     std::int64_t done = 0;         // bytes of that message sent, added up or received
     std::size_t aside = 0;         // bytes of it that lie aside, after `done`
-    bool is_through() const { return next == queue->rows.size(); }
-    std::int32_t row() const { return queue->rows[next]; }
+    bool is_through() const { return next == messages->rows.size(); }
+    std::int32_t row() const { return messages->rows[next]; }
   };
 
-  std::byte* at(Place place, std::int64_t offset) const { return memory_[static_cast<int>(place)] + offset * item_; }
+  std::byte* at(Place place, std::int64_t offset) const { return call_.memory[static_cast<int>(place)] + offset * item_; }
 
-  MessageId id(const Program::Row& row) const { return {run_, row.tag, row.length * item_}; }
+  MessageId id(const Program::Row& row) const { return {call_.run, row.tag, row.length * item_}; }
 
   void complete(std::int32_t row) {
     --left_;
-    for (std::int64_t k = program_.followers_start_[row]; k < program_.followers_start_[row + 1]; ++k) {
-      std::int32_t follower = program_.followers_[k];
-      if (--missing_[follower] == 0 && program_.rows_[follower].kind == Kind::copy) copies_.push_back(follower);
+    for (std::int64_t k = program_.successors_start_[row]; k < program_.successors_start_[row + 1]; ++k) {
+      std::int32_t successor = program_.successors_[k];
+      if (--missing_[successor] == 0 && program_.rows_[successor].kind == Kind::copy) copies_.push_back(successor);
     }
   }
 
@@ -143,40 +140,40 @@ class Executor::Run {
     return moved;
   }
 
-  void progress(Line& line, const Program::Row& row, std::size_t bytes) {
-    line.done += static_cast<std::int64_t>(bytes);
-    if (line.done < row.length * item_) return;
-    complete(line.row());
-    ++line.next;
-    line.done = 0;
+  void progress(QueueState& queue, const Program::Row& row, std::size_t bytes) {
+    queue.done += static_cast<std::int64_t>(bytes);
+    if (queue.done < row.length * item_) return;
+    complete(queue.row());
+    ++queue.next;
+    queue.done = 0;
   }
 
   /// Moves one part, if that is possible. Returns: whether it was.
-  bool advance(Line& line) {
-    std::int32_t index = line.row();
+  bool advance(QueueState& queue) {
+    std::int32_t index = queue.row();
     if (missing_[index] > 0) return false;
     const Program::Row& row = program_.rows_[index];
     if (row.kind == Kind::send) {
-      auto bytes = std::min(static_cast<std::size_t>(row.length * item_ - line.done), whole_part(*line.peer->sender));
-      if (!line.peer->sender->send(id(row), at(row.place, row.offset) + line.done, bytes)) return false;
-      progress(line, row, bytes);
+      auto bytes = std::min(static_cast<std::size_t>(row.length * item_ - queue.done), whole_part(*queue.peer->sender));
+      if (!queue.peer->sender->send(id(row), at(row.place, row.offset) + queue.done, bytes)) return false;
+      progress(queue, row, bytes);
       return true;
     }
-    if (line.aside > 0) {
-      std::size_t bytes = std::exchange(line.aside, 0);
-      add_up(row, line.done, line.peer->aside.data(), bytes);
-      progress(line, row, bytes);
+    if (queue.aside > 0) {
+      std::size_t bytes = std::exchange(queue.aside, 0);
+      add_up(row, queue.done, queue.peer->aside.data(), bytes);
+      progress(queue, row, bytes);
       return true;
     }
-    Receiver::Part part = expected(line, row);
+    Receiver::Part part = expected(queue, row);
     if (!part.id) return false;
     if (row.kind == Kind::recv) {
-      std::memcpy(at(row.place, row.offset) + line.done, part.data, part.bytes);
+      std::memcpy(at(row.place, row.offset) + queue.done, part.data, part.bytes);
     } else {
-      add_up(row, line.done, part.data, part.bytes);
+      add_up(row, queue.done, part.data, part.bytes);
     }
-    line.peer->receiver->release();
-    progress(line, row, part.bytes);
+    queue.peer->receiver->release();
+    progress(queue, row, part.bytes);
     return true;
   }
 
@@ -187,32 +184,32 @@ class Executor::Run {
 
   void add_up(const Program::Row& row, std::int64_t done, const std::byte* data, std::size_t bytes) {
     combine(at(row.place, row.offset) + done, at(row.source, row.source_offset) + done, data,
-            bytes / static_cast<std::size_t>(item_), type_, op_);
+            bytes / static_cast<std::size_t>(item_), call_.type, call_.op);
   }
 
   /// The next part from a peer, if it has arrived and belongs to the message that is due.
-  Receiver::Part expected(const Line& line, const Program::Row& row) {
-    Receiver::Part part = line.peer->receiver->look();
+  Receiver::Part expected(const QueueState& queue, const Program::Row& row) {
+    Receiver::Part part = queue.peer->receiver->look();
     if (!part.id || *part.id == id(row)) return part;
-    throw Failed(segment_.announce({FaultKind::mismatch, line.queue->peer, rank_}));
+    throw Failed(segment_.announce({FaultKind::mismatch, queue.messages->peer, rank_}));
   }
 
   /// Takes parts out of crowded rings that cannot be added up yet. Returns: whether there were any.
   bool set_aside() {
     bool moved = false;
-    for (Line& line : lines_) {
-      if (line.is_through() || line.queue->sends || missing_[line.row()] == 0) continue;
-      const Program::Row& row = program_.rows_[line.row()];
-      std::vector<std::byte>& aside = line.peer->aside;
-      if (row.kind != Kind::recv_reduce || !line.peer->receiver->is_crowded()) continue;
-      std::size_t arrived = line.aside;
+    for (QueueState& queue : queues_) {
+      if (queue.is_through() || queue.messages->sends || missing_[queue.row()] == 0) continue;
+      const Program::Row& row = program_.rows_[queue.row()];
+      std::vector<std::byte>& aside = queue.peer->aside;
+      if (row.kind != Kind::recv_reduce || !queue.peer->receiver->is_crowded()) continue;
+      std::size_t arrived = queue.aside;
       if (arrived == static_cast<std::size_t>(row.length * item_)) continue;
-      Receiver::Part part = expected(line, row);
+      Receiver::Part part = expected(queue, row);
       if (!part.id) continue;
       if (aside.size() < arrived + part.bytes) aside.resize(static_cast<std::size_t>(row.length * item_));
       std::memcpy(aside.data() + arrived, part.data, part.bytes);
-      line.aside += part.bytes;
-      line.peer->receiver->release();
+      queue.aside += part.bytes;
+      queue.peer->receiver->release();
       moved = true;
     }
     return moved;
@@ -220,10 +217,10 @@ class Executor::Run {
 
   /// One of the peers that hold this rank up, another one at each turn.
   int blocked_peer(std::size_t turn) const {
-    int peer = lines_.empty() ? rank_ : lines_.front().queue->peer;
-    for (std::size_t k = 0; k < lines_.size(); ++k) {
-      const Line& line = lines_[(turn + k) % lines_.size()];
-      if (!line.is_through() && missing_[line.row()] == 0) return line.queue->peer;
+    int peer = queues_.empty() ? rank_ : queues_.front().messages->peer;
+    for (std::size_t k = 0; k < queues_.size(); ++k) {
+      const QueueState& queue = queues_[(turn + k) % queues_.size()];
+      if (!queue.is_through() && missing_[queue.row()] == 0) return queue.messages->peer;
     }
     return peer;
   }
@@ -231,27 +228,33 @@ class Executor::Run {
   Segment& segment_;
   const int rank_;
   const Program& program_;
-  std::byte* const* memory_;
-  const DataType type_;
-  const ReduceOp op_;
+  const ProgramCall& call_;
   const std::int64_t item_;
-  const std::uint64_t run_;
   Watch& watch_;
   std::vector<std::int32_t> missing_;  // needs that are not complete, per row
   std::vector<std::int32_t> copies_;   // copies that may start
   std::size_t left_;                   // rows
-  std::vector<Line> lines_;
+  std::vector<QueueState> queues_;
 };
 
-void Executor::run(const Program& program, std::byte* const memory[3], DataType type, ReduceOp op, std::uint64_t run,
-                   double timeout_s, const Interruption& interruption) {
+void Executor::run(const Program& program, const ProgramCall& call, double timeout_s, const StopFlag& stop) {
   if (program.rank_ != rank_ || program.ranks_ != segment_.ranks()) {
     throw std::invalid_argument("expected a program of rank " + std::to_string(rank_) + " of " +
                                 std::to_string(segment_.ranks()) + ", found one of rank " +
                                 std::to_string(program.rank_) + " of " + std::to_string(program.ranks_));
   }
-  Watch watch(segment_, rank_, timeout_s, interruption);
-  Run(*this, program, memory, type, op, run, watch).run();
+  const std::int64_t output = program.elements_[static_cast<int>(Place::output)];
+  if (call.result_offset < 0 || call.result_elements < 0 || call.result_offset > output ||
+      call.result_elements > output - call.result_offset) {
+    throw std::invalid_argument("expected a result within the output");
+  }
+  Watch watch(segment_, rank_, timeout_s, stop);
+  Run(*this, program, call, watch).run();
+  if (call.op == ReduceOp::avg && call.result_elements > 0) {
+    const std::int64_t begin = call.result_offset * static_cast<std::int64_t>(item_size(call.type));
+    divide(call.memory[static_cast<int>(Place::output)] + begin, static_cast<std::size_t>(call.result_elements),
+           segment_.ranks(), call.type);
+  }
 }
 
 }  // namespace coppice::shm

@@ -5,6 +5,10 @@
 // added up while its operands are not yet free (two ranks that exchange long messages in place) is taken out of a
 // crowded ring into memory of this rank, so that the sender can go on: with that, any program that completes step by
 // step completes here.
+//
+// Cost: each byte is copied into the ring and out of it or added up from there, once more where it had to be taken out;
+// besides, O(1) per row and dependency, and a look at every queue in turn while something moves. Overflow: when a
+// program is made, offsets and lengths are compared with the sizes of the buffers in a way that cannot overflow.
 #pragma once
 
 #include <map>
@@ -22,7 +26,7 @@ enum class Kind : std::int8_t { send = 0, recv = 1, recv_reduce = 2, copy = 3 };
 enum class Place : std::int8_t { input = 0, output = 1, scratch = 2 };
 
 /// The columns of one rank's program; lengths and offsets in elements.
-struct Columns {
+struct ProgramColumns {
   int rank = 0, ranks = 1;
   std::int64_t elements[3] = {0, 0, 0};  // of input, output and scratch
   std::span<const std::int8_t> kind;
@@ -39,7 +43,7 @@ struct Columns {
 class Program {
  public:
   /// Throws std::invalid_argument unless all columns have one length and all that they name exists.
-  explicit Program(const Columns& columns);
+  explicit Program(const ProgramColumns& columns);
 
  private:
   friend class Executor;
@@ -59,10 +63,20 @@ class Program {
   std::int64_t elements_[3];
   std::vector<Row> rows_;
   std::vector<std::int32_t> num_needs_;       // per row
-  std::vector<std::int64_t> followers_start_; // per row, and the end
-  std::vector<std::int32_t> followers_;       // the rows that need it
+  std::vector<std::int64_t> successors_start_; // per row, and the end
+  std::vector<std::int32_t> successors_;       // the rows that need it
   std::vector<Queue> queues_;
   std::vector<std::int32_t> free_copies_;     // copies that need nothing
+};
+
+/// One rank's part in a run of a program.
+struct ProgramCall {
+  std::byte* memory[3] = {nullptr, nullptr, nullptr};  // input, output and scratch, as long as the program says
+  DataType type = DataType::uint8;
+  ReduceOp op = ReduceOp::sum;
+  std::uint64_t run = 0;  // a number that all ranks derive alike from what they carry out; another one is a mismatch
+  // Where the result lies in the output, in elements: with avg it is divided by the number of ranks at the end.
+  std::int64_t result_offset = 0, result_elements = 0;
 };
 
 /// Carries out the programs of one rank, one after another.
@@ -70,11 +84,9 @@ class Executor {
  public:
   Executor(Segment& segment, int rank) : segment_(segment), rank_(rank) {}
 
-  /// Args:
-  ///   memory: Input, output and scratch, as long as the program says.
-  ///   run: A number that all ranks derive alike from what they carry out; another one at a peer is a mismatch.
-  void run(const Program& program, std::byte* const memory[3], DataType type, ReduceOp op, std::uint64_t run,
-           double timeout_s, const Interruption& interruption = {});
+  /// Throws Failed, on this and all other ranks, if the program does not complete, std::invalid_argument where the call
+  /// does not fit the program.
+  void run(const Program& program, const ProgramCall& call, double timeout_s, const StopFlag& stop = {});
 
  private:
   struct Peer {

@@ -136,8 +136,7 @@ bool runs_right(const Script& script, int ranks, DataType type, ReduceOp op, Siz
     Program program = script.program(rank);
     for (int repeat = 0; repeat < repeats; ++repeat) {
       Memory memory = script.start()[static_cast<std::size_t>(rank)];
-      std::byte* places[3] = {memory[0].data(), memory[1].data(), memory[2].data()};
-      executor.run(program, places, type, op, 42, 60);
+      executor.run(program, {{memory[0].data(), memory[1].data(), memory[2].data()}, type, op, 42}, 60);
       if (memory != script.right()[static_cast<std::size_t>(rank)]) is_right[static_cast<std::size_t>(rank)] = 0;
     }
   });
@@ -242,6 +241,29 @@ TEST(programs_are_checked) {
   CHECK_THROWS(std::invalid_argument, make());
 }
 
+TEST(avg_divides_the_result_and_nothing_else) {
+  for (bool averages : {false, true}) {
+    Segment segment = Segment::anonymous(2, {4096, 3, 4096});
+    std::vector<std::vector<std::int32_t>> outputs(2, {10, 20, 30});
+    auto thrown = together(2, [&](int rank) {
+      segment.attach(rank);
+      Script script(2, {0, 3, 0}, DataType::int32, ReduceOp::sum);
+      script.exchange(0, 1, {kOut, 0}, 3);
+      std::byte* output = reinterpret_cast<std::byte*>(outputs[static_cast<std::size_t>(rank)].data());
+      ProgramCall call{{nullptr, output, nullptr}, DataType::int32, averages ? ReduceOp::avg : ReduceOp::sum, 7, 1, 2};
+      Executor executor(segment, rank);
+      executor.run(script.program(rank), call, 60);
+      call.result_elements = 3;
+      CHECK_THROWS(std::invalid_argument, executor.run(script.program(rank), call, 60));
+      call.result_offset = -1;
+      CHECK_THROWS(std::invalid_argument, executor.run(script.program(rank), call, 60));
+    });
+    for (const auto& each : thrown) CHECK(!each);
+    for (const auto& output : outputs)
+      CHECK(output == (averages ? std::vector<std::int32_t>{20, 20, 30} : std::vector<std::int32_t>{20, 40, 60}));
+  }
+}
+
 TEST(programs_that_do_not_belong_together_are_a_mismatch) {
   for (int variant = 0; variant < 3; ++variant) {
     Segment segment = Segment::anonymous(2, {4096, 3, 4096});
@@ -253,12 +275,12 @@ TEST(programs_that_do_not_belong_together_are_a_mismatch) {
       script.message(1, 0, {kOut, 0}, {kOut, 0}, 50);
       Executor executor(segment, rank);
       Memory memory = script.start()[0];
-      std::byte* places[3] = {memory[0].data(), memory[1].data(), memory[2].data()};
-      for (std::byte*& place : places) place = memory[1].data();
       memory[1].resize(1000);
-      places[1] = memory[1].data();
-      executor.run(script.program(rank), places, differs && variant == 1 ? DataType::int64 : DataType::int32,
-                   ReduceOp::sum, differs && variant == 2 ? 1 : 0, 60);
+      std::byte* all = memory[1].data();
+      executor.run(script.program(rank),
+                   {{all, all, all}, differs && variant == 1 ? DataType::int64 : DataType::int32, ReduceOp::sum,
+                    differs && variant == 2 ? std::uint64_t{1} : 0},
+                   60);
     });
     CHECK(fault_of(thrown[1]).kind == FaultKind::mismatch);
     CHECK_EQ(fault_of(thrown[1]).culprit, 0);
@@ -275,8 +297,7 @@ TEST(a_rank_that_holds_up_others_is_named_through_those_that_wait) {
     if (rank == 0) return;
     Executor executor(segment, rank);
     Memory memory = script.start()[0];
-    std::byte* places[3] = {memory[0].data(), memory[1].data(), memory[2].data()};
-    executor.run(script.program(rank), places, DataType::int32, ReduceOp::sum, 0, 0.4);
+    executor.run(script.program(rank), {{memory[0].data(), memory[1].data(), memory[2].data()}, DataType::int32}, 0.4);
   });
   for (std::size_t rank = 1; rank < 4; ++rank) {
     CHECK(fault_of(thrown[rank]).kind == FaultKind::timed_out);

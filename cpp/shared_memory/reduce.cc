@@ -31,7 +31,7 @@ namespace {
 struct Boolean { std::uint8_t value; };
 
 template <class T>
-inline constexpr bool kIsNarrow = std::is_same_v<T, Half> || std::is_same_v<T, Brain>;
+inline constexpr bool kIsNarrow = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 
 template <ReduceOp op, class T>
 inline T apply(T a, T b) {
@@ -49,8 +49,8 @@ inline T apply(T a, T b) {
     else return a + b;
   } else {
     // Unsigned and at least as wide as int: wraps around without overflow.
-    using Wide = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
-    Wide x = static_cast<Wide>(a), y = static_cast<Wide>(b);
+    using Widened = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+    Widened x = static_cast<Widened>(a), y = static_cast<Widened>(b);
     if constexpr (op == ReduceOp::product) return static_cast<T>(x * y);
     else if constexpr (op == ReduceOp::band) return static_cast<T>(x & y);
     else if constexpr (op == ReduceOp::bor) return static_cast<T>(x | y);
@@ -82,8 +82,8 @@ void divide_typed(T* data, std::size_t n, int by) {
   } else if constexpr (std::is_floating_point_v<T>) {
     for (std::size_t i = 0; i < n; ++i) data[i] /= static_cast<T>(by);
   } else {
-    using Wide = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
-    for (std::size_t i = 0; i < n; ++i) data[i] = static_cast<T>(static_cast<Wide>(data[i]) / static_cast<Wide>(by));
+    using Widened = std::conditional_t<std::is_signed_v<T>, std::int64_t, std::uint64_t>;
+    for (std::size_t i = 0; i < n; ++i) data[i] = static_cast<T>(static_cast<Widened>(data[i]) / static_cast<Widened>(by));
   }
 }
 
@@ -135,8 +135,8 @@ inline constexpr bool kServes =
 template <class Work>
 auto with_type(DataType type, Work&& work) {
   switch (type) {
-    case DataType::float16: return work.template operator()<Half>();
-    case DataType::bfloat16: return work.template operator()<Brain>();
+    case DataType::float16: return work.template operator()<Float16>();
+    case DataType::bfloat16: return work.template operator()<BFloat16>();
     case DataType::float32: return work.template operator()<float>();
     case DataType::float64: return work.template operator()<double>();
     case DataType::int8: return work.template operator()<std::int8_t>();

@@ -3,6 +3,8 @@
 // Integers wrap around. Of bool, sum and max are "or", product and min are "and". A NaN stays NaN in min and max.
 // float16 and bfloat16 are added as float32 and rounded to nearest, ties to even: by `combine` after each operation, by
 // `combine_all` only once at the end.
+//
+// Cost: one pass over each source, in blocks that stay in the first-level cache.
 #pragma once
 
 #include <cstddef>

@@ -72,18 +72,18 @@ TEST(bool_is_or_and_and) {
 
 TEST(every_half_survives_widening) {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
-    Half half{static_cast<std::uint16_t>(bits)};
+    Float16 half{static_cast<std::uint16_t>(bits)};
     float wide = widen(half);
     bool is_nan = (bits & 0x7c00) == 0x7c00 && (bits & 0x3ff);
     CHECK_EQ(std::isnan(wide), is_nan);
     if (is_nan) {
-      CHECK(std::isnan(widen(narrow_half(wide))));
+      CHECK(std::isnan(widen(narrow_float16(wide))));
     } else {
-      CHECK_EQ(narrow_half(wide).bits, half.bits);
+      CHECK_EQ(narrow_float16(wide).bits, half.bits);
       CHECK_EQ(to_half_and_back(wide), wide);
     }
     // By arrays, with the processor's own instructions where it has them.
-    std::array<Half, 11> from, back;
+    std::array<Float16, 11> from, back;
     std::array<float, 11> floats;
     from.fill(half);
     widen(floats.data(), from.data(), from.size());
@@ -100,12 +100,12 @@ TEST(halves_round_to_even) {
     // Magnitudes from 2^-27 to 2^18, often with just the bits that make a tie.
     std::uint32_t mantissa = i % 3 == 0 ? state & 0x7ff000 : state & 0x7fffff;
     float x = std::bit_cast<float>((state & 0x80000000) | (100 + state % 46) << 23 | mantissa);
-    CHECK_EQ(widen(narrow_half(x)), to_half_and_back(x));
+    CHECK_EQ(widen(narrow_float16(x)), to_half_and_back(x));
   }
 }
 
 TEST(bfloat16_rounds_to_even) {
-  auto rounded = [](std::uint32_t bits) { return narrow_brain(std::bit_cast<float>(bits)).bits; };
+  auto rounded = [](std::uint32_t bits) { return narrow_bfloat16(std::bit_cast<float>(bits)).bits; };
   CHECK_EQ(rounded(0x3f808000), 0x3f80);  // a tie: down to even
   CHECK_EQ(rounded(0x3f818000), 0x3f82);  // a tie: up to even
   CHECK_EQ(rounded(0x3f808001), 0x3f81);
@@ -116,15 +116,15 @@ TEST(bfloat16_rounds_to_even) {
 
 TEST(sums_of_narrow_floats_round_once) {
   // 256 + 1 + 1 in bfloat16: each 1 alone is lost, together they are 2.
-  std::array<Brain, 20> large, small, to;
-  large.fill(narrow_brain(256));
-  small.fill(narrow_brain(1));
+  std::array<BFloat16, 20> large, small, to;
+  large.fill(narrow_bfloat16(256));
+  small.fill(narrow_bfloat16(1));
   std::array<const void*, 3> sources{large.data(), small.data(), small.data()};
   combine_all(to.data(), sources, to.size(), DataType::bfloat16, ReduceOp::sum);
   CHECK_EQ(widen(to[19]), 258.0f);
   // 3 x 60000 / 3 in float16, whose largest number is 65504.
-  std::array<Half, 20> big, mean;
-  big.fill(narrow_half(60000));
+  std::array<Float16, 20> big, mean;
+  big.fill(narrow_float16(60000));
   std::array<const void*, 3> thrice{big.data(), big.data(), big.data()};
   combine_all(mean.data(), thrice, mean.size(), DataType::float16, ReduceOp::avg);
   CHECK_EQ(widen(mean[19]), 60000.0f);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -13,6 +14,8 @@
 #include <new>
 #include <random>
 #include <utility>
+
+#include "core/wide.h"
 
 namespace coppice::shm {
 
@@ -70,11 +73,15 @@ std::uint64_t host_clock_ms() {
 }
 
 void Segment::map(int fd, std::uint32_t ranks, const Sizes& sizes) {
-  std::size_t records = sizeof(Facts);
+  std::size_t records = sizeof(SegmentHeader);
   staging_ = whole_pages(records + ranks * sizeof(RankRecord));
+  // The sizes may come from a file: no more slots than there may be, then nothing exceeds 128 bits.
+  const Wide slots = Wide{ranks} * std::min<std::uint64_t>(sizes.slots, kMaxSlots + 1);
+  const Wide rings = Wide{ranks} * ranks * (Wide{kRingControl} + sizes.ring_bytes);
+  const Wide all = Wide{staging_} + kPage + slots * sizes.slot_bytes + rings;
+  if (sizes.slots > kMaxSlots || all > std::numeric_limits<off_t>::max()) refuse("the segment is too large", EFBIG);
   rings_ = whole_pages(staging_ + ranks * sizes.slots * sizes.slot_bytes);
   bytes_ = rings_ + std::size_t{ranks} * ranks * (kRingControl + sizes.ring_bytes);
-  if (bytes_ > static_cast<std::size_t>(std::numeric_limits<off_t>::max())) refuse("the segment is too large", EFBIG);
   if (fd >= 0) {
     struct stat status {};
     if (fstat(fd, &status) != 0) refuse("cannot look at the shared memory", errno);
@@ -92,7 +99,7 @@ void Segment::map(int fd, std::uint32_t ranks, const Sizes& sizes) {
   void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (at == MAP_FAILED) refuse("cannot map " + std::to_string(bytes_) + " bytes of shared memory", errno);
   base_ = static_cast<std::byte*>(at);
-  facts_ = std::launder(reinterpret_cast<Facts*>(base_));
+  header_ = std::launder(reinterpret_cast<SegmentHeader*>(base_));
   records_ = std::launder(reinterpret_cast<RankRecord*>(base_ + records));
 }
 
@@ -104,28 +111,28 @@ static void check_sizes(int ranks, const Sizes& sizes) {
   if (sizes.slot_bytes < kPage || sizes.slot_bytes % kPage || sizes.ring_bytes < kPage || sizes.ring_bytes % kPage) {
     throw std::invalid_argument("expected slots and rings of whole pages of 4096 bytes");
   }
-  if (sizes.slot_bytes < static_cast<std::uint64_t>(ranks) * kLine) {
-    throw std::invalid_argument("expected slots of " + std::to_string(kLine) + " bytes or more for each rank");
+  if (sizes.slot_bytes < static_cast<std::uint64_t>(ranks) * kCacheLine) {
+    throw std::invalid_argument("expected slots of " + std::to_string(kCacheLine) + " bytes or more for each rank");
   }
 }
 
-static void write_facts(Facts* facts, RankRecord* records, int ranks, std::uint64_t host, const Sizes& sizes) {
-  new (facts) Facts{};
-  facts->layout = kLayout;
-  facts->ranks = static_cast<std::uint32_t>(ranks);
-  facts->slot_bytes = sizes.slot_bytes;
-  facts->slots = sizes.slots;
-  facts->ring_bytes = sizes.ring_bytes;
-  facts->host = host;
+static void write_header(SegmentHeader* header, RankRecord* records, int ranks, std::uint64_t host, const Sizes& sizes) {
+  new (header) SegmentHeader{};
+  header->layout = kLayout;
+  header->ranks = static_cast<std::uint32_t>(ranks);
+  header->slot_bytes = sizes.slot_bytes;
+  header->slots = sizes.slots;
+  header->ring_bytes = sizes.ring_bytes;
+  header->host = host;
   for (int rank = 0; rank < ranks; ++rank) new (&records[rank]) RankRecord{};
-  facts->magic = kMagic;
+  header->magic = kMagic;
 }
 
 Segment Segment::anonymous(int ranks, Sizes sizes) {
   check_sizes(ranks, sizes);
   Segment made;
   made.map(-1, static_cast<std::uint32_t>(ranks), sizes);
-  write_facts(made.facts_, made.records_, ranks, 0, sizes);
+  write_header(made.header_, made.records_, ranks, 0, sizes);
   return made;
 }
 
@@ -152,7 +159,7 @@ Segment Segment::create(const std::string& path, int ranks, std::uint64_t host, 
     made.unlink();
     throw;
   }
-  write_facts(made.facts_, made.records_, ranks, host, sizes);
+  write_header(made.header_, made.records_, ranks, host, sizes);
   return made;
 }
 
@@ -161,10 +168,10 @@ Segment Segment::open(const std::string& path, int ranks, std::uint64_t host) {
   made.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (made.fd_ < 0) refuse("cannot open " + path, errno);
   made.path_ = path;
-  Facts found{};
+  SegmentHeader found{};
   // The atomic part stays untouched: what is compared stands before it.
-  ssize_t got = pread(made.fd_, static_cast<void*>(&found), offsetof(Facts, fault), 0);
-  if (got != static_cast<ssize_t>(offsetof(Facts, fault)) || found.magic != kMagic) {
+  ssize_t got = pread(made.fd_, static_cast<void*>(&found), offsetof(SegmentHeader, fault), 0);
+  if (got != static_cast<ssize_t>(offsetof(SegmentHeader, fault)) || found.magic != kMagic) {
     throw SegmentError("expected a shared memory segment of Coppice at " + path + ", found something else");
   }
   auto expect = [&](const char* what, std::uint64_t expected, std::uint64_t actual) {
@@ -184,7 +191,7 @@ Segment::Segment(Segment&& other) noexcept
       bytes_(other.bytes_),
       staging_(other.staging_),
       rings_(other.rings_),
-      facts_(other.facts_),
+      header_(other.header_),
       records_(other.records_),
       fd_(std::exchange(other.fd_, -1)),
       path_(std::move(other.path_)),
@@ -243,7 +250,7 @@ void Segment::reserve(const void* begin, std::size_t bytes, int rank) {
 }
 
 Fault Segment::fault() const {
-  std::uint64_t word = facts_->fault.load(std::memory_order_acquire);
+  std::uint64_t word = header_->fault.load(std::memory_order_acquire);
   return {static_cast<FaultKind>(word & 0xff), static_cast<std::int32_t>(word >> 8 & 0xffffff) - 1,
           static_cast<std::int32_t>(word >> 32 & 0xffffff) - 1};
 }
@@ -252,7 +259,7 @@ Fault Segment::announce(Fault fault) {
   std::uint64_t word = static_cast<std::uint64_t>(fault.kind) | static_cast<std::uint64_t>(fault.culprit + 1) << 8 |
                        static_cast<std::uint64_t>(fault.by + 1) << 32;
   std::uint64_t none = 0;
-  facts_->fault.compare_exchange_strong(none, word, std::memory_order_acq_rel);
+  header_->fault.compare_exchange_strong(none, word, std::memory_order_acq_rel);
   return this->fault();
 }
 

@@ -1,13 +1,15 @@
 // Memory that the ranks of one host share, and what it says about each of them.
 //
-// A segment is a sparse file that every rank maps: one page of facts, a record per rank, a staging area per rank and a
-// ring of bytes per ordered pair of ranks. Only the facts and records have memory from the start; an area gets its own
-// when a rank first needs it (`reserve`), so that pairs that never talk cost nothing, and a full file system is an
-// error that is reported instead of a SIGBUS in the middle of a copy.
+// A segment is a sparse file that every rank maps: a page for the header, a record per rank, a staging area per rank
+// and a ring of bytes per ordered pair of ranks. Only the header and the records have memory from the start; an area
+// gets its own when a rank first needs it (`reserve`), so that pairs that never talk cost nothing, and a full file
+// system is an error that is reported instead of a SIGBUS in the middle of a copy.
 //
 // Each rank of a file-backed segment holds a POSIX record lock on the byte of its number. The kernel drops it when the
 // process ends in whatever way, before anybody collects it, and children do not inherit it: a free lock means a dead
 // rank, where process numbers would mislead (zombies, reuse, namespaces).
+//
+// Overflow: the size of a segment is computed in 128 bits and compared with the largest size of a file.
 #pragma once
 
 #include <atomic>
@@ -20,7 +22,7 @@ namespace coppice::shm {
 
 /// Layout of a segment; ranks with another one must not attach.
 inline constexpr std::uint32_t kLayout = 1;
-inline constexpr std::size_t kLine = 64;
+inline constexpr std::size_t kCacheLine = 64;
 inline constexpr int kMaxRanks = 4096;
 inline constexpr std::size_t kMinSlots = 3;  // a round is staged while the one before is reduced and the one before that is taken
 inline constexpr std::size_t kMaxSlots = 6;
@@ -58,26 +60,26 @@ enum class Presence : std::uint32_t { absent = 0, attached = 1, left = 2 };
 /// What one rank says of itself. Only that rank writes it.
 struct RankRecord {
   // Rounds of direct collectives (direct.h).
-  alignas(kLine) std::atomic<std::uint64_t> staged;     // rounds whose contribution lies in its staging area
+  alignas(kCacheLine) std::atomic<std::uint64_t> staged;     // rounds whose contribution lies in its staging area
   std::atomic<std::uint64_t> reduced;                   // rounds whose share of the result lies there as well
   std::atomic<std::uint64_t> signature[kMaxSlots];  // per slot: what collective the round belongs to
-  alignas(kLine) std::atomic<std::uint64_t> taken;      // rounds in which it has read all that it needs of the others
+  alignas(kCacheLine) std::atomic<std::uint64_t> taken;      // rounds in which it has read all that it needs of the others
   // How it fares.
-  alignas(kLine) std::atomic<Presence> presence;
+  alignas(kCacheLine) std::atomic<Presence> presence;
   std::atomic<std::uint64_t> process;     // a number that no other process has
   std::atomic<std::uint32_t> awaits;      // the rank that it waits for, + 1; 0 when it does not wait for long
   std::atomic<std::uint64_t> awake_ms;    // when it last looked, on the host's monotonic clock
 };
 
-struct Facts {
-  alignas(kLine) std::uint64_t magic;
+struct SegmentHeader {
+  alignas(kCacheLine) std::uint64_t magic;
   std::uint32_t layout;
   std::uint32_t ranks;
   std::uint64_t slot_bytes;  // of a staging slot
   std::uint64_t slots;       // per rank
   std::uint64_t ring_bytes;  // per ordered pair, without its control line
   std::uint64_t host;        // of the boot that created it
-  alignas(kLine) std::atomic<std::uint64_t> fault;
+  alignas(kCacheLine) std::atomic<std::uint64_t> fault;
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
@@ -122,22 +124,22 @@ class Segment {
   void reserve(const void* begin, std::size_t bytes, int rank);
 
   Fault fault() const;
-  bool faulty() const { return facts_->fault.load(std::memory_order_relaxed) != 0; }
+  bool faulty() const { return header_->fault.load(std::memory_order_relaxed) != 0; }
 
   /// Announces a fault unless there is one already. Returns: the one that counts.
   Fault announce(Fault fault);
 
-  int ranks() const { return static_cast<int>(facts_->ranks); }
-  const Facts& facts() const { return *facts_; }
+  int ranks() const { return static_cast<int>(header_->ranks); }
+  const SegmentHeader& header() const { return *header_; }
   RankRecord& record(int rank) const { return records_[rank]; }
   std::byte* slot(int rank, std::size_t index) const {
-    return base_ + staging_ + (static_cast<std::size_t>(rank) * facts_->slots + index) * facts_->slot_bytes;
+    return base_ + staging_ + (static_cast<std::size_t>(rank) * header_->slots + index) * header_->slot_bytes;
   }
   /// The ring of the pair: a control area of `kRingControl` bytes, then its bytes.
   std::byte* ring(int from, int to) const {
-    return base_ + rings_ + (static_cast<std::size_t>(from) * facts_->ranks + static_cast<std::size_t>(to)) * ring_stride();
+    return base_ + rings_ + (static_cast<std::size_t>(from) * header_->ranks + static_cast<std::size_t>(to)) * ring_stride();
   }
-  std::size_t ring_stride() const { return kRingControl + facts_->ring_bytes; }
+  std::size_t ring_stride() const { return kRingControl + header_->ring_bytes; }
   const std::string& path() const { return path_; }
 
   static constexpr std::size_t kRingControl = 4096;  // a page, so that areas stay apart
@@ -149,7 +151,7 @@ class Segment {
   std::byte* base_ = nullptr;
   std::size_t bytes_ = 0;
   std::size_t staging_ = 0, rings_ = 0;  // where the areas begin
-  Facts* facts_ = nullptr;
+  SegmentHeader* header_ = nullptr;
   RankRecord* records_ = nullptr;
   int fd_ = -1;
   std::string path_;

@@ -34,7 +34,7 @@ TEST(segments_are_seen_through_every_mapping) {
   std::strcpy(reinterpret_cast<char*>(made.slot(2, 1)), "hello");
   CHECK(std::strcmp(reinterpret_cast<const char*>(opened.slot(2, 1)), "hello") == 0);
   CHECK(made.slot(2, 1) != opened.slot(2, 1));
-  CHECK_EQ(opened.facts().ring_bytes, kSmall.ring_bytes);
+  CHECK_EQ(opened.header().ring_bytes, kSmall.ring_bytes);
   opened.announce({FaultKind::timed_out, 2, 1});
   CHECK(made.faulty());
   CHECK_EQ(made.announce({FaultKind::lost, 0, 0}).culprit, 2);  // the first one counts
@@ -50,7 +50,7 @@ TEST(segments_of_others_are_refused) {
   CHECK_THROWS(SegmentError, Segment::open(made.path(), 3, 8));
   int fd = open(made.path().c_str(), O_RDWR);
   std::uint32_t layout = kLayout + 1;
-  CHECK(pwrite(fd, &layout, sizeof layout, offsetof(Facts, layout)) == sizeof layout);
+  CHECK(pwrite(fd, &layout, sizeof layout, offsetof(SegmentHeader, layout)) == sizeof layout);
   close(fd);
   CHECK_THROWS(SegmentError, Segment::open(made.path(), 3, 7));
   made.unlink();
@@ -64,6 +64,12 @@ TEST(segments_of_others_are_refused) {
   CHECK_THROWS(std::invalid_argument, Segment::anonymous(2, {4096, 2, 4096}));
   CHECK_THROWS(std::invalid_argument, Segment::anonymous(2, {4000, 3, 4096}));
   CHECK_THROWS(std::invalid_argument, Segment::anonymous(65, {4096, 3, 4096}));
+}
+
+TEST(segments_beyond_any_file_are_refused) {
+  for (Sizes sizes : {Sizes{4096, 3, std::uint64_t{1} << 60}, Sizes{4096, 3, std::uint64_t{1} << 62},
+                      Sizes{std::uint64_t{1} << 62, 4, 4096}})
+    CHECK_THROWS(SegmentError, Segment::anonymous(4, sizes));
 }
 
 TEST(a_rank_is_taken_once) {
@@ -143,7 +149,7 @@ TEST(channels_keep_order_and_bounds) {
 
 TEST(an_interruption_ends_a_wait) {
   Segment segment = Segment::anonymous(2, kSmall);
-  Interruption at_once = [] { return true; };
+  coppice::StopFlag at_once = [] { return true; };
   Watch watch(segment, 0, 600, at_once);
   CHECK_THROWS(Failed, watch.until(1, [] { return false; }));
   CHECK(segment.fault().kind == FaultKind::interrupted);

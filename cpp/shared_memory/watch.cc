@@ -26,8 +26,8 @@ std::chrono::steady_clock::time_point after(double timeout_s) {
 
 }  // namespace
 
-Watch::Watch(Segment& segment, int rank, double timeout_s, const Interruption& interruption)
-    : segment_(segment), rank_(rank), timeout_s_(timeout_s), deadline_(after(timeout_s)), interruption_(interruption) {
+Watch::Watch(Segment& segment, int rank, double timeout_s, const StopFlag& stop)
+    : segment_(segment), rank_(rank), timeout_s_(timeout_s), deadline_(after(timeout_s)), stop_(stop) {
   if (segment_.faulty()) throw Failed(segment_.fault());
 }
 
@@ -57,7 +57,7 @@ void Watch::rest_longer(int peer) {
     if (suspect_ >= 0) fail(is_gone_ ? FaultKind::lost : FaultKind::left, suspect_);
     is_gone_ = !segment_.alive(peer);
     if (is_gone_ || segment_.record(peer).presence.load(std::memory_order_acquire) == Presence::left) suspect_ = peer;
-    if (interruption_ && interruption_()) fail(FaultKind::interrupted, rank_);
+    if (stop_ && stop_()) fail(FaultKind::interrupted, rank_);
   }
   if (now >= deadline_) fail(FaultKind::timed_out, who_is_late(peer));
   Seconds waited = now - since_;

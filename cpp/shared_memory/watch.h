@@ -7,19 +7,16 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 
+#include "core/stop.h"
 #include "shared_memory/segment.h"
 
 namespace coppice::shm {
 
-/// Polled by a rank that waits for long: true stops it.
-using Interruption = std::function<bool()>;
-
 class Watch {
  public:
   /// The time limit counts from here on.
-  Watch(Segment& segment, int rank, double timeout_s, const Interruption& interruption);
+  Watch(Segment& segment, int rank, double timeout_s, const StopFlag& stop);
   ~Watch() { woke(); }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -63,7 +60,7 @@ class Watch {
   const int rank_;
   const double timeout_s_;
   const Clock::time_point deadline_;
-  const Interruption& interruption_;
+  const StopFlag& stop_;
   int looks_ = 0;
   int suspect_ = -1;  // seemed gone at the last look
   bool is_gone_ = false, is_waiting_ = false;

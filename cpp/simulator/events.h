@@ -1,4 +1,6 @@
 // The event queue of the simulator: a heap of four children, ordered by time, then kind, then message.
+//
+// Cost: O(log events) for each one that comes or goes.
 #pragma once
 
 #include <cstdint>

@@ -16,11 +16,11 @@ class FairNetwork : public SimulatorLoop<FairNetwork> {
         share_(fabric.rate),
         flows_(fabric.num_routes()),
         next_(traffic.size(), -1),
-        on_(fabric.num_links()),
+        routes_on_(fabric.num_links()),
         busy_since_(fabric.num_links(), 0),
         is_changed_(fabric.num_links(), 0),
         is_seen_(fabric.num_links(), 0),
-        is_met_(fabric.num_routes(), 0) {
+        in_component_(fabric.num_routes(), 0) {
     path_latency_.reserve(fabric.num_routes());
     for (std::size_t route = 0; route < fabric.num_routes(); ++route) {
       double sum = 0;
@@ -47,8 +47,8 @@ class FairNetwork : public SimulatorLoop<FairNetwork> {
     if (traffic_.bytes[m] == 0) return leave(m);
     flow = Flow{.first = m, .last = m, .left = static_cast<double>(traffic_.bytes[m]), .since = now_};
     for (std::int32_t link : fabric_.links(route)) {
-      if (on_[link].empty()) busy_since_[link] = now_;
-      on_[link].push_back(route);
+      if (routes_on_[link].empty()) busy_since_[link] = now_;
+      routes_on_[link].push_back(route);
       change(link);
     }
   }
@@ -68,12 +68,12 @@ class FairNetwork : public SimulatorLoop<FairNetwork> {
     if (flow.first >= 0) {  // the next one takes its place at the same rate
       flow.left = static_cast<double>(traffic_.bytes[flow.first]);
       flow.since = now_;
-      note(flow.first, flow.rate);
-      return foresee(flow);
+      record_rate(flow.first, flow.rate);
+      return schedule_drain(flow);
     }
     flow.rate = 0;
     for (std::int32_t link : fabric_.links(route)) {
-      auto& routes = on_[link];
+      auto& routes = routes_on_[link];
       *std::find(routes.begin(), routes.end(), route) = routes.back();
       routes.pop_back();
       if (routes.empty()) out_.link_busy[link] += now_ - busy_since_[link];
@@ -84,35 +84,35 @@ class FairNetwork : public SimulatorLoop<FairNetwork> {
   void free(std::int32_t) {}
 
   /// New rates for all flows that are connected, over links and flows, with one that has come or gone.
-  void settle() {
+  void end_instant() {
     if (changed_.empty()) return;
     touched_.assign(changed_.begin(), changed_.end());
     for (std::int32_t link : changed_) is_changed_[link] = 0, is_seen_[link] = 1;
     changed_.clear();
-    met_.clear();
+    component_.clear();
     for (std::size_t i = 0; i < touched_.size(); ++i) {
-      for (std::int32_t route : on_[touched_[i]]) {
-        if (is_met_[route]) continue;
-        is_met_[route] = 1;
-        met_.push_back(route);
+      for (std::int32_t route : routes_on_[touched_[i]]) {
+        if (in_component_[route]) continue;
+        in_component_[route] = 1;
+        component_.push_back(route);
         for (std::int32_t link : fabric_.links(route))
           if (!is_seen_[link]) is_seen_[link] = 1, touched_.push_back(link);
       }
     }
     for (std::int32_t link : touched_) is_seen_[link] = 0;
-    std::sort(met_.begin(), met_.end());
+    std::sort(component_.begin(), component_.end());
     links_.clear();
-    for (std::int32_t route : met_) is_met_[route] = 0, links_.push_back(fabric_.links(route));
+    for (std::int32_t route : component_) in_component_[route] = 0, links_.push_back(fabric_.links(route));
     share_.solve(links_);
-    for (std::size_t i = 0; i < met_.size(); ++i) {
-      Flow& flow = flows_[met_[i]];
+    for (std::size_t i = 0; i < component_.size(); ++i) {
+      Flow& flow = flows_[component_[i]];
       flow.limit = share_.limit(i);
       if (share_.rate(i) == flow.rate) continue;
       flow.left = std::max(0.0, flow.left - flow.rate * (now_ - flow.since));
       flow.since = now_;
       flow.rate = share_.rate(i);
-      note(flow.first, flow.rate);
-      foresee(flow);
+      record_rate(flow.first, flow.rate);
+      schedule_drain(flow);
     }
   }
 
@@ -133,7 +133,7 @@ class FairNetwork : public SimulatorLoop<FairNetwork> {
     changed_.push_back(link);
   }
 
-  void foresee(Flow& flow) {
+  void schedule_drain(Flow& flow) {
     flow.drained_at = flow.since + on_grid(flow.left / flow.rate);
     events_.push(Event(flow.drained_at, EventKind::kDrained, flow.first));
   }
@@ -144,7 +144,7 @@ class FairNetwork : public SimulatorLoop<FairNetwork> {
     for (std::int32_t link : fabric_.links(traffic_.route[m])) out_.link_bytes[link] += static_cast<double>(traffic_.bytes[m]);
   }
 
-  void note(Message m, double rate) {
+  void record_rate(Message m, double rate) {
     if (!options_.keep_rates) return;
     out_.rate_message.push_back(m);
     out_.rate_since.push_back(now_);
@@ -154,12 +154,12 @@ class FairNetwork : public SimulatorLoop<FairNetwork> {
   FairShare share_;
   std::vector<Flow> flows_;                    // per route
   std::vector<Message> next_;                  // per message: the one behind it on its route, or -1
-  std::vector<std::vector<std::int32_t>> on_;  // per link: routes under way
+  std::vector<std::vector<std::int32_t>> routes_on_;  // per link: routes under way
   std::vector<double> busy_since_;             // per link with routes
   std::vector<double> path_latency_;           // per route
   std::vector<std::int32_t> changed_;          // links whose flows have changed at this instant
-  std::vector<std::uint8_t> is_changed_, is_seen_, is_met_;
-  std::vector<std::int32_t> touched_, met_;    // links and routes of the part that is settled anew
+  std::vector<std::uint8_t> is_changed_, is_seen_, in_component_;
+  std::vector<std::int32_t> touched_, component_;    // links and routes of the part that is settled anew
   std::vector<std::span<const std::int32_t>> links_;
 };
 

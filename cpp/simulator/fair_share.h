@@ -7,6 +7,10 @@
 //
 // Worked example: links of 10 and 4, flow a on the first, b on both, c on the second. The second is full at 2, which
 // settles b and c; a gets the 8 that are left.
+//
+// Cost: O(H + (L + R) log L) for L links in use, H pairs of a flow and a link, and R figures that turn out to be stale,
+// at most one per link between two links that fill up. Overflow: none, rates are doubles; the level never falls by
+// rounding.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,7 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
   }
 
   void drained(Message) {}
-  void settle() {}
+  void end_instant() {}
 
  private:
   struct Waiting {

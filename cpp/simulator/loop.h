@@ -11,7 +11,7 @@ namespace coppice {
 ///   head(m): the message comes to its first link, or to the next one;
 ///   drained(m): it may have left its links for good;
 ///   free(link): the link has served what it had;
-///   settle(): nothing more happens at this instant.
+///   end_instant(): nothing more happens at this instant.
 template <class Network>
 class SimulatorLoop {
  public:
@@ -25,7 +25,7 @@ class SimulatorLoop {
         dispatch();
         continue;
       }
-      if (instant_over) network().settle();
+      if (instant_over) network().end_instant();
       if (events_.empty()) return;
       const Event event = events_.top();
       events_.pop();
@@ -86,7 +86,7 @@ class SimulatorLoop {
       case EventKind::kDrained:
         return network().drained(m);
       case EventKind::kStream:
-        return starts_.streams(m, out_.arrived[m]);
+        return starts_.head_at_switch(m, out_.arrived[m]);
       case EventKind::kDue:
         return starts_.due(m);
       case EventKind::kArrived:

@@ -55,38 +55,38 @@ Starts::Starts(const Traffic& traffic, const Fabric& fabric, const SimulatorOpti
   for (std::size_t gate = 0; gate < gates; ++gate)
     if (gate_missing_[gate] == 0) {
       gate_missing_[gate] = 1;
-      pass(static_cast<std::int32_t>(gate), -1);
+      pass_gate(static_cast<std::int32_t>(gate), -1);
     }
 }
 
 void Starts::arrived(Message m) {
   if (std::int32_t line = line_of(m); line >= 0 && lines_[line].send_engine >= 0) release(lines_[line].send_engine, m);
-  pass(traffic_.send_gate[m], m);
+  pass_gate(traffic_.send_gate[m], m);
 }
 
 void Starts::done(Message m) {
   if (std::int32_t line = line_of(m); line >= 0 && lines_[line].receive_engine >= 0)
     release(lines_[line].receive_engine, m);
-  if (!at_switch(m)) pass(traffic_.receive_gate[m], m);
+  if (!at_switch(m)) pass_gate(traffic_.receive_gate[m], m);
   if (waiter_start_.empty()) return;
-  for (std::int64_t i = waiter_start_[m]; i < waiter_start_[m + 1]; ++i) settle(waiters_[i], m);
+  for (std::int64_t i = waiter_start_[m]; i < waiter_start_[m + 1]; ++i) pass_dependency(waiters_[i], m);
 }
 
-void Starts::streams(Message m, double tail) {
+void Starts::head_at_switch(Message m, double tail) {
   const std::int32_t gate = traffic_.receive_gate[m];
   if (gate < 0) return;
   gate_tail_[gate] = std::max(gate_tail_[gate], tail);
-  pass(gate, m);
+  pass_gate(gate, m);
 }
 
-void Starts::pass(std::int32_t gate, Message by) {
+void Starts::pass_gate(std::int32_t gate, Message by) {
   if (gate < 0 || --gate_missing_[gate] > 0) return;
   const std::size_t next = static_cast<std::size_t>(gate) + 1;
   if (next == traffic_.chained.size() || !traffic_.chained[next]) return;
-  for (std::int64_t i = member_start_[next]; i < member_start_[next + 1]; ++i) settle(members_[i], by, gate_tail_.empty() ? -1 : gate_tail_[gate]);
+  for (std::int64_t i = member_start_[next]; i < member_start_[next + 1]; ++i) pass_dependency(members_[i], by, gate_tail_.empty() ? -1 : gate_tail_[gate]);
 }
 
-void Starts::settle(Message m, Message by, double tail) {
+void Starts::pass_dependency(Message m, Message by, double tail) {
   out_.arrived[m] = std::max(out_.arrived[m], tail);  // its last byte cannot go before it has come
   if (--waits_[m] > 0) return;
   out_.cause[m] = by;
@@ -146,7 +146,7 @@ void Starts::line_up(const std::vector<Message>& messages) {
     line.is_fresh = false;
     if (line.watched_at < 0)
       offer({line.waiting.front(), number, -1, false});
-    else if (line.waiting.front() != line.shown)
+    else if (line.waiting.front() != line.watched_as)
       watch(number, line.watched_at);
   }
   fresh_lines_.clear();
@@ -160,8 +160,8 @@ void Starts::offer(Candidate candidate) {
 void Starts::watch(std::int32_t number, std::int32_t engine) {
   Line& line = lines_[number];
   line.watched_at = engine;
-  line.shown = line.waiting.front();
-  watched_[engine].push_back({line.shown, number});
+  line.watched_as = line.waiting.front();
+  watched_[engine].push_back({line.watched_as, number});
   std::push_heap(watched_[engine].begin(), watched_[engine].end(), std::greater<>());
 }
 
@@ -171,7 +171,7 @@ void Starts::offer_watched(std::int32_t engine) {
   for (; !watched.empty(); watched.pop_back()) {
     const auto [message, number] = watched.front();
     const Line& line = lines_[number];
-    if (line.watched_at == engine && line.shown == message) return offer({message, number, engine, true});
+    if (line.watched_at == engine && line.watched_as == message) return offer({message, number, engine, true});
     std::pop_heap(watched.begin(), watched.end(), std::greater<>());
   }
 }

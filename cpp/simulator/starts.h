@@ -1,9 +1,12 @@
 // Which messages may start: dependencies that are met and engines that are free. Shared by all ways to share links.
 //
 // Messages that need the same engines form a *line*, in the order of ids, of which only the first matters. A line that
-// lacks an engine is watched at one engine that it lacks. When that engine is freed its first message starts, or, if the
-// other engine is busy, the line moves there. So each engine looks only at what it could start itself, and a greedy choice
-// in the order of ids over all messages comes down to merging the lines watched at the engines just freed.
+// lacks an engine is watched at one engine that it lacks. When that engine is freed its first message starts, or, if
+// the other engine is busy, the line moves there. So each engine looks only at what it could start itself, and a greedy
+// choice in the order of ids over all messages comes down to merging the lines watched at the engines just freed.
+//
+// Cost: each membership and dependency is passed once, each message enters and leaves the heap of its line once, and a
+// freed engine looks at the lines watched there until it is taken. Overflow: none beyond what simulator.cc checks.
 #pragma once
 
 #include <vector>
@@ -23,7 +26,7 @@ class Starts {
   bool at_switch(Message m) const { return !gate_tail_.empty() && fabric_.receiver[traffic_.route[m]] < 0; }
 
   /// The head of such a message is there, and its last byte will be at `tail`: the switch goes on.
-  void streams(Message m, double tail);
+  void head_at_switch(Message m, double tail);
 
   /// The message has arrived: its sender goes on.
   void arrived(Message m);
@@ -58,13 +61,13 @@ class Starts {
   struct Line {
     std::int32_t send_engine, receive_engine;  // -1: none
     std::int32_t watched_at = -1;              // engine
-    Message shown = -1;                        // the message under which it is watched
+    Message watched_as = -1;                        // the message under which it is watched
     bool is_fresh = false;                     // it got longer at this dispatch
     std::vector<Message> waiting;              // a heap, least id on top
   };
 
-  void pass(std::int32_t gate, Message by);
-  void settle(Message m, Message by, double tail = -1);
+  void pass_gate(std::int32_t gate, Message by);
+  void pass_dependency(Message m, Message by, double tail = -1);
   void release(std::int32_t engine, Message by);
   void form_lines(const SimulatorOptions& options);
   void line_up(const std::vector<Message>& messages);

@@ -1,5 +1,9 @@
 // An abelian group of permutations of the vertices that acts freely on the compute vertices, grown one generator at a
 // time and kept as a direct product of cyclic groups.
+//
+// Cost, with k generators of n vertices: to add one takes O(k n) to compare compositions, O(k n log n) for powers and
+// O(k n) for orbits. Overflow: a free group has at most as many elements as there are compute vertices, less than 2^31,
+// and coefficients are taken modulo that, so that products fit 62 bits.
 #pragma once
 
 #include <cstdint>

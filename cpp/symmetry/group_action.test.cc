@@ -12,7 +12,7 @@ TEST(trivial_action_is_one_class_per_arc) {
   CHECK_EQ(action.order, 1);
   CHECK_EQ(action.num_orbits, 3);
   CHECK_EQ(action.num_classes(), 3);
-  for (Arc e = 0; e < 3; ++e) CHECK(action.cls[e] == e && action.step[e] == 1);
+  for (Arc e = 0; e < 3; ++e) CHECK(action.arc_class[e] == e && action.images_per_arc[e] == 1);
   CHECK_EQ(action.difference(0, 0), 0);
 }
 
@@ -41,18 +41,24 @@ TEST(differences_in_large_groups_do_not_overflow) {
   CHECK_EQ(action.difference(action.order - 1, action.order - 1), 0);
 }
 
-TEST(steps_are_the_images_that_share_an_arc) {
+TEST(groups_too_large_to_count_are_refused) {
+  Amount n = Amount{1} << 31;
+  CHECK_THROWS(std::overflow_error, GroupAction::of(std::vector<Amount>{n, n}, {}, {}, {}));
+  CHECK_THROWS(std::invalid_argument, GroupAction::of(std::vector<Amount>{2, 0}, {}, {}, {}));
+}
+
+TEST(uses_are_the_images_that_share_an_arc) {
   SymmetricNetwork boxes = turning_boxes(2, 3, 10, 1);
   CHECK_EQ(boxes.action.order, 6);
   CHECK_EQ(boxes.action.num_orbits, 4);  // plane, switches, GPUs, NICs
   CHECK_EQ(boxes.action.num_classes(), 6);
-  for (Amount step : boxes.action.step) CHECK_EQ(step, 1);
+  for (Amount images : boxes.action.images_per_arc) CHECK_EQ(images, 1);
   SymmetricNetwork leaves = turning_leaves(2, 3, 10, 1);
   CHECK_EQ(leaves.action.num_orbits, 3);
   CHECK_EQ(leaves.action.num_classes(), 4);
   for (Arc e = 0; e < leaves.network.num_arcs(); ++e) {
     bool at_top = leaves.network.tail[e] == 0 || leaves.network.head[e] == 0;
-    CHECK_EQ(leaves.action.step[leaves.action.cls[e]], at_top ? 3 : 1);
+    CHECK_EQ(leaves.action.images_per_arc[leaves.action.arc_class[e]], at_top ? 3 : 1);
   }
 }
 

@@ -7,6 +7,10 @@
 // vertices. Of every cycle keep the first part: an automorphism of what is kept that
 // maps kept parts to kept parts lifts to one that commutes with the cycles, so the search goes on in the smaller graph
 // and the two groups multiply.
+//
+// Cost: at most 66 sets of hubs are tried, the small ones first, each in O(m log n) for parts and cells, and with at
+// most eight searches per part whose steps are limited to 64 times its links. Overflow: none, orders are numbers of
+// parts.
 #pragma once
 
 #include <optional>

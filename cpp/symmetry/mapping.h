@@ -10,6 +10,10 @@
 // v0 -> v -> ..., so that a cyclic shift is laid down before its consequences. *Constant displacement*: in an abelian
 // group that is transitive on a cell, every vertex x of the cell and its image are in the same relation (distance, and
 // kinds of the shortest paths), so that the first choice in a cell restricts all others to a handful.
+//
+// Cost: exponential in the worst case, so each search has a limit of steps; a step is a vertex mapped or a link looked
+// at. Displacements are looked for among 512 vertices at most. Overflow: labels and colours must stay below 2^31, which
+// find_symmetry checks, so that one word holds the kind of a link; hashes wrap around.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,9 @@
 // of arcs of each label to and from every cell. Automorphisms keep its cells, so it bounds and guides their search.
 //
 // The work list is Hopcroft's (after a split the largest piece need not be looked at again), so a refinement costs
-// O(arcs log vertices). Arc counts are compared by a sum of 64-bit hashes: a collision leaves a cell too coarse, which
-// costs the search time and never correctness, since what it finds is certified.
+// O(arcs log vertices), where permutations to commute with count as arcs. Arc counts are compared by a sum of 64-bit
+// hashes: a collision leaves a cell too coarse, which costs the search time and never correctness, since what it finds
+// is certified. Overflow: hashes wrap around on purpose.
 //
 // Two copies of one graph can be refined together: {u in copy 0, v in copy 1} is made a cell and refined; if some cell
 // then holds unequally many vertices of the copies, no automorphism sends u to v.

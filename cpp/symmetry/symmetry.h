@@ -5,6 +5,10 @@
 // used in turn: parts that hang alike on hubs are moved in cycles and folded into one (hubs.h), and translations are
 // searched in what remains (translations.h). The group need not be the largest there is; work limits end the search on
 // graphs where there is little to find.
+//
+// Cost: at each folding a refinement in O(m log n) and the search for hubs; then the search for translations within its
+// work limits. The link orbits take O(g m log m) for g generators. Overflow: colours and labels are checked against
+// 2^30, so that the searches can pack them into 64 bits; the order of the group divides the number of compute vertices.
 #pragma once
 
 #include <cstdint>
