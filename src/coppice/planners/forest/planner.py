@@ -2,7 +2,7 @@
 
 The bound (``coppice.bounds``) says how many trees each link can carry; the native packer lays that many trees on
 physical paths (ForestColl, arXiv 2402.06787; the construction that needs no switch removal is described in
-cpp/packing.h). Collectives that reduce are planned on the transposed graph and turned round.
+cpp/packing/packing.h). Collectives that reduce are planned on the transposed graph and turned round.
 """
 
 from __future__ import annotations
