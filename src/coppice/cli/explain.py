@@ -16,6 +16,7 @@ from coppice.cli.output.render import (
     print_fields,
     print_json,
     print_lines,
+    title_of,
 )
 from coppice.cli.verify.command import PlanArgument
 from coppice.schedule.explanation import LinkClass, draw_tree, height_counts, link_classes, plan_loads
@@ -62,8 +63,7 @@ def explain(
         print_json(_record(loaded, loads, classes))
         return
     topology = loaded.topology
-    title = f"{loaded.problem.collective} on {topology.name} ({plural(topology.num_ranks, 'rank')})"
-    print_fields(title, _summary(loaded, loads))
+    print_fields(title_of(loaded.problem), _summary(loaded, loads))
     print_lines(["", "Links, by how long they are busy", *_link_lines(topology, classes, top)])
     if loaded.forest is not None:
         print_lines(["", "Trees, by height", *_height_lines(loaded.forest)])

@@ -13,9 +13,7 @@ from coppice.bounds.describe import plural
 from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsPerNodeOption, cabling_record
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.sizes import parse_size
-from coppice.cli.output.columns import columns
-from coppice.cli.output.progress import progress_bar
-from coppice.cli.output.render import print_json, print_lines, size_text
+from coppice.cli.output.render import columns, print_json, print_lines, progress_bar, size_text
 from coppice.collectives import Collective
 from coppice.design.cabling import Limits, cabling_of, check_limits
 from coppice.design.families.family import optimum

@@ -11,7 +11,7 @@ import typer
 from coppice.bounds.describe import plural
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.sizes import parse_sizes
-from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
+from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, title_of
 from coppice.cli.simulate.jobs import print_jobs
 from coppice.cli.simulate.text import (
     Simulated,
@@ -226,8 +226,7 @@ def simulate(
     if as_json:
         print_json(record(loaded, scenario, rows, links=links))
         return
-    ranks = plural(loaded.topology.num_ranks, "rank")
-    title = f"{loaded.problem.collective} on {loaded.topology.name} ({ranks})"
+    title = title_of(loaded.problem)
     if len(rows) > 1:
         print_fields(title, scenario_fields(loaded, scenario))
         print_lines(["", *table_lines(rows)])

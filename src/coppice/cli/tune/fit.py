@@ -9,7 +9,7 @@ import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, SetOption, load_topology
 from coppice.cli.options.sizes import short_size
-from coppice.cli.output.render import print_json, print_lines
+from coppice.cli.output.render import columns, print_json, print_lines
 from coppice.topology.model import Topology
 from coppice.topology.writer import write_atomically
 from coppice.tuning.fit import NO_END, Fit, Rule, fit_runs
@@ -110,16 +110,15 @@ def fit_lines(found: Fit) -> list[str]:
         ("collective", "nodes", "ranks", "from", "to", "choice", "gain", "95 % interval", "of the bound")
     ]
     rows += [_row(rule) for rule in found.rules]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    table = [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
     sizes = [size for each in found.sizes.values() for size in each]
     changed = [size for size in sizes if size.taken is not None]
     outliers = sum(each.verdict.outliers for size in sizes for each in size.candidates)
     repeats = sum(each.verdict.repeats for size in sizes for each in size.candidates)
     refused = {str(choice): reason for size in sizes for choice, reason in size.refused}
-    lines = [f"{title}: another choice than the default at {len(changed)} of {len(sizes)} sizes", *table]
+    lines = [
+        f"{title}: another choice than the default at {len(changed)} of {len(sizes)} sizes",
+        *columns(rows),
+    ]
     lines.append(f"{repeats} times, {outliers} of them far from the others; all count")
     lines += [f"{choice} did not run: {reason}" for choice, reason in refused.items()]
     return lines
