@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from coppice.cli import Commands
-from coppice.cli.design.app import app as design
+from coppice.cli.design import app as design
 from coppice.design.families import FAMILIES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "design.md"

@@ -1,23 +1,89 @@
-"""`coppice tune check`: a regression gate for a table of rules."""
+"""`coppice tune export`, `plugin` and `check`: a table of rules in use by its library, and whether it still pays."""
 
 from __future__ import annotations
 
-import tempfile
+import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.sizes import short_size
 from coppice.cli.output.render import columns, print_json, print_lines
 from coppice.errors import CheckError
+from coppice.topology.writer import write_atomically
 from coppice.tuning.check import Checked, check_runs
-from coppice.tuning.records import Run, read_runs
-from coppice.tuning.table import RuleTable, read_table
+from coppice.tuning.deployed import measured_again
+from coppice.tuning.exports import FORMS, export_table
+from coppice.tuning.plugin_build import NAME, TABLE_VARIABLE, build_plugin
+from coppice.tuning.records import read_runs
+from coppice.tuning.table import read_table
 from coppice.tuning.undo import undo_line
 
-__all__ = ["check", "measured_again"]
+__all__ = ["check", "export", "plugin_app"]
+
+plugin_app = typer.Typer(
+    no_args_is_help=True, help="The tuner plugin by which NCCL and RCCL read a tuner table."
+)
+
+
+def export(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="Table of `coppice tune fit`.")],
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="|".join(FORMS), help="Form of its library.")],
+    output: OutputOption = None,
+) -> None:
+    """Write the rules for the library; notes on standard error say how to use them, and how to take them back.
+
+    \b
+    Examples:
+      coppice tune export table.csv --to ompi-rules -o rules.conf
+      coppice tune export table.csv --to nccl-tuner -o tuner.csv
+    """  # noqa: D301 (\b is for the help formatter)
+    made = export_table(read_table(table), to)
+    if output is None or str(output) == "-":
+        sys.stdout.write(made.text)
+    else:
+        write_atomically(output, made.text.encode())
+    for note in made.notes:
+        typer.echo(f"note: {note.replace('=FILE', f'={output.absolute()}') if output else note}", err=True)
+
+
+@plugin_app.callback()
+def plugin() -> None:
+    """The tuner plugin by which NCCL and RCCL read a tuner table."""
+
+
+@plugin_app.command("build")
+def build(
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")] = Path(
+        NAME
+    ),
+    compiler: Annotated[
+        str | None,
+        typer.Option(
+            "--cc", metavar="COMMAND", help="C11 compiler [default: $CC, else cc].", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Compile the plugin: C11, without CUDA and NCCL; API versions 3 to 6, that is NCCL 2.22 and later.
+
+    It changes a call only where a line of the table holds and the library offers what the line names.
+
+    \b
+    Examples:
+      coppice tune plugin build -o libnccl-tuner-coppice.so
+    """  # noqa: D301 (\b is for the help formatter)
+    path = build_plugin(output, compiler=compiler)
+    print_lines(
+        [
+            f"written to {path}",
+            f"use:  export NCCL_TUNER_PLUGIN={path} {TABLE_VARIABLE}=/path/of/table.csv",
+            "undo: unset NCCL_TUNER_PLUGIN",
+        ]
+    )
 
 
 def check(
@@ -58,12 +124,12 @@ def check(
     rules, known = read_table(table), read_runs([runs])
     if ranks or lab is not None:
         known = measured_again(
-            rules, known, ranks=ranks, lab=lab, launcher=launcher, options=options or [], rounds=rounds
+            rules, known, rounds=rounds, ranks=ranks, lab=lab, launcher=launcher, options=options or ()
         )
     found = check_runs(rules, known, tolerance=tolerance)
     bad = [each for each in found if each.slower]
     if as_json:
-        print_json({"ok": not bad, "sizes": [_record(each) for each in found]})
+        print_json({"ok": not bad, "sizes": [each.record() for each in found]})
     else:
         print_lines([*_lines(found), undo_line(rules.library)])
     if bad:
@@ -74,41 +140,6 @@ def check(
             "measure and fit again."
         )
         raise CheckError(msg)
-
-
-def measured_again(
-    rules: RuleTable,
-    known: tuple[Run, ...],
-    *,
-    ranks: int,
-    lab: str | None,
-    launcher: str | None,
-    options: list[str],
-    rounds: int,
-) -> tuple[Run, ...]:
-    """Measurements of the library with the rules in use, at the collectives and sizes of others."""
-    from coppice.tuning.deployed import deployed_environment
-    from coppice.tuning.sweep import sweep_mpi
-    from coppice.tuning.worker import Spec
-
-    with tempfile.TemporaryDirectory(prefix="coppice-tune-") as directory:
-        output = Path(directory) / "runs.jsonl"
-        sweep_mpi(
-            Spec(
-                library=rules.library,
-                collectives=list(dict.fromkeys(run.collective for run in known)),
-                sizes=sorted({run.size_bytes for run in known}),
-                rounds=rounds,
-                output=str(output),
-                deployed=True,
-            ),
-            ranks=ranks,
-            lab=lab,
-            launcher=launcher,
-            options=options,
-            environment=deployed_environment(rules, Path(directory)),
-        )
-        return read_runs([output])
 
 
 def _lines(found: tuple[Checked, ...]) -> list[str]:
@@ -126,18 +157,3 @@ def _lines(found: tuple[Checked, ...]) -> list[str]:
         for each in found
     ]
     return columns(rows)
-
-
-def _record(each: Checked) -> dict[str, Any]:
-    return {
-        "collective": each.shape.collective.value,
-        "nodes": each.shape.nodes,
-        "ranks": each.shape.ranks,
-        "size_bytes": each.size_bytes,
-        "rule": each.rule,
-        "gain": each.verdict.gain,
-        "low": each.verdict.low,
-        "high": each.verdict.high,
-        "p_slower": each.p_slower,
-        "slower": each.slower,
-    }
