@@ -410,7 +410,7 @@ def test_what_is_no_msccl_xml_is_refused() -> None:
         diagnose(RCCL.encode(), "nccl")
     with pytest.raises(InputError, match="expected sizes of 0 bytes or more, found -1"):
         diagnose(RCCL.encode(), "rccl", sizes=(-1,))
-    with pytest.raises(InputError, match="cannot read the file"):
+    with pytest.raises(InputError, match=r"cannot read .*name an existing file"):
         doctor("no-such-file.xml", "rccl")
 
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
+from coppice.text import plural, rate_text
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["Crossing", "LinkGroup", "crossing", "describe_cut", "describe_ranks", "plural", "rate_text"]
+__all__ = ["Crossing", "LinkGroup", "crossing", "describe_cut", "describe_ranks"]
 
 _MAX_GROUPS = 4
 
@@ -141,27 +142,6 @@ def describe_ranks(topology: Topology, ranks: Sequence[int]) -> str:
         return f"{len(ranks)} GPUs of {_join(names)}"
     text = f"GPUs {_ranges(ranks)}"
     return f"{text} of {_host_name(topology, next(iter(chosen)))}" if named and len(chosen) == 1 else text
-
-
-def rate_text(rate: Fraction) -> str:
-    """A rate for people: exact where four decimals are enough, otherwise rounded to them.
-
-    >>> rate_text(Fraction(25, 2)), rate_text(Fraction(200)), rate_text(Fraction(2400, 7))
-    ('12.5', '200', '342.8571')
-    """
-    text = f"{float(rate):.4f}".rstrip("0").rstrip(".")
-    return text if text not in ("0", "-0") or not rate else f"{float(rate):.4g}"
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 link``, ``2 links``.
-
-    >>> plural(1, "switch"), plural(2, "switch"), plural(3, "tree")
-    ('1 switch', '2 switches', '3 trees')
-    """
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
 
 
 def _tells_senders(topology: Topology, found: Crossing) -> bool:

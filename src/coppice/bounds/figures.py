@@ -13,6 +13,7 @@ from coppice.bounds.fixed_trees import FixedTrees, fixed_trees, smallest_trees
 from coppice.bounds.in_network import in_network_bound
 from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
+from coppice.bounds.rates import Rates
 from coppice.bounds.result import Bound
 from coppice.bounds.tree_units import exact_units
 from coppice.collectives import Collective
@@ -21,7 +22,7 @@ __all__ = ["BoundFigures", "bound_figures", "bound_record", "in_network_optimum"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundFigures:
+class BoundFigures(Rates):
     """A bound with the number of trees that it needs, or that was asked for.
 
     Attributes:
@@ -39,20 +40,14 @@ class BoundFigures:
     exact_with_trees: bool = True
 
     @property
-    def algbw_gb_per_s(self) -> Fraction:
-        """Algorithm bandwidth M / time in GB/s, as asked, exact."""
-        return self.bound.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)
-
-    @property
-    def busbw_gb_per_s(self) -> Fraction:
-        """Bus bandwidth in GB/s, as asked, exact."""
-        problem = self.bound.problem
-        return self.algbw_gb_per_s * problem.collective.busbw_factor(problem.topology.num_ranks)
+    def problem(self) -> Problem:
+        """What was asked."""
+        return self.bound.problem
 
     @property
     def loss(self) -> Fraction:
         """Share of the optimal rate that is lost."""
-        return 1 - self.bound.inv_rate / self.inv_rate if self.inv_rate else Fraction(0)
+        return self.loss_against(self.bound)
 
 
 def bound_figures(

@@ -32,6 +32,7 @@ from coppice.bounds.optimum import orbits
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
+from coppice.text import plural
 from coppice.topology.model import Topology
 
 __all__ = ["LatencyBound", "latency_bound"]
@@ -181,7 +182,7 @@ def _farthest(problem: Problem, overhead_us: float, *, relay_gpus: bool) -> Late
     senders = 1 if relay_gpus else sum(topology.rank[node] >= 0 for node in route[:-1])
     wires = sum(topology.latency_us[topology.link_index[hop]] for hop in pairwise(route))
     why = (
-        f"rank {v} needs what rank {u} has: {senders} message{'s' if senders > 1 else ''} of {overhead_us:g} us "
+        f"rank {v} needs what rank {u} has: {plural(senders, 'message')} of {overhead_us:g} us "
         f"and {wires:g} us of links"
     )
     return LatencyBound(time_us=time, why=why, pair=(u, v), route=route)

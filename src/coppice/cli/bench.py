@@ -14,9 +14,9 @@ from coppice.cli.options.inputs import BoxesOption, SetOption, load_topology, wi
 from coppice.cli.options.problem import SteppedSizes
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
+from coppice.files import write_atomically
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.topology.model import Topology
-from coppice.topology.writer import write_atomically
 
 __all__ = ["bench"]
 

@@ -12,7 +12,7 @@ import typer
 from coppice.bounds.describe import describe_cut
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, RelayGpusOption
-from coppice.cli.options.sizes import SizesOption, parse_sizes
+from coppice.cli.options.sizes import SizesOption
 from coppice.cli.output.render import print_json, print_lines, progress_bar, title_of
 from coppice.comparison.gain import gain as find_gain
 from coppice.comparison.gain import gain_lines, gain_words
@@ -21,10 +21,11 @@ from coppice.comparison.plot import check_picture, plot
 from coppice.comparison.sweep import compare as run_comparison
 from coppice.comparison.table import algorithm_lines, best_lines, csv_text, range_lines, refusal_lines
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.schedule.cost import HOP_OVERHEAD_US
 from coppice.simulation.model import Model, Sharing
+from coppice.text import parse_sizes
 from coppice.topology.readers.link_rates import RateClass
-from coppice.topology.writer import write_atomically
 
 __all__ = ["compare"]
 
@@ -132,7 +133,7 @@ def compare(
       coppice compare dgx-a100 --boxes 4 --rates nominal,measured
       coppice compare dgx-h100 --boxes 1,2,4,8,16 --gain --sizes 1G
     """  # noqa: D301 (\b is for the help formatter)
-    wanted, counts, classes = parse_sizes(sizes), _counts(boxes), _classes(rates)
+    wanted, counts, classes = parse_sizes(sizes, option="--sizes"), _counts(boxes), _classes(rates)
     if gain and (csv or picture or results or len(classes) > 1):
         msg = "--gain prints a table of its own: leave out --csv, --plot, --results and all rates but one."
         raise InputError(msg)

@@ -19,20 +19,11 @@ from coppice.cli.options.problem import (
     TreesOption,
     parse_trees,
 )
-from coppice.cli.output.render import (
-    Stages,
-    bandwidth_text,
-    percent_text,
-    print_fields,
-    print_json,
-    seconds_text,
-    size_text,
-    title_of,
-    to_stdout,
-)
+from coppice.cli.output.render import Stages, print_fields, print_json, title_of, to_stdout
 from coppice.planners.planning import PlannedResult
 from coppice.planners.planning import plan as make_plan
 from coppice.schedule.files.plan_file import write_plan
+from coppice.text import bandwidth_text, percent_text, seconds_text, size_text
 
 __all__ = ["plan"]
 

@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import resources
 
@@ -19,6 +18,7 @@ import msgspec
 from coppice.doctor.msccl.diagnose import Severity
 from coppice.doctor.tuning import Case, Complaint, Given, TuningRule
 from coppice.errors import InputError
+from coppice.text import nearest
 
 __all__ = ["RULES"]
 
@@ -168,9 +168,9 @@ def _names(case: Case) -> Iterator[Complaint]:
     known = _known()
     for each in _settings(case):
         if each.stem not in known.variables or not each.name.startswith(_PREFIXES):
-            near = get_close_matches(each.stem, known.variables, 1)
+            near = nearest(each.stem, known.variables)
             text = f"MPICH {known.version} has no variable {each.name}"
-            fix = f"write MPIR_CVAR_{near[0]}, if that is meant" if near else "remove it"
+            fix = f"write MPIR_CVAR_{near}, if that is meant" if near else "remove it"
             yield _severity(case.given), each.line, text, fix
 
 
@@ -181,9 +181,9 @@ def _values(case: Case) -> Iterator[Complaint]:
         if each.stem.endswith("_DEVICE_COLLECTIVE") and each.stem in known.variables:
             values = [*_NO, *_YES]
         if each.plain and values and each.value not in values:
-            near = get_close_matches(each.value, values, 1, 0.5)
+            near = nearest(each.value, values, cutoff=0.5)
             text = f"{each.value[:40]!r} is no value of {each.name} in MPICH {known.version}"
-            fix = f"write {near[0]}, if that is meant" if near else f"write one of {', '.join(values)}"
+            fix = f"write {near}, if that is meant" if near else f"write one of {', '.join(values)}"
             yield _severity(case.given), each.line, text, fix
 
 

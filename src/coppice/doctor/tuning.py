@@ -16,8 +16,8 @@ from coppice.doctor.msccl.diagnose import Finding, Severity
 from coppice.errors import CheckError, InputError
 from coppice.export.nccl.tuner import Dialect
 from coppice.logs.records import Communicator, Log
+from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
-from coppice.topology.readers.reading import suggestion
 
 __all__ = [
     "Artefact",

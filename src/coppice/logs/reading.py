@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.nccl.graph import graphs_of
+from coppice.files import file_name, read_bytes
 from coppice.logs.inspector import Call, Inspector, is_inspector, joined
 from coppice.logs.json_text import json_objects
 from coppice.logs.nccl import NcclLog, read_nccl_log
@@ -105,21 +105,9 @@ def _with_calls(logs: list[Log], calls: list[tuple[str, Call]]) -> tuple[Log, ..
 
 
 def _load(path: str | os.PathLike[str]) -> tuple[bytes, str]:
-    name = "standard input" if os.fspath(path) == "-" else os.fspath(path)
-    try:
-        if os.fspath(path) == "-":
-            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
-        else:
-            with Path(path).open("rb") as file:
-                data = file.read(_MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        msg = f"cannot read {name} ({reason}): name an existing log."
-        raise InputError(msg) from None
-    if len(data) > _MOST_BYTES:
-        msg = f"{name} is larger than {_MOST_BYTES >> 20} MiB: split it, or keep the lines of rank 0."
-        raise InputError(msg)
-    return data, name
+    again = "split it, or keep the lines of rank 0."
+    data = read_bytes(path, hint="name an existing log", most_bytes=_MOST_BYTES, too_large=again)
+    return data, file_name(path)
 
 
 def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[Log, list[Call]]:

@@ -19,6 +19,7 @@ from coppice.bounds.describe import describe_cut
 from coppice.bounds.figures import in_network_optimum
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
+from coppice.bounds.rates import Rates
 from coppice.bounds.result import Bound
 from coppice.errors import InputError
 from coppice.planners.algorithms.case import Value
@@ -40,7 +41,7 @@ RING_RANKS = 2_048
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedResult:
+class PlannedResult(Rates):
     """A verified plan with its figures.
 
     Attributes:
@@ -78,20 +79,14 @@ class PlannedResult:
         return self.report.inv_rate if self.report.inv_rate is not None else self.plan.inv_rate
 
     @property
-    def algbw_gb_per_s(self) -> Fraction:
-        """Algorithm bandwidth M / time that the plan reaches, in GB/s, exact."""
-        return self.plan.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)
-
-    @property
-    def busbw_gb_per_s(self) -> Fraction:
-        """Bus bandwidth that the plan reaches, in GB/s, exact."""
-        problem = self.plan.problem
-        return self.algbw_gb_per_s * problem.collective.busbw_factor(problem.topology.num_ranks)
+    def problem(self) -> Problem:
+        """What is planned."""
+        return self.plan.problem
 
     @property
     def loss(self) -> Fraction:
         """Share of the optimal rate that the plan does not reach (0: optimal)."""
-        return 1 - self.bound.inv_rate / self.inv_rate if self.inv_rate else Fraction(0)
+        return self.loss_against(self.bound)
 
     @property
     def trees_per_root(self) -> int | None:

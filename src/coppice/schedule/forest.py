@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.text import plural
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry
 
@@ -69,6 +70,20 @@ class Forest:
     path_start: NDArray[np.int64]
     path_nodes: NDArray[np.int32]
     symmetry: Symmetry | None = None
+
+    def __repr__(self) -> str:
+        """In short what it is.
+
+        >>> from coppice.bounds.problem import Problem
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.topology.presets import preset
+        >>> plan(Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)).plan.forest
+        Forest(all_gather on 'ring of 4': 8 trees, 24 edges, total weight 8)
+        """
+        sizes = f"{plural(self.num_trees, 'tree')}, {plural(self.num_edges, 'edge')}"
+        images = f", each for {self.num_images} images" if self.symmetry is not None else ""
+        place = f"{self.collective} on {self.topology.name[:80]!r}"
+        return f"Forest({place}: {sizes}{images}, total weight {self.total_weight})"
 
     @property
     def num_images(self) -> int:

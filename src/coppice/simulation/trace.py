@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.simulation.critical import ends_of
 from coppice.simulation.timeline import Reason, Stage, Timeline
 from coppice.simulation.utilisation import busiest_links, link_utilisation, passages
 from coppice.topology.model import Topology
-from coppice.topology.writer import write_atomically
 
 __all__ = ["MAX_EVENTS", "trace_events", "write_trace"]
 

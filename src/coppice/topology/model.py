@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.text import plural
 
 __all__ = ["MAX_DENOMINATOR", "Link", "Node", "NodeKind", "Topology", "exact_rate"]
 
@@ -106,6 +107,17 @@ class Topology:
             column.setflags(write=False)
         for link_column in (self.src, self.dst, self.capacity, self.latency_us):
             link_column.setflags(write=False)
+
+    def __repr__(self) -> str:
+        """In short what it is.
+
+        >>> from coppice.topology.presets import preset
+        >>> preset("dgx-a100", boxes=2)
+        Topology('2 x dgx-a100', 16 ranks on 2 hosts, 36 nodes, 96 links)
+        """
+        hosts = f" on {plural(len(self.hosts), 'host')}" if self.hosts else ""
+        sizes = f"{plural(self.num_nodes, 'node')}, {plural(self.num_links, 'link')}"
+        return f"Topology({self.name[:80]!r}, {plural(self.num_ranks, 'rank')}{hosts}, {sizes})"
 
     @classmethod
     def of(cls, name: str, nodes: Sequence[Node], links: Iterable[Link], *, source: str = "") -> Topology:

@@ -12,13 +12,14 @@ import typer
 from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
 from coppice.cli.options.problem import CollectiveOption
-from coppice.cli.output.render import Stages, percent_text, print_fields, print_json, title_of, to_stdout
+from coppice.cli.output.render import Stages, print_fields, print_json, title_of, to_stdout
 from coppice.collectives import Collective
 from coppice.design.from_topology import graph_of
 from coppice.design.schedules.collectives import breadth_first_schedule
 from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
+from coppice.text import percent_text
 from coppice.topology import PRESETS
 
 __all__ = ["schedule"]

@@ -11,12 +11,12 @@ from coppice.cli.doctor.mscclpp import TARGET as MSCCLPP
 from coppice.cli.doctor.mscclpp import doctor_mscclpp
 from coppice.cli.doctor.tuning import ARTEFACTS, GIVEN, doctor_tuning
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.sizes import parse_sizes, short_size
 from coppice.cli.output.render import print_json, print_lines
 from coppice.doctor.msccl.diagnose import Diagnosis, Severity, rules
 from coppice.doctor.msccl.diagnose import doctor as examine
 from coppice.errors import InputError
 from coppice.fitting.msccl.targets import TARGETS
+from coppice.text import parse_sizes, short_size
 
 __all__ = ["doctor"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from coppice.cli.options.sizes import short_size
 from coppice.cli.output.render import print_json, print_lines
 from coppice.doctor.msccl.diagnose import Severity
 from coppice.doctor.mscclpp.diagnose import PlanDiagnosis, doctor_plan, plan_rules
+from coppice.text import short_size
 
 __all__ = ["TARGET", "doctor_mscclpp"]
 

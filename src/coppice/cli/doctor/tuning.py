@@ -13,9 +13,9 @@ from coppice.doctor.msccl.diagnose import Severity
 from coppice.doctor.tuning import Artefact, Given, TuningDiagnosis, diagnose_tuning, tuning_rules
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect
+from coppice.files import read_bytes
 from coppice.logs.reading import read_log
-from coppice.topology.readers.reading import suggestion
-from coppice.topology.readers.sources import load_bytes
+from coppice.text import suggestion
 
 __all__ = ["ARTEFACTS", "GIVEN", "doctor_tuning", "given_from"]
 
@@ -54,7 +54,7 @@ def doctor_tuning(file: str, artefact: str, *, options: Sequence[str], as_json: 
     """
     given = given_from(options)
     name = "standard input" if file == "-" else file
-    found = diagnose_tuning(load_bytes(file), artefact, file=name, given=given)
+    found = diagnose_tuning(read_bytes(file), artefact, file=name, given=given)
     if as_json:
         print_json(_record(found))
     else:
@@ -94,7 +94,7 @@ def given_from(options: Sequence[str]) -> Given:
         if "topology" in values
         else None,
         log=read_log(Path(values["log"])) if "log" in values else None,
-        dump=load_bytes(values["dump"]) if "dump" in values else None,
+        dump=read_bytes(values["dump"]) if "dump" in values else None,
         shapes=_shapes(values.get("shapes")),
         channels=_number(values, "channels"),
         version=None if version is None else tuple(map(int, version[2].split("."))),

@@ -12,9 +12,9 @@ import typer
 from coppice.bounds.problem import Problem
 from coppice.bounds.weights import read_demands, read_weights
 from coppice.cli.options.inputs import TopologyOptions
-from coppice.cli.options.sizes import parse_size
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.text import parse_size
 
 __all__ = [
     "AlgorithmOption",

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from coppice.bounds.describe import plural
-from coppice.cli.output.render import bar, percent_text, size_text
+from coppice.cli.output.render import bar
 from coppice.comparison.table import aligned, number
 from coppice.schedule.plan import Plan
 from coppice.simulation.critical import time_by_reason
@@ -17,6 +16,7 @@ from coppice.simulation.model import Model
 from coppice.simulation.scenario import Outcome, Scenario
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.utilisation import busiest_links
+from coppice.text import percent_text, plural, size_text
 
 __all__ = [
     "Simulated",

@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption, OutputOption
-from coppice.cli.options.sizes import short_size
 from coppice.cli.output.render import columns, print_json, print_lines
 from coppice.errors import CheckError
-from coppice.topology.writer import write_atomically
+from coppice.files import write_atomically
+from coppice.text import short_size
 from coppice.tuning.check import Checked, check_runs
 from coppice.tuning.deployed import measured_again
 from coppice.tuning.exports import FORMS, export_table

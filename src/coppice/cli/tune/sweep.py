@@ -9,10 +9,10 @@ import typer
 
 from coppice.cli.options.inputs import OutputOption, with_options
 from coppice.cli.options.problem import SteppedSizes
-from coppice.cli.options.sizes import parse_sizes
 from coppice.cli.output.render import print_lines
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.text import parse_sizes
 from coppice.tuning.table import LIBRARIES
 from coppice.tuning.undo import undo_line
 

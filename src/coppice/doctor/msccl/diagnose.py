@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl.document import Document, parse_document
-from coppice.export.msccl.reader import read_bytes
+from coppice.files import file_name, read_bytes
 from coppice.fitting.msccl.targets import Target, target_named
 
 __all__ = ["Case", "Diagnosis", "Finding", "Rule", "Severity", "diagnose", "doctor", "rules"]
@@ -168,8 +168,7 @@ def doctor(
     Raises:
         InputError: If the file cannot be read or is no MSCCL XML at all, or the target does not exist.
     """
-    data, name = read_bytes(path)
-    return diagnose(data, target, file=name, ranks=ranks, sizes=sizes)
+    return diagnose(read_bytes(path), target, file=file_name(path), ranks=ranks, sizes=sizes)
 
 
 def diagnose(

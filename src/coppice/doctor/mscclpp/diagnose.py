@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from coppice.doctor.msccl.diagnose import Severity
 from coppice.doctor.mscclpp.walk import Path, PlanCase
 from coppice.errors import CheckError, InputError
-from coppice.export.msccl.reader import read_bytes
 from coppice.export.mscclpp.document import line_of, parse_document, path_text
+from coppice.files import file_name, read_bytes
 
 __all__ = [
     "PlanDiagnosis",
@@ -140,8 +140,7 @@ def doctor_plan(
     Raises:
         InputError: If the file cannot be read, or is no JSON.
     """
-    data, name = read_bytes(path)
-    return diagnose_plan(data, file=name, ranks=ranks, sizes=sizes)
+    return diagnose_plan(read_bytes(path), file=file_name(path), ranks=ranks, sizes=sizes)
 
 
 def diagnose_plan(

@@ -9,9 +9,9 @@ from typing import TypeVar
 import msgspec
 
 from coppice.errors import InputError
+from coppice.text import suggestion
 from coppice.topology.composition.fabric import FABRIC_KINDS, Fabric
 from coppice.topology.model import exact_rate
-from coppice.topology.readers.reading import suggestion
 
 __all__ = ["converted", "fabric_from_fields"]
 

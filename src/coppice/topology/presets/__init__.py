@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coppice.errors import InputError
+from coppice.text import suggestion
 from coppice.topology.composition.compose import Host
 from coppice.topology.model import Topology
 from coppice.topology.presets import amd, clusters, direct, expanders, nvidia
@@ -13,7 +14,6 @@ from coppice.topology.presets.clusters import dragonfly, fat_tree, pcie_box, sta
 from coppice.topology.presets.direct import bipartite, complete, hypercube, mesh, path, petersen, ring, torus
 from coppice.topology.presets.expanders import circulant, generalized_kautz, random_balanced
 from coppice.topology.presets.registry import Parameter, Preset
-from coppice.topology.readers.reading import suggestion
 
 __all__ = [
     "PRESETS",

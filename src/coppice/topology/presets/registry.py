@@ -8,9 +8,9 @@ from fractions import Fraction
 from typing import Any
 
 from coppice.errors import InputError
+from coppice.text import suggestion
 from coppice.topology.composition.compose import Host
 from coppice.topology.model import Topology, exact_rate
-from coppice.topology.readers.reading import suggestion
 
 __all__ = ["Parameter", "Preset", "integer", "integers", "rate", "rate_list", "text"]
 

@@ -13,8 +13,9 @@ from fractions import Fraction
 from typing import Any, NoReturn
 
 from coppice.errors import InputError
+from coppice.text import suggestion
 from coppice.topology.model import Link, Node, NodeKind, Topology, exact_rate
-from coppice.topology.readers.reading import ReadOptions, checked_id, suggestion
+from coppice.topology.readers.reading import ReadOptions, checked_id
 
 __all__ = ["FORMAT", "VERSION", "DuplicateKey", "NumberText", "topology_from_document"]
 

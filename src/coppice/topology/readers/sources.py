@@ -1,16 +1,13 @@
-"""Where bytes come from, and what format they have."""
+"""The formats of topology files, recognised by their content."""
 
 from __future__ import annotations
 
 import enum
-import os
 import re
-import sys
-from pathlib import Path
 
 from coppice.errors import InputError
 
-__all__ = ["Format", "load_bytes", "sniff"]
+__all__ = ["Format", "sniff"]
 
 _MAX_BYTES = 256 * 2**20
 _MATRIX = re.compile(rb"(?:^|\n)(?:\x1b\[[0-9;]*m|[ \t])*GPU[0-9]+[ \t\x1b]", re.ASCII)
@@ -42,25 +39,6 @@ _LIMITS = {
     Format.NVIDIA_SMI: 4 * 2**20,
     Format.ROCM_SMI: 4 * 2**20,
 }
-
-
-def load_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The content of a file, or of standard input for ``-``; no more than any topology file may have.
-
-    Raises:
-        InputError: If it cannot be read, or is too large.
-    """
-    try:
-        if os.fspath(path) == "-":
-            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
-        else:
-            with Path(path).open("rb") as file:
-                data = file.read(_MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        msg = f"cannot read {path} ({reason}): name an existing file."
-        raise InputError(msg) from None
-    return data
 
 
 def sniff(data: bytes, *, file: str) -> Format:
