@@ -90,11 +90,10 @@ def _link_lines(topology: Topology, classes: list[LinkClass], top: int) -> list[
     lines = []
     for links in classes[:top]:
         ends = f"{links.src_kind.name.lower()} -> {links.dst_kind.name.lower()}"
-        src, dst = topology.src[links.example], topology.dst[links.example]
         lines.append(
             f"  {bar(float(links.load), width=24)} {percent_text(links.load):>8}  "
             f"{plural(links.count, 'link'):>12}  {ends:<16}  {rate_text(links.gb_per_s):>8} GB/s  "
-            f"such as {topology.node_ids[src]} -> {topology.node_ids[dst]}"
+            f"such as {topology.link_name(links.example)}"
         )
     if len(classes) > top:
         rest = classes[top:]

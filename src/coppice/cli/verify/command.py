@@ -8,8 +8,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json
-from coppice.cli.verify.mscclpp import verify_mscclpp
-from coppice.cli.verify.program import is_xml, verify_xml
+from coppice.cli.verify.program import is_xml, verify_mscclpp, verify_xml
 from coppice.export.mscclpp.document import is_mscclpp
 from coppice.files import file_name, read_bytes
 from coppice.schedule.files.plan_file import decode_plan
@@ -99,8 +98,7 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
         busbw = rate * problem.collective.busbw_factor(plan.topology.num_ranks)
         fields.append(("reaches", bandwidth_text(rate, busbw)))
     if report.max_link_load is not None and report.worst_link >= 0:
-        topology, link = plan.topology, report.worst_link
-        name = f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
+        name = plan.topology.link_name(report.worst_link)
         fields.append(
             ("worst link", f"{name}, busy {percent_text(report.max_link_load)} of the claimed time")
         )

@@ -1,4 +1,4 @@
-"""`coppice verify` for algorithm files of runtimes: the program in them is verified as it would run."""
+"""`coppice verify` for MSCCL XML and plans of MSCCL++: the program in them is verified as it would run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import typer
 from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.reader import program_of
+from coppice.export.mscclpp.document import parse_document as parse_json
+from coppice.export.mscclpp.reader import program_of as one_sided_program_of
 from coppice.program.one_sided.program import OneSidedProgram
-from coppice.program.one_sided.verify import OneSidedReport
+from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import ProgramReport, verify_program
 from coppice.text import plural
 
-__all__ = ["is_xml", "print_verification", "verify_xml"]
+__all__ = ["is_xml", "verify_mscclpp", "verify_xml"]
 
 
 def is_xml(data: bytes) -> bool:
@@ -51,7 +53,7 @@ def verify_xml(data: bytes, *, name: str, as_json: bool) -> None:
         for word, meant in (("in place", program.in_place), ("out of place", program.out_of_place))
         if meant
     ]
-    print_verification(
+    _print_verification(
         program,
         report,
         reading.warnings,
@@ -61,7 +63,34 @@ def verify_xml(data: bytes, *, name: str, as_json: bool) -> None:
     )
 
 
-def print_verification(
+def verify_mscclpp(data: bytes, *, name: str, as_json: bool) -> None:
+    """Verify an execution plan and print what was found.
+
+    Args:
+        data: Its content.
+        name: Its name, for messages.
+        as_json: Print JSON.
+
+    Raises:
+        CheckError: If it does not hold.
+        InputError: If it cannot be read.
+    """
+    with Stages() as stages:
+        stages.begin("reading the file")
+        reading = one_sided_program_of(parse_json(data, file=name))
+        stages.begin("verifying the program")
+        report = verify_one_sided(reading.program)
+    _print_verification(
+        reading.program,
+        report,
+        reading.warnings,
+        run="in place" if reading.program.in_place else "out of place",
+        facts={},
+        as_json=as_json,
+    )
+
+
+def _print_verification(
     program: Program | OneSidedProgram,
     report: ProgramReport | OneSidedReport,
     warnings: Sequence[str],
