@@ -11,7 +11,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, SetOption, load_topology, with_options
-from coppice.cli.options.problem import SteppedSizes
+from coppice.cli.options.measuring import EngineOption, SteppedSizes, TimeoutOption
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.files import write_atomically
@@ -57,12 +57,7 @@ def bench(
             help="forest, names of `coppice algorithms`, native (the library's own) and direct (of --engine shm).",
         ),
     ] = "forest,ring,native",
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            "--engine", metavar="torch|mpi|shm", help="What moves the data [default: by the launcher]."
-        ),
-    ] = None,
+    engine: EngineOption = None,
     topology: Annotated[
         str | None,
         typer.Option(
@@ -82,9 +77,7 @@ def bench(
     op: Annotated[str, typer.Option("-o", "--op", help="sum, avg, min, max, product.")] = "sum",
     root: Annotated[int, typer.Option("-r", "--root", min=0, help="Root rank.")] = 0,
     in_place: Annotated[bool, typer.Option("--in-place", help="Input and output are one memory.")] = False,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Longest wait for another rank, s.")
-    ] = 300.0,
+    timeout: TimeoutOption = 300.0,
     output: Annotated[
         Path | None,
         typer.Option("--output", metavar="FILE", help="Write the rows as JSON lines.", show_default=False),

@@ -11,6 +11,7 @@ import typer
 
 from coppice.bounds.describe import describe_cut
 from coppice.cli.options.inputs import JsonOption, with_options
+from coppice.cli.options.measuring import JobsOption, OverheadOption
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, RelayGpusOption
 from coppice.cli.options.sizes import SizesOption
 from coppice.cli.output.render import print_json, print_lines, progress_bar, title_of
@@ -97,15 +98,8 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].", show_default=False
-        ),
-    ] = None,
-    overhead: Annotated[
-        float, typer.Option("--overhead", min=0, metavar="US", help="Cost of a message beyond its links.")
-    ] = HOP_OVERHEAD_US,
+    jobs: JobsOption = None,
+    overhead: OverheadOption = HOP_OVERHEAD_US,
     sharing: Annotated[
         Sharing, typer.Option("--sharing", metavar="fifo|fair", help="How messages share a link.")
     ] = Sharing.FIFO,

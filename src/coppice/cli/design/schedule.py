@@ -22,7 +22,18 @@ from coppice.schedule.verification.verify import verify
 from coppice.text import percent_text
 from coppice.topology import PRESETS
 
-__all__ = ["schedule"]
+__all__ = ["PiecesOption", "schedule"]
+
+PiecesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--pieces",
+        min=1,
+        metavar="N",
+        help="Cut every shard into so many pieces [default: as many as the least loads need].",
+        show_default=False,
+    ),
+]
 
 
 @with_options("topology ... boxes rates settings round_digits as_json")
@@ -30,16 +41,7 @@ def schedule(
     asked: TopologyOptions,
     *,
     collective: CollectiveOption = Collective.ALL_GATHER,
-    pieces: Annotated[
-        int | None,
-        typer.Option(
-            "--pieces",
-            min=1,
-            metavar="N",
-            help="Cut every shard into so many pieces [default: as many as the least loads need].",
-            show_default=False,
-        ),
-    ] = None,
+    pieces: PiecesOption = None,
     output: Annotated[
         Path | None,
         typer.Option(

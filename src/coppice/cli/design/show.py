@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from coppice.cli.design.schedule import PiecesOption
 from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.problem import CollectiveOption
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
@@ -61,16 +62,7 @@ def show(
         str, typer.Option("--gb-per-s", metavar="RATE", help="Rate of a link in each direction.")
     ] = "12.5",
     latency_us: Annotated[float, typer.Option("--latency-us", min=0, help="Latency of a link.")] = 0.5,
-    pieces: Annotated[
-        int | None,
-        typer.Option(
-            "--pieces",
-            min=1,
-            metavar="N",
-            help="Cut every shard into so many pieces [default: as many as the least loads need].",
-            show_default=False,
-        ),
-    ] = None,
+    pieces: PiecesOption = None,
     forest: Annotated[
         bool | None,
         typer.Option(

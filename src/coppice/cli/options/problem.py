@@ -1,4 +1,4 @@
-"""The options that say what is planned or measured: the collective, its root, its weights, sizes in steps."""
+"""The options that say what is planned on a topology: the collective, its root, its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from coppice.bounds.weights import read_demands, read_weights
 from coppice.cli.options.inputs import TopologyOptions
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.text import parse_size
 
 __all__ = [
     "AlgorithmOption",
@@ -25,7 +24,6 @@ __all__ = [
     "ProblemOptions",
     "RelayGpusOption",
     "RootOption",
-    "SteppedSizes",
     "TreesOption",
     "WeightsOption",
     "parse_trees",
@@ -123,34 +121,6 @@ class ProblemOptions(TopologyOptions):
             demands=None if weights is None or not everywhere else read_demands(weights),
             weights=None if weights is None or everywhere else read_weights(weights),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SteppedSizes:
-    """Sizes that are measured, in the options of nccl-tests."""
-
-    first: Annotated[str, typer.Option("-b", "--minbytes", help="Smallest size M.")] = "1K"
-    last: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size M.")] = "64M"
-    factor: Annotated[int, typer.Option("-f", "--stepfactor", min=2, help="From one size to the next.")] = 4
-
-    def sizes(self, *, least: int = 0) -> list[int]:
-        """Sizes from the first to the last, each ``factor`` times the one before; 0 stands alone.
-
-        Args:
-            least: Smallest size that can be measured, in bytes.
-
-        Raises:
-            InputError: If the last is below the first, or the first below the least.
-        """
-        low, high = parse_size(self.first, option="-b"), parse_size(self.last, option="-e")
-        if not least <= low <= high:
-            smallest = f"-b of {least} byte or more and " if least else ""
-            msg = f"expected {smallest}-e of at least -b, found {self.first} and {self.last}."
-            raise InputError(msg)
-        sizes = [low]
-        while low and sizes[-1] * self.factor <= high:
-            sizes.append(sizes[-1] * self.factor)
-        return sizes
 
 
 def parse_trees(text: str | None) -> tuple[int | None, Fraction | None]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption
+from coppice.cli.options.measuring import OverheadOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, title_of
 from coppice.cli.simulate.text import (
     busiest_lines,
@@ -52,9 +53,7 @@ def simulate(
     pieces: Annotated[
         str, typer.Option("--pieces", metavar="N|best", help="Cut every chunk into so many pieces.")
     ] = "best",
-    overhead: Annotated[
-        float, typer.Option("--overhead", min=0, metavar="US", help="Cost of a message beyond its links.")
-    ] = HOP_OVERHEAD_US,
+    overhead: OverheadOption = HOP_OVERHEAD_US,
     sharing: Annotated[
         Sharing | None,
         typer.Option(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption, OutputOption
+from coppice.cli.options.measuring import LauncherWordsOption
 from coppice.cli.output.render import columns, print_json, print_lines
 from coppice.errors import CheckError
 from coppice.files import write_atomically
@@ -100,12 +101,7 @@ def check(
     launcher: Annotated[
         str | None, typer.Option("--launcher", metavar="PATH", help="mpirun or mpiexec.", show_default=False)
     ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--launcher-option", metavar="WORD", help="Further word for the launcher; may be repeated."
-        ),
-    ] = None,
+    options: LauncherWordsOption = None,
     rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Rounds when measuring again.")] = 15,
     tolerance: Annotated[
         float, typer.Option("--tolerance", min=0, help="Relative loss that is no failure.")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import OutputOption, with_options
-from coppice.cli.options.problem import SteppedSizes
+from coppice.cli.options.measuring import LauncherWordsOption, SteppedSizes
 from coppice.cli.output.render import print_lines
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -50,12 +50,7 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--launcher-option", metavar="WORD", help="Further word for the launcher; may be repeated."
-        ),
-    ] = None,
+    options: LauncherWordsOption = None,
     segments: Annotated[
         str, typer.Option("--segments", metavar="LIST", help="Sizes of segments to try with Open MPI.")
     ] = "64K",

@@ -8,7 +8,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json
-from coppice.cli.verify.program import is_xml, verify_mscclpp, verify_xml
+from coppice.cli.verify.program import is_xml, verify_file
 from coppice.export.mscclpp.document import is_mscclpp
 from coppice.files import file_name, read_bytes
 from coppice.schedule.files.plan_file import decode_plan
@@ -42,11 +42,8 @@ def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
       coppice export plan.json --to msccl-xml --target msccl | coppice verify -
     """  # noqa: D301 (\b is for the help formatter)
     data, name = read_bytes(plan), file_name(plan)
-    if is_xml(data):
-        verify_xml(data, name=name, as_json=as_json)
-        return
-    if is_mscclpp(data):
-        verify_mscclpp(data, name=name, as_json=as_json)
+    if is_xml(data) or is_mscclpp(data):
+        verify_file(data, name=name, as_json=as_json)
         return
     with Stages() as stages:
         stages.begin("reading the plan")
