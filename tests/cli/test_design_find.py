@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from coppice.cli import Commands
-from coppice.cli.design.app import app as design
+from coppice.cli.design import app as design
 
 Call = Callable[..., Result]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coppice.cli.tune.app import app
+from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.reading import read_logs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from coppice.cli.tune.app import app
+from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED

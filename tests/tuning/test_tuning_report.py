@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 from typer.testing import CliRunner
 
-from coppice.cli.tune.app import app
+from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.topology.presets import preset
 from coppice.tuning.fit import fit_runs

@@ -50,9 +50,9 @@ COMMANDS = {
     "probe": "coppice.cli.probe:probe",
     "lab": "coppice.cli.lab:app",
     "logs": "coppice.cli.logs:logs",
-    "design": "coppice.cli.design.app:app",
+    "design": "coppice.cli.design:app",
     "train": "coppice.cli.train:app",
-    "tune": "coppice.cli.tune.app:app",
+    "tune": "coppice.cli.tune:app",
 }
 """Where each command is: module and name of its function, or of the app of a group."""
 

@@ -10,12 +10,12 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from coppice.cli.options.inputs import BoxesOption, SetOption, load_topology
+from coppice.cli.options.inputs import BoxesOption, SetOption, load_topology, with_options
+from coppice.cli.options.measuring import EngineOption, SteppedSizes, TimeoutOption
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.files import write_atomically
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.text import parse_size
 from coppice.topology.model import Topology
 
 __all__ = ["bench"]
@@ -40,15 +40,14 @@ _UNITS = ("(B)", "(elements)", "", "", "", "", "(us)", "(us)", "(us)", "(GB/s)",
 _WIDTHS = (12, 12, 9, 7, 5, 24, 10, 10, 10, 8, 8, 7)
 
 
+@with_options("collective first last factor ...")
 def bench(
+    stepped: SteppedSizes,
+    *,
     collective: Annotated[
         str,
         typer.Argument(metavar="COLLECTIVE", help="all_reduce, all_gather, reduce_scatter, broadcast, ..."),
     ],
-    *,
-    first: Annotated[str, typer.Option("-b", "--minbytes", help="Smallest size M.")] = "1K",
-    last: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size M.")] = "64M",
-    factor: Annotated[int, typer.Option("-f", "--stepfactor", min=2, help="From one size to the next.")] = 4,
     algorithms: Annotated[
         str,
         typer.Option(
@@ -58,12 +57,7 @@ def bench(
             help="forest, names of `coppice algorithms`, native (the library's own) and direct (of --engine shm).",
         ),
     ] = "forest,ring,native",
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            "--engine", metavar="torch|mpi|shm", help="What moves the data [default: by the launcher]."
-        ),
-    ] = None,
+    engine: EngineOption = None,
     topology: Annotated[
         str | None,
         typer.Option(
@@ -83,9 +77,7 @@ def bench(
     op: Annotated[str, typer.Option("-o", "--op", help="sum, avg, min, max, product.")] = "sum",
     root: Annotated[int, typer.Option("-r", "--root", min=0, help="Root rank.")] = 0,
     in_place: Annotated[bool, typer.Option("--in-place", help="Input and output are one memory.")] = False,
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=0.1, help="Longest wait for another rank, s.")
-    ] = 300.0,
+    timeout: TimeoutOption = 300.0,
     output: Annotated[
         Path | None,
         typer.Option("--output", metavar="FILE", help="Write the rows as JSON lines.", show_default=False),
@@ -107,7 +99,7 @@ def bench(
     from coppice.run.engines.launched import engine_name, open_engine
 
     what, kind, reduction = _named(Collective, collective), _named(DataType, dtype), _named(ReduceOp, op)
-    sizes = _sizes(first, last, factor)
+    sizes = stepped.sizes()
     names = [name.strip() for name in algorithms.split(",") if name.strip()]
     chosen = engine_name(engine)
     end = open_engine(chosen, timeout_s=timeout)
@@ -175,17 +167,6 @@ def _named(kind: type[Kind], text: str) -> Kind:
     except ValueError:
         msg = f"expected one of {', '.join(kind)}, found {text!r}."
         raise InputError(msg) from None
-
-
-def _sizes(first: str, last: str, factor: int) -> list[int]:
-    low, high = parse_size(first, option="-b"), parse_size(last, option="-e")
-    if high < low:
-        msg = f"expected -e of at least -b, found {last} below {first}: exchange them."
-        raise InputError(msg)
-    sizes = [low]
-    while low and sizes[-1] * factor <= high:
-        sizes.append(sizes[-1] * factor)
-    return sizes
 
 
 def _topology(spec: str | None, ranks: int, boxes: int | None, settings: list[str] | None) -> Topology:

@@ -7,47 +7,22 @@ from fractions import Fraction
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.figures import BoundFigures, bound_figures, bound_record
 from coppice.bounds.result import Bound
-from coppice.cli.options.inputs import (
-    BoxesOption,
-    JsonOption,
-    RanksOption,
-    RatesOption,
-    RelaysOption,
-    RoundOption,
-    SetOption,
-    TopologyArgument,
-    load_topology,
-)
-from coppice.cli.options.problem import (
-    CollectiveOption,
-    InNetworkOption,
-    RootOption,
-    TreesOption,
-    WeightsOption,
-    make_problem,
-    parse_trees,
-)
-from coppice.cli.output.render import Stages, print_fields, print_json
-from coppice.collectives import Collective
+from coppice.cli.options.inputs import JsonOption, with_options
+from coppice.cli.options.problem import InNetworkOption, ProblemOptions, TreesOption, parse_trees
+from coppice.cli.output.render import Stages, print_fields, print_json, title_of
 from coppice.text import bandwidth_text, percent_text, plural, rate_line
 
 __all__ = ["bound", "bound_fields"]
 
 
+@with_options(
+    "topology boxes collective root weights trees ranks relays in_network rates settings round_digits as_json"
+)
 def bound(
-    topology: TopologyArgument,
+    asked: ProblemOptions,
     *,
-    boxes: BoxesOption = None,
-    collective: CollectiveOption = Collective.ALL_REDUCE,
-    root: RootOption = None,
-    weights: WeightsOption = None,
     trees: TreesOption = None,
-    ranks: RanksOption = None,
-    relays: RelaysOption = False,
     in_network: InNetworkOption = False,
-    rates: RatesOption = None,
-    settings: SetOption = None,
-    round_digits: RoundOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the best rate that a collective can have on a topology, exactly, and the cut that sets it.
@@ -65,24 +40,14 @@ def bound(
     count, tolerance = parse_trees(trees)
     with Stages() as stages:
         stages.begin("reading the topology")
-        loaded = load_topology(
-            topology,
-            boxes=boxes,
-            rates=rates,
-            settings=settings,
-            ranks=ranks,
-            relays=relays,
-            round_digits=round_digits,
-        )
-        problem = make_problem(loaded, collective, root=root, weights=weights)
+        problem = asked.load_problem()
         stages.begin("computing the bound")
         figures = bound_figures(problem, trees=count, tolerance=tolerance, in_network=in_network)
     if as_json:
         print_json(bound_record(figures))
         return
-    title = f"{collective} on {loaded.name} ({plural(loaded.num_ranks, 'rank')})"
-    asked = trees is not None
-    print_fields(title, [*bound_fields(figures.bound), *_tree_fields(figures, asked=asked)])
+    fields = [*bound_fields(figures.bound), *_tree_fields(figures, asked=trees is not None)]
+    print_fields(title_of(problem), fields)
 
 
 def bound_fields(found: Bound) -> list[tuple[str, str]]:

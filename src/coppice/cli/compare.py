@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.problem import Problem
-from coppice.cli.options.inputs import (
-    JsonOption,
-    RanksOption,
-    RelaysOption,
-    RoundOption,
-    SetOption,
-    TopologyArgument,
-    load_topology,
-)
-from coppice.cli.options.problem import (
-    CollectiveOption,
-    InNetworkOption,
-    RelayGpusOption,
-    RootOption,
-    WeightsOption,
-    make_problem,
-)
+from coppice.cli.options.inputs import JsonOption, with_options
+from coppice.cli.options.measuring import JobsOption, OverheadOption
+from coppice.cli.options.problem import InNetworkOption, ProblemOptions, RelayGpusOption
 from coppice.cli.options.sizes import SizesOption
-from coppice.cli.output.render import print_json, print_lines
-from coppice.collectives import Collective
+from coppice.cli.output.render import print_json, print_lines, progress_bar, title_of
 from coppice.comparison.gain import gain as find_gain
 from coppice.comparison.gain import gain_lines, gain_words
 from coppice.comparison.outcome import Comparison
@@ -43,18 +25,16 @@ from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.schedule.cost import HOP_OVERHEAD_US
 from coppice.simulation.model import Model, Sharing
-from coppice.text import parse_sizes, plural
+from coppice.text import parse_sizes
 from coppice.topology.readers.link_rates import RateClass
 
 __all__ = ["compare"]
 
-Progressing = Callable[[int, int, str], None]
 
-
+@with_options("topology collective ... root weights ranks relays rates settings round_digits as_json")
 def compare(
-    topology: TopologyArgument,
+    asked: ProblemOptions,
     *,
-    collective: CollectiveOption = Collective.ALL_REDUCE,
     sizes: SizesOption = "1K:4G",
     algorithms: Annotated[
         str | None,
@@ -118,22 +98,11 @@ def compare(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].", show_default=False
-        ),
-    ] = None,
-    overhead: Annotated[
-        float, typer.Option("--overhead", min=0, metavar="US", help="Cost of a message beyond its links.")
-    ] = HOP_OVERHEAD_US,
+    jobs: JobsOption = None,
+    overhead: OverheadOption = HOP_OVERHEAD_US,
     sharing: Annotated[
         Sharing, typer.Option("--sharing", metavar="fifo|fair", help="How messages share a link.")
     ] = Sharing.FIFO,
-    root: RootOption = None,
-    weights: WeightsOption = None,
-    ranks: RanksOption = None,
-    relays: RelaysOption = False,
     rates: Annotated[
         str | None,
         typer.Option(
@@ -142,8 +111,6 @@ def compare(
             help="Rates of a preset: nominal (default), measured (the achievable class), or nominal,measured for both.",
         ),
     ] = None,
-    settings: SetOption = None,
-    round_digits: RoundOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Simulate every algorithm at every size, and say which is the best where, why, and how far from the limit.
@@ -172,25 +139,14 @@ def compare(
         raise InputError(msg)
     if picture is not None:
         check_picture(picture)
-
-    def problem(count: int | None, rate_class: str | None) -> Problem:
-        loaded = load_topology(
-            topology,
-            boxes=count,
-            rates=rate_class,
-            settings=settings,
-            ranks=ranks,
-            relays=relays,
-            round_digits=round_digits,
-        )
-        return make_problem(loaded, collective, root=root, weights=weights)
-
     model = Model(overhead_us=overhead, sharing=sharing)
     options: dict[str, Any] = {"model": model, "order": order, "relay_gpus": relay_gpus, "jobs": jobs}
     options["in_network"] = in_network
     if gain:
-        with _progress() as on_progress:
-            problems = {count or 1: problem(count, classes[0]) for count in counts}
+        with progress_bar() as on_progress:
+            problems = {
+                count or 1: replace(asked, boxes=count, rates=classes[0]).load_problem() for count in counts
+            }
             found = find_gain(problems, wanted[-1], on_progress=on_progress, **options)
         if as_json:
             print_json(found.record())
@@ -198,10 +154,10 @@ def compare(
             print_lines([*gain_lines(found), "", *gain_words(found)])
         return
     names = None if algorithms is None else [name.strip() for name in algorithms.split(",")]
-    with _progress() as on_progress:
+    with progress_bar() as on_progress:
         made = [
             run_comparison(
-                problem(counts[0], rate_class),
+                replace(asked, boxes=counts[0], rates=rate_class).load_problem(),
                 wanted,
                 algorithms=names,
                 results=results,
@@ -224,7 +180,6 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     """The printed comparison."""
     first = made[0]
     problem, model = first.problem, first.model
-    count = plural(problem.topology.num_ranks, "rank")
     optimum = f"{float(first.optimum.algbw_gb_per_s):.6g} GB/s algbw: {describe_cut(first.optimum)}"
     without = first.optimum.alternatives.get("without in-network")
     if without:
@@ -233,7 +188,7 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
             f"{float(problem.shards / without):.6g} GB/s without"
         )
     lines = [
-        f"# {problem.collective} on {problem.topology.name} ({count})",
+        f"# {title_of(problem)}",
         f"# model: {model.overhead_us:g} us per message beyond its links, {model.sharing} links",
         f"# optimum: {optimum}",
         f"# latency bound: {first.latency.time_us:g} us: {first.latency.why}",
@@ -268,20 +223,3 @@ def _classes(rates: str | None) -> list[str | None]:
         msg = f"expected --rates to be nominal, measured or nominal,measured, found {rates!r}."
         raise InputError(msg)
     return list(dict.fromkeys(parts))
-
-
-@contextmanager
-def _progress() -> Iterator[Progressing | None]:
-    """A bar on standard error, on a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting")
-
-        def on_progress(done: int, total: int, name: str) -> None:
-            bar.update(task, completed=done, total=total, description=name)
-
-        yield on_progress

@@ -8,7 +8,7 @@ import typer
 
 from coppice.bounds.describe import describe_cut
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import Stages, bar, print_fields, print_json, print_lines
+from coppice.cli.output.render import Stages, bar, print_fields, print_json, print_lines, title_of
 from coppice.cli.verify.command import PlanArgument
 from coppice.schedule.explanation import LinkClass, height_counts, link_classes, plan_loads
 from coppice.schedule.files.plan_file import read_plan
@@ -56,8 +56,7 @@ def explain(
         print_json(_record(loaded, loads, classes))
         return
     topology = loaded.topology
-    title = f"{loaded.problem.collective} on {topology.name} ({plural(topology.num_ranks, 'rank')})"
-    print_fields(title, _summary(loaded, loads))
+    print_fields(title_of(loaded.problem), _summary(loaded, loads))
     print_lines(["", "Links, by how long they are busy", *_link_lines(topology, classes, top)])
     if loaded.forest is not None:
         print_lines(["", "Trees, by height", *_height_lines(loaded.forest)])
@@ -92,11 +91,10 @@ def _link_lines(topology: Topology, classes: list[LinkClass], top: int) -> list[
     lines = []
     for links in classes[:top]:
         ends = f"{links.src_kind.name.lower()} -> {links.dst_kind.name.lower()}"
-        src, dst = topology.src[links.example], topology.dst[links.example]
         lines.append(
             f"  {bar(float(links.load), width=24)} {percent_text(links.load):>8}  "
             f"{plural(links.count, 'link'):>12}  {ends:<16}  {rate_text(links.gb_per_s):>8} GB/s  "
-            f"such as {topology.node_ids[src]} -> {topology.node_ids[dst]}"
+            f"such as {topology.link_name(links.example)}"
         )
     if len(classes) > top:
         rest = classes[top:]

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from fractions import Fraction
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
 
-from coppice.cli.options.inputs import (
-    BoxesOption,
-    JsonOption,
-    RanksOption,
-    RatesOption,
-    SetOption,
-    TopologyArgument,
-    load_topology,
-)
-from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
+from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
+from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, progress_bar
 from coppice.errors import CheckError, InputError
 from coppice.run.lab.blueprint import Blueprint, draw
 from coppice.run.lab.check import check_links
@@ -38,8 +28,9 @@ LabOption = Annotated[str, typer.Option("--name", help="Name of the lab.")]
 
 
 @app.command("up")
+@with_options("topology ... boxes rates settings ranks as_json")
 def up(
-    topology: TopologyArgument,
+    asked: TopologyOptions,
     *,
     scale: Annotated[
         str,
@@ -50,10 +41,6 @@ def up(
         bool,
         typer.Option("--force", help="Build it although the cores of this machine would be the bottleneck."),
     ] = False,
-    boxes: BoxesOption = None,
-    rates: RatesOption = None,
-    settings: SetOption = None,
-    ranks: RanksOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build a lab: a namespace for every node, a rate-limited cable for every link.
@@ -67,7 +54,7 @@ def up(
       coppice lab run -- python train.py
       coppice lab down
     """  # noqa: D301 (\b is for the help formatter)
-    loaded = load_topology(topology, boxes=boxes, rates=rates, settings=settings, ranks=ranks)
+    loaded = asked.load()
     factor = _factor(scale)
     blueprint = draw(loaded, factor)
     load = load_of(loaded, factor)
@@ -93,11 +80,8 @@ def check(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
     """Measure every link with a TCP stream; exit code 1 if one carries less than 90% of its rate."""
     lab = find(name)
     ids = lab.blueprint.topology.node_ids
-    with Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("measuring links", total=None)
-        found = check_links(
-            lab, progress=lambda done, all_: progress.update(task, completed=done, total=all_)
-        )
+    with progress_bar("measuring links") as progress:
+        found = check_links(lab, progress=progress)
     bad = [each for each in found if not each.ok]
     if as_json:
         rows = [

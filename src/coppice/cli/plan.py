@@ -3,64 +3,44 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
 from coppice.cli.bound import bound_fields
-from coppice.cli.options.inputs import (
-    BoxesOption,
-    JsonOption,
-    OutputOption,
-    RanksOption,
-    RatesOption,
-    RelaysOption,
-    RoundOption,
-    SetOption,
-    TopologyArgument,
-    load_topology,
-    parse_settings,
-)
+from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings, with_options
 from coppice.cli.options.problem import (
     AlgorithmOption,
-    CollectiveOption,
     InNetworkOption,
     OrderOption,
     ParameterOption,
+    ProblemOptions,
     RelayGpusOption,
-    RootOption,
     TreesOption,
-    WeightsOption,
-    make_problem,
     parse_trees,
 )
-from coppice.cli.output.render import Stages, print_fields, print_json
-from coppice.collectives import Collective
-from coppice.errors import InputError
+from coppice.cli.output.render import Stages, print_fields, print_json, title_of, to_stdout
 from coppice.planners.planning import PlannedResult
 from coppice.planners.planning import plan as make_plan
 from coppice.schedule.files.plan_file import write_plan
-from coppice.text import bandwidth_text, percent_text, plural, seconds_text, size_text
+from coppice.text import bandwidth_text, percent_text, seconds_text, size_text
 
 __all__ = ["plan"]
 
 
+@with_options(
+    "topology collective algorithm parameters order relay_gpus trees output boxes root weights ranks relays in_network "
+    "ring rates settings round_digits as_json"
+)
 def plan(
-    topology: TopologyArgument,
+    asked: ProblemOptions,
     *,
-    collective: CollectiveOption = Collective.ALL_REDUCE,
     algorithm: AlgorithmOption = None,
     parameters: ParameterOption = None,
     order: OrderOption = "auto",
     relay_gpus: RelayGpusOption = False,
     trees: TreesOption = None,
     output: OutputOption = None,
-    boxes: BoxesOption = None,
-    root: RootOption = None,
-    weights: WeightsOption = None,
-    ranks: RanksOption = None,
-    relays: RelaysOption = False,
     in_network: InNetworkOption = False,
     ring: Annotated[
         bool | None,
@@ -70,9 +50,6 @@ def plan(
             show_default=False,
         ),
     ] = None,
-    rates: RatesOption = None,
-    settings: SetOption = None,
-    round_digits: RoundOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a collective on a topology, verify the plan, and print what it reaches.
@@ -90,24 +67,11 @@ def plan(
       coppice plan dgx-h100 --boxes 4 --collective broadcast --algorithm binary --parameter segments=16
       coppice plan nccl.xml --ranks 0,1,2 --relays --collective broadcast --root 1 -o -
     """  # noqa: D301 (\b is for the help formatter)
-    to_stdout = output is not None and str(output) == "-"
-    if to_stdout and as_json:
-        msg = "standard output can hold the plan or the figures, not both: give a file (`-o plan.json`)."
-        raise InputError(msg)
+    printed = to_stdout(output, as_json=as_json)
     count, tolerance = parse_trees(trees)
-    with ExitStack() as stack:
-        stages = stack.enter_context(Stages())
+    with Stages() as stages:
         stages.begin("reading the topology")
-        loaded = load_topology(
-            topology,
-            boxes=boxes,
-            rates=rates,
-            settings=settings,
-            ranks=ranks,
-            relays=relays,
-            round_digits=round_digits,
-        )
-        problem = make_problem(loaded, collective, root=root, weights=weights)
+        problem = asked.load_problem()
         result = make_plan(
             problem,
             algorithm=algorithm,
@@ -127,10 +91,9 @@ def plan(
         print_json(result.record())
         return
     fields = plan_fields(result)
-    if output is not None and not to_stdout:
+    if output is not None and not printed:
         fields.append(("written to", str(output)))
-    title = f"{collective} on {loaded.name} ({plural(loaded.num_ranks, 'rank')})"
-    print_fields(title, fields, file=sys.stderr if to_stdout else sys.stdout)
+    print_fields(title_of(problem), fields, file=sys.stderr if printed else sys.stdout)
 
 
 def plan_fields(result: PlannedResult) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from coppice.cli.options.inputs import (
 )
 from coppice.cli.options.problem import CollectiveOption, RootOption
 from coppice.cli.options.sizes import SizeOption
-from coppice.cli.output.render import print_fields, print_json, print_lines
+from coppice.cli.output.render import print_fields, print_json, print_lines, to_stdout
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection import LIBRARIES, Selection
@@ -126,10 +126,7 @@ def select(
       coppice select --library nccl --ranks 64 --ranks-per-box 8 --size 1G --set channels=16 --set bw_inter=24
       coppice select --library nccl --log tuning.log --collective all_reduce --size 1M --why
     """  # noqa: D301 (\b is for the help formatter)
-    to_stdout = output is not None and str(output) == "-"
-    if to_stdout and as_json:
-        msg = "standard output can hold the plan or the figures, not both: give a file (`-o plan.json`)."
-        raise InputError(msg)
+    printed = to_stdout(output, as_json=as_json)
     inputs, others = _sorted_settings(settings, library)
     size_bytes = parse_size(size, option="--size")
     if log is not None:
@@ -163,7 +160,7 @@ def select(
         )
     if output is not None:
         _write(picked, loaded, root=root, output=str(output))
-    if to_stdout:
+    if printed:
         return
     if as_json:
         print_json(picked.record())

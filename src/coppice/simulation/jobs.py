@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +87,23 @@ class JobResult:
         """Time beside the others over time alone, 1 where nothing takes time."""
         return self.time_us / self.alone_us if self.alone_us else 1.0
 
+    def record(self) -> dict[str, Any]:
+        """Everything but the messages as JSON values."""
+        job, shared = self.job, self.shared
+        return {
+            "name": job.name,
+            "collective": job.body.collective.value,
+            "size_bytes": job.size_bytes,
+            "start_us": job.start_us,
+            "pieces": job.pieces,
+            "time_us": self.time_us,
+            "alone_us": self.alone_us,
+            "slowdown": self.slowdown,
+            "shared_link": None
+            if shared is None
+            else {"link": [shared.src, shared.dst], "own_us": shared.own_us, "others_us": shared.others_us},
+        }
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Together:
@@ -107,6 +125,15 @@ class Together:
     def time_us(self) -> float:
         """When the last job is done."""
         return self.timeline.time_us
+
+    def record(self) -> dict[str, Any]:
+        """Everything but the messages as JSON values."""
+        return {
+            "topology": self.topology.name,
+            "ranks": self.topology.num_ranks,
+            "time_us": self.time_us,
+            "jobs": [result.record() for result in self.results],
+        }
 
 
 def simulate_together(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from coppice.errors import InputError
 from coppice.tuning.mpi_switch import DEPLOYED
@@ -33,6 +34,21 @@ class Checked:
     verdict: Verdict
     p_slower: float
     slower: bool
+
+    def record(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "collective": self.shape.collective.value,
+            "nodes": self.shape.nodes,
+            "ranks": self.shape.ranks,
+            "size_bytes": self.size_bytes,
+            "rule": self.rule,
+            "gain": self.verdict.gain,
+            "low": self.verdict.low,
+            "high": self.verdict.high,
+            "p_slower": self.p_slower,
+            "slower": self.slower,
+        }
 
 
 def check_runs(

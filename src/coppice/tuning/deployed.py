@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from coppice.errors import InputError
 from coppice.tuning.exports import export_table
+from coppice.tuning.records import Run, read_runs
+from coppice.tuning.sweep import sweep_mpi
 from coppice.tuning.table import RuleTable
+from coppice.tuning.worker import Spec
 
-__all__ = ["deployed_environment"]
+__all__ = ["deployed_environment", "measured_again"]
 
 
 def deployed_environment(table: RuleTable, directory: Path) -> dict[str, str]:
@@ -38,3 +43,44 @@ def deployed_environment(table: RuleTable, directory: Path) -> dict[str, str]:
         "those measurements without --ranks and --lab."
     )
     raise InputError(msg)
+
+
+def measured_again(
+    rules: RuleTable,
+    known: Sequence[Run],
+    *,
+    rounds: int,
+    ranks: int = 0,
+    lab: str | None = None,
+    launcher: str | None = None,
+    options: Sequence[str] = (),
+) -> tuple[Run, ...]:
+    """Measurements of the library with the rules in use, at the collectives and sizes of others.
+
+    Args:
+        rules: The rules.
+        known: The others.
+        rounds: Rounds of the sweep.
+        ranks: Number of ranks, see :func:`coppice.tuning.sweep.sweep_mpi`.
+        lab: Lab to run in.
+        launcher: Path of the launcher.
+        options: Further words for the launcher.
+    """
+    with tempfile.TemporaryDirectory(prefix="coppice-tune-") as directory:
+        output = Path(directory) / "runs.jsonl"
+        sweep_mpi(
+            Spec(
+                library=rules.library,
+                collectives=list(dict.fromkeys(run.collective for run in known)),
+                sizes=sorted({run.size_bytes for run in known}),
+                rounds=rounds,
+                output=str(output),
+                deployed=True,
+            ),
+            ranks=ranks,
+            lab=lab,
+            launcher=launcher,
+            options=options,
+            environment=deployed_environment(rules, Path(directory)),
+        )
+        return read_runs([output])

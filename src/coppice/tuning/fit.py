@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
+from typing import Any
 
 from coppice.errors import InputError
 from coppice.tuning.records import Choice, Run, Shape
@@ -124,6 +125,55 @@ class Fit:
     version: str
     sizes: Mapping[Shape, tuple[SizeFit, ...]]
     rules: tuple[Rule, ...]
+
+    def record(self) -> dict[str, Any]:
+        """Everything as JSON values."""
+        return {
+            "library": self.library,
+            "version": self.version,
+            "sizes": [
+                {
+                    "collective": shape.collective.value,
+                    "nodes": shape.nodes,
+                    "ranks": shape.ranks,
+                    "size_bytes": size.size_bytes,
+                    "default_us": size.default_us,
+                    "bound_us": size.bound_us,
+                    "taken": None if size.taken is None else str(size.taken.choice),
+                    "candidates": [
+                        {
+                            "choice": str(each.choice),
+                            "gain": each.verdict.gain,
+                            "low": each.verdict.low,
+                            "high": each.verdict.high,
+                            "p_value": each.p_value,
+                            "sure": each.sure,
+                            "repeats": each.verdict.repeats,
+                            "outliers": each.verdict.outliers,
+                        }
+                        for each in size.candidates
+                    ],
+                    "refused": [{"choice": str(choice), "reason": reason} for choice, reason in size.refused],
+                }
+                for shape, sizes in self.sizes.items()
+                for size in sizes
+            ],
+            "rules": [
+                {
+                    "collective": rule.shape.collective.value,
+                    "nodes": rule.shape.nodes,
+                    "ranks": rule.shape.ranks,
+                    "first_bytes": rule.first_bytes,
+                    "last_bytes": rule.last_bytes,
+                    "choice": None if rule.choice is None else str(rule.choice),
+                    "gain": rule.gain,
+                    "low": rule.low,
+                    "high": rule.high,
+                    "bound_share": rule.reached,
+                }
+                for rule in self.rules
+            ],
+        }
 
 
 def fit_runs(

@@ -1,1 +1,20 @@
-"""`coppice design`, a file for each subcommand."""
+"""`coppice design`: which network to build, and what its schedules reach; a file for each subcommand."""
+
+from __future__ import annotations
+
+import typer
+
+from coppice.cli.design.cabling import cabling
+from coppice.cli.design.compare import compare
+from coppice.cli.design.find import find
+from coppice.cli.design.schedule import schedule
+from coppice.cli.design.show import show
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True)
+app.callback(invoke_without_command=True)(find)
+app.command("show")(show)
+app.command("schedule")(schedule)
+app.command("cabling")(cabling)
+app.command("compare")(compare)

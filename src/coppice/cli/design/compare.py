@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.columns import columns
-from coppice.cli.output.render import Stages, print_json, print_lines
+from coppice.cli.output.render import Stages, columns, print_json, print_lines
 from coppice.comparison.plot import check_picture
 from coppice.design.purchase.market import Market, Quote, compare_networks, csv_text
 from coppice.design.purchase.performance import MOST_SIMULATED

@@ -11,9 +11,8 @@ import typer
 
 from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsPerNodeOption, cabling_record
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.columns import columns
-from coppice.cli.output.progress import progress_bar
-from coppice.cli.output.render import print_json, print_lines
+from coppice.cli.options.measuring import JobsOption
+from coppice.cli.output.render import columns, print_json, print_lines, progress_bar
 from coppice.collectives import Collective
 from coppice.design.cabling import Limits, cabling_of, check_limits
 from coppice.design.families.family import optimum
@@ -111,12 +110,7 @@ def find(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].", show_default=False
-        ),
-    ] = None,
+    jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find direct-connect networks: all graphs of so many ranks and ports that nothing beats, with their recipes.

@@ -2,60 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from coppice.bounds.problem import Problem
-from coppice.cli.options.inputs import (
-    BoxesOption,
-    JsonOption,
-    RatesOption,
-    RoundOption,
-    SetOption,
-    TopologyArgument,
-    load_topology,
-)
+from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
 from coppice.cli.options.problem import CollectiveOption
-from coppice.cli.output.render import Stages, print_fields, print_json
+from coppice.cli.output.render import Stages, print_fields, print_json, title_of, to_stdout
 from coppice.collectives import Collective
 from coppice.design.from_topology import graph_of
 from coppice.design.schedules.collectives import breadth_first_schedule
-from coppice.errors import InputError
 from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
-from coppice.text import percent_text, plural
+from coppice.text import percent_text
 from coppice.topology import PRESETS
 
-__all__ = ["schedule"]
+__all__ = ["PiecesOption", "schedule"]
+
+PiecesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--pieces",
+        min=1,
+        metavar="N",
+        help="Cut every shard into so many pieces [default: as many as the least loads need].",
+        show_default=False,
+    ),
+]
 
 
+@with_options("topology ... boxes rates settings round_digits as_json")
 def schedule(
-    topology: TopologyArgument,
+    asked: TopologyOptions,
     *,
     collective: CollectiveOption = Collective.ALL_GATHER,
-    pieces: Annotated[
-        int | None,
-        typer.Option(
-            "--pieces",
-            min=1,
-            metavar="N",
-            help="Cut every shard into so many pieces [default: as many as the least loads need].",
-            show_default=False,
-        ),
-    ] = None,
+    pieces: PiecesOption = None,
     output: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
             "-o", "--output", metavar="FILE", help="Write the schedule as a plan.", show_default=False
         ),
     ] = None,
-    boxes: BoxesOption = None,
-    rates: RatesOption = None,
-    settings: SetOption = None,
-    round_digits: RoundOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Schedule all-gather, reduce-scatter or all-reduce by breadth-first broadcast on a direct-connect topology.
@@ -69,18 +61,10 @@ def schedule(
       coppice design schedule graph.json --json
       coppice design schedule torus --set dims=4x6 --collective all_reduce -o plan.json
     """  # noqa: D301 (\b is for the help formatter)
-    if output == "-" and as_json:
-        msg = "standard output can hold the plan or the figures, not both: give a file (`-o plan.json`)."
-        raise InputError(msg)
+    printed = to_stdout(output, as_json=as_json)
     with Stages() as stages:
         stages.begin("reading the topology")
-        loaded = load_topology(
-            topology,
-            boxes=boxes,
-            rates=rates,
-            settings=_dropping_loops(topology, settings),
-            round_digits=round_digits,
-        )
+        loaded = replace(asked, settings=_dropping_loops(asked.topology, asked.settings)).load()
         graph, least = graph_of(loaded)
         stages.begin("scheduling")
         made = breadth_first_schedule(graph, loaded, collective, pieces=pieces)
@@ -116,7 +100,7 @@ def schedule(
                 "failures": list(report.failures),
             }
         )
-    elif output != "-":
+    elif not printed:
         fields = [
             ("steps", str(made.steps)),
             ("step loads", f"{', '.join(loads)} shards per smallest link"),
@@ -128,8 +112,8 @@ def schedule(
         if made.loss:
             fields.insert(4, ("loss", f"{percent_text(made.loss)} slower than with more pieces"))
         if output is not None:
-            fields.append(("written to", output))
-        print_fields(f"{collective} on {loaded.name} ({plural(loaded.num_ranks, 'rank')})", fields)
+            fields.append(("written to", str(output)))
+        print_fields(title_of(plan.problem), fields)
     report.require_ok()
 
 

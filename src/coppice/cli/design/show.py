@@ -9,16 +9,16 @@ from typing import Annotated
 
 import typer
 
+from coppice.cli.design.schedule import PiecesOption
 from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.problem import CollectiveOption
-from coppice.cli.output.render import Stages, print_fields, print_json
+from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.collectives import Collective
 from coppice.design.evaluation import Evaluation, evaluate
 from coppice.design.families.family import optimum
 from coppice.design.recipes.parser import parse
 from coppice.design.recipes.recipe import Recipe
 from coppice.design.schedules.breadth_first import moore_steps
-from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.report.topology.picture import topology_svg
 from coppice.schedule.files.plan_file import write_plan
@@ -62,16 +62,7 @@ def show(
         str, typer.Option("--gb-per-s", metavar="RATE", help="Rate of a link in each direction.")
     ] = "12.5",
     latency_us: Annotated[float, typer.Option("--latency-us", min=0, help="Latency of a link.")] = 0.5,
-    pieces: Annotated[
-        int | None,
-        typer.Option(
-            "--pieces",
-            min=1,
-            metavar="N",
-            help="Cut every shard into so many pieces [default: as many as the least loads need].",
-            show_default=False,
-        ),
-    ] = None,
+    pieces: PiecesOption = None,
     forest: Annotated[
         bool | None,
         typer.Option(
@@ -94,10 +85,7 @@ def show(
       coppice design show 'torus(4,6)' --collective all_reduce --plan plan.json --picture torus.svg
       coppice design show 'gkautz(4,64)' --collective all_to_all --json
     """  # noqa: D301 (\b is for the help formatter)
-    to_stdout = any(path is not None and str(path) == "-" for path in (output, plan, picture))
-    if to_stdout and as_json:
-        msg = "standard output can hold a file or the figures, not both: give a file (`-o topo.json`)."
-        raise InputError(msg)
+    printed = to_stdout(output, plan, picture, as_json=as_json, holds="a file", instead="topo.json")
     sizes = parse_sizes(size, option="--size")
     rate = exact_rate(gb_per_s, where="--gb-per-s")
     made = parse(recipe)
@@ -134,7 +122,7 @@ def show(
             if path is not None and str(path) != "-"
         )
         title = f"{made} ({plural(graph.num_nodes, 'rank')} of degree {graph.degree})"
-        print_fields(title, fields, file=sys.stderr if to_stdout else sys.stdout)
+        print_fields(title, fields, file=sys.stderr if printed else sys.stdout)
     found.report.require_ok()
 
 

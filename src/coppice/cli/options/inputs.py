@@ -1,32 +1,21 @@
-"""The topology argument and the options that every command with a topology shares.
+"""The topology argument and the options that commands with a topology share, as objects that load what they name.
 
-A command declares its parameters with these annotated types and hands them to :func:`load_topology`::
+Typer reads the options of a command from its signature. A command takes a :class:`TopologyOptions` (or a subclass)
+instead of each option of it, and :func:`with_options` says which of them it offers, and where they stand in its help::
 
-    def bound(
-        topology: TopologyArgument,
-        boxes: BoxesOption = None,
-        rates: RatesOption = None,
-        settings: SetOption = None,
-        ranks: RanksOption = None,
-        relays: RelaysOption = False,
-        round_digits: RoundOption = None,
-    ) -> None:
-        loaded = load_topology(
-            topology,
-            boxes=boxes,
-            rates=rates,
-            settings=settings,
-            ranks=ranks,
-            relays=relays,
-            round_digits=round_digits,
-        )
+    @with_options("topology boxes ... rates settings as_json")
+    def show(where: TopologyOptions, *, name: NameOption = None, as_json: JsonOption = False) -> None:
+        topology = where.load()
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -44,9 +33,11 @@ __all__ = [
     "RoundOption",
     "SetOption",
     "TopologyArgument",
+    "TopologyOptions",
     "load_topology",
     "parse_ranks",
     "parse_settings",
+    "with_options",
 ]
 
 TopologyArgument = Annotated[
@@ -87,6 +78,100 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON to standard
 OutputOption = Annotated[
     Path | None, typer.Option("-o", "--output", help="File to write.", show_default=False, metavar="FILE")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopologyOptions:
+    """A topology as a command line names it; options that a command does not offer have their defaults.
+
+    The fields are the parameters of :func:`load_topology`.
+    """
+
+    topology: TopologyArgument
+    boxes: BoxesOption = None
+    rates: RatesOption = None
+    settings: SetOption = None
+    ranks: RanksOption = None
+    relays: RelaysOption = False
+    round_digits: RoundOption = None
+
+    def load(self) -> Topology:
+        """The topology, as :func:`load_topology` has it."""
+        return load_topology(
+            self.topology,
+            boxes=self.boxes,
+            rates=self.rates,
+            settings=self.settings,
+            ranks=self.ranks,
+            relays=self.relays,
+            round_digits=self.round_digits,
+        )
+
+
+def with_options(order: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare to Typer, one by one, the options of the objects that a command takes.
+
+    A parameter whose type is a dataclass stands for those of its fields that ``order`` names. What the command declares
+    itself takes precedence over a field of that name, which then keeps its default.
+
+    Args:
+        order: Names of parameters and fields in the order of the help; ``...`` is all other parameters of the command.
+
+    Raises:
+        TypeError: If the command has a parameter that the order leaves out.
+
+    Examples:
+        >>> @with_options("topology ... boxes")
+        ... def command(where: TopologyOptions, *, size: str = "1M") -> None:
+        ...     print(where.topology, where.boxes, where.rates, size)
+        >>> list(inspect.signature(command).parameters)
+        ['topology', 'size', 'boxes']
+        >>> command(topology="dgx-a100", boxes=2, size="1K")
+        dgx-a100 2 None 1K
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(command, include_extras=True)
+        own = {
+            name: parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, parameter in inspect.signature(command).parameters.items()
+        }
+        groups = {name: own.pop(name).annotation for name in [*own] if is_dataclass(hints[name])}
+        named = order.split()
+        others = [name for name in own if name not in named]
+        names = [name for word in named for name in (others if word == "..." else [word])]
+        if others and "..." not in named:
+            msg = f"expected all parameters of {command.__name__} in its order, found no {', '.join(others)}."
+            raise TypeError(msg)
+        declared = dict(own)
+        parts = {}
+        for group, kind in groups.items():
+            parts[group] = [each.name for each in fields(kind) if each.name in names and each.name not in own]
+            kinds = get_type_hints(kind, include_extras=True)
+            declared |= {
+                each.name: inspect.Parameter(
+                    each.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if each.default is MISSING else each.default,
+                    annotation=kinds[each.name],
+                )
+                for each in fields(kind)
+                if each.name in parts[group]
+            }
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            made = {
+                group: kind(**{name: given.pop(name) for name in parts[group]})
+                for group, kind in groups.items()
+            }
+            command(**made, **given)
+
+        run.__dict__["__signature__"] = inspect.Signature([declared[name] for name in names])
+        run.__annotations__ = {name: declared[name].annotation for name in names}
+        return run
+
+    return decorate
 
 
 def load_topology(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
 
@@ -10,9 +11,9 @@ import typer
 
 from coppice.bounds.problem import Problem
 from coppice.bounds.weights import read_demands, read_weights
+from coppice.cli.options.inputs import TopologyOptions
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.topology.model import Topology
 
 __all__ = [
     "AlgorithmOption",
@@ -20,11 +21,11 @@ __all__ = [
     "InNetworkOption",
     "OrderOption",
     "ParameterOption",
+    "ProblemOptions",
     "RelayGpusOption",
     "RootOption",
     "TreesOption",
     "WeightsOption",
-    "make_problem",
     "parse_trees",
 ]
 
@@ -101,17 +102,25 @@ TreesOption = Annotated[
 ]
 
 
-def make_problem(
-    topology: Topology, collective: Collective, *, root: int | None, weights: str | None
-) -> Problem:
-    """The problem that the options describe; a rooted collective without ``--root`` has root 0."""
-    if collective.rooted and root is None:
-        root = 0
-    if weights is None:
-        return Problem(topology=topology, collective=collective, root=root)
-    if collective is Collective.ALL_TO_ALL:
-        return Problem(topology=topology, collective=collective, root=root, demands=read_demands(weights))
-    return Problem(topology=topology, collective=collective, root=root, weights=read_weights(weights))
+@dataclass(frozen=True, kw_only=True)
+class ProblemOptions(TopologyOptions):
+    """A collective on a topology, as a command line names both."""
+
+    collective: CollectiveOption = Collective.ALL_REDUCE
+    root: RootOption = None
+    weights: WeightsOption = None
+
+    def load_problem(self) -> Problem:
+        """The problem; a rooted collective without ``--root`` has root 0."""
+        topology, collective, weights = self.load(), self.collective, self.weights
+        everywhere = collective is Collective.ALL_TO_ALL
+        return Problem(
+            topology=topology,
+            collective=collective,
+            root=0 if collective.rooted and self.root is None else self.root,
+            demands=None if weights is None or not everywhere else read_demands(weights),
+            weights=None if weights is None or everywhere else read_weights(weights),
+        )
 
 
 def parse_trees(text: str | None) -> tuple[int | None, Fraction | None]:

@@ -1,22 +1,34 @@
-"""How commands print: aligned fields, exact rates, sizes, bars, and progress that only a terminal sees."""
+"""How commands print: aligned fields and tables, exact rates, sizes, bars, and progress that only a terminal sees."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, Self, TextIO
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 from rich.text import Text
 
+from coppice.bounds.problem import Problem
+from coppice.errors import InputError
+from coppice.text import plural
+
 __all__ = [
+    "Progressing",
     "Stages",
     "bar",
+    "columns",
     "print_fields",
     "print_json",
     "print_lines",
+    "progress_bar",
+    "title_of",
+    "to_stdout",
 ]
 
 
@@ -37,6 +49,78 @@ def print_fields(title: str, fields: Sequence[tuple[str, str]], *, file: TextIO 
     console.print(Text(title, style="bold"))
     for name, value in fields:
         console.print(Text.assemble((f"  {name:<{width}}  ", "dim"), value))
+
+
+def title_of(problem: Problem) -> str:
+    """The title of what is printed about a problem."""
+    topology = problem.topology
+    return f"{problem.collective} on {topology.name} ({plural(topology.num_ranks, 'rank')})"
+
+
+def columns(rows: Sequence[Sequence[str]], sides: str = "") -> list[str]:
+    """Lines of equal columns, the same on a terminal and in a pipe.
+
+    Args:
+        rows: Cells, the heads first.
+        sides: ``l`` or ``r`` for each column; none for all to the left.
+
+    Examples:
+        >>> columns([("name", "us"), ("ring", "12.5")], "lr")
+        ['name    us', 'ring  12.5']
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if side == "r" else cell.ljust(width)
+            for cell, width, side in zip(row, widths, sides or "l" * len(widths), strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def to_stdout(
+    *outputs: Path | None, as_json: bool, holds: str = "the plan", instead: str = "plan.json"
+) -> bool:
+    """Whether a file of a command is standard output.
+
+    Args:
+        outputs: The files that it is asked to write.
+        as_json: Whether its figures go to standard output as JSON.
+        holds: What the files hold, for the message.
+        instead: An example of a name, for the message.
+
+    Raises:
+        InputError: If both would go there.
+    """
+    found = any(output is not None and str(output) == "-" for output in outputs)
+    if found and as_json:
+        msg = f"standard output can hold {holds} or the figures, not both: give a file (`-o {instead}`)."
+        raise InputError(msg)
+    return found
+
+
+class Progressing(Protocol):
+    """What hears of progress."""
+
+    def __call__(self, done: int, total: int, name: str = ..., /) -> None:
+        """Units done, units in all, and what was just done."""
+
+
+@contextmanager
+def progress_bar(words: str = "starting") -> Iterator[Progressing | None]:
+    """What to call with progress: a bar on standard error, and None where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    shown = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*shown, console=console, transient=True) as progress:
+        task = progress.add_task(words)
+
+        def on_progress(done: int, total: int, name: str = words, /) -> None:
+            progress.update(task, completed=done, total=total, description=name)
+
+        yield on_progress
 
 
 class Stages:

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
-from coppice.cli.simulate.jobs import print_jobs
+from coppice.cli.options.measuring import OverheadOption
+from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, title_of
 from coppice.cli.simulate.text import (
-    Simulated,
     busiest_lines,
-    record,
+    job_lines,
+    model_text,
     scenario_fields,
     single_fields,
     table_lines,
 )
+from coppice.comparison.table import number
 from coppice.errors import InputError
 from coppice.schedule.cost import HOP_OVERHEAD_US
 from coppice.schedule.files.plan_file import read_plan
-from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import Wire, wire_for
 from coppice.simulation.critical import critical_lines
-from coppice.simulation.hashed import hashed_times
+from coppice.simulation.jobs import simulate_together
+from coppice.simulation.jobs_file import read_jobs
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.multipath import over_all_routes
 from coppice.simulation.scenario import Scenario
+from coppice.simulation.simulated import simulate_sizes, simulated_record
 from coppice.simulation.trace import write_trace
 from coppice.text import parse_sizes, plural
 
@@ -53,9 +53,7 @@ def simulate(
     pieces: Annotated[
         str, typer.Option("--pieces", metavar="N|best", help="Cut every chunk into so many pieces.")
     ] = "best",
-    overhead: Annotated[
-        float, typer.Option("--overhead", min=0, metavar="US", help="Cost of a message beyond its links.")
-    ] = HOP_OVERHEAD_US,
+    overhead: OverheadOption = HOP_OVERHEAD_US,
     sharing: Annotated[
         Sharing | None,
         typer.Option(
@@ -180,7 +178,7 @@ def simulate(
         if plan is not None or protocol is not None or channels is not None or seeds or multipath:
             msg = "--jobs names its plans, and takes no plan, protocol, channels, seeds or multipath: leave them out."
             raise InputError(msg)
-        print_jobs(jobs, model=model, pieces=count, trace=trace, as_json=as_json)
+        _simulate_jobs(jobs, model=model, pieces=count, trace=trace, as_json=as_json)
         return
     if plan is None:
         msg = "expected a plan file, or several with `--jobs`, found none: make one with `coppice plan -o plan.json`."
@@ -195,9 +193,6 @@ def simulate(
     with Stages() as progress:
         progress.begin("reading the plan")
         loaded = read_plan(plan)
-        body = loaded.body
-        if multipath and isinstance(body, Schedule):
-            body = over_all_routes(body)
         wire: Wire | None = None
         if protocol is not None or channels is not None or channel_rate is not None:
             wire = wire_for(
@@ -208,25 +203,17 @@ def simulate(
                 generation=gpu,
             )
         scenario = Scenario(model=model, pieces=count, wire=wire)
-        rows: list[Simulated] = []
-        for each in sizes:
-            progress.begin(f"simulating {each} bytes")
-            outcome = scenario.outcome(body, each)
-            hashed = None
-            if seeds:
-                fixed = Scenario(model=model, pieces=outcome.pieces)
-                times = partial(_time_us, scenario=fixed, size_bytes=each)
-                hashed = hashed_times(body, seeds, times)
-            rows.append(Simulated(plan=loaded, outcome=outcome, hashed=hashed))
+        rows = simulate_sizes(
+            loaded, sizes, scenario, seeds=seeds, multipath=multipath, on_stage=progress.begin
+        )
         shown = None
         if trace is not None:
             progress.begin("writing the trace")
             shown = write_trace(rows[0].timeline, trace)
     if as_json:
-        print_json(record(loaded, scenario, rows, links=links))
+        print_json(simulated_record(loaded, scenario, rows, links=links))
         return
-    ranks = plural(loaded.topology.num_ranks, "rank")
-    title = f"{loaded.problem.collective} on {loaded.topology.name} ({ranks})"
+    title = title_of(loaded.problem)
     if len(rows) > 1:
         print_fields(title, scenario_fields(loaded, scenario))
         print_lines(["", *table_lines(rows)])
@@ -243,8 +230,27 @@ def simulate(
         )
 
 
-def _time_us(body: Schedule, *, scenario: Scenario, size_bytes: int) -> float:
-    return scenario.outcome(body, size_bytes).nominal.time_us
+def _simulate_jobs(
+    path: Path, *, model: Model, pieces: int | None, trace: Path | None, as_json: bool
+) -> None:
+    """Simulate the jobs of a file together, and print what becomes of each."""
+    with Stages() as progress:
+        progress.begin("reading the plans")
+        jobs, topology = read_jobs(path, model=model, pieces=pieces)
+        progress.begin("simulating")
+        found = simulate_together(jobs, model=model, topology=topology)
+        if trace is not None:
+            progress.begin("writing the trace")
+            firsts = zip(found.results, found.first.tolist(), strict=False)
+            write_trace(found.timeline, trace, jobs=[(result.job.name, first) for result, first in firsts])
+    if as_json:
+        print_json(found.record())
+        return
+    fields = [("model", model_text(model)), ("all done", f"after {number(found.time_us)} us")]
+    if trace is not None:
+        fields.append(("trace", str(trace)))
+    print_fields(f"{plural(len(jobs), 'job')} on {found.topology.name}", fields)
+    print_lines(["", *job_lines(found)])
 
 
 def _pieces(text: str) -> int | None:

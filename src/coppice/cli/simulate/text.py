@@ -1,33 +1,23 @@
-"""How `coppice simulate` prints what it found: fields, tables, busiest links, JSON."""
+"""How `coppice simulate` prints what it found: fields, tables, busiest links, jobs beside each other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from coppice.cli.output.render import bar
 from coppice.comparison.table import aligned, number
 from coppice.schedule.plan import Plan
 from coppice.simulation.critical import time_by_reason
-from coppice.simulation.hashed import Hashed
+from coppice.simulation.jobs import JobResult, Together
 from coppice.simulation.model import Model
-from coppice.simulation.scenario import Outcome, Scenario
+from coppice.simulation.scenario import Scenario
+from coppice.simulation.simulated import Simulated, rate_figures
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.utilisation import busiest_links
-from coppice.text import percent_text, plural, size_text
+from coppice.text import percent_text, plural, short_size, size_text
 
-__all__ = [
-    "Simulated",
-    "busiest_lines",
-    "link_name",
-    "model_text",
-    "record",
-    "scenario_fields",
-    "single_fields",
-    "table_lines",
-]
+__all__ = ["busiest_lines", "job_lines", "model_text", "scenario_fields", "single_fields", "table_lines"]
 
 _REASONS = {
     "none": "messages that start at once",
@@ -36,37 +26,6 @@ _REASONS = {
     "link": "queues at links",
     "route": "queues on routes",
 }
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Simulated:
-    """A plan at one size.
-
-    Attributes:
-        plan: The plan.
-        outcome: What was simulated.
-        hashed: Times under many hashes, where asked for.
-    """
-
-    plan: Plan
-    outcome: Outcome
-    hashed: Hashed | None = None
-
-    @property
-    def timeline(self) -> Timeline:
-        """The nominal timeline."""
-        return self.outcome.nominal
-
-    @property
-    def least_us(self) -> float:
-        """Time that the optimum (or, without one, the plan's own rate) needs for the bytes alone."""
-        bound, problem = self.plan.bound, self.plan.problem
-        inv_rate = self.plan.inv_rate if bound is None else bound.inv_rate
-        return float(inv_rate * self.outcome.size_bytes / problem.shards / 1000)
-
-    def share(self, timeline: Timeline) -> float:
-        """Share of that rate that a timeline reaches."""
-        return self.least_us / timeline.time_us if timeline.time_us else 0.0
 
 
 def model_text(model: Model) -> str:
@@ -154,7 +113,7 @@ def table_lines(rows: Sequence[Simulated]) -> list[str]:
             cells += [number(us) for us in (row.hashed.median_us, row.hashed.p99_us, row.hashed.multipath_us)]
         link = timeline.busiest_link
         busy = (
-            f"{percent_text(_share(timeline.utilisation(link), 1))} {link_name(timeline, link)}"
+            f"{percent_text(_share(timeline.utilisation(link), 1))} {timeline.topology.link_name(link)}"
             if link >= 0
             else "none"
         )
@@ -169,87 +128,52 @@ def busiest_lines(timeline: Timeline, count: int) -> list[str]:
     for link in busiest_links(timeline, count):
         share = timeline.utilisation(link)
         used, rate = percent_text(_share(share, 1)), float(topology.gb_per_s(link))
-        lines.append(f"  {bar(share, width=24)} {used:>8}  {rate:>8.6g} GB/s  {link_name(timeline, link)}")
+        lines.append(
+            f"  {bar(share, width=24)} {used:>8}  {rate:>8.6g} GB/s  {timeline.topology.link_name(link)}"
+        )
     return lines or ["  none: nothing moves"]
 
 
-def link_name(timeline: Timeline, link: int) -> str:
-    """Both ends of a link."""
-    topology = timeline.topology
-    return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
+def job_lines(found: Together) -> list[str]:
+    """One line for each job."""
+    heads = [
+        ("job", ""),
+        ("collective", ""),
+        ("size", "(B)"),
+        ("start", "(us)"),
+        ("time", "(us)"),
+        ("alone", "(us)"),
+        ("slowdown", ""),
+        ("shared link", ""),
+    ]
+    rows = [
+        [
+            result.job.name,
+            result.job.body.collective.value,
+            short_size(result.job.size_bytes),
+            number(result.job.start_us),
+            number(result.time_us),
+            number(result.alone_us),
+            f"{result.slowdown:.2f}",
+            _shared_text(result),
+        ]
+        for result in found.results
+    ]
+    return aligned(heads, rows)
 
 
-def record(plan: Plan, scenario: Scenario, rows: Sequence[Simulated], *, links: int) -> dict[str, Any]:
-    """Everything as JSON values; the figures of a single size stand at the top as well."""
-    model, wire = scenario.model, scenario.wire
-    sizes = [_row_record(row, links) for row in rows]
-    return {
-        "collective": plan.problem.collective.value,
-        "topology": plan.topology.name,
-        "topology_sha256": plan.topology.sha256,
-        "ranks": plan.topology.num_ranks,
-        "planner": plan.planner,
-        "model": {
-            "overhead_us": model.overhead_us,
-            "sharing": model.sharing.value,
-            "store_and_forward": model.store_and_forward,
-            "send_engines": model.send_engines,
-            "receive_engines": model.receive_engines,
-            "reduce_gb_per_s": model.reduce_gb_per_s,
-        },
-        "wire": None
-        if wire is None
-        else {
-            "data_bytes": 1 if wire.protocol is None else wire.protocol.data_bytes,
-            "wire_bytes": 1 if wire.protocol is None else wire.protocol.wire_bytes,
-            "channels_gb_per_s": None if wire.gpu_gb_per_s is None else float(wire.gpu_gb_per_s),
-        },
-        **(sizes[0] if len(sizes) == 1 else {}),
-        "sizes": sizes,
-    }
-
-
-def _row_record(row: Simulated, links: int) -> dict[str, Any]:
-    timeline, achievable = row.timeline, row.outcome.achievable
-    return {
-        "size_bytes": row.outcome.size_bytes,
-        "pieces": row.outcome.pieces,
-        "messages": timeline.messages.count,
-        **_figures_record(timeline),
-        "optimum_us": row.least_us,
-        "share_of_optimum": row.share(timeline),
-        "achievable": None if achievable is None else _figures_record(achievable),
-        "hashed": None
-        if row.hashed is None
-        else {
-            "times_us": row.hashed.times_us.tolist(),
-            "median_us": row.hashed.median_us,
-            "p99_us": row.hashed.p99_us,
-            "multipath_us": row.hashed.multipath_us,
-        },
-        "critical_us": time_by_reason(timeline),
-        "links": [
-            {
-                "link": link_name(timeline, link).split(" -> "),
-                "busy_us": float(timeline.link_busy_us[link]),
-                "bytes": float(timeline.link_bytes[link]),
-                "utilisation": timeline.utilisation(link),
-            }
-            for link in busiest_links(timeline, links)
-        ],
-    }
-
-
-def _figures_record(timeline: Timeline) -> dict[str, float]:
-    return {
-        "time_us": timeline.time_us,
-        "algbw_gb_per_s": timeline.algbw_gb_per_s,
-        "busbw_gb_per_s": timeline.busbw_gb_per_s,
-    }
+def _shared_text(result: JobResult) -> str:
+    shared = result.shared
+    if shared is None:
+        return "none" if result.slowdown <= 1 else "none: it waits for engines"
+    others = ", ".join(f"{name} {number(us)} us" for name, us in list(shared.others_us.items())[:3])
+    more = len(shared.others_us) - 3
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{shared.src} -> {shared.dst}: own {number(shared.own_us)} us, {others}{rest}"
 
 
 def _figures(timeline: Timeline) -> list[str]:
-    return [number(value) for value in _figures_record(timeline).values()]
+    return [number(value) for value in rate_figures(timeline).values()]
 
 
 def _rate_text(row: Simulated, timeline: Timeline) -> str:

@@ -10,18 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import (
-    BoxesOption,
     JsonOption,
     OutputOption,
-    RanksOption,
     RatesOption,
-    RelaysOption,
-    RoundOption,
-    SetOption,
-    TopologyArgument,
-    load_topology,
-    parse_ranks,
+    TopologyOptions,
     parse_settings,
+    with_options,
 )
 from coppice.cli.output.render import print_fields, print_json, print_lines
 from coppice.cli.topology.text import preset_fields, summary_fields, summary_json
@@ -35,7 +29,6 @@ from coppice.topology import (
     remove_nodes,
     scale_nodes,
     set_link_rate,
-    subset,
     summarize,
 )
 from coppice.topology.composition.compose import Host, gpu_ports, repeated
@@ -90,17 +83,8 @@ def list_presets(
 
 
 @app.command()
-def show(
-    topology: TopologyArgument,
-    *,
-    boxes: BoxesOption = None,
-    rates: RatesOption = None,
-    settings: SetOption = None,
-    ranks: RanksOption = None,
-    relays: RelaysOption = False,
-    round_digits: RoundOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@with_options("topology boxes rates settings ranks relays round_digits as_json")
+def show(asked: TopologyOptions, *, as_json: JsonOption = False) -> None:
     """Summarize a topology: nodes, links, what each GPU can send, hosts, warnings.
 
     \b
@@ -109,16 +93,7 @@ def show(
       coppice topology show torus --set dims=4x4x4
       coppice topology show nccl.xml --json
     """  # noqa: D301 (\b is for the help formatter)
-    loaded = load_topology(
-        topology,
-        boxes=boxes,
-        rates=rates,
-        settings=settings,
-        ranks=ranks,
-        relays=relays,
-        round_digits=round_digits,
-    )
-    summary = summarize(loaded)
+    summary = summarize(asked.load())
     if as_json:
         print_json(summary_json(summary))
     else:
@@ -126,14 +101,11 @@ def show(
 
 
 @app.command("import")
+@with_options("topology output boxes rates settings round_digits ...")
 def import_topology(
-    topology: TopologyArgument,
+    asked: TopologyOptions,
     *,
     output: OutputOption = None,
-    boxes: BoxesOption = None,
-    rates: RatesOption = None,
-    settings: SetOption = None,
-    round_digits: RoundOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -144,8 +116,7 @@ def import_topology(
       coppice topology import nccl.xml -o box.json
       nvidia-smi topo -m | coppice topology import - --set gpu=a100 -o box.json
     """  # noqa: D301 (\b is for the help formatter)
-    loaded = load_topology(topology, boxes=boxes, rates=rates, settings=settings, round_digits=round_digits)
-    _deliver(loaded, output, name=name, as_json=as_json)
+    _deliver(asked.load(), output, name=name, as_json=as_json)
 
 
 @app.command()
@@ -213,14 +184,11 @@ def compose(
 
 
 @app.command("subset")
+@with_options("topology ranks relays boxes rates settings ...")
 def subset_ranks(
-    topology: TopologyArgument,
+    asked: TopologyOptions,
     *,
     ranks: Annotated[str, typer.Option("--ranks", help="Ranks that take part, such as 0,1,2 or 0-7,16.")],
-    relays: RelaysOption = False,
-    boxes: BoxesOption = None,
-    rates: RatesOption = None,
-    settings: SetOption = None,
     output: OutputOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
@@ -231,13 +199,13 @@ def subset_ranks(
     Example:
       coppice topology subset dgx-a100 --boxes 2 --ranks 0-3,8-11 -o half.json
     """  # noqa: D301 (\b is for the help formatter)
-    loaded = load_topology(topology, boxes=boxes, rates=rates, settings=settings)
-    _deliver(subset(loaded, parse_ranks(ranks), relays=relays), output, name=name, as_json=as_json)
+    _deliver(replace(asked, ranks=ranks).load(), output, name=name, as_json=as_json)
 
 
 @app.command()
+@with_options("topology links nodes removed one_way boxes rates settings ...")
 def degrade(
-    topology: TopologyArgument,
+    asked: TopologyOptions,
     *,
     links: Annotated[
         list[str] | None,
@@ -251,9 +219,6 @@ def degrade(
         list[str] | None, typer.Option("--remove", metavar="NODE or A,B", help="Remove a node or a link.")
     ] = None,
     one_way: Annotated[bool, typer.Option("--one-way", help="Change links only from A to B.")] = False,
-    boxes: BoxesOption = None,
-    rates: RatesOption = None,
-    settings: SetOption = None,
     output: OutputOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
@@ -268,7 +233,7 @@ def degrade(
     if not (links or nodes or removed):
         msg = "expected something to degrade, found no --link, --node or --remove: name one."
         raise InputError(msg)
-    loaded = load_topology(topology, boxes=boxes, rates=rates, settings=settings)
+    loaded = asked.load()
     for text in links or ():
         ends, rate = _assignment(text, "--link A,B=RATE")
         src, dst = _link_ends(ends, text)

@@ -7,18 +7,21 @@ from typing import Annotated
 
 import typer
 
-from coppice.cli.options.inputs import OutputOption
+from coppice.cli.options.inputs import OutputOption, with_options
+from coppice.cli.options.measuring import LauncherWordsOption, SteppedSizes
 from coppice.cli.output.render import print_lines
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.text import parse_size, parse_sizes
+from coppice.text import parse_sizes
 from coppice.tuning.table import LIBRARIES
 from coppice.tuning.undo import undo_line
 
-__all__ = ["chosen_collectives", "stepped", "sweep"]
+__all__ = ["chosen_collectives", "sweep"]
 
 
+@with_options("library output collective first last factor ...")
 def sweep(
+    stepped: SteppedSizes,
     *,
     library: Annotated[
         str, typer.Option("--library", "-l", metavar="|".join(LIBRARIES), help="The library.")
@@ -28,9 +31,6 @@ def sweep(
         str,
         typer.Option("--collective", "-c", metavar="LIST", help="Collectives such as all_reduce,broadcast."),
     ] = "all_reduce",
-    first: Annotated[str, typer.Option("-b", "--minbytes", help="Smallest size M.")] = "1K",
-    last: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size M.")] = "64M",
-    factor: Annotated[int, typer.Option("-f", "--stepfactor", min=2, help="From one size to the next.")] = 4,
     rounds: Annotated[
         int,
         typer.Option(
@@ -50,12 +50,7 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--launcher-option", metavar="WORD", help="Further word for the launcher; may be repeated."
-        ),
-    ] = None,
+    options: LauncherWordsOption = None,
     segments: Annotated[
         str, typer.Option("--segments", metavar="LIST", help="Sizes of segments to try with Open MPI.")
     ] = "64K",
@@ -112,20 +107,20 @@ def sweep(
     if output is None or str(output) == "-":
         msg = "expected a file for the measurements, found none: give `-o runs.jsonl`, where a later run goes on."
         raise InputError(msg)
+    sizes = stepped.sizes(least=1)
     if library in ("nccl", "rccl"):
         if tests is None:
             msg = f"{library} is measured by nccl-tests: name their directory with --tests DIR."
             raise InputError(msg)
         from coppice.tuning.nccl_sweep import NcclSpec, sweep_nccl
 
-        sizes = stepped(first, last, factor)
         sweep_nccl(
             NcclSpec(
                 library=library,
                 collectives=tuple(chosen_collectives(collective)),
                 first_bytes=sizes[0],
                 last_bytes=sizes[-1],
-                factor=factor,
+                factor=stepped.factor,
                 rounds=rounds,
                 output=output,
                 programs=tests,
@@ -143,7 +138,7 @@ def sweep(
     spec = Spec(
         library=library,
         collectives=chosen_collectives(collective),
-        sizes=stepped(first, last, factor),
+        sizes=sizes,
         rounds=rounds,
         output=str(output),
         segments=list(parse_sizes(segments, option="--segments")) if segments else [],
@@ -175,19 +170,3 @@ def chosen_collectives(text: str) -> list[Collective]:
         msg = f"expected collectives out of {', '.join(Collective)}, found {wrong or 'none'!r}."
         raise InputError(msg)
     return [Collective(name) for name in dict.fromkeys(names)]
-
-
-def stepped(first: str, last: str, factor: int) -> list[int]:
-    """Sizes from the first to the last, each ``factor`` times the one before.
-
-    Raises:
-        InputError: If the last is below the first, or the first is 0.
-    """
-    low, high = parse_size(first, option="-b"), parse_size(last, option="-e")
-    if not 1 <= low <= high:
-        msg = f"expected -b of 1 byte or more and -e of at least -b, found {first} and {last}."
-        raise InputError(msg)
-    sizes = [low]
-    while sizes[-1] * factor <= high:
-        sizes.append(sizes[-1] * factor)
-    return sizes

@@ -8,8 +8,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json
-from coppice.cli.verify.mscclpp import verify_mscclpp
-from coppice.cli.verify.program import is_xml, verify_xml
+from coppice.cli.verify.program import is_xml, verify_file
 from coppice.export.mscclpp.document import is_mscclpp
 from coppice.files import file_name, read_bytes
 from coppice.schedule.files.plan_file import decode_plan
@@ -43,11 +42,8 @@ def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
       coppice export plan.json --to msccl-xml --target msccl | coppice verify -
     """  # noqa: D301 (\b is for the help formatter)
     data, name = read_bytes(plan), file_name(plan)
-    if is_xml(data):
-        verify_xml(data, name=name, as_json=as_json)
-        return
-    if is_mscclpp(data):
-        verify_mscclpp(data, name=name, as_json=as_json)
+    if is_xml(data) or is_mscclpp(data):
+        verify_file(data, name=name, as_json=as_json)
         return
     with Stages() as stages:
         stages.begin("reading the plan")
@@ -99,8 +95,7 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
         busbw = rate * problem.collective.busbw_factor(plan.topology.num_ranks)
         fields.append(("reaches", bandwidth_text(rate, busbw)))
     if report.max_link_load is not None and report.worst_link >= 0:
-        topology, link = plan.topology, report.worst_link
-        name = f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
+        name = plan.topology.link_name(report.worst_link)
         fields.append(
             ("worst link", f"{name}, busy {percent_text(report.max_link_load)} of the claimed time")
         )

@@ -1,21 +1,21 @@
-"""`coppice verify` for algorithm files of runtimes: the program in them is verified as it would run."""
+"""`coppice verify` for MSCCL XML and plans of MSCCL++: the program in them is verified as it would run."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 import typer
 
 from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.reader import program_of
+from coppice.export.mscclpp.document import parse_document as parse_json
+from coppice.export.mscclpp.reader import program_of as one_sided_program_of
 from coppice.program.one_sided.program import OneSidedProgram
-from coppice.program.one_sided.verify import OneSidedReport
+from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import ProgramReport, verify_program
 from coppice.text import plural
 
-__all__ = ["is_xml", "print_verification", "verify_xml"]
+__all__ = ["is_xml", "verify_file"]
 
 
 def is_xml(data: bytes) -> bool:
@@ -28,11 +28,11 @@ def is_xml(data: bytes) -> bool:
     return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
 
 
-def verify_xml(data: bytes, *, name: str, as_json: bool) -> None:
-    """Verify an MSCCL XML file and print what was found.
+def verify_file(data: bytes, *, name: str, as_json: bool) -> None:
+    """Verify the program in MSCCL XML, or in an execution plan of MSCCL++, and print what was found.
 
     Args:
-        data: Its content.
+        data: Content of the file.
         name: Its name, for messages.
         as_json: Print JSON.
 
@@ -40,50 +40,28 @@ def verify_xml(data: bytes, *, name: str, as_json: bool) -> None:
         CheckError: If it does not hold.
         InputError: If it cannot be read.
     """
+    program: Program | OneSidedProgram
+    report: ProgramReport | OneSidedReport
+    facts: dict[str, object] = {}
     with Stages() as stages:
         stages.begin("reading the file")
-        reading = program_of(parse_document(data, file=name))
+        reading = (
+            program_of(parse_document(data, file=name))
+            if is_xml(data)
+            else one_sided_program_of(parse_json(data, file=name))
+        )
+        program = reading.program
         stages.begin("verifying the program")
-        report = verify_program(reading.program)
-    program = reading.program
-    places = [
-        word
-        for word, meant in (("in place", program.in_place), ("out of place", program.out_of_place))
-        if meant
-    ]
-    print_verification(
-        program,
-        report,
-        reading.warnings,
-        run=f"{' and '.join(places)}, connections of {plural(report.depth, 'message')}",
-        facts={"out_of_place": program.out_of_place, "fifo_depth": report.depth},
-        as_json=as_json,
-    )
-
-
-def print_verification(
-    program: Program | OneSidedProgram,
-    report: ProgramReport | OneSidedReport,
-    warnings: Sequence[str],
-    *,
-    run: str,
-    facts: Mapping[str, object],
-    as_json: bool,
-) -> None:
-    """Print what a verifier of programs found.
-
-    Args:
-        program: What was verified.
-        report: What was found.
-        warnings: Of the reader.
-        run: Under which conditions, in words.
-        facts: The same for JSON.
-        as_json: Print JSON.
-
-    Raises:
-        CheckError: If the program does not hold.
-    """
-    warnings = [*warnings, *report.warnings]
+        if isinstance(program, OneSidedProgram):
+            report = verify_one_sided(program)
+            run = "in place" if program.in_place else "out of place"
+        else:
+            report = verify_program(program)
+            ways = {"in place": program.in_place, "out of place": program.out_of_place}
+            run = " and ".join(way for way, meant in ways.items() if meant)
+            run += f", connections of {plural(report.depth, 'message')}"
+            facts = {"out_of_place": program.out_of_place, "fifo_depth": report.depth}
+    warnings = [*reading.warnings, *report.warnings]
     if as_json:
         print_json(
             {

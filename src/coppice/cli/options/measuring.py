@@ -1,0 +1,69 @@
+"""The options of commands that simulate or measure: sizes in steps, processes, engines, what a message costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from coppice.errors import InputError
+from coppice.text import parse_size, plural
+
+__all__ = [
+    "EngineOption",
+    "JobsOption",
+    "LauncherWordsOption",
+    "OverheadOption",
+    "SteppedSizes",
+    "TimeoutOption",
+]
+
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].", show_default=False
+    ),
+]
+OverheadOption = Annotated[
+    float, typer.Option("--overhead", min=0, metavar="US", help="Cost of a message beyond its links.")
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="torch|mpi|shm", help="What moves the data [default: by the launcher]."),
+]
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Longest wait for another rank, s.")]
+LauncherWordsOption = Annotated[
+    list[str] | None,
+    typer.Option("--launcher-option", metavar="WORD", help="Further word for the launcher; may be repeated."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteppedSizes:
+    """Sizes that are measured, in the options of nccl-tests."""
+
+    first: Annotated[str, typer.Option("-b", "--minbytes", help="Smallest size M.")] = "1K"
+    last: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size M.")] = "64M"
+    factor: Annotated[int, typer.Option("-f", "--stepfactor", min=2, help="From one size to the next.")] = 4
+
+    def sizes(self, *, least: int = 0) -> list[int]:
+        """Sizes from the first to the last, each ``factor`` times the one before; 0 stands alone.
+
+        Args:
+            least: Smallest size that can be measured, in bytes.
+
+        Raises:
+            InputError: If the last is below the first, or the first below the least.
+        """
+        low, high = parse_size(self.first, option="-b"), parse_size(self.last, option="-e")
+        if low < least:
+            msg = f"expected -b of {plural(least, 'byte')} or more, found {self.first}."
+            raise InputError(msg)
+        if high < low:
+            msg = f"expected -e of at least -b, found {self.last} below {self.first}: exchange them."
+            raise InputError(msg)
+        sizes = [low]
+        while low and sizes[-1] * self.factor <= high:
+            sizes.append(sizes[-1] * self.factor)
+        return sizes

@@ -1,0 +1,155 @@
+"""`coppice tune export`, `plugin` and `check`: a table of rules in use by its library, and whether it still pays."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coppice.cli.options.inputs import JsonOption, OutputOption
+from coppice.cli.options.measuring import LauncherWordsOption
+from coppice.cli.output.render import columns, print_json, print_lines
+from coppice.errors import CheckError
+from coppice.files import write_atomically
+from coppice.text import short_size
+from coppice.tuning.check import Checked, check_runs
+from coppice.tuning.deployed import measured_again
+from coppice.tuning.exports import FORMS, export_table
+from coppice.tuning.plugin_build import NAME, TABLE_VARIABLE, build_plugin
+from coppice.tuning.records import read_runs
+from coppice.tuning.table import read_table
+from coppice.tuning.undo import undo_line
+
+__all__ = ["check", "export", "plugin_app"]
+
+plugin_app = typer.Typer(
+    no_args_is_help=True, help="The tuner plugin by which NCCL and RCCL read a tuner table."
+)
+
+
+def export(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="Table of `coppice tune fit`.")],
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="|".join(FORMS), help="Form of its library.")],
+    output: OutputOption = None,
+) -> None:
+    """Write the rules for the library; notes on standard error say how to use them, and how to take them back.
+
+    \b
+    Examples:
+      coppice tune export table.csv --to ompi-rules -o rules.conf
+      coppice tune export table.csv --to nccl-tuner -o tuner.csv
+    """  # noqa: D301 (\b is for the help formatter)
+    made = export_table(read_table(table), to)
+    if output is None or str(output) == "-":
+        sys.stdout.write(made.text)
+    else:
+        write_atomically(output, made.text.encode())
+    for note in made.notes:
+        typer.echo(f"note: {note.replace('=FILE', f'={output.absolute()}') if output else note}", err=True)
+
+
+@plugin_app.callback()
+def plugin() -> None:
+    """The tuner plugin by which NCCL and RCCL read a tuner table."""
+
+
+@plugin_app.command("build")
+def build(
+    *,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")] = Path(
+        NAME
+    ),
+    compiler: Annotated[
+        str | None,
+        typer.Option(
+            "--cc", metavar="COMMAND", help="C11 compiler [default: $CC, else cc].", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Compile the plugin: C11, without CUDA and NCCL; API versions 3 to 6, that is NCCL 2.22 and later.
+
+    It changes a call only where a line of the table holds and the library offers what the line names.
+
+    \b
+    Examples:
+      coppice tune plugin build -o libnccl-tuner-coppice.so
+    """  # noqa: D301 (\b is for the help formatter)
+    path = build_plugin(output, compiler=compiler)
+    print_lines(
+        [
+            f"written to {path}",
+            f"use:  export NCCL_TUNER_PLUGIN={path} {TABLE_VARIABLE}=/path/of/table.csv",
+            "undo: unset NCCL_TUNER_PLUGIN",
+        ]
+    )
+
+
+def check(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="Table of `coppice tune fit`.")],
+    runs: Annotated[
+        Path, typer.Argument(metavar="BASELINE", help="Measurements, whose sizes are measured again.")
+    ],
+    *,
+    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Measure again on so many ranks.")] = 0,
+    lab: Annotated[
+        str | None,
+        typer.Option("--lab", metavar="NAME", help="Measure again in this lab.", show_default=False),
+    ] = None,
+    launcher: Annotated[
+        str | None, typer.Option("--launcher", metavar="PATH", help="mpirun or mpiexec.", show_default=False)
+    ] = None,
+    options: LauncherWordsOption = None,
+    rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Rounds when measuring again.")] = 15,
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", min=0, help="Relative loss that is no failure.")
+    ] = 0.03,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure with the rules in use beside the default; exit code 1 if a size is slower beyond noise.
+
+    With --ranks or --lab, the library runs with the exported rules at all collectives and sizes of BASELINE. Without,
+    BASELINE itself is judged: measurements made after the fit, at the choices of the table.
+
+    \b
+    Examples:
+      coppice tune check table.csv runs.jsonl --ranks 8
+    """  # noqa: D301 (\b is for the help formatter)
+    rules, known = read_table(table), read_runs([runs])
+    if ranks or lab is not None:
+        known = measured_again(
+            rules, known, rounds=rounds, ranks=ranks, lab=lab, launcher=launcher, options=options or ()
+        )
+    found = check_runs(rules, known, tolerance=tolerance)
+    bad = [each for each in found if each.slower]
+    if as_json:
+        print_json({"ok": not bad, "sizes": [each.record() for each in found]})
+    else:
+        print_lines([*_lines(found), undo_line(rules.library)])
+    if bad:
+        worst = min(bad, key=lambda each: each.verdict.gain)
+        msg = (
+            f"expected no size to be slower than by default beyond noise, found {len(bad)} of {len(found)}, the worst "
+            f"{worst.shape} of {short_size(worst.size_bytes)} by {worst.rule} with a gain of {worst.verdict.gain:.2f}: "
+            "measure and fit again."
+        )
+        raise CheckError(msg)
+
+
+def _lines(found: tuple[Checked, ...]) -> list[str]:
+    rows = [("collective", "size", "rule", "gain", "95 % interval", "p slower", "")]
+    rows += [
+        (
+            str(each.shape),
+            short_size(each.size_bytes),
+            each.rule,
+            f"{each.verdict.gain:.2f}",
+            f"{each.verdict.low:.2f} .. {each.verdict.high:.2f}",
+            f"{each.p_slower:.2g}",
+            "SLOWER" if each.slower else "",
+        )
+        for each in found
+    ]
+    return columns(rows)

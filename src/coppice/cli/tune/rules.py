@@ -1,0 +1,203 @@
+"""`coppice tune fit`, `from-logs` and `report`: from measurements to a table of rules, and to a page about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coppice.cli.options.inputs import (
+    BoxesOption,
+    JsonOption,
+    OutputOption,
+    SetOption,
+    load_topology,
+    with_options,
+)
+from coppice.cli.output.render import columns, print_json, print_lines
+from coppice.errors import InputError
+from coppice.files import write_atomically
+from coppice.logs.reading import read_logs
+from coppice.text import short_size
+from coppice.topology.model import Topology
+from coppice.tuning.fit import NO_END, Fit, Rule, fit_runs
+from coppice.tuning.from_logs import runs_of_logs
+from coppice.tuning.limits import bounds_us
+from coppice.tuning.records import Run, read_runs
+from coppice.tuning.report import tuning_html
+from coppice.tuning.table import RuleTable, encode_table
+from coppice.tuning.undo import undo_line
+
+__all__ = ["FitOptions", "fit", "from_logs", "report"]
+
+RunsArgument = Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Files of `coppice tune sweep`.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """How rules are fitted to measurements, as a command line says it."""
+
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "--topology",
+            metavar="TOPOLOGY",
+            help="Preset or file, for the distance from the bound.",
+            show_default=False,
+        ),
+    ] = None
+    boxes: BoxesOption = None
+    settings: SetOption = None
+    alpha: Annotated[
+        float,
+        typer.Option(
+            "--alpha", help="Probability with which a choice that makes no difference may get a rule."
+        ),
+    ] = 0.01
+    least_gain: Annotated[float, typer.Option("--least-gain", help="Least relative gain of a rule.")] = 0.03
+
+    def fit(self, runs: Sequence[Run], *, extend: bool = False, seed: int = 0) -> tuple[Fit, Topology | None]:
+        """The fit of measurements, with bounds where a topology is named, and that topology."""
+        network = None
+        if self.topology is not None:
+            network = load_topology(self.topology, boxes=self.boxes, settings=self.settings)
+        limits = None if network is None else bounds_us(runs, network)
+        found = fit_runs(
+            runs, bounds_us=limits, alpha=self.alpha, least_gain=self.least_gain, extend=extend, seed=seed
+        )
+        return found, network
+
+
+@with_options("runs output topology boxes settings alpha least_gain ...")
+def fit(
+    asked: FitOptions,
+    *,
+    runs: RunsArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Table to write (CSV).", show_default=False),
+    ] = None,
+    extend: Annotated[
+        bool, typer.Option("--extend", help="Rules reach to sizes beyond the measured ones.")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of resampling.")] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the fastest choice of every shape and size, and keep it where it beats the default beyond noise.
+
+    A rule needs a corrected p-value below --alpha and an interval of its gain above 1; neighbouring sizes share a
+    choice where that costs little. With --topology, every rule says which share of the bandwidth bound it reaches.
+
+    \b
+    Examples:
+      coppice tune fit runs.jsonl --topology cluster.json -o table.csv
+    """  # noqa: D301 (\b is for the help formatter)
+    found, network = asked.fit(read_runs(runs), extend=extend, seed=seed)
+    _write(found, network, output)
+    if as_json:
+        print_json(found.record())
+        return
+    print_lines(_lines(found))
+    if output is not None:
+        print_lines([f"written to {output}", f"{undo_line(found.library)}, once it is exported"])
+
+
+@with_options("files ... topology boxes settings alpha least_gain")
+def from_logs(
+    asked: FitOptions,
+    *,
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES...", help="Output of nccl-tests, logs of NCCL, the inspector."),
+    ],
+    library: Annotated[
+        str, typer.Option("--library", "-l", metavar="nccl|rccl", help="The library.")
+    ] = "nccl",
+    output: OutputOption = None,
+) -> None:
+    """Fit rules to what nccl-tests printed and NCCL logged, for the default and with NCCL_ALGO and NCCL_PROTO set.
+
+    One run of each proves nothing: a rule needs about five of both, more at larger numbers of choices.
+
+    \b
+    Examples:
+      coppice tune from-logs default-*.log ring-ll-*.log tree-ll-*.log -o table.csv
+    """  # noqa: D301 (\b is for the help formatter)
+    if library not in ("nccl", "rccl"):
+        msg = f"expected --library nccl or rccl, found {library!r}: other libraries leave no logs of choices."
+        raise InputError(msg)
+    runs, left = runs_of_logs(read_logs(files), library=library)
+    found, network = asked.fit(runs)
+    _write(found, network, output)
+    print_lines(_lines(found))
+    for each in left:
+        typer.echo(f"note: {each}", err=True)
+    if output is not None:
+        print_lines([f"written to {output}", f"{undo_line(library)}, once it is exported"])
+
+
+@with_options("... topology boxes settings alpha least_gain")
+def report(
+    asked: FitOptions,
+    *,
+    runs: RunsArgument,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Page to write.")] = Path(
+        "tuning.html"
+    ),
+) -> None:
+    """Write a page with heat maps of gain and of distance from the bound, the rules, and every comparison.
+
+    \b
+    Examples:
+      coppice tune report runs.jsonl --topology cluster.json -o tuning.html
+    """  # noqa: D301 (\b is for the help formatter)
+    found, network = asked.fit(read_runs(runs))
+    page = tuning_html(found, topology="" if network is None else network.name).encode()
+    write_atomically(output, page)
+    print_lines([f"written to {output} ({len(page)} bytes)", undo_line(found.library)])
+
+
+def _write(found: Fit, network: Topology | None, output: Path | None) -> None:
+    """Write the table of a fit, where a file is named."""
+    words = "" if network is None else f"{network.name} {network.sha256[:16]}"
+    if output is not None:
+        write_atomically(output, encode_table(RuleTable.of(found, topology=words)).encode())
+
+
+def _lines(found: Fit) -> list[str]:
+    """The rules in words, with gain, interval and share of the bound."""
+    title = f"{found.library} {found.version}".rstrip()
+    rows: list[tuple[str, ...]] = [
+        ("collective", "nodes", "ranks", "from", "to", "choice", "gain", "95 % interval", "of the bound")
+    ]
+    rows += [_row(rule) for rule in found.rules]
+    sizes = [size for each in found.sizes.values() for size in each]
+    changed = [size for size in sizes if size.taken is not None]
+    outliers = sum(each.verdict.outliers for size in sizes for each in size.candidates)
+    repeats = sum(each.verdict.repeats for size in sizes for each in size.candidates)
+    refused = {str(choice): reason for size in sizes for choice, reason in size.refused}
+    lines = [
+        f"{title}: another choice than the default at {len(changed)} of {len(sizes)} sizes",
+        *columns(rows),
+    ]
+    lines.append(f"{repeats} times, {outliers} of them far from the others; all count")
+    lines += [f"{choice} did not run: {reason}" for choice, reason in refused.items()]
+    return lines
+
+
+def _row(rule: Rule) -> tuple[str, ...]:
+    changed = rule.choice is not None
+    return (
+        str(rule.shape.collective),
+        str(rule.shape.nodes),
+        str(rule.shape.ranks),
+        short_size(rule.first_bytes),
+        "-" if rule.last_bytes == NO_END else short_size(rule.last_bytes),
+        str(rule.choice or "default"),
+        f"{rule.gain:.2f}" if changed else "-",
+        f"{rule.low:.2f} .. {rule.high:.2f}" if changed else "-",
+        "-" if rule.reached is None else f"{100 * rule.reached:.0f} %",
+    )
