@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError, MissingExtraError
 from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.engine import BaseEngine
 from coppice.run.engines.interpreter import Memory
 from coppice.run.engines.mpi.native import run_native
 from coppice.run.engines.progress import Order, carry_out
@@ -37,7 +38,7 @@ _POLL_S = 200e-6
 _GRACE_S = 1.0
 
 
-class MpiEngine:
+class MpiEngine(BaseEngine):
     """One rank's end of an MPI communicator.
 
     Args:
@@ -60,45 +61,33 @@ class MpiEngine:
         self.mpi = MPI
         given = MPI.COMM_WORLD if communicator is None else communicator
         self.data, self._notices = given.Dup(), given.Dup()
-        self.rank, self.ranks = given.Get_rank(), given.Get_size()
-        self._exchange_timeout_s = exchange_timeout_s
+        super().__init__(given.Get_rank(), given.Get_size(), exchange_timeout_s)
         self._largest_tag = int(given.Get_attr(MPI.TAG_UB) or 32767)
         self._orders: OrderedDict[int, tuple[RankProgram, Order]] = OrderedDict()
         self._kept: OrderedDict[tuple[Any, ...], _Requests] = OrderedDict()
-        self._under_way: _Run | None = None
-        self._lost: str | None = None
+        self._under_way: _PersistentMessages | None = None
         self._gone: dict[int, float] = {}
         self._sent: list[Any] = []
-        self._closed = False
 
-    def run(
+    def _carry_out(
         self,
         program: RankProgram,
-        input: Any,  # noqa: A002
-        output: Any,
-        *,
+        given: Any,
+        wanted: Any,
         dtype: DataType,
         op: ReduceOp,
         timeout_s: float,
     ) -> None:
-        """See :meth:`coppice.run.engines.engine.Engine.run`."""
-        self._check_open()
-        if (program.rank, program.ranks) != (self.rank, self.ranks):
-            msg = (
-                f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
-                f"{program.ranks}: lower the schedule for this group."
-            )
-            raise InputError(msg)
         if len(program.tag) and int(program.tag.max()) > self._largest_tag:
             msg = (
                 f"expected at most {self._largest_tag + 1} messages between two ranks, the tags of this MPI library, "
                 f"found {int(program.tag.max()) + 1}: choose longer pieces."
             )
             raise InputError(msg)
-        memory = Memory(program, input, output, dtype=dtype, op=op)
+        memory = Memory(program, given, wanted, dtype=dtype, op=op)
         with self._telling_others(str(program.collective)):
             requests = self._requests(program, memory, dtype)
-            self._under_way = _Run(self, requests, memory)
+            self._under_way = _PersistentMessages(self, requests, memory)
             carry_out(requests.order, memory, requests.staging, self._under_way, timeout_s=timeout_s)
             self._under_way = None
 
@@ -141,13 +130,10 @@ class MpiEngine:
         """The engine of this rank in the group of ``ranks``, in that order; only those ranks call this.
 
         Raises:
-            InputError: If this rank is not among them.
+            InputError: If they are not different ranks, or this one is not among them.
         """
         self._check_open()
-        if self.rank not in ranks:
-            msg = f"expected rank {self.rank} among the ranks of the new group, found {list(ranks)}: leave it out."
-            raise InputError(msg)
-        group = self.data.Get_group().Incl(list(ranks))
+        group = self.data.Get_group().Incl(self._members(ranks))
         try:
             made = self.data.Create_group(group, tag=min(ranks))
         finally:
@@ -215,13 +201,6 @@ class MpiEngine:
                 self.tell_others(_FAILED, f"failed in {what} with {kind}")
                 self._lost = f"the group broke earlier: {error if isinstance(error, RunError) else kind}"
             raise
-
-    def _check_open(self) -> None:
-        if self._closed:
-            msg = f"the engine of rank {self.rank} is closed: make a new one."
-            raise InputError(msg)
-        if self._lost is not None:
-            raise PeerLost(self._lost)
 
     def _requests(self, program: RankProgram, memory: Memory, dtype: DataType) -> _Requests:
         key = (id(program), dtype.itemsize, *memory.addresses)
@@ -320,7 +299,7 @@ class _Requests:
         self.made = []
 
 
-class _Run:
+class _PersistentMessages:
     """One run of a program: the transport of :func:`carry_out`."""
 
     def __init__(self, engine: MpiEngine, requests: _Requests, memory: Memory) -> None:
