@@ -185,7 +185,7 @@ class BaseEngine(Engine):
             or not distinct <= set(range(self.ranks))
         ):
             msg = (
-                f"expected a list of different ranks below {self.ranks} with rank {self.rank} in it once, found "
+                f"expected a list of distinct ranks below {self.ranks} with rank {self.rank} in it once, found "
                 f"{members}."
             )
             raise InputError(msg)

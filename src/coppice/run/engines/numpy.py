@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import BaseEngine
-from coppice.run.engines.interpreter import Memory
+from coppice.run.engines.interpreter import RankMemory
 from coppice.run.errors import Mismatch, PeerLost, TimedOut
-from coppice.run.programs.rank_program import Kind, RankProgram
+from coppice.run.programs.rank_program import RankProgram, RowKind
 
 __all__ = ["NumpyEngine", "numpy_engines", "run_ranks"]
 
@@ -77,24 +77,24 @@ class NumpyEngine(BaseEngine):
         op: ReduceOp,
         timeout_s: float,
     ) -> None:
-        memory = Memory(program, given, wanted, dtype=dtype, op=op)
+        memory = RankMemory(program, given, wanted, dtype=dtype, op=op)
         with self._failing_together(f"{program.collective} of rank {self.rank}"):
             for begin, end in pairwise(program.step_start.tolist()):
                 self._step(memory, range(begin, end), timeout_s)
             memory.finish()
 
-    def _step(self, memory: Memory, rows: range, timeout_s: float) -> None:
+    def _step(self, memory: RankMemory, rows: range, timeout_s: float) -> None:
         program = memory.program
         for row in rows:
-            if program.kind[row] == Kind.SEND:
+            if program.kind[row] == RowKind.SEND:
                 self._put(int(program.peer[row]), (int(program.tag[row]), memory.at(row).copy()))
         for row in rows:
             match int(program.kind[row]):
-                case Kind.COPY:
+                case RowKind.COPY:
                     memory.copy(row)
-                case Kind.RECV:
+                case RowKind.RECV:
                     memory.at(row)[:] = self._get(program, row, timeout_s)
-                case Kind.RECV_REDUCE:
+                case RowKind.RECV_REDUCE:
                     memory.add(row, self._get(program, row, timeout_s))
 
     def _put(self, peer: int, message: _Message) -> None:

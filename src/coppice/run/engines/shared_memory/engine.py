@@ -28,7 +28,7 @@ from coppice.run.engines.engine import BaseEngine
 from coppice.run.engines.reduction import elements_of
 from coppice.run.engines.shared_memory.faults import raise_fault
 from coppice.run.engines.shared_memory.setup import Exchange, join, usual_places
-from coppice.run.programs.rank_program import RankProgram
+from coppice.run.programs.rank_program import RankProgram, buffer_elements
 
 __all__ = ["ShmEngine", "shm_engines"]
 
@@ -285,11 +285,14 @@ class ShmEngine(BaseEngine):
         op = op if collective.reduces else ReduceOp.SUM
         check_reduction(op, dtype)
         edges = self._edges(count, bounds)
+        block = int(edges[self.rank + 1] - edges[self.rank])
         if collective.rooted and not 0 <= root < self.ranks:
             msg = f"expected a root of 0 to {self.ranks - 1} for {collective}, found {root}."
             raise InputError(msg)
         numbers = (_COLLECTIVES[collective], _TYPES[dtype], _OPS[op])
-        return (edges, *_lengths(collective, edges, self.rank, root), numbers)
+        if collective is Collective.ALL_TO_ALL:
+            return (edges, count, block * self.ranks, numbers)
+        return (edges, *buffer_elements(collective, count, block, at_root=self.rank == root), numbers)
 
     def _edges(self, count: int, bounds: Sequence[int] | None) -> NDArray[np.int64]:
         if count < 0:
@@ -316,13 +319,13 @@ class ShmEngine(BaseEngine):
                     program.kind,
                     program.peer,
                     program.tag,
-                    program.place,
+                    program.buffer,
                     program.offset,
                     program.length,
                     program.source,
                     program.source_offset,
-                    program.needs_start,
-                    program.needs,
+                    program.predecessors_start,
+                    program.predecessors,
                 )
             except ValueError as error:
                 msg = f"expected a well-formed program of rank {self.rank} for {program.collective}, found {error}."
@@ -349,31 +352,6 @@ def _memory(given: Any, dtype: DataType, elements: int, name: str) -> tuple[NDAr
         msg = f"expected the {name} at a multiple of {dtype.itemsize} bytes, found address {address:#x}: copy it."
         raise InputError(msg)
     return array, address
-
-
-def _lengths(collective: Collective, edges: NDArray[np.int64], rank: int, root: int) -> tuple[int, int]:
-    """Elements of the input and of the output of a rank, apart from each other."""
-    whole, block = int(edges[-1]), int(edges[rank + 1] - edges[rank])
-    at_root = whole if rank == root else 0
-    match collective:
-        case Collective.ALL_GATHER:
-            return block, whole
-        case Collective.REDUCE_SCATTER:
-            return whole, block
-        case Collective.BROADCAST:
-            return at_root, whole
-        case Collective.REDUCE:
-            return whole, at_root
-        case Collective.ALL_TO_ALL:
-            return whole, block * (len(edges) - 1)
-        case Collective.GATHER:
-            return block, at_root
-        case Collective.SCATTER:
-            return at_root, block
-        case Collective.BARRIER:
-            return 0, 0
-        case _:
-            return whole, whole
 
 
 def _signature(collective: Collective, count: int, root: int, dtype: DataType, op: ReduceOp) -> int:

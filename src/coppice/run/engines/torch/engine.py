@@ -23,9 +23,9 @@ from coppice.collectives import Collective
 from coppice.errors import InputError, MissingExtraError
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import BaseEngine, check_rank
-from coppice.run.engines.interpreter import Memory
-from coppice.run.engines.progress import Order, carry_out
-from coppice.run.engines.torch.messages import LARGEST_TAG, Messages, first_line, turns, wait_for
+from coppice.run.engines.interpreter import RankMemory
+from coppice.run.engines.progress import ExecutionOrder, carry_out
+from coppice.run.engines.torch.messages import LARGEST_TAG, GlooTransport, first_line, wait_for, wait_steps
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.programs.rank_program import RankProgram
 
@@ -130,17 +130,17 @@ class TorchEngine(BaseEngine):
             with self._failing_together(str(program.collective)):
                 run_steps(self._grouped, program, given, wanted, dtype=dtype, op=op, device=self.device)
             return
-        memory = Memory(program, given, wanted, dtype=dtype, op=op)
+        memory = RankMemory(program, given, wanted, dtype=dtype, op=op)
         self._calls += 1
         words = (program.collective, program.count, program.root, dtype, op, self._calls)
         with self._failing_together(f"{program.collective} of {program.count} {dtype}"):
             kept = self._kept_for(program)
             scratch, staging = kept.memory(memory.scratch)
             memory.use_scratch(scratch)
-            messages = Messages(
+            messages = GlooTransport(
                 self._gloo,
                 kept.order,
-                kept.turn,
+                kept.wait_step,
                 memory,
                 staging,
                 first_tag=_first_tag(words),
@@ -307,8 +307,8 @@ class _Kept:
 
     def __init__(self, program: RankProgram) -> None:
         self.program = program  # its id is the key
-        self.order = Order(program, WINDOW, early=True)
-        self.turn = turns(self.order)
+        self.order = ExecutionOrder(program, WINDOW, early=True)
+        self.wait_step = wait_steps(self.order)
         self._memory: dict[Any, tuple[NDArray[Any], NDArray[Any]]] = {}
 
     def memory(self, like: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
