@@ -40,7 +40,7 @@ def barrier_program(schedule: Schedule, rank: int) -> RankProgram:
         peer=np.where(sends, schedule.dst[rows], schedule.src[rows]),
         offset=offset,
         length=np.ones(len(rows), dtype=np.int64),
-        predecessors_start=offsets(waits),
+        predecessors_start=offsets(waits.astype(np.int64)),
         predecessors=arrivals[ranges(begin, waits)],
     )
 
@@ -65,6 +65,6 @@ def ring_program(rank: int, ranks: int, steps: int, width: int) -> RankProgram:
         peer=np.where(sends, (rank + 1) % ranks, (rank - 1) % ranks),
         offset=np.where(sends, 0, np.tile(np.arange(width), 2 * steps) + 1),
         length=np.ones(len(sends), dtype=np.int64),
-        predecessors_start=offsets(waits),
+        predecessors_start=offsets(waits.astype(np.int64)),
         predecessors=np.flatnonzero(waits) - 2 * width,
     )
