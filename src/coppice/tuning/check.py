@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coppice.errors import InputError
 from coppice.tuning.mpi_switch import DEPLOYED
-from coppice.tuning.records import Run, Shape
+from coppice.tuning.records import CallShape, TimedRun
 from coppice.tuning.statistics import Verdict, compare, holm
 from coppice.tuning.table import RuleTable
 
@@ -27,7 +27,7 @@ class Checked:
         slower: It is slower than the default beyond noise.
     """
 
-    shape: Shape
+    shape: CallShape
     size_bytes: int
     rule: str
     verdict: Verdict
@@ -36,7 +36,7 @@ class Checked:
 
 
 def check_runs(
-    table: RuleTable, runs: Sequence[Run], *, alpha: float = 0.05, tolerance: float = 0.03, seed: int = 0
+    table: RuleTable, runs: Sequence[TimedRun], *, alpha: float = 0.05, tolerance: float = 0.03, seed: int = 0
 ) -> tuple[Checked, ...]:
     """Compare what a table says with the default, at every size that was measured.
 
@@ -56,7 +56,7 @@ def check_runs(
     if runs and runs[0].library != table.library:
         msg = f"expected measurements of {table.library}, found {runs[0].library}: check the table of that library."
         raise InputError(msg)
-    found: list[tuple[Run, str]] = []
+    found: list[tuple[TimedRun, str]] = []
     for run in runs:
         rule = next(
             (

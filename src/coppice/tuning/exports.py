@@ -14,7 +14,7 @@ from coppice.export.open_mpi.writer import Rule as OmpiRule
 from coppice.export.open_mpi.writer import merged, rules_file
 from coppice.fitting.nccl_tuner.rules import Rule as TunerRule
 from coppice.selection.open_mpi_names import FUNCTIONS
-from coppice.tuning.fit import Rule
+from coppice.tuning.fit import SizeRule
 from coppice.tuning.mpi_switch import CHAIN_FANOUT, MPICH_FUNCTIONS
 from coppice.tuning.table import RuleTable
 from coppice.tuning.undo import UNDO
@@ -103,7 +103,7 @@ def _tuner(table: RuleTable, form: str) -> Exported:
 
 
 def _ompi(table: RuleTable, form: str) -> Exported:
-    shapes: dict[Collective, dict[int, list[Rule]]] = {}
+    shapes: dict[Collective, dict[int, list[SizeRule]]] = {}
     nodes: dict[tuple[Collective, int], int] = {}
     for rule in sorted(table.rules, key=lambda each: (each.shape, each.first_bytes)):
         shape = rule.shape
@@ -128,7 +128,7 @@ def _ompi(table: RuleTable, form: str) -> Exported:
     return Exported(text=text, notes=(f"{len(table.changed)} rules", _OMPI_USE), suffix=".conf")
 
 
-def _ompi_rules(rules: Sequence[Rule]) -> tuple[OmpiRule, ...]:
+def _ompi_rules(rules: Sequence[SizeRule]) -> tuple[OmpiRule, ...]:
     """Rules of a number of ranks: from 0 bytes on, and Open MPI's own choice (0) wherever no rule holds."""
     found = {0: OmpiRule(first_bytes=0, id=0)}
     for rule in rules:  # what begins where another ends counts
@@ -151,7 +151,7 @@ def _ompi_rules(rules: Sequence[Rule]) -> tuple[OmpiRule, ...]:
 
 
 def _mpich(table: RuleTable, form: str) -> Exported:
-    chosen: dict[Collective, Rule] = {}
+    chosen: dict[Collective, SizeRule] = {}
     for rule in table.changed:
         collective = rule.shape.collective
         known = chosen.setdefault(collective, rule)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from coppice.report.svg import Markup, drawing, element, escape
 from coppice.tuning.fit import SizeFit
-from coppice.tuning.records import Shape
+from coppice.tuning.records import CallShape
 
-__all__ = ["HEAT_STYLE", "Cell", "heat_map"]
+__all__ = ["HEAT_STYLE", "HeatCell", "heat_map"]
 
 HEAT_STYLE = (
     ".heat-good{fill:var(--chosen)}.heat-far{fill:var(--load4)}.heat-none{fill:var(--card);stroke:var(--line)}"
@@ -21,7 +21,7 @@ _LEFT, _TOP, _WIDTH, _HEIGHT = 210, 34, 62, 30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class HeatCell:
     """What a cell shows.
 
     Attributes:
@@ -36,8 +36,8 @@ class Cell:
 
 
 def heat_map(
-    sizes: Mapping[Shape, Sequence[SizeFit]],
-    show: Callable[[Shape, SizeFit], Cell],
+    sizes: Mapping[CallShape, Sequence[SizeFit]],
+    show: Callable[[CallShape, SizeFit], HeatCell],
     *,
     colour: str,
     name: str,

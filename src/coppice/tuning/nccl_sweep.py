@@ -24,7 +24,7 @@ from coppice.logs.reading import parse_log
 from coppice.logs.records import Measurement
 from coppice.tuning.fit import NO_END
 from coppice.tuning.plugin_build import TABLE_VARIABLE
-from coppice.tuning.records import Choice, Run, decode_runs, encode_run
+from coppice.tuning.records import LibraryChoice, TimedRun, decode_runs, encode_run
 
 __all__ = ["NcclSpec", "choices_of", "settings_of", "sweep_nccl"]
 
@@ -68,7 +68,7 @@ class NcclSpec:
     ll128: bool = False
 
 
-def choices_of(spec: NcclSpec, collective: Collective) -> tuple[Choice, ...]:
+def choices_of(spec: NcclSpec, collective: Collective) -> tuple[LibraryChoice, ...]:
     """Everything that the library can be told about a collective.
 
     Examples:
@@ -78,7 +78,7 @@ def choices_of(spec: NcclSpec, collective: Collective) -> tuple[Choice, ...]:
         ['tree ll', 'tree simple', 'ring ll', 'ring simple']
     """
     return tuple(
-        Choice(algorithm, protocol, channels)
+        LibraryChoice(algorithm, protocol, channels)
         for algorithm in (ALGORITHMS.values() if spec.library == "nccl" else _RCCL)
         for protocol in PROTOCOLS
         if impossible(collective, algorithm, protocol) is None
@@ -87,7 +87,7 @@ def choices_of(spec: NcclSpec, collective: Collective) -> tuple[Choice, ...]:
     )
 
 
-def settings_of(spec: NcclSpec, choice: Choice | None, *, table: Path) -> dict[str, str]:
+def settings_of(spec: NcclSpec, choice: LibraryChoice | None, *, table: Path) -> dict[str, str]:
     """Variables by which the library makes a choice; what is set by the user stays for the default.
 
     Args:
@@ -130,7 +130,7 @@ def sweep_nccl(
     """
     _check(spec)
     counts = _done(spec)
-    refused: set[tuple[Collective, Choice]] = set()
+    refused: set[tuple[Collective, LibraryChoice]] = set()
     with tempfile.TemporaryDirectory(prefix="coppice-tune-") as directory:
         for collective in spec.collectives:
             choices = choices_of(spec, collective)
@@ -191,7 +191,7 @@ def _program(spec: NcclSpec, collective: Collective) -> Path:
     return (spec.programs / (collective.dialects.nccl_tests or "")).absolute()
 
 
-def _done(spec: NcclSpec) -> dict[tuple[Collective, Choice], int]:
+def _done(spec: NcclSpec) -> dict[tuple[Collective, LibraryChoice], int]:
     """Rounds that every choice has at all its sizes; what failed is tried again."""
     if not spec.output.exists():
         return {}
@@ -200,7 +200,7 @@ def _done(spec: NcclSpec) -> dict[tuple[Collective, Choice], int]:
     if whole < len(data):
         with spec.output.open("r+b") as file:
             file.truncate(whole)
-    repeats: dict[tuple[Collective, Choice], dict[int, int]] = {}
+    repeats: dict[tuple[Collective, LibraryChoice], dict[int, int]] = {}
     for run in runs:
         sizes = repeats.setdefault((run.collective, run.choice), {})
         sizes[run.size_bytes] = sizes.get(run.size_bytes, 0) + len(run.time_us)
@@ -208,7 +208,7 @@ def _done(spec: NcclSpec) -> dict[tuple[Collective, Choice], int]:
 
 
 def _measure(
-    spec: NcclSpec, collective: Collective, choice: Choice | None, table: Path, timeout_s: float | None
+    spec: NcclSpec, collective: Collective, choice: LibraryChoice | None, table: Path, timeout_s: float | None
 ) -> tuple[list[Measurement], str, str]:
     """Out-of-place rows of one run, the library's version, and what went wrong."""
     settings = {"NCCL_DEBUG": "VERSION", **settings_of(spec, choice, table=table)}
@@ -267,17 +267,17 @@ def _output_of(command: Sequence[str], timeout_s: float | None) -> tuple[bytes, 
 
 def _paired(
     spec: NcclSpec,
-    choice: Choice,
+    choice: LibraryChoice,
     base: Sequence[Measurement],
     found: Sequence[Measurement],
     version: str,
     said: str,
-) -> Iterator[Run]:
+) -> Iterator[TimedRun]:
     """Runs of one sample each, or refusals."""
     times: Mapping[int, Measurement] = {row.size_bytes: row for row in found}
     for row in base:
         own = times.get(row.size_bytes)
-        yield Run(
+        yield TimedRun(
             library=spec.library,
             version=version,
             collective=row.collective,

@@ -15,10 +15,10 @@ import msgspec
 from coppice.collectives import Collective
 from coppice.errors import InputError
 
-__all__ = ["Choice", "Run", "Shape", "decode_runs", "encode_run", "joined", "read_runs"]
+__all__ = ["CallShape", "LibraryChoice", "TimedRun", "decode_runs", "encode_run", "joined", "read_runs"]
 
 
-class Shape(msgspec.Struct, frozen=True, order=True):
+class CallShape(msgspec.Struct, frozen=True, order=True):
     """What a rule of a library can tell calls apart by, beside their size.
 
     Attributes:
@@ -35,7 +35,7 @@ class Shape(msgspec.Struct, frozen=True, order=True):
         return f"{self.collective} on {self.nodes}x{self.ranks}"
 
 
-class Choice(msgspec.Struct, frozen=True, order=True):
+class LibraryChoice(msgspec.Struct, frozen=True, order=True):
     """What a library is told to do.
 
     Attributes:
@@ -59,7 +59,7 @@ class Choice(msgspec.Struct, frozen=True, order=True):
         return " ".join(word for word in words if word)
 
 
-class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TimedRun(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The times of one choice at one size, and those of the default beside them.
 
     Attributes:
@@ -84,7 +84,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True,
     nodes: int
     ranks: int
     size_bytes: int
-    choice: Choice
+    choice: LibraryChoice
     default_us: tuple[float, ...] = ()
     time_us: tuple[float, ...] = ()
     paired: bool = True
@@ -93,22 +93,22 @@ class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True,
     origin: str = ""
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> CallShape:
         """Collective, nodes and ranks."""
-        return Shape(self.collective, self.nodes, self.ranks)
+        return CallShape(self.collective, self.nodes, self.ranks)
 
     @property
-    def key(self) -> tuple[str, str, Shape, int, Choice]:
+    def key(self) -> tuple[str, str, CallShape, int, LibraryChoice]:
         """What tells a measurement apart from others."""
         return (self.library, self.version, self.shape, self.size_bytes, self.choice)
 
 
-def encode_run(run: Run) -> bytes:
+def encode_run(run: TimedRun) -> bytes:
     """The line of a run, with its end."""
     return msgspec.json.encode(run) + b"\n"
 
 
-def decode_runs(data: bytes, *, file: str) -> tuple[tuple[Run, ...], int]:
+def decode_runs(data: bytes, *, file: str) -> tuple[tuple[TimedRun, ...], int]:
     r"""The runs in a file, and where its last whole line ends.
 
     A last line without an end was cut off while it was written: it is left out.
@@ -124,13 +124,13 @@ def decode_runs(data: bytes, *, file: str) -> tuple[tuple[Run, ...], int]:
         >>> decode_runs(b'{"library":"mpich","coll', file="runs.jsonl")
         ((), 0)
     """
-    found: list[Run] = []
+    found: list[TimedRun] = []
     whole = data.rfind(b"\n") + 1
     for number, line in enumerate(data[:whole].split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            run = msgspec.json.decode(line, type=Run)
+            run = msgspec.json.decode(line, type=TimedRun)
         except msgspec.DecodeError as error:
             msg = f"{file}:{number} is no measurement of `coppice tune sweep` ({error}): remove the line."
             raise InputError(msg) from None
@@ -142,7 +142,7 @@ def decode_runs(data: bytes, *, file: str) -> tuple[tuple[Run, ...], int]:
     return tuple(found), whole
 
 
-def _contradiction(run: Run) -> str | None:
+def _contradiction(run: TimedRun) -> str | None:
     if not run.refusal and (not run.default_us or not run.time_us):
         return "expected times, or why there are none"
     if run.paired and len(run.default_us) != len(run.time_us):
@@ -154,7 +154,7 @@ def _contradiction(run: Run) -> str | None:
     return None
 
 
-def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[Run, ...]:
+def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[TimedRun, ...]:
     """The runs of several files, those of one choice at one size joined.
 
     Args:
@@ -163,7 +163,7 @@ def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[Run, ...]:
     Raises:
         InputError: If a file cannot be read, holds none, or holds those of more than one library.
     """
-    found: list[Run] = []
+    found: list[TimedRun] = []
     for path in paths:
         name = os.fspath(path)
         try:
@@ -184,12 +184,12 @@ def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[Run, ...]:
     return joined(found)
 
 
-def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
+def joined(runs: Iterable[TimedRun]) -> tuple[TimedRun, ...]:
     """Runs of the same choice at the same size as one, in the order in which they first appear.
 
     A refusal gives way to times; of paired and unpaired times, unpaired ones make all unpaired.
     """
-    found: dict[tuple[str, str, Shape, int, Choice], Run] = {}
+    found: dict[tuple[str, str, CallShape, int, LibraryChoice], TimedRun] = {}
     for run in runs:
         known = found.get(run.key)
         if known is None or known.refusal:

@@ -12,8 +12,8 @@ from coppice.report.style import PAGE_STYLE, style
 from coppice.report.svg import Markup, element, escape, join
 from coppice.report.tables import facts
 from coppice.tuning.fit import NO_END, Fit, SizeFit
-from coppice.tuning.heat_map import HEAT_STYLE, Cell, heat_map
-from coppice.tuning.records import Shape
+from coppice.tuning.heat_map import HEAT_STYLE, HeatCell, heat_map
+from coppice.tuning.records import CallShape
 from coppice.tuning.undo import undo_line
 from coppice.version import __version__
 
@@ -92,7 +92,7 @@ def _section(title: str, text: str, picture: Markup) -> Markup:
     )
 
 
-def _gain(shape: Shape, size: SizeFit) -> Cell:
+def _gain(shape: CallShape, size: SizeFit) -> HeatCell:
     taken = size.taken
     place = f"{shape} of {_short(size.size_bytes)}"
     if taken is None:
@@ -102,26 +102,28 @@ def _gain(shape: Shape, size: SizeFit) -> Cell:
             if best is None
             else f"; nearest: {best.choice}, {_interval(best.verdict.low, best.verdict.high)}"
         )
-        return Cell(text="", strength=None, tip=f"{place}: default, {size.default_us:.4g} us{near}")
+        return HeatCell(text="", strength=None, tip=f"{place}: default, {size.default_us:.4g} us{near}")
     verdict = taken.verdict
     interval = _interval(verdict.low, verdict.high)
-    return Cell(
+    return HeatCell(
         text=f"{verdict.gain:.2f}",
         strength=math.log(max(1.0, verdict.gain)) / math.log(_FULL_GAIN),
         tip=f"{place}: {taken.choice}, {verdict.time_us:.4g} us; {verdict.gain:.2f} times as fast ({interval})",
     )
 
 
-def _distance(shape: Shape, size: SizeFit) -> Cell:
+def _distance(shape: CallShape, size: SizeFit) -> HeatCell:
     share = size.reached(size.time_us)
     if share is None or size.bound_us is None:
-        return Cell(text="?", strength=None, tip=f"{shape} of {_short(size.size_bytes)}: no bound is known")
+        return HeatCell(
+            text="?", strength=None, tip=f"{shape} of {_short(size.size_bytes)}: no bound is known"
+        )
     before = size.reached(size.default_us) or 0.0
     tip = (
         f"{shape} of {_short(size.size_bytes)}: {size.time_us:.4g} us, bound {size.bound_us:.4g} us; "
         f"default {100 * before:.1f} %"
     )
-    return Cell(text=f"{100 * share:.3g} %", strength=max(0.0, 1 - share), tip=tip)
+    return HeatCell(text=f"{100 * share:.3g} %", strength=max(0.0, 1 - share), tip=tip)
 
 
 def _rules(fit: Fit) -> Markup:

@@ -13,7 +13,7 @@ from coppice.cli.options.sizes import short_size
 from coppice.cli.output.render import print_json, print_lines
 from coppice.errors import CheckError
 from coppice.tuning.check import Checked, check_runs
-from coppice.tuning.records import Run, read_runs
+from coppice.tuning.records import TimedRun, read_runs
 from coppice.tuning.table import RuleTable, read_table
 from coppice.tuning.undo import undo_line
 
@@ -78,14 +78,14 @@ def check(
 
 def measured_again(
     rules: RuleTable,
-    known: tuple[Run, ...],
+    known: tuple[TimedRun, ...],
     *,
     ranks: int,
     lab: str | None,
     launcher: str | None,
     options: list[str],
     rounds: int,
-) -> tuple[Run, ...]:
+) -> tuple[TimedRun, ...]:
     """Measurements of the library with the rules in use, at the collectives and sizes of others."""
     from coppice.tuning.deployed import deployed_environment
     from coppice.tuning.sweep import sweep_mpi

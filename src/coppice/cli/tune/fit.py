@@ -12,8 +12,8 @@ from coppice.cli.options.sizes import short_size
 from coppice.cli.output.render import print_json, print_lines
 from coppice.topology.model import Topology
 from coppice.topology.writer import write_atomically
-from coppice.tuning.fit import NO_END, Fit, Rule, fit_runs
-from coppice.tuning.records import Run, read_runs
+from coppice.tuning.fit import NO_END, Fit, SizeRule, fit_runs
+from coppice.tuning.records import TimedRun, read_runs
 from coppice.tuning.table import RuleTable, encode_table
 from coppice.tuning.undo import undo_line
 
@@ -84,7 +84,7 @@ def fit(
 
 
 def fitted(
-    runs: tuple[Run, ...],
+    runs: tuple[TimedRun, ...],
     *,
     topology: str | None,
     boxes: int | None,
@@ -125,7 +125,7 @@ def fit_lines(found: Fit) -> list[str]:
     return lines
 
 
-def _row(rule: Rule) -> tuple[str, ...]:
+def _row(rule: SizeRule) -> tuple[str, ...]:
     changed = rule.choice is not None
     return (
         str(rule.shape.collective),
