@@ -125,7 +125,7 @@ def test_rules_take_effect_in_the_library(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the exported rules, sums come out as by the algorithm of the rule, bit by bit; without them, they do not."""
-    from coppice.tuning.deployed import deployed_environment
+    from coppice.tuning.exports import deployed_environment
 
     reason = reason_to_skip(library)
     if reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from coppice.collectives import Collective
 from coppice.doctor.tuning import Given, diagnose_tuning
@@ -16,11 +17,10 @@ from coppice.fitting.nccl_tuner.rules import Rule as TunerRule
 from coppice.selection.open_mpi_names import FUNCTIONS
 from coppice.tuning.fit import SizeRule
 from coppice.tuning.mpi_switch import CHAIN_FANOUT, MPICH_FUNCTIONS
-from coppice.tuning.table import RuleTable
-from coppice.tuning.undo import UNDO
+from coppice.tuning.table import UNDO, RuleTable
 from coppice.version import __version__
 
-__all__ = ["FORMS", "export_table"]
+__all__ = ["FORMS", "deployed_environment", "export_table"]
 
 FORMS = tuple(UNDO)
 """What a table can be exported to."""
@@ -69,6 +69,11 @@ def export_table(table: RuleTable, form: str) -> Exported:
 def _head(table: RuleTable) -> list[str]:
     words = f"measured with {table.library} {table.version}".rstrip()
     return [f"by coppice {__version__}, {words}", *([f"topology {table.topology}"] if table.topology else [])]
+
+
+def _given(table: RuleTable) -> Given:
+    """What the doctor is told of the communicators."""
+    return Given(shapes=tuple(sorted({(rule.shape.nodes, rule.shape.ranks) for rule in table.rules})))
 
 
 def _tuner(table: RuleTable, form: str) -> Exported:
@@ -123,8 +128,7 @@ def _ompi(table: RuleTable, form: str) -> Exported:
         if any(rule.choice is not None for rules in own.values() for rule in rules)
     }
     text = rules_file(changed, comments=[*_head(table), f"undo: {UNDO[form]}"])
-    given = Given(shapes=tuple(sorted({(rule.shape.nodes, rule.shape.ranks) for rule in table.rules})))
-    diagnose_tuning(text.encode(), form, file="the rules", given=given).require_ok()
+    diagnose_tuning(text.encode(), form, file="the rules", given=_given(table)).require_ok()
     return Exported(text=text, notes=(f"{len(table.changed)} rules", _OMPI_USE), suffix=".conf")
 
 
@@ -176,6 +180,34 @@ def _mpich(table: RuleTable, form: str) -> Exported:
     ]
     notes += [f"{each} changes at sizes or shapes, too, whose rule is the default" for each in sorted(kept)]
     text = "".join(f"{line}\n" for line in lines)
-    given = Given(shapes=tuple(sorted({(rule.shape.nodes, rule.shape.ranks) for rule in table.rules})))
-    diagnose_tuning(text.encode(), form, file="the variables", given=given).require_ok()
+    diagnose_tuning(text.encode(), form, file="the variables", given=_given(table)).require_ok()
     return Exported(text=text, notes=tuple(notes), suffix=".env")
+
+
+def deployed_environment(table: RuleTable, directory: Path) -> dict[str, str]:
+    """Variables of the rules, whose files are written to a directory.
+
+    For Open MPI without ``coll=^han``: the default is measured in the same process, with han where it comes first.
+
+    Args:
+        table: The table, of Open MPI or MPICH.
+        directory: Where files may be written.
+
+    Raises:
+        InputError: If the table is of another library, or cannot be exported.
+    """
+    if table.library == "open-mpi":
+        file = directory / "rules.conf"
+        file.write_text(export_table(table, "ompi-rules").text)
+        return {
+            "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+            "OMPI_MCA_coll_tuned_dynamic_rules_filename": str(file),
+        }
+    if table.library == "mpich":
+        lines = export_table(table, "mpich-env").text.splitlines()
+        return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    msg = (
+        f"rules of {table.library} are measured with nccl-tests: sweep again with the plugin and the table, and check "
+        "those measurements without --ranks and --lab."
+    )
+    raise InputError(msg)

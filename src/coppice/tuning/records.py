@@ -15,7 +15,17 @@ import msgspec
 from coppice.collectives import Collective
 from coppice.errors import InputError
 
-__all__ = ["CallShape", "LibraryChoice", "TimedRun", "decode_runs", "encode_run", "joined", "read_runs"]
+__all__ = [
+    "CallShape",
+    "LibraryChoice",
+    "TimedRun",
+    "append",
+    "decode_runs",
+    "encode_run",
+    "joined",
+    "read_runs",
+    "reopen",
+]
 
 
 class CallShape(msgspec.Struct, frozen=True, order=True):
@@ -152,6 +162,37 @@ def _contradiction(run: TimedRun) -> str | None:
     if run.nodes < 1 or run.ranks < max(2, run.nodes) or run.size_bytes < 0:
         return f"expected 2 ranks or more, found {run.ranks} on {run.nodes} nodes, {run.size_bytes} bytes"
     return None
+
+
+def reopen(path: Path) -> tuple[TimedRun, ...]:
+    """What an earlier sweep has left in the file of a sweep; a line that was not finished is cut off.
+
+    Args:
+        path: The file, which need not be there.
+
+    Raises:
+        InputError: If its directory is not there, or a line is no run.
+    """
+    if not path.absolute().parent.is_dir():
+        msg = (
+            f"expected a directory at {path.absolute().parent}, found none: make it, or choose another place."
+        )
+        raise InputError(msg)
+    if not path.exists():
+        return ()
+    data = path.read_bytes()
+    runs, whole = decode_runs(data, file=str(path))
+    if whole < len(data):
+        os.truncate(path, whole)
+    return runs
+
+
+def append(path: Path, runs: Iterable[TimedRun]) -> None:
+    """Add runs to the file of a sweep; they stay, whatever happens next."""
+    with path.open("ab") as file:
+        file.write(b"".join(map(encode_run, runs)))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[TimedRun, ...]:

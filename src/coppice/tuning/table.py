@@ -1,4 +1,7 @@
-"""The table of rules that a fit leaves behind: CSV that people read and edit; exports and checks start from it."""
+"""The table of rules that a fit leaves behind: CSV that people read and edit; exports and checks start from it.
+
+Whatever a library is made to read can be taken back, and every output says how.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,20 @@ from coppice.tuning.fit import NO_END, Fit, SizeRule
 from coppice.tuning.records import CallShape, LibraryChoice
 from coppice.version import __version__
 
-__all__ = ["LIBRARIES", "RuleTable", "decode_table", "encode_table", "read_table"]
+__all__ = ["LIBRARIES", "UNDO", "RuleTable", "decode_table", "encode_table", "read_table", "undo_line"]
 
 LIBRARIES = ("open-mpi", "mpich", "nccl", "rccl")
 """Libraries that can be tuned."""
+
+UNDO: Mapping[str, str] = {
+    "nccl-tuner": "unset NCCL_TUNER_PLUGIN",
+    "rccl-csv": "unset NCCL_TUNER_CONFIG_FILE",
+    "ompi-rules": "unset OMPI_MCA_coll_tuned_use_dynamic_rules (and leave out its --mca options)",
+    "mpich-env": "unset the variables of the file",
+}
+"""How each export is taken back."""
+
+_OF_LIBRARY = {"nccl": "nccl-tuner", "rccl": "rccl-csv", "open-mpi": "ompi-rules", "mpich": "mpich-env"}
 
 DEFAULT = "default"
 
@@ -57,6 +70,19 @@ class RuleTable:
     def changed(self) -> tuple[SizeRule, ...]:
         """Rules that say something else than the default."""
         return tuple(rule for rule in self.rules if rule.choice is not None)
+
+
+def undo_line(library: str) -> str:
+    """How to take back what is exported for a library, in one line.
+
+    Args:
+        library: One of :data:`LIBRARIES`.
+
+    Examples:
+        >>> undo_line("rccl")
+        'undo: unset NCCL_TUNER_CONFIG_FILE'
+    """
+    return f"undo: {UNDO[_OF_LIBRARY[library]]}"
 
 
 def encode_table(table: RuleTable) -> str:

@@ -7,7 +7,6 @@ size is done, so that what was measured stays, whatever happens.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from coppice.collectives import Collective
 from coppice.errors import CoppiceError
 from coppice.tuning.mpi_calls import MpiCall
 from coppice.tuning.mpi_switch import DEPLOYED, Switch, open_switch
-from coppice.tuning.records import LibraryChoice, TimedRun, decode_runs, encode_run
+from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
 
 __all__ = ["Spec", "main"]
 
@@ -79,7 +78,8 @@ def _sweep(mpi: Any, spec: Spec, switch: Switch) -> None:
     local = world.Split_type(mpi.COMM_TYPE_SHARED)
     nodes = world.allreduce(int(local.Get_rank() == 0))
     local.Free()
-    done = world.bcast(_done(spec) if world.Get_rank() == 0 else None)
+    first = world.Get_rank() == 0
+    done = world.bcast({run.key for run in reopen(Path(spec.output))} if first else None)
     for collective in spec.collectives:
         for size in spec.sizes:
             call = MpiCall(mpi, collective, size)
@@ -103,24 +103,13 @@ def _sweep(mpi: Any, spec: Spec, switch: Switch) -> None:
             begin = time.perf_counter()
             runs = _measured(mpi, call, switch, collective, missing, keys, rounds=spec.rounds)
             if world.Get_rank() == 0:
-                with Path(spec.output).open("ab") as file:
-                    file.write(b"".join(map(encode_run, runs)))
-                    file.flush()
-                    os.fsync(file.fileno())
+                append(Path(spec.output), runs)
                 seconds = time.perf_counter() - begin
                 sys.stdout.write(
                     f"{collective} of {call.size_bytes} bytes: {len(missing)} choices in {seconds:.1f} s\n"
                 )
                 sys.stdout.flush()
         switch.close()
-
-
-def _done(spec: Spec) -> set[Any]:
-    """Keys of what the output has already."""
-    path = Path(spec.output)
-    if not path.exists():
-        return set()
-    return {run.key for run in decode_runs(path.read_bytes(), file=spec.output)[0]}
 
 
 def _choices(spec: Spec, switch: Switch, collective: Collective, size_bytes: int) -> list[LibraryChoice]:

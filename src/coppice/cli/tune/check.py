@@ -14,8 +14,7 @@ from coppice.cli.output.render import print_json, print_lines
 from coppice.errors import CheckError
 from coppice.tuning.check import Checked, check_runs
 from coppice.tuning.records import TimedRun, read_runs
-from coppice.tuning.table import RuleTable, read_table
-from coppice.tuning.undo import undo_line
+from coppice.tuning.table import RuleTable, read_table, undo_line
 
 __all__ = ["check", "measured_again"]
 
@@ -87,7 +86,7 @@ def measured_again(
     rounds: int,
 ) -> tuple[TimedRun, ...]:
     """Measurements of the library with the rules in use, at the collectives and sizes of others."""
-    from coppice.tuning.deployed import deployed_environment
+    from coppice.tuning.exports import deployed_environment
     from coppice.tuning.sweep import sweep_mpi
     from coppice.tuning.worker import Spec
 

@@ -14,8 +14,7 @@ from coppice.topology.model import Topology
 from coppice.topology.writer import write_atomically
 from coppice.tuning.fit import NO_END, Fit, SizeRule, fit_runs
 from coppice.tuning.records import TimedRun, read_runs
-from coppice.tuning.table import RuleTable, encode_table
-from coppice.tuning.undo import undo_line
+from coppice.tuning.table import RuleTable, encode_table, undo_line
 
 __all__ = ["AlphaOption", "GainOption", "TopologyOption", "fit", "fit_lines", "fitted"]
 

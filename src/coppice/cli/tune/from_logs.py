@@ -14,8 +14,7 @@ from coppice.errors import InputError
 from coppice.logs.reading import read_logs
 from coppice.topology.writer import write_atomically
 from coppice.tuning.from_logs import runs_of_logs
-from coppice.tuning.table import RuleTable, encode_table
-from coppice.tuning.undo import undo_line
+from coppice.tuning.table import RuleTable, encode_table, undo_line
 
 __all__ = ["from_logs"]
 

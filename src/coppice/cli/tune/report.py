@@ -13,7 +13,7 @@ from coppice.cli.tune.fit import AlphaOption, GainOption, TopologyOption, fitted
 from coppice.topology.writer import write_atomically
 from coppice.tuning.records import read_runs
 from coppice.tuning.report import tuning_html
-from coppice.tuning.undo import undo_line
+from coppice.tuning.table import undo_line
 
 __all__ = ["report"]
 
