@@ -15,7 +15,7 @@ from coppice.cli.output.render import print_json, print_lines
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.run.probe.expect import LinkFinding
-from coppice.run.probe.probe import Measurement
+from coppice.run.probe.probe import RateMeasurement
 from coppice.topology.model import Topology
 
 __all__ = ["probe"]
@@ -123,7 +123,7 @@ def _bottleneck(topology: Topology) -> tuple[list[str], Fraction]:
 
 
 def _words(
-    measurements: list[Measurement], groups: list[list[int]], made: Topology, findings: list[LinkFinding]
+    measurements: list[RateMeasurement], groups: list[list[int]], made: Topology, findings: list[LinkFinding]
 ) -> list[str]:
     pairs = sorted(each.gb_per_s for each in measurements if each.experiment.kind == "pair")
     lines = [f"{len(measurements)} experiments"]
@@ -154,7 +154,7 @@ def _words(
 
 
 def _facts(
-    measurements: list[Measurement], groups: list[list[int]], made: Topology, findings: list[LinkFinding]
+    measurements: list[RateMeasurement], groups: list[list[int]], made: Topology, findings: list[LinkFinding]
 ) -> dict[str, Any]:
     cut, algbw = _bottleneck(made)
     return {

@@ -6,18 +6,19 @@ import re
 from functools import cache
 from typing import Any
 
-from coppice.bounds.describe import describe_cut, rate_text
+from coppice.bounds.describe import describe_cut
 from coppice.bounds.result import Bound
 from coppice.comparison.outcome import Comparison
 from coppice.report.comparison import comparison_picture
 from coppice.report.style import PAGE_STYLE, style
 from coppice.report.svg import Markup, element, join
 from coppice.report.tables import comparison_table, facts
-from coppice.report.timeline import time_text, timeline_picture
+from coppice.report.timeline import timeline_picture
 from coppice.report.topology.picture import topology_picture
 from coppice.schedule.explanation import plan_loads
 from coppice.schedule.plan import Plan
 from coppice.simulation.timeline import Timeline
+from coppice.text import rate_text, time_text
 from coppice.topology.model import Topology
 
 __all__ = ["bound_html", "comparison_html", "plan_html", "result_html", "timeline_html", "topology_html"]

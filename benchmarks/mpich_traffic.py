@@ -7,7 +7,6 @@ algorithm is forced by a control variable, ``MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.schedule.schedule import Schedule
 from coppice.topology.presets import preset
+from coppice.tuning.mpi_variables import Variables
 
 __all__ = ["MPICH", "ForcedByName", "algorithm_variable", "force", "schedule_of_mpich"]
 
@@ -197,34 +197,10 @@ def force(mpi: Any, function: str, algorithm: str | None) -> None:
             f"expected MPICH, whose algorithm is forced here, found {vendor}: start it with MPICH's launcher."
         )
         raise InputError(msg)
-    library = ctypes.CDLL(mpi.__file__)
-    if library.MPI_T_init_thread(0, ctypes.byref(ctypes.c_int())):
-        msg = "the tool interface of MPICH cannot be opened: set the algorithm in the environment."
-        raise InputError(msg)
-    try:
-        _write(library, algorithm_variable(function), algorithm)
-    finally:
-        library.MPI_T_finalize()
-
-
-def _write(library: ctypes.CDLL, variable: str, algorithm: str | None) -> None:
-    index, handle, length = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int(4096)
-    if library.MPI_T_cvar_get_index(variable.encode(), ctypes.byref(index)):
-        msg = f"expected a control variable of MPICH, found {variable}: another release?"
-        raise InputError(msg)
-    text = ctypes.create_string_buffer(length.value)
-    library.MPI_T_cvar_get_info(index, None, None, None, None, None, text, ctypes.byref(length), None, None)
-    # The description lists the names in the order of their numbers: "auto - ..", "brucks - ..", ...
-    lines = [line.partition(" - ") for line in text.value.decode().splitlines()]
-    names = [name.strip() for name, dash, _ in lines if dash]
+    variables, variable = Variables(), algorithm_variable(function)
+    numbers = {name: number for number, name in variables.values(variable)}
     chosen = "auto" if algorithm is None else algorithm
-    if chosen not in names:
-        msg = f"expected one of {', '.join(names)} for {variable}, found {chosen!r}."
+    if chosen not in numbers:
+        msg = f"expected one of {', '.join(numbers)} for {variable}, found {chosen!r}."
         raise InputError(msg)
-    library.MPI_T_cvar_handle_alloc(index, None, ctypes.byref(handle), ctypes.byref(ctypes.c_int()))
-    try:
-        if library.MPI_T_cvar_write(handle, ctypes.byref(ctypes.c_int(names.index(chosen)))):
-            msg = f"MPICH does not let {variable} be changed while it runs: set it in the environment."
-            raise InputError(msg)
-    finally:
-        library.MPI_T_cvar_handle_free(ctypes.byref(handle))
+    variables.write(variable, numbers[chosen])

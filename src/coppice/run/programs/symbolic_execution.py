@@ -1,4 +1,4 @@
-"""Programs carried out on symbols: every element knows which datum it is and which ranks have contributed to it.
+"""Symbolic execution of programs: every element knows which datum it is and which ranks have contributed to it.
 
 The symbol of element i of a buffer of M elements is i; in an all-to-all it is s M + i for what rank s sends. Sets of
 ranks are rows of 64-bit words. A row that reads nothing but what was there when its step began, adds what was added
@@ -8,7 +8,7 @@ the right contributors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.run.programs.rank_program import Kind, Place, RankProgram
+from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 
-__all__ = ["carry_out"]
+__all__ = ["all_predecessors", "execute", "fail"]
 
 MOST_WORDS = 2**27
 """Words of 64 bits that all memories may take."""
@@ -48,8 +48,8 @@ class _Values:
         self.datum[:], self.members[:] = other.datum, other.members
 
 
-def carry_out(programs: Sequence[RankProgram], blocks: Sequence[int] | None) -> None:
-    """Carry out programs whose messages pair up, step by step, and check every result.
+def execute(programs: Sequence[RankProgram], blocks: Sequence[int] | None) -> None:
+    """Execute programs whose messages pair up, step by step, and check every result.
 
     Args:
         programs: Those of all ranks.
@@ -77,12 +77,12 @@ def carry_out(programs: Sequence[RankProgram], blocks: Sequence[int] | None) -> 
         )
         for program in programs
     ]
-    for program, places in zip(programs, memory, strict=True):
-        _begin(program, places, starts)
+    for program, buffers in zip(programs, memory, strict=True):
+        _begin(program, buffers, starts)
     for rows in _steps(programs):
         _step(programs, memory, rows)
-    for program, places in zip(programs, memory, strict=True):
-        _finish(program, places, starts)
+    for program, buffers in zip(programs, memory, strict=True):
+        _finish(program, buffers, starts)
 
 
 def _steps(programs: Sequence[RankProgram]) -> list[list[tuple[int, int]]]:
@@ -101,22 +101,22 @@ def _step(
     sent: dict[tuple[int, int, int], _Values] = {}
     for rank, row in rows:
         program = programs[rank]
-        if program.kind[row] == Kind.SEND:
+        if program.kind[row] == RowKind.SEND:
             value = _target(program, memory, row).kept()
             if (value.datum < 0).any():
-                _fail(program, row, "sends memory that holds nothing yet")
+                fail(program, row, "sends memory that holds nothing yet")
             sent[rank, int(program.peer[row]), int(program.tag[row])] = value
     for rank, row in rows:
         program = programs[rank]
         kind = program.kind[row]
-        if kind == Kind.SEND:
+        if kind == RowKind.SEND:
             continue
         target = _target(program, memory, row)
-        if kind == Kind.COPY:
+        if kind == RowKind.COPY:
             target.put(_source(program, memory, row).kept())
             continue
         value = sent[int(program.peer[row]), rank, int(program.tag[row])]
-        if kind == Kind.RECV_REDUCE:
+        if kind == RowKind.RECV_REDUCE:
             value = _sum(program, row, _source(program, memory, row), value)
         target.put(value)
 
@@ -124,25 +124,30 @@ def _step(
 def _sum(program: RankProgram, row: int, own: _Values, received: _Values) -> _Values:
     """Both contributions together."""
     if not program.collective.reduces:
-        _fail(program, row, f"adds, which {program.collective} does not")
+        fail(program, row, f"adds, which {program.collective} does not")
     if (own.datum != received.datum).any():
-        _fail(program, row, "adds two different data")
+        fail(program, row, "adds two different data")
     if (own.members & received.members).any():
-        _fail(program, row, "adds a contribution a second time")
+        fail(program, row, "adds a contribution a second time")
     return _Values(own.datum, own.members | received.members)
 
 
 def _target(program: RankProgram, memory: list[tuple[_Values, ...]], row: int) -> _Values:
-    place = memory[program.rank][int(program.place[row])]
-    return place.part(int(program.offset[row]), int(program.length[row]))
+    buffer = memory[program.rank][int(program.buffer[row])]
+    return buffer.part(int(program.offset[row]), int(program.length[row]))
 
 
 def _source(program: RankProgram, memory: list[tuple[_Values, ...]], row: int) -> _Values:
-    place = memory[program.rank][int(program.source[row])]
-    return place.part(int(program.source_offset[row]), int(program.length[row]))
+    buffer = memory[program.rank][int(program.source[row])]
+    return buffer.part(int(program.source_offset[row]), int(program.length[row]))
 
 
-def _fail(program: RankProgram, row: int, sentence: str) -> None:
+def fail(program: RankProgram, row: int, sentence: str) -> None:
+    """Say what is wrong with a row.
+
+    Raises:
+        CheckError: Always.
+    """
     msg = f"row {row} of rank {program.rank} {sentence}: lower the schedule again."
     raise CheckError(msg)
 
@@ -167,7 +172,7 @@ def _members(ranks: Sequence[int], words: int) -> NDArray[np.uint64]:
     return row
 
 
-def _begin(program: RankProgram, places: tuple[_Values, ...], starts: list[int]) -> None:
+def _begin(program: RankProgram, buffers: tuple[_Values, ...], starts: list[int]) -> None:
     """What a rank holds at the beginning."""
     rank, root, count = program.rank, program.root, program.count
     first, end = starts[rank], starts[rank + 1]
@@ -181,7 +186,7 @@ def _begin(program: RankProgram, places: tuple[_Values, ...], starts: list[int])
             data = range(count if rank == root else 0)
         case Collective.ALL_TO_ALL:
             data = range(rank * count, (rank + 1) * count)
-    values = places[Place.OUTPUT if program.in_place else Place.INPUT]
+    values = buffers[RankBuffer.OUTPUT if program.in_place else RankBuffer.INPUT]
     if len(values.datum) < at + len(data):
         msg = f"expected memory for {len(data)} elements that rank {rank} gives, found {len(values.datum)}."
         raise CheckError(msg)
@@ -189,7 +194,7 @@ def _begin(program: RankProgram, places: tuple[_Values, ...], starts: list[int])
     values.members[at : at + len(data)] = _members([rank], values.members.shape[1])
 
 
-def _finish(program: RankProgram, places: tuple[_Values, ...], starts: list[int]) -> None:
+def _finish(program: RankProgram, buffers: tuple[_Values, ...], starts: list[int]) -> None:
     """What a rank must hold at the end."""
     rank, ranks, count = program.rank, program.ranks, program.count
     begins = np.array(starts)
@@ -202,7 +207,7 @@ def _finish(program: RankProgram, places: tuple[_Values, ...], starts: list[int]
         case Collective.ALL_TO_ALL:
             own = np.arange(starts[rank], starts[rank + 1])
             data = np.concatenate([source * count + own for source in range(ranks)])
-    result = places[Place.OUTPUT].part(program.result_offset, program.result_elements)
+    result = buffers[RankBuffer.OUTPUT].part(program.result_offset, program.result_elements)
     words = result.members.shape[1]
     if program.collective.reduces:
         members = np.broadcast_to(_members(range(ranks), words), (len(data), words))
@@ -236,15 +241,15 @@ def _barrier(programs: Sequence[RankProgram]) -> None:
     for rows in _steps(programs):
         before = list(news)
         for rank, row in rows:
-            if programs[rank].kind[row] == Kind.RECV:
+            if programs[rank].kind[row] == RowKind.RECV:
                 news[rank] |= before[int(programs[rank].peer[row])]
     for program in programs:
         arrived: list[int] = []
         for row, kind in enumerate(program.kind.tolist()):
-            if kind == Kind.SEND:
+            if kind == RowKind.SEND:
                 earlier = [each for each in arrived if program.step[each] < program.step[row]]
-                if not set(earlier) <= _needed(program, row):
-                    _fail(program, row, "may be sent before all that arrives in earlier steps")
+                if not set(earlier) <= set(all_predecessors(program, row)):
+                    fail(program, row, "may be sent before all that arrives in earlier steps")
             else:
                 arrived.append(row)
         missing = (1 << len(programs)) - 1 & ~news[program.rank]
@@ -254,14 +259,14 @@ def _barrier(programs: Sequence[RankProgram]) -> None:
             raise CheckError(msg)
 
 
-def _needed(program: RankProgram, row: int) -> set[int]:
-    """All rows that ``row`` needs, by way of others too."""
+def all_predecessors(program: RankProgram, row: int, *, since: int = 0) -> Iterator[int]:
+    """All rows that ``row`` waits for, by way of others too, as far as they are not before row ``since``."""
     found: set[int] = set()
     open_rows = [row]
     while open_rows:
-        current = open_rows.pop()
-        for need in program.needs[program.needs_start[current] : program.needs_start[current + 1]].tolist():
-            if need not in found:
-                found.add(need)
-                open_rows.append(need)
-    return found
+        begin, end = program.predecessors_start[(current := open_rows.pop()) : current + 2].tolist()
+        for earlier in program.predecessors[begin:end].tolist():
+            if earlier >= since and earlier not in found:
+                yield earlier
+                found.add(earlier)
+                open_rows.append(earlier)

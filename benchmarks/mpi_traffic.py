@@ -1,8 +1,8 @@
-"""Who sends how much to whom: Open MPI's own collectives as it counts them, and our schedules of the same algorithms.
+"""Open MPI's collective algorithms that can be forced, our schedules of the same ones, and what each sends to whom.
 
 Open MPI names an algorithm by a function and a number. :func:`schedule_of` makes the schedule of the catalogue that
-stands for it; :func:`measure` forces the algorithm in a communicator of its own and reads the library's counters before
-and after one call. The matrices of the two are equal, but for what :attr:`Forced.note` says.
+stands for it; :func:`mpi_counters.measure` forces the algorithm and reads the library's counters before and after one
+call. The matrices of the two are equal, but for what :attr:`Forced.note` says.
 
 Where a buffer does not divide evenly, the library's blocks may differ from ours by a few elements: it makes the first
 ones longer (rings), or the last one shorter (scattering broadcasts).
@@ -10,9 +10,8 @@ ones longer (rings), or the last one shorter (scattering broadcasts).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,6 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find, make
-from coppice.run.engines.mpi.tool import Tool
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.schedule import Schedule
 from coppice.topology.presets import preset
@@ -29,11 +27,11 @@ from coppice.topology.presets import preset
 __all__ = [
     "ELEMENT_BYTES",
     "FUNCTIONS",
+    "MONITORED",
     "Call",
     "Forced",
     "Traffic",
-    "measure",
-    "prepared",
+    "find_forced",
     "schedule_of",
     "traffic_of",
 ]
@@ -224,8 +222,12 @@ FUNCTIONS: dict[str, tuple[Collective, dict[int, Forced]]] = {
 }
 """What each function performs, and its algorithms by number, as Open MPI 5.0 has them."""
 
-_SET_AT_START = frozenset({"allgatherv"})
-"""Functions whose algorithm the library lets only the launcher choose: ``--mca coll_tuned_allgatherv_algorithm N``."""
+MONITORED = (
+    *("--mca", "pml_monitoring_enable", "1"),
+    *("--mca", "coll_tuned_use_dynamic_rules", "1"),
+    *("--mca", "coll_tuned_priority", "100"),
+)
+"""Words for Open MPI's launcher: count messages, let algorithms be forced, and let nothing but ``tuned`` decide."""
 
 
 def traffic_of(schedule: Schedule, elements: int, element_bytes: int = 1) -> Traffic:
@@ -262,7 +264,7 @@ def schedule_of(call: Call, ranks: int) -> Schedule:
         >>> traffic_of(ring, 8).size_bytes.tolist()
         [[0, 12, 0, 0], [0, 0, 12, 0], [0, 0, 0, 12], [12, 0, 0, 0]]
     """
-    collective, forced = _find(call)
+    collective, forced = find_forced(call)
     name = forced.runs_as(ranks)
     parameters = dict(forced.parameters) if name == forced.name else {}
     if forced.segmented is not None:
@@ -282,49 +284,12 @@ def schedule_of(call: Call, ranks: int) -> Schedule:
     return made
 
 
-def measure(mpi: Any, communicator: Any, tool: Tool, call: Call) -> Traffic:
-    """Run a call once and say who sent what; all ranks call this and get the same.
-
-    Args:
-        mpi: The module ``mpi4py.MPI``.
-        communicator: The ranks, the same as those of ``tool``.
-        tool: The counters of this rank.
-        call: What to run; blocks are ``elements // ranks``.
+def find_forced(call: Call) -> tuple[Collective, Forced]:
+    """What a call performs, and what its number stands for.
 
     Raises:
         InputError: If there is no such algorithm.
     """
-    collective, forced = _find(call)
-    ranks = communicator.Get_size()
-    if collective.sharded and call.elements % ranks:
-        msg = f"expected equal blocks of {ranks} ranks, found {call.elements} elements: choose a multiple."
-        raise InputError(msg)
-    numbers = {**forced.inner, call.function: call.number}
-    settings = {
-        f"coll_tuned_{function}_algorithm": number
-        for function, number in numbers.items()
-        if function not in _SET_AT_START
-    }
-    if forced.segmented is not None:
-        settings[f"coll_tuned_{call.function}_algorithm_segmentsize"] = call.segment_bytes
-    for name, value in settings.items():
-        tool.set(name, value)
-    own = communicator.Dup()
-    try:
-        run = prepared(own, call)
-        before = tool.sent()
-        run()
-        sent = np.ascontiguousarray(tool.sent() - before)
-    finally:
-        for name in settings:
-            tool.set(name, 0)
-        own.Free()
-    found = np.zeros((ranks, 2, ranks), dtype=np.int64)
-    communicator.Allgather([sent, mpi.INT64_T], [found, mpi.INT64_T])
-    return Traffic(size_bytes=found[:, 0], messages=found[:, 1])
-
-
-def _find(call: Call) -> tuple[Collective, Forced]:
     if call.function not in FUNCTIONS:
         msg = (
             f"expected a function of Open MPI, found {call.function!r}: choose one of {', '.join(FUNCTIONS)}."
@@ -335,28 +300,3 @@ def _find(call: Call) -> tuple[Collective, Forced]:
         msg = f"expected an algorithm 1 .. {len(algorithms)} of {call.function}, found {call.number}."
         raise InputError(msg)
     return collective, algorithms[call.number]
-
-
-def prepared(communicator: Any, call: Call) -> Callable[[], object]:
-    """The call, with memory of its own; it may be made again."""
-    ranks, root = communicator.Get_size(), call.root
-    at_root = communicator.Get_rank() == root
-    block = call.elements // ranks
-    whole, other = np.zeros((2, call.elements), dtype=np.int32)
-    part = np.zeros(block, dtype=np.int32)
-    counts = [block] * ranks
-    calls: dict[str, Callable[[], object]] = {
-        "allgather": lambda: communicator.Allgather(part, whole),
-        "allgatherv": lambda: communicator.Allgatherv(part, [whole, counts]),
-        "allreduce": lambda: communicator.Allreduce(whole, other),
-        "alltoall": lambda: communicator.Alltoall(whole, other),
-        "alltoallv": lambda: communicator.Alltoallv([whole, counts], [other, counts]),
-        "barrier": communicator.Barrier,
-        "bcast": lambda: communicator.Bcast(whole, root),
-        "gather": lambda: communicator.Gather(part, whole if at_root else None, root),
-        "reduce": lambda: communicator.Reduce(whole, other if at_root else None, root=root),
-        "reduce_scatter": lambda: communicator.Reduce_scatter(whole, part, counts),
-        "reduce_scatter_block": lambda: communicator.Reduce_scatter_block(whole, part),
-        "scatter": lambda: communicator.Scatter(whole if at_root else None, part, root),
-    }
-    return calls[call.function]

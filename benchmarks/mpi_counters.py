@@ -1,4 +1,4 @@
-"""Open MPI's tool interface: what a program may set in the running library, and what the library counts.
+"""What one call of Open MPI sends from rank to rank, counted by the library itself through MPI's tool interface.
 
 mpi4py does not have this part of MPI (chapter "Tool Support" of the standard), so it is called through ctypes.
 """
@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from mpi_traffic import MONITORED, Call, Traffic, find_forced
 
-__all__ = ["MONITORED", "Tool"]
-
-MONITORED = (
-    *("--mca", "pml_monitoring_enable", "1"),
-    *("--mca", "coll_tuned_use_dynamic_rules", "1"),
-    *("--mca", "coll_tuned_priority", "100"),
-)
-"""Words for Open MPI's launcher: count messages, let algorithms be forced, and let nothing but ``tuned`` decide."""
+__all__ = ["Tool", "measure", "prepared"]
 
 _BYTES, _MESSAGES = "pml_monitoring_messages_size", "pml_monitoring_messages_count"
 _CLASS_SIZE = 2  # MPI_T_PVAR_CLASS_SIZE of Open MPI's mpi.h
 _SINGLE = 0  # MPI_THREAD_SINGLE
+
+_SET_AT_START = frozenset({"allgatherv"})
+"""Functions whose algorithm the library lets only the launcher choose: ``--mca coll_tuned_allgatherv_algorithm N``."""
 
 
 class Tool:
@@ -121,3 +118,70 @@ class Tool:
         if code:
             msg = f"MPI_T_{name} of Open MPI failed with code {code}: is this a release before 5.0?"
             raise InputError(msg)
+
+
+def measure(mpi: Any, communicator: Any, tool: Tool, call: Call) -> Traffic:
+    """Run a call once and say who sent what; all ranks call this and get the same.
+
+    Args:
+        mpi: The module ``mpi4py.MPI``.
+        communicator: The ranks, the same as those of ``tool``.
+        tool: The counters of this rank.
+        call: What to run; blocks are ``elements // ranks``.
+
+    Raises:
+        InputError: If there is no such algorithm.
+    """
+    collective, forced = find_forced(call)
+    ranks = communicator.Get_size()
+    if collective.sharded and call.elements % ranks:
+        msg = f"expected equal blocks of {ranks} ranks, found {call.elements} elements: choose a multiple."
+        raise InputError(msg)
+    numbers = {**forced.inner, call.function: call.number}
+    settings = {
+        f"coll_tuned_{function}_algorithm": number
+        for function, number in numbers.items()
+        if function not in _SET_AT_START
+    }
+    if forced.segmented is not None:
+        settings[f"coll_tuned_{call.function}_algorithm_segmentsize"] = call.segment_bytes
+    for name, value in settings.items():
+        tool.set(name, value)
+    own = communicator.Dup()
+    try:
+        run = prepared(own, call)
+        before = tool.sent()
+        run()
+        sent = np.ascontiguousarray(tool.sent() - before)
+    finally:
+        for name in settings:
+            tool.set(name, 0)
+        own.Free()
+    found = np.zeros((ranks, 2, ranks), dtype=np.int64)
+    communicator.Allgather([sent, mpi.INT64_T], [found, mpi.INT64_T])
+    return Traffic(size_bytes=found[:, 0], messages=found[:, 1])
+
+
+def prepared(communicator: Any, call: Call) -> Callable[[], object]:
+    """The call, with memory of its own; it may be made again."""
+    ranks, root = communicator.Get_size(), call.root
+    at_root = communicator.Get_rank() == root
+    block = call.elements // ranks
+    whole, other = np.zeros((2, call.elements), dtype=np.int32)
+    part = np.zeros(block, dtype=np.int32)
+    counts = [block] * ranks
+    calls: dict[str, Callable[[], object]] = {
+        "allgather": lambda: communicator.Allgather(part, whole),
+        "allgatherv": lambda: communicator.Allgatherv(part, [whole, counts]),
+        "allreduce": lambda: communicator.Allreduce(whole, other),
+        "alltoall": lambda: communicator.Alltoall(whole, other),
+        "alltoallv": lambda: communicator.Alltoallv([whole, counts], [other, counts]),
+        "barrier": communicator.Barrier,
+        "bcast": lambda: communicator.Bcast(whole, root),
+        "gather": lambda: communicator.Gather(part, whole if at_root else None, root),
+        "reduce": lambda: communicator.Reduce(whole, other if at_root else None, root=root),
+        "reduce_scatter": lambda: communicator.Reduce_scatter(whole, part, counts),
+        "reduce_scatter_block": lambda: communicator.Reduce_scatter_block(whole, part),
+        "scatter": lambda: communicator.Scatter(whole if at_root else None, part, root),
+    }
+    return calls[call.function]
