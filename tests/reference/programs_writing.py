@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.memory import buffer_sizes
+from coppice.program.memory import Buffer, buffer_sizes
 from coppice.program.messages import Traffic
 from coppice.program.placement import Places
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.thread_blocks import Blocks
 from coppice.schedule.schedule import Op
 

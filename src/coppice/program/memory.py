@@ -1,5 +1,22 @@
 """Where the slots of a program lie, what they hold at the start, and what they must hold at the end.
 
+A program runs one collective on R ranks. All M bytes of the collective (see :mod:`coppice.collectives`) are cut into
+``num_chunks`` = C equal chunks, numbered in the order of the data; every buffer is an array of *slots* of one chunk:
+
+    collective        input of rank r      output of rank r     slot k of the input / output holds, at the start / end
+    all_gather        B = C / R            C                    chunk r B + k of the data / chunk k
+    reduce_scatter    C                    B                    r's share of chunk k / the sum of chunk r B + k
+    all_reduce        C                    C                    r's share of chunk k / the sum of chunk k
+    broadcast         C (root)             C                    chunk k / chunk k
+    reduce            C                    C (root)             r's share of chunk k / the sum of chunk k
+    all_to_all        C                    C                    block k // B goes to that rank / came from that rank
+    gather            B                    C (root)             as all_gather, at the root only
+    scatter           C (root)             B                    chunk k / chunk r B + k
+
+In place, input and output share memory: ``input[k]`` is ``output[r B + k]`` in all_gather and at the root of a gather,
+``output[k]`` is ``input[r B + k]`` in reduce_scatter and at the root of a scatter, and ``input[k]`` is ``output[k]``
+in all others. Scratch slots belong to the program.
+
 Every slot of every rank has an address, a number; slots that share memory share it. A value is a chunk together with
 the set of ranks whose contributions it has, as one integer, ``chunk << R | bits``; 0 stands for memory that holds
 nothing that the collective knows. Chunk k of rank s in an all-to-all is ``s C + k``, elsewhere chunk k is chunk k of
@@ -8,6 +25,7 @@ the data.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -16,11 +34,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.program.two_sided.program import Buffer
 
 __all__ = [
     "EVERYONE",
     "NOTHING",
+    "Buffer",
     "Layout",
     "Memory",
     "buffer_sizes",
@@ -37,6 +55,15 @@ EVERYONE = -1
 
 _IN_BLOCKS = (Collective.ALL_GATHER, Collective.GATHER)
 _OUT_BLOCKS = (Collective.REDUCE_SCATTER, Collective.SCATTER)
+
+
+class Buffer(enum.IntEnum):
+    """Where a slot lies."""
+
+    NONE = -1
+    INPUT = 0
+    OUTPUT = 1
+    SCRATCH = 2
 
 
 class Layout(Protocol):

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.memory import Buffer
 from coppice.program.placement import Places
-from coppice.program.two_sided.program import Buffer
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["Rows", "Traffic", "rows_of", "traffic_of"]

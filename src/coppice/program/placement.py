@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.two_sided.program import Buffer
+from coppice.program.memory import Buffer
 from coppice.schedule.schedule import Schedule
 
 __all__ = ["MOST_UNITS", "Places", "Units", "in_units"]

@@ -14,8 +14,8 @@ from coppice.collectives import Collective
 from coppice.export.msccl.reader import read_bytes
 from coppice.export.mscclpp.document import JsonText, Value, parse_document
 from coppice.export.mscclpp.operations import Place, operation_of
+from coppice.program.memory import Buffer
 from coppice.program.one_sided.program import Block, Channel, OneSidedProgram, Operation
-from coppice.program.two_sided.program import Buffer
 
 __all__ = ["BUFFERS", "COLLECTIVES", "SCRATCH_BYTES", "MscclppReading", "program_of", "read_mscclpp"]
 

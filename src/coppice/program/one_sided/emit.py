@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from coppice.program.memory import Buffer
 from coppice.program.one_sided.placement import Landing
 from coppice.program.one_sided.program import Act, Block, Channel, OneSidedProgram, Operation, Slots
 from coppice.program.placement import Places
-from coppice.program.two_sided.program import Buffer
 
 __all__ = ["MOST_SOURCES", "MOST_TOGETHER", "write_program"]
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from coppice.program.memory import Buffer
 from coppice.program.messages import Traffic
 from coppice.program.placement import Places
-from coppice.program.two_sided.program import Buffer
 from coppice.schedule.schedule import Op
 
 __all__ = ["Landing", "landings"]

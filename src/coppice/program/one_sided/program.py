@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.program.two_sided.program import Buffer
+from coppice.program.memory import Buffer
 
 __all__ = ["Act", "Block", "Channel", "OneSidedProgram", "Operation", "Slots"]
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.memory import Buffer
 from coppice.program.one_sided.events import Events, Touch
 from coppice.program.one_sided.program import Act
 from coppice.program.one_sided.reachability import Reach
-from coppice.program.two_sided.program import Buffer
 
 __all__ = ["Races", "find_races"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coppice.errors import CheckError
+from coppice.program.memory import Buffer
 from coppice.program.one_sided.contents import OneSidedContents
 from coppice.program.one_sided.events import Events, events_of
 from coppice.program.one_sided.order import StuckOneSided, run_order
@@ -18,7 +19,6 @@ from coppice.program.one_sided.program import Act, OneSidedProgram
 from coppice.program.one_sided.races import find_races
 from coppice.program.one_sided.structure import check_form
 from coppice.program.one_sided.words import Words, words_of
-from coppice.program.two_sided.program import Buffer
 from coppice.schedule.verification.report import Findings
 
 __all__ = ["OneSidedReport", "verify_one_sided"]

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.memory import Memory, memory_of
+from coppice.program.memory import Buffer, Memory, memory_of
 from coppice.program.one_sided.program import Act, OneSidedProgram, Operation, Slots
-from coppice.program.two_sided.program import Buffer
 
 __all__ = ["Words", "words_of"]
 

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.memory import EVERYONE, Memory, end_columns, start_columns
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.memory import EVERYONE, Buffer, Memory, end_columns, start_columns
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.structure import Messages, op_mask
 
 __all__ = ["accepts"]

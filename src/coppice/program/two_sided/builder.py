@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from coppice.program.two_sided.program import Buffer, Program
+from coppice.program.memory import Buffer
+from coppice.program.two_sided.program import Program
 
 __all__ = ["NOWHERE", "ProgramBuilder"]
 

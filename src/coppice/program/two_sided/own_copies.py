@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.memory import Buffer
 from coppice.program.placement import Places
-from coppice.program.two_sided.program import Buffer
 
 __all__ = ["OwnCopies", "own_copies"]
 

@@ -1,21 +1,6 @@
 """The program: what each thread block of each rank does, step by step.
 
-A program runs one collective on R ranks. All M bytes of the collective (see :mod:`coppice.collectives`) are cut into
-``num_chunks`` = C equal chunks, numbered in the order of the data; every buffer is an array of *slots* of one chunk:
-
-    collective        input of rank r      output of rank r     slot k of the input / output holds, at the start / end
-    all_gather        B = C / R            C                    chunk r B + k of the data / chunk k
-    reduce_scatter    C                    B                    r's share of chunk k / the sum of chunk r B + k
-    all_reduce        C                    C                    r's share of chunk k / the sum of chunk k
-    broadcast         C (root)             C                    chunk k / chunk k
-    reduce            C                    C (root)             r's share of chunk k / the sum of chunk k
-    all_to_all        C                    C                    block k // B goes to that rank / came from that rank
-    gather            B                    C (root)             as all_gather, at the root only
-    scatter           C (root)             B                    chunk k / chunk r B + k
-
-In place, input and output share memory: ``input[k]`` is ``output[r B + k]`` in all_gather and at the root of a gather,
-``output[k]`` is ``input[r B + k]`` in reduce_scatter and at the root of a scatter, and ``input[k]`` is ``output[k]``
-in all others. Scratch slots belong to the program.
+Buffers, slots and chunks are those of :mod:`coppice.program.memory`.
 
 A *thread block* is a sequential program of one rank. It has at most one peer that it sends to, at most one that it
 receives from, and one channel. The directed *connection* (source, destination, channel) is a FIFO of messages of a
@@ -36,16 +21,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 
-__all__ = ["Buffer", "Program", "StepOp"]
-
-
-class Buffer(enum.IntEnum):
-    """Where a slot lies."""
-
-    NONE = -1
-    INPUT = 0
-    OUTPUT = 1
-    SCRATCH = 2
+__all__ = ["Program", "StepOp"]
 
 
 class StepOp(enum.IntEnum):

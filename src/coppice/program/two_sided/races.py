@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.memory import Memory
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.memory import Buffer, Memory
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.structure import Messages, op_mask, step_name
 
 __all__ = ["find_races"]

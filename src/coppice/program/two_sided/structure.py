@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.program.memory import buffer_sizes
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.memory import Buffer, buffer_sizes
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.schedule.verification.report import Findings
 
 __all__ = ["Messages", "check_structure", "messages_of", "op_mask", "step_name"]

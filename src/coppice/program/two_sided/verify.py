@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coppice.errors import CheckError
-from coppice.program.memory import buffer_sizes, memory_of
+from coppice.program.memory import Buffer, buffer_sizes, memory_of
 from coppice.program.two_sided.acceptance import accepts
 from coppice.program.two_sided.contents import Contents
 from coppice.program.two_sided.order import Order, Stuck, find_order
-from coppice.program.two_sided.program import Buffer, Program
+from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.races import find_races
 from coppice.program.two_sided.structure import check_structure, op_mask
 from coppice.schedule.verification.report import Findings
