@@ -116,13 +116,20 @@ class Memory:
         )
 
     @cached_property
-    def end(self) -> tuple[tuple[int, int, int, tuple[int, ...]], ...]:
-        """(rank, first address, first slot of the output, values) of what must be there at the end."""
+    def end(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """(rank, first address, values) of what the outputs must hold at the end."""
         return tuple(
-            (rank, int(self.base[Buffer.OUTPUT, rank]), 0, values)
+            (rank, int(self.base[Buffer.OUTPUT, rank]), values)
             for rank in range(self.layout.num_ranks)
             if (values := self._values(*end_columns(self.layout, rank)))
         )
+
+    def initial(self) -> list[int]:
+        """The value at every address at the start."""
+        words = [NOTHING] * self.words
+        for first, values in self.start:
+            words[first : first + len(values)] = values
+        return words
 
     def _values(self, chunks: NDArray[np.int64], member: NDArray[np.int64]) -> tuple[int, ...]:
         """Chunks and their contributors as integers."""

@@ -42,10 +42,10 @@ def run_order(
     Raises:
         StuckOneSided: If it stands still.
     """
-    return _Run(events, needs).order()
+    return _EventRun(events, needs).order()
 
 
-class _Run:
+class _EventRun:
     def __init__(self, events: Events, needs: Mapping[int, int] | None) -> None:
         self.events, self.needs = events, needs
         self.counters: list[Counter] = list(events.counters.values())

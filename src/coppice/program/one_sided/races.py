@@ -18,10 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.accesses import conflicting_pairs
 from coppice.program.memory import Buffer
 from coppice.program.one_sided.events import Events, Touch
 from coppice.program.one_sided.program import Act
 from coppice.program.one_sided.reachability import Reach
+from coppice.rows import inverse
 
 __all__ = ["Races", "find_races"]
 
@@ -180,18 +182,8 @@ def _pairs(events: Events, order: Sequence[int]) -> _Pairs:
     packet = np.concatenate([reads[2], writes[2], nothing, nothing])
     write = np.ones(len(address), dtype=np.bool_)
     write[: len(reads[0])] = False
-    time = np.empty(events.count, dtype=np.int64)
-    time[np.array(order)] = np.arange(events.count)
-    by = np.lexsort((write, time[event], address))  # what an event reads, it reads before it writes
-    address, event, write, packet = address[by], event[by], write[by], packet[by]
-    place = np.arange(len(event))
-    before = np.concatenate([[-1], np.maximum.accumulate(np.where(write, place, -1))[:-1]])
-    after = np.minimum.accumulate(np.where(write, place, len(place))[::-1])[::-1]
-    clipped = np.minimum(after, len(place) - 1)
-    has_before = np.flatnonzero((before >= 0) & (address[before] == address))
-    has_after = np.flatnonzero(~write & (after < len(place)) & (address[clipped] == address))
-    one = np.concatenate([before[has_before], has_after])
-    two = np.concatenate([has_before, clipped[has_after]])
+    time = inverse(np.array(order, dtype=np.int64))
+    one, two = conflicting_pairs(address, time[event], write)
     apart = event[one] != event[two]
     one, two = one[apart], two[apart]
     return _Pairs(

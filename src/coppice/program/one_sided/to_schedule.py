@@ -69,7 +69,7 @@ def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Sched
     except StuckOneSided as circle:
         msg = f"expected a program that verifies: {circle}"
         raise InputError(msg) from None
-    moves = _Trace(events).run(order)
+    moves = _EventTrace(events).run(order)
     units = words.num_chunks * (program.num_ranks if program.collective is Collective.ALL_TO_ALL else 1)
     return schedule_of_moves(words, topology, [moves.get(unit, []) for unit in range(units)])
 
@@ -84,7 +84,7 @@ class _Staged:
 
 
 @dataclass
-class _Trace:
+class _EventTrace:
     """Carries out events and notes the moves of every chunk."""
 
     events: Events
@@ -100,9 +100,8 @@ class _Trace:
     def run(self, order: list[int]) -> dict[int, list[Move]]:
         """The moves of every chunk, in the order in which they are written."""
         memory, ranks = self.events.words.memory, self.events.program.num_ranks
-        self.words = [NOTHING] * memory.words
-        for rank, (first, values) in enumerate(memory.start):
-            self.words[first : first + len(values)] = values
+        self.words = memory.initial()
+        for rank, (_, values) in enumerate(memory.start):
             self.held.update(((rank, value >> ranks), value) for value in values)
         for place, event in enumerate(order):
             if event not in self.events.writes:

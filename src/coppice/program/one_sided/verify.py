@@ -127,7 +127,7 @@ def _run(words: Words, findings: Findings, warnings: list[str], checked: dict[st
     contents = OneSidedContents(events)
     contents.run(order)
     findings.add_examples(contents.failures, contents.count, "symbolic checks")
-    checked["words"] += contents.words_checked
+    checked["words"] += contents.slots
 
 
 def _left_over(events: Events, findings: Findings) -> None:

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from coppice.program.placement import in_units
 from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.structure import op_mask
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import NodeKind, Topology
 
@@ -273,7 +272,7 @@ def kept_share(program: Program, schedule: Schedule) -> Fraction | None:
     np.add.at(planned, (schedule.src[rows], exits.turn[schedule.path[rows]]), size[schedule.chunk[rows]])
     pairs = set(zip(schedule.src[rows].tolist(), schedule.dst[rows].tolist(), strict=True))
     sent = np.zeros_like(planned)
-    steps = np.flatnonzero(op_mask(program, lambda op: op.sends))
+    steps = np.flatnonzero(program.sends)
     block = program.step_block[steps]
     src, dst, channel = program.block_rank[block], program.block_send[block], program.block_channel[block]
     share = np.array([max(len(nics.of(rank)), 1) for rank in range(topology.num_ranks)])

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import Messages, step_name
+from coppice.rows import grouped, rows_of_groups
 
 __all__ = ["Order", "Stuck", "execution_order", "find_order"]
 
@@ -68,10 +69,10 @@ def find_order(program: Program, messages: Messages, *, depth: int, seed: int | 
     Raises:
         Stuck: If it stands still.
     """
-    return _Run(program, messages, depth).order(seed)
+    return _StepRun(program, messages, depth).order(seed)
 
 
-class _Run:
+class _StepRun:
     """One run of a program: what every step waits for, and which steps are done.
 
     Steps that wait for nothing any more take place together, in waves. Where waves are many and narrow, thread blocks
@@ -84,12 +85,8 @@ class _Run:
         self._sent_by = np.full(steps, -1, dtype=np.int64)
         self._sent_by[messages.recv] = messages.send
         self._room_by = np.full(steps, -1, dtype=np.int64)
-        late = np.flatnonzero(messages.place >= depth)
-        self._room_by[messages.send[late]] = messages.recv[late - depth]
-        self._waiting = np.repeat(np.arange(steps), np.diff(program.dep_start))
-        block = program.step_block[self._waiting]
-        target = program.rank_start[program.block_rank[block]] + program.dep_block
-        self._deps = program.step_start[target] + program.dep_step
+        beyond = np.flatnonzero(messages.place >= depth)
+        self._room_by[messages.send[beyond]] = messages.recv[beyond - depth]
         self._waves: list[NDArray[np.int64]] = []
 
     def order(self, seed: int | None) -> Order:
@@ -116,16 +113,15 @@ class _Run:
         begins[self.program.step_start] = True
         inner = np.flatnonzero(~begins)
         successors[0, inner - 1] = inner
-        left = np.bincount(self._waiting, minlength=steps + 1)
+        left = np.bincount(self.program.dep_waiter, minlength=steps + 1)
         left[inner] += 1
         for row, earlier in ((1, self._sent_by), (2, self._room_by)):
             later = np.flatnonzero(earlier >= 0)
             successors[row, earlier[later]] = later
             left[later] += 1
         left[steps] = np.iinfo(np.int64).max
-        by = np.argsort(self._deps, kind="stable")
-        waiters = self._waiting[by]
-        first = np.searchsorted(self._deps[by], np.arange(steps + 1))
+        waits, start = grouped(self.program.dep_target, steps)
+        waiters = self.program.dep_waiter[waits]
         mark = np.zeros(steps + 1, dtype=np.int64)
         ready = np.flatnonzero(left == 0)
         waves = 0
@@ -135,13 +131,7 @@ class _Run:
             waves, done = waves + 1, done + len(ready)
             if waves % _PATIENCE == 0 and done < waves * _NARROW:
                 return
-            begin, count = first[ready], first[ready + 1] - first[ready]
-            total = int(count.sum())
-            following = [successors[:, ready].ravel()]
-            if total:
-                within = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
-                following.append(waiters[np.repeat(begin, count) + within])
-            reached = np.concatenate(following)
+            reached = np.concatenate([successors[:, ready].ravel(), waiters[rows_of_groups(start, ready)[0]]])
             np.subtract.at(left, reached, 1)
             reached = reached[left[reached] == 0]
             mark[reached] = np.arange(len(reached))
@@ -153,7 +143,7 @@ class _Run:
         self.sent_by: list[int] = self._sent_by.tolist()
         self.room_by: list[int] = self._room_by.tolist()
         self.dep_start: list[int] = program.dep_start.tolist()
-        self.deps: list[int] = self._deps.tolist()
+        self.deps: list[int] = program.dep_target.tolist()
         done = np.concatenate([np.zeros(0, dtype=np.int64), *self._waves])
         passed = np.bincount(program.step_block[done], minlength=program.num_blocks)
         self.next: list[int] = (program.step_start[:-1] + passed).tolist()

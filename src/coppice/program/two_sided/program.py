@@ -13,6 +13,7 @@ A program is only a description: it can hold a wrong one, and :mod:`coppice.prog
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -201,6 +202,54 @@ class Program:
     def step_block(self) -> NDArray[np.int32]:
         """Thread block (row) of each step."""
         return np.repeat(np.arange(self.num_blocks, dtype=np.int32), np.diff(self.step_start))
+
+    @cached_property
+    def step_rank(self) -> NDArray[np.int32]:
+        """Rank of each step."""
+        return self.block_rank[self.step_block]
+
+    @cached_property
+    def receives(self) -> NDArray[np.bool_]:
+        """Steps that take a message."""
+        return self._where(lambda op: op.receives)
+
+    @cached_property
+    def sends(self) -> NDArray[np.bool_]:
+        """Steps that give a message."""
+        return self._where(lambda op: op.sends)
+
+    @cached_property
+    def reads_src(self) -> NDArray[np.bool_]:
+        """Steps that read the slots that ``src`` names."""
+        return self._where(lambda op: op.reads_src)
+
+    @cached_property
+    def writes_dst(self) -> NDArray[np.bool_]:
+        """Steps that write the slots that ``dst`` names."""
+        return self._where(lambda op: op.writes_dst)
+
+    def _where(self, holds: Callable[[StepOp], bool]) -> NDArray[np.bool_]:
+        """The steps whose operation has a property; unknown operations have none."""
+        table = np.zeros(256, dtype=np.bool_)
+        for op in StepOp:
+            table[op] = holds(op)
+        mask: NDArray[np.bool_] = table[self.op.astype(np.uint8)]
+        return mask
+
+    @cached_property
+    def dep_waiter(self) -> NDArray[np.int64]:
+        """The step (row) that waits, for each dependency."""
+        return np.repeat(np.arange(self.num_steps), np.diff(self.dep_start))
+
+    @cached_property
+    def dep_target_block(self) -> NDArray[np.int64]:
+        """The thread block (row) that is waited for, for each dependency."""
+        return self.rank_start[self.step_rank[self.dep_waiter]] + self.dep_block
+
+    @cached_property
+    def dep_target(self) -> NDArray[np.int64]:
+        """The step (row) that is waited for, for each dependency; all of them must name steps that are there."""
+        return self.step_start[self.dep_target_block] + self.dep_step
 
     @property
     def most_blocks(self) -> int:

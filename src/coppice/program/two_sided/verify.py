@@ -20,7 +20,7 @@ from coppice.program.two_sided.contents import Contents
 from coppice.program.two_sided.order import Order, Stuck, find_order
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.races import find_races
-from coppice.program.two_sided.structure import check_structure, op_mask
+from coppice.program.two_sided.structure import check_structure
 from coppice.schedule.verification.report import Findings
 
 __all__ = ["ProgramReport", "fifo_depth", "verify_program"]
@@ -147,9 +147,9 @@ def _warnings(program: Program) -> list[str]:
     """What is allowed, but strange."""
     warnings = []
     if program.out_of_place:
-        written = op_mask(program, lambda op: op.writes_dst) & (program.dst_buffer == Buffer.INPUT)
+        written = program.writes_dst & (program.dst_buffer == Buffer.INPUT)
         if written.any():
-            rank = int(program.block_rank[program.step_block[np.flatnonzero(written)[0]]])
+            rank = int(program.step_rank[np.flatnonzero(written)[0]])
             warnings.append(f"out of place it overwrites the input of its caller, at rank {rank} first.")
     sizes = buffer_sizes(program.collective, program.num_ranks, program.num_chunks, program.root)
     for given, size, name in (
