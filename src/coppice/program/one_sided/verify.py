@@ -7,9 +7,9 @@ size. Nothing is left over: there are as many waits as signals, so that the next
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
-from coppice.errors import CheckError
 from coppice.program.memory import Buffer
 from coppice.program.one_sided.contents import OneSidedContents
 from coppice.program.one_sided.events import Events, events_of
@@ -19,37 +19,22 @@ from coppice.program.one_sided.program import Act, OneSidedProgram
 from coppice.program.one_sided.races import find_races
 from coppice.program.one_sided.structure import check_form
 from coppice.program.one_sided.words import Words, words_of
-from coppice.schedule.verification.report import Findings
+from coppice.schedule.verification.report import Findings, Verdict
 
 __all__ = ["OneSidedReport", "verify_one_sided"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneSidedReport:
-    """Result of the verification of a one-sided program.
+class OneSidedReport(Verdict):
+    """Result of the verification of a one-sided program; the attributes of :class:`Verdict`, and these.
 
     Attributes:
-        ok: Everything holds.
-        failures: One sentence for each violated statement, with rank, thread block and operation.
         warnings: What is allowed, or works in some cases only.
-        checked: How many things were checked, by name.
     """
 
-    ok: bool
-    failures: tuple[str, ...] = ()
+    subject: ClassVar[str] = "program"
+
     warnings: tuple[str, ...] = ()
-    checked: dict[str, int] = field(default_factory=dict)
-
-    def require_ok(self) -> None:
-        """Do nothing if the program holds.
-
-        Raises:
-            CheckError: With the first violated statement.
-        """
-        if not self.ok:
-            more = f" ({len(self.failures) - 1} more.)" if len(self.failures) > 1 else ""
-            msg = f"the program does not verify: {self.failures[0]}{more}"
-            raise CheckError(msg)
 
 
 def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:

@@ -9,11 +9,11 @@ Every message that is sent is received, with the length that its receiver expect
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from coppice.errors import CheckError
 from coppice.program.memory import Buffer, buffer_sizes, memory_of
 from coppice.program.two_sided.acceptance import accepts
 from coppice.program.two_sided.contents import Contents
@@ -21,7 +21,7 @@ from coppice.program.two_sided.order import Order, Stuck, find_order
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.races import find_races
 from coppice.program.two_sided.structure import check_structure
-from coppice.schedule.verification.report import Findings
+from coppice.schedule.verification.report import Findings, Verdict
 
 __all__ = ["ProgramReport", "fifo_depth", "verify_program"]
 
@@ -31,33 +31,18 @@ _WIDE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramReport:
-    """Result of the verification of a program.
+class ProgramReport(Verdict):
+    """Result of the verification of a program; the attributes of :class:`Verdict`, and these.
 
     Attributes:
-        ok: Everything holds, in every way the program is meant to run.
-        failures: One sentence for each violated statement, with rank, thread block and step.
         warnings: What is allowed, but a caller should know.
         depth: Messages that a connection was taken to hold.
-        checked: How many things were checked, by name.
     """
 
-    ok: bool
-    failures: tuple[str, ...] = ()
+    subject: ClassVar[str] = "program"
+
     warnings: tuple[str, ...] = ()
     depth: int
-    checked: dict[str, int] = field(default_factory=dict)
-
-    def require_ok(self) -> None:
-        """Do nothing if the program holds.
-
-        Raises:
-            CheckError: With the first violated statement.
-        """
-        if not self.ok:
-            more = f" ({len(self.failures) - 1} more.)" if len(self.failures) > 1 else ""
-            msg = f"the program does not verify: {self.failures[0]}{more}"
-            raise CheckError(msg)
 
 
 def fifo_depth(protocol: str) -> int:
