@@ -10,7 +10,7 @@ waits, but for the first signal of its receiver, by which it knows that the rece
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from coppice.program.one_sided.structure import RUNS
 from coppice.program.placement import Places, in_units
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
+from coppice.schedule.parts import in_parts
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
@@ -118,7 +119,7 @@ def lower_one_sided(
     if instances < 1:
         msg = f"expected 1 instance or more, found {instances}."
         raise InputError(msg)
-    schedule = _side_by_side(lower(plan) if isinstance(plan, Forest) else plan, instances)
+    schedule = in_parts(lower(plan) if isinstance(plan, Forest) else plan, instances)
     places = Places(
         collective=schedule.collective,
         ranks=schedule.topology.num_ranks,
@@ -128,33 +129,6 @@ def lower_one_sided(
     )
     return OneSidedLowering(
         schedule=schedule, places=places, rows=rows_of(schedule, places), by_port=_by_port(schedule.topology)
-    )
-
-
-def _side_by_side(schedule: Schedule, instances: int) -> Schedule:
-    """The same schedule with every chunk cut into equal parts that are sent at the same time."""
-    if instances == 1:
-        return schedule
-    rows = schedule.num_transfers
-    part = np.tile(np.arange(instances), rows)
-    row = np.repeat(np.arange(rows), instances)
-    length = np.diff(schedule.after_start)
-    start = np.concatenate([[0], np.cumsum(length[row])]).astype(np.int64)
-    waits = np.repeat(np.arange(len(row)), length[row])
-    within = np.arange(len(waits)) - start[waits]
-    after = schedule.after[schedule.after_start[row[waits]] + within].astype(np.int64)
-    return replace(
-        schedule,
-        chunk_slot=np.repeat(schedule.chunk_slot, instances),
-        chunk_share=np.repeat(schedule.chunk_share, instances),
-        src=schedule.src[row],
-        dst=schedule.dst[row],
-        chunk=(schedule.chunk[row].astype(np.int64) * instances + part).astype(np.int32),
-        op=schedule.op[row],
-        path=schedule.path[row],
-        step=schedule.step[row],
-        after_start=start,
-        after=(after * instances + part[waits]).astype(np.int32),
     )
 
 

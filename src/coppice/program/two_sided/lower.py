@@ -18,17 +18,18 @@ from coppice.program.messages import Rows, rows_of, traffic_of
 from coppice.program.placement import Places, in_units
 from coppice.program.two_sided.channels import Limits, path_numbers, spread
 from coppice.program.two_sided.emit import Writer
-from coppice.program.two_sided.instances import replicated
 from coppice.program.two_sided.nics import Exits, Nics, exits_of
 from coppice.program.two_sided.order import Stuck, execution_order
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import messages_of
+from coppice.rows import first_rows, inverse
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
+from coppice.schedule.parts import in_parts
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["Prepared", "lower_to_program", "prepare", "write"]
+__all__ = ["Prepared", "lower_to_program", "prepare", "replicated", "write"]
 
 _LEAST_DEPTH = 2
 
@@ -189,6 +190,64 @@ def write(prepared: Prepared, limits: Limits, *, fused: bool = True, **attribute
     if writer.joins and not _comes_to_an_end(program):
         program = Writer(places, traffic, blocks, fused=fused, joined=False).program(**attributes)
     return replace(program, in_place=places.in_place, out_of_place=not places.in_place)
+
+
+def replicated(schedule: Schedule, instances: int) -> tuple[Schedule, NDArray[np.int64]]:
+    """A schedule ``instances`` times, each on its part of every slot (of all the data, in an all-reduce).
+
+    Args:
+        schedule: A verified schedule.
+        instances: N, 1 or more.
+
+    Returns:
+        The schedule, whose row ``i * N + q`` is row i of instance q; and the instance of each of its chunks.
+
+    Raises:
+        InputError: If the chunks of an all-reduce are no whole multiples of a unit.
+
+    Examples:
+        >>> from coppice.bounds.problem import Problem
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.schedule.lower import lower
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(topology=preset("ring", gpus=3), collective=Collective.ALL_GATHER)
+        >>> twice, part = replicated(lower(plan(problem, trees=1).plan.body), 2)
+        >>> twice.num_transfers, part.tolist()
+        (12, [0, 1, 0, 1, 0, 1])
+    """
+    if instances == 1:
+        return schedule, np.zeros(schedule.num_chunks, dtype=np.int64)
+    if schedule.collective is Collective.ALL_REDUCE:
+        schedule = _in_one_slot(schedule)
+    slot = schedule.chunk_slot.astype(np.int64)
+    sizes = np.bincount(slot, minlength=len(schedule.slot_weight))
+    starts = first_rows(sizes)
+    within = np.arange(schedule.num_chunks) - starts[slot]
+    parts = np.arange(instances)
+    # Part q of every chunk of a slot comes before part q + 1 of any of them.
+    number = ((starts[slot] * instances + within)[:, None] + parts * sizes[slot][:, None]).reshape(-1)
+    chunk = inverse(number)
+    cut = in_parts(schedule, instances)
+    made = replace(
+        cut,
+        chunk_slot=cut.chunk_slot[chunk],
+        chunk_share=cut.chunk_share[chunk],
+        chunk=number[cut.chunk].astype(np.int32),
+    )
+    return made, chunk % instances
+
+
+def _in_one_slot(schedule: Schedule) -> Schedule:
+    """An all-reduce with all its data in slot 0, sized as before: parts of all slots then lie side by side."""
+    units = in_units(schedule)
+    count = np.zeros(schedule.num_chunks, dtype=np.int64)
+    has = units.start[1:] > units.start[:-1]
+    count[has] = units.count[units.start[:-1][has]]
+    weight = np.zeros_like(schedule.slot_weight)
+    weight[0] = 1
+    return replace(
+        schedule, slot_weight=weight, chunk_slot=np.zeros_like(schedule.chunk_slot), chunk_share=count
+    )
 
 
 def _comes_to_an_end(program: Program) -> bool:
