@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from coppice.program.memory import Buffer
 from coppice.program.placement import Places
+from coppice.rows import begins_run, first_rows, nth_in_run, ranges
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["Rows", "Traffic", "rows_of", "traffic_of"]
@@ -99,13 +100,12 @@ def rows_of(schedule: Schedule, places: Places) -> Rows:
     chunk = schedule.chunk.astype(np.int64)
     pieces = start[chunk + 1] - start[chunk]
     row = np.repeat(np.arange(len(chunk)), pieces)
-    within = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     order = np.argsort(rounds[row], kind="stable")
-    row, within = row[order], within[order]
+    row = row[order]
     return Rows(
         src=schedule.src[row].astype(np.int64),
         dst=schedule.dst[row].astype(np.int64),
-        run=start[chunk[row]] + within,
+        run=ranges(start[chunk], pieces)[order],
         op=schedule.op[row].astype(np.int64),
         path=schedule.path[row].astype(np.int64),
         round=rounds[row],
@@ -181,19 +181,13 @@ def traffic_of(rows: Rows, color: _Ints, places: Places, *, max_count: int | Non
     )
     shared = new & (size[group] > 1)  # which of them finds the old value is decided by their order
     joins = (
-        (src[1:] == src[:-1])
-        & (dst[1:] == dst[:-1])
-        & (color[1:] == color[:-1])
-        & (op[1:] == op[:-1])
-        & (rounds[1:] == rounds[:-1])
+        ~begins_run(src, dst, color, op, rounds, new, moves)[1:]
         & (run[1:] == run[:-1] + 1)
-        & (new[1:] == new[:-1])
         & ~shared[1:]
         & ~shared[:-1]
         & _follows(src_buffer * _FAR + src_offset, units.count[run])
         & _follows(dst_buffer * _FAR + dst_offset, units.count[run])
         & (~moves[1:] | _follows(old_buffer * _FAR + old_offset, units.count[run]))
-        & (moves[1:] == moves[:-1])
     )
     heads = np.concatenate([[True], ~joins]) if len(run) else np.zeros(0, dtype=np.bool_)
     heads |= _too_long(heads, units.count[run], max_count)
@@ -241,8 +235,7 @@ def _take_scratch(places: Places, cells: _Ints, cell: _Ints, home_buffer: _Ints,
     rank = cells[mine] % places.ranks
     count = places.units.count[cells[mine] // places.ranks]
     scratch = np.bincount(rank, weights=count, minlength=places.ranks).astype(np.int64)
-    before = np.cumsum(count) - count
-    home_offset[mine] = before - (np.cumsum(scratch) - scratch)[rank]
+    home_offset[mine] = first_rows(count) - first_rows(scratch)[rank]
     return scratch
 
 
@@ -258,26 +251,15 @@ def _too_long(heads: NDArray[np.bool_], count: _Ints, max_count: int | None) -> 
     first = np.flatnonzero(heads)
     group = np.cumsum(heads) - 1
     together = max_count // np.maximum.reduceat(count, first)
-    return np.asarray((np.arange(len(heads)) - first[group]) % np.maximum(together, 1)[group] == 0)
+    return np.asarray(nth_in_run(group) % np.maximum(together, 1)[group] == 0)
 
 
 def _turns(
     heads: NDArray[np.bool_], src: _Ints, dst: _Ints, color: _Ints, rounds: _Ints
 ) -> tuple[_Ints, _Ints]:
     """Place of each row's message, and of each message, among those of its round and connection."""
-    first = np.flatnonzero(heads)
-    same = np.zeros(len(first), dtype=np.bool_)
-    if len(first):
-        one, two = first[:-1], first[1:]
-        same[1:] = (
-            (src[one] == src[two])
-            & (dst[one] == dst[two])
-            & (color[one] == color[two])
-            & (rounds[one] == rounds[two])
-        )
-    index = np.arange(len(first))
-    turn = index - np.maximum.accumulate(np.where(same, 0, index)) if len(first) else index
-    return turn[np.cumsum(heads) - 1] if len(first) else turn, turn
+    turn = nth_in_run(src[heads], dst[heads], color[heads], rounds[heads])
+    return turn[np.cumsum(heads) - 1], turn
 
 
 def _knotted_rounds(rounds: _Ints, into: _Ints, outof: _Ints, place: _Ints) -> _Ints:

@@ -12,8 +12,8 @@ from coppice.fitting.msccl.limits import STEPS, Excess, excesses
 from coppice.fitting.msccl.targets import Target, target_named
 from coppice.program.two_sided.channels import Limits
 from coppice.program.two_sided.lower import Prepared, prepare, write
-from coppice.program.two_sided.numbering import waited_first
 from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.thread_blocks import waited_first
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 from coppice.program.memory import Buffer
 from coppice.program.one_sided.placement import Landing
 from coppice.program.one_sided.program import Act, Block, Channel, OneSidedProgram, Operation, Slots
@@ -289,17 +291,13 @@ def _batches(members: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
 
 
 def _own_copies(messages: Sequence[Landing], places: Places) -> dict[int, list[tuple[int, int, int]]]:
-    """What must go from a rank's input to its output, but for what it receives anyway."""
-    received: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for message in messages:
-        if message.home[0] is Buffer.OUTPUT:
-            received[message.dst].append((message.home[1], message.home[1] + message.count))
+    """(first input slot, first output slot, count) of what each rank copies for itself."""
+    received = [
+        (message.dst, message.home[1], message.count)
+        for message in messages
+        if message.home[0] is Buffer.OUTPUT
+    ]
     copies: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for rank, source, target, count in places.own_copies():
-        place, end = target, target + count
-        for low, high in [*sorted(received[rank]), (end, end)]:
-            low, high = min(max(low, target), end), min(high, end)
-            if low > place:
-                copies[rank].append((source + place - target, place, low - place))
-            place = max(place, high)
+    for rank, *copy in places.own_copies(*np.array(received, dtype=np.int64).reshape(-1, 3).T):
+        copies[rank].append((copy[0], copy[1], copy[2]))
     return copies

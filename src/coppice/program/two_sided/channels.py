@@ -22,7 +22,7 @@ from coppice.program.two_sided.thread_blocks import (
     most_trees_together,
     paths_differ,
 )
-from coppice.rows import distinct, sorted_rows
+from coppice.rows import begins_run, distinct, sorted_rows
 from coppice.schedule.schedule import Schedule
 
 __all__ = ["Limits", "path_numbers", "spread", "within_peers"]
@@ -150,8 +150,7 @@ def path_numbers(schedule: Schedule) -> _Ints:
         rows = np.flatnonzero(length == each)
         nodes = schedule.path_nodes[start[rows][:, None] + np.arange(each)].astype(np.int64)
         order = sorted_rows(*nodes.T)
-        ordered = nodes[order]
-        first = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])
+        first = begins_run(*nodes[order].T)
         number[rows[order]] = found + np.cumsum(first) - 1
         found += int(first.sum())
     return number

@@ -8,6 +8,7 @@ before it. A line waits for those that wrote what it uses, and for those that re
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,10 +19,21 @@ from numpy.typing import NDArray
 from coppice.program.memory import Buffer, buffer_sizes
 from coppice.program.messages import Traffic
 from coppice.program.placement import Places
-from coppice.program.two_sided.own_copies import own_copies
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.thread_blocks import Blocks
-from coppice.rows import sorted_rows
+from coppice.rows import (
+    begins_run,
+    first_rows,
+    grouped,
+    inverse,
+    last_before,
+    next_after,
+    nth_in_group,
+    nth_in_run,
+    offsets,
+    ranges,
+    sorted_rows,
+)
 from coppice.schedule.schedule import Op
 
 __all__ = ["Writer"]
@@ -82,30 +94,23 @@ class Writer:
         """The program, in place or not as ``places`` says, with further attributes."""
         places = self._places
         lines, staging = self._lines()
-        own = np.bincount(self._line_block, minlength=len(self._rows))
-        uses = self._uses
-        copies = own_copies(places, self._rows, own, uses.cell[uses.write & (uses.next < 0)])
-        rows = copies.rows
-        own = np.append(own, np.zeros(len(rows) - len(own), dtype=np.int64))
+        rows, own, copies = self._own_copies()
         rank = rows[:, 0]
-        by_rank = np.argsort(rank, kind="stable")
-        rank_start = np.searchsorted(rank[by_rank], np.arange(places.ranks + 1)).astype(np.int64)
-        place = np.empty(len(rows), dtype=np.int64)
-        place[by_rank] = np.arange(len(rows))
+        by_rank, rank_start = grouped(rank, places.ranks)
+        place = inverse(by_rank)
         # Each thread block: the lines of its events, then its copies.
-        copied = np.bincount(copies.block, minlength=len(rows))
-        step_start = np.concatenate([[0], np.cumsum((own + copied)[by_rank])]).astype(np.int64)
+        copier, *copied = copies.T
+        step_start = offsets((own + np.bincount(copier, minlength=len(rows)))[by_rank])
         first = step_start[place]
         at = first[self._line_block] + self._line_position
-        turn = np.arange(len(copies.block)) - np.searchsorted(copies.block, copies.block)
-        at_copies = first[copies.block] + own[copies.block] + turn
+        at_copies = first[copier] + own[copier] + nth_in_run(copier)
         copying: tuple[int | _Ints, ...] = (
             int(StepOp.COPY),
             int(Buffer.INPUT),
-            copies.source,
+            copied[0],
             int(Buffer.OUTPUT),
-            copies.target,
-            copies.count,
+            copied[1],
+            copied[2],
         )
         columns: dict[str, _Ints] = {}
         for name, values in zip(_COLUMNS, copying, strict=True):
@@ -144,6 +149,37 @@ class Writer:
         )
         return _without_gaps(program)
 
+    def _own_copies(self) -> tuple[_Ints, _Ints, _Ints]:
+        """What ranks copy from their input to their output, each in its thread block with least to do.
+
+        Returns:
+            All thread blocks, with one more for each rank that had none but has something to copy; their lines; and
+            (thread block, first input slot, first output slot, count) of the copies, sorted.
+        """
+        places, uses = self._places, self._uses
+        lines: list[int] = np.bincount(self._line_block, minlength=len(self._rows)).tolist()
+        rows = [tuple(row) for row in self._rows.tolist()]
+        blocks: dict[int, list[int]] = defaultdict(list)
+        for row, (rank, *_) in enumerate(rows):
+            blocks[rank].append(row)
+        run, rank = np.divmod(uses.cell[uses.write & (uses.next < 0)], places.ranks)
+        buffer, offset = places.home(rank, run)
+        out = buffer == Buffer.OUTPUT
+        copier: dict[int, int] = {}
+        copies: list[tuple[int, int, int, int]] = []
+        for owner, source, target, count in places.own_copies(
+            rank[out], offset[out], places.units.count[run[out]]
+        ):
+            if not blocks[owner]:
+                blocks[owner].append(len(rows))
+                rows.append((owner, -1, -1, 0))
+                lines.append(0)
+            if owner not in copier:
+                copier[owner] = min(blocks[owner], key=lines.__getitem__)
+            copies.append((copier[owner], source, target, count))
+        table, own, found = (np.array(each, dtype=np.int64) for each in (rows, lines, sorted(copies)))
+        return table.reshape(-1, 4), own, found.reshape(-1, 4)
+
     def _blocks_of_events(self) -> _Ints:
         """Thread block (row) that carries out each event."""
         traffic, rows = self._traffic, self._rows
@@ -165,22 +201,12 @@ class Writer:
         traffic, message = self._traffic, self._message
         runs = traffic.runs[message]
         event = np.repeat(np.arange(len(message)), runs)
-        within = np.arange(len(event)) - np.repeat(np.cumsum(runs) - runs, runs)
         rank = np.where(self._receives, traffic.dst[message], traffic.src[message])
-        cell = (traffic.first[message][event] + within) * self._places.ranks + rank[event]
+        cell = ranges(traffic.first[message], runs) * self._places.ranks + rank[event]
         by = sorted_rows(cell, event)
         cell, event = cell[by], event[by]
         write = self._receives[event]
-        place = np.arange(len(cell))
-        last = np.full(len(cell), -1, dtype=np.int64)
-        following = last.copy()
-        if len(cell):
-            last[1:] = np.maximum.accumulate(np.where(write, place, -1))[:-1]
-            last[(last >= 0) & (cell[last] != cell)] = -1
-            following[:-1] = np.minimum.accumulate(np.where(write, place, len(cell))[::-1])[::-1][1:]
-            following[following == len(cell)] = -1
-            following[(following >= 0) & (cell[following] != cell)] = -1
-        return _Uses(cell, event, write, last, following)
+        return _Uses(cell, event, write, last_before(cell, write), next_after(cell, write))
 
     def _joins(self) -> _Bools:
         """Sends of what the step before them in their thread block receives, of all of it and of nothing else."""
@@ -230,11 +256,7 @@ class Writer:
     @cached_property
     def _line_position(self) -> _Ints:
         """Position of each line in its thread block."""
-        by = np.argsort(self._line_block, kind="stable")
-        position = np.empty(len(by), dtype=np.int64)
-        block = self._line_block[by]
-        position[by] = np.arange(len(by)) - np.searchsorted(block, block)
-        return position
+        return nth_in_group(self._line_block)
 
     @cached_property
     def _last_line(self) -> _Ints:
@@ -266,8 +288,7 @@ class Writer:
             slots["src_offset"] = np.where(adds, old_offset, slots["src_offset"])
             self._fuse(op, slots)
         else:
-            second = np.zeros(len(event), dtype=np.bool_)
-            second[1:] = event[1:] == event[:-1]
+            second = ~begins_run(event)
             op = np.where(second, StepOp.REDUCE, np.where(receives, StepOp.RECV, StepOp.SEND))
             slots["src_buffer"] = np.where(second, old_buffer, slots["src_buffer"])
             slots["src_offset"] = np.where(second, old_offset, slots["src_offset"])
@@ -284,7 +305,7 @@ class Writer:
         most = np.zeros(len(self._rows), dtype=np.int64)
         np.maximum.at(most, self._block[event[staged]], self._traffic.count[self._message[event[staged]]])
         rank = self._rows[:, 0]
-        total = np.cumsum(most) - most  # thread blocks are sorted by rank
+        total = first_rows(most)  # thread blocks are sorted by rank
         start = total[np.searchsorted(rank, rank)] if len(rank) else total
         np.add.at(staging, rank, most)
         slot: _Ints = (self._traffic.scratch[rank] + total - start)[self._block[event]]
@@ -328,25 +349,21 @@ class Writer:
         awaited = self._line_position[self._last_line[earlier]]
         by = sorted_rows(block, other, self._line_position[line], awaited)
         block, other, line, awaited = block[by], other[by], line[by], awaited[by]
-        same = np.zeros(len(by), dtype=np.bool_)
-        same[1:] = (block[1:] == block[:-1]) & (other[1:] == other[:-1])
+        begins = begins_run(block, other)
         # Within each pair of thread blocks: only what has not been waited for before.
-        group = np.cumsum(~same)
+        group = np.cumsum(begins)
         span = int(awaited.max(initial=0)) + 2
         high = np.maximum.accumulate(group * span + awaited + 1)
-        new = np.ones(len(by), dtype=np.bool_)
-        new[1:] = ~same[1:] | (high[1:] > high[:-1])
-        kept = np.flatnonzero(new)
-        last = np.ones(len(kept), dtype=np.bool_)  # of those that one line waits for in one thread block
-        last[:-1] = (line[kept[1:]] != line[kept[:-1]]) | (other[kept[1:]] != other[kept[:-1]])
-        kept = kept[last]
+        kept = np.flatnonzero(begins | begins_run(high))
+        # The last of those that one line waits for in one thread block stands for all of them.
+        kept = kept[begins_run(line[kept][::-1], other[kept][::-1])[::-1]]
         return line[kept], other[kept], awaited[kept]
 
 
 def _without_gaps(program: Program) -> Program:
     """The same program with scratch slots that no step uses taken out."""
-    rank = program.block_rank[program.step_block]
-    start = np.cumsum(program.scratch_chunks, dtype=np.int64) - program.scratch_chunks
+    rank = program.step_rank
+    start = first_rows(program.scratch_chunks)
     total = int(program.scratch_chunks.sum())
     change = np.zeros(total + 1, dtype=np.int64)
     sides = (
@@ -358,7 +375,7 @@ def _without_gaps(program: Program) -> Program:
         np.add.at(change, first, 1)
         np.add.at(change, first + program.count[mask], -1)
     used = np.cumsum(change[:-1]) > 0
-    kept = np.concatenate([[0], np.cumsum(used)])
+    kept = offsets(used)
     moved = [
         np.where(mask, kept[np.where(mask, start[rank] + offset, 0)] - kept[start[rank]], offset)
         for mask, offset in sides

@@ -239,14 +239,13 @@ def replicated(schedule: Schedule, instances: int) -> tuple[Schedule, NDArray[np
 
 def _in_one_slot(schedule: Schedule) -> Schedule:
     """An all-reduce with all its data in slot 0, sized as before: parts of all slots then lie side by side."""
-    units = in_units(schedule)
-    count = np.zeros(schedule.num_chunks, dtype=np.int64)
-    has = units.start[1:] > units.start[:-1]
-    count[has] = units.count[units.start[:-1][has]]
     weight = np.zeros_like(schedule.slot_weight)
     weight[0] = 1
     return replace(
-        schedule, slot_weight=weight, chunk_slot=np.zeros_like(schedule.chunk_slot), chunk_share=count
+        schedule,
+        slot_weight=weight,
+        chunk_slot=np.zeros_like(schedule.chunk_slot),
+        chunk_share=in_units(schedule).of_chunk,
     )
 
 
