@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import coppice.program.two_sided.order
-from coppice.program.two_sided.order import Stuck, execution_order
+from coppice.program.deadlock import Deadlock
+from coppice.program.two_sided.order import execution_order
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import messages_of
 from coppice.schedule.verification.report import Findings
@@ -55,7 +56,7 @@ def test_what_stands_still_does_so_however_it_is_run(narrow: int, monkeypatch: p
     for program, depth in ((late, 2), (ring_all_reduce(5), 1)):
         messages = messages_of(program, Findings())
         for seed in (None, 1, 2, 3):
-            with pytest.raises(Stuck) as caught:
+            with pytest.raises(Deadlock) as caught:
                 execution_order(program, messages, depth=depth, seed=seed)
             told.add(str(caught.value))
     assert len(told) == 2

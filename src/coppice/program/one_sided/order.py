@@ -14,40 +14,35 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
 
+from coppice.program.deadlock import Deadlock, circle_from, waits_in_words
 from coppice.program.one_sided.events import Counter, Events, Step
 from coppice.program.one_sided.program import Act
 
-__all__ = ["StuckOneSided", "run_order"]
-
-_SHOWN = 8
-
-
-class StuckOneSided(Exception):  # noqa: N818  (an outcome, caught by the verifier)
-    """The program stands still; the message says why, as a sentence."""
+__all__ = ["run_order"]
 
 
 def run_order(
-    events: Events, *, needs: Mapping[int, int] | None = None
+    events: Events, *, required: Mapping[int, int] | None = None
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """All events in an order in which they can take place.
 
     Args:
         events: The unrolled program.
-        needs: How many posts the counter must have seen before an event that takes from it; by default as many as
+        required: How many posts the counter must have seen before an event that takes from it; by default as many as
             there were takers before it, less what the counter held at the start.
 
     Returns:
         The events, and pairs (writer, reader) of events where a packet that one writes ends the waiting of the other.
 
     Raises:
-        StuckOneSided: If it stands still.
+        Deadlock: If it stands still.
     """
-    return _EventRun(events, needs).order()
+    return _EventRun(events, required).order()
 
 
 class _EventRun:
-    def __init__(self, events: Events, needs: Mapping[int, int] | None) -> None:
-        self.events, self.needs = events, needs
+    def __init__(self, events: Events, required: Mapping[int, int] | None) -> None:
+        self.events, self.required = events, required
         self.counters: list[Counter] = list(events.counters.values())
         self.posts_to: dict[int, int] = {}
         self.takes_from: dict[int, int] = {}
@@ -79,7 +74,7 @@ class _EventRun:
         """All events in order.
 
         Raises:
-            StuckOneSided: If the program stands still.
+            Deadlock: If the program stands still.
         """
         found = list(self.events.begins)
         self.ready = list(range(len(self.lines)))[::-1]
@@ -97,7 +92,7 @@ class _EventRun:
                 self.next[line] += 1
                 self.came[line] = False
         if any(self.next[line] < len(steps) for line, steps in enumerate(self.lines)):
-            raise StuckOneSided(self._circle())
+            raise Deadlock(self._circle())
         found.extend(self.events.ends)
         return found, sorted(self.pairs)
 
@@ -124,8 +119,8 @@ class _EventRun:
                 number = self.takes_from[event]
                 asked[number] += 1
                 need = self.taken[number] + asked[number] - self.counters[number].start
-                if self.needs is not None:
-                    need = self.needs.get(event, need)
+                if self.required is not None:
+                    need = self.required.get(event, need)
                 if self.posted[number] < need:
                     return ("counter", number)
             return None
@@ -164,23 +159,13 @@ class _EventRun:
             for line, steps in enumerate(self.lines)
             if self.next[line] < len(steps) and (blocked := self._blocked(line, steps[self.next[line]]))
         }
-        line = next(iter(waits))
-        place: dict[int, int] = {}
-        walk: list[int] = []
-        while line not in place:
-            place[line] = len(walk)
-            walk.append(line)
-            other = self._helper(waits[line], line)
-            if other is None:
-                return f"{self._name(line)} waits for {self._missing(waits[line])}."
-            line = other
-        walk = [*walk[place[line] :], line]
+        walk = circle_from(next(iter(waits)), lambda line: self._able_to_end(waits[line], line))
+        if len(walk) == 1:
+            return f"{self._name(walk[0])} waits for {self._missing(waits[walk[0]])}."
         parts = [
             f"waits for {self._told(waits[one])} {self._name(two)} is ahead" for one, two in pairwise(walk)
         ]
-        if len(parts) > _SHOWN:
-            parts = [*parts[: _SHOWN - 1], f".. ({len(parts) - _SHOWN} more) ..", parts[-1]]
-        return f"{self._name(walk[0])} {'; that '.join(parts)}."
+        return waits_in_words(self._name(walk[0]), parts)
 
     def _name(self, line: int) -> str:
         return self.events.name(self.lines[line][self.next[line]].events[0])
@@ -188,7 +173,7 @@ class _EventRun:
     def _rest(self, line: int) -> list[Step]:
         return self.lines[line][self.next[line] :]
 
-    def _helper(self, reason: tuple[str, int], line: int) -> int | None:
+    def _able_to_end(self, reason: tuple[str, int], line: int) -> int | None:
         """A thread block that still has to do what is waited for."""
         kind, number = reason
         others: list[int] = [*range(line + 1, len(self.lines)), *range(line + 1)]

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from coppice.program.accesses import conflicting_pairs
 from coppice.program.memory import Buffer
 from coppice.program.one_sided.events import Events, Touch
+from coppice.program.one_sided.happens_before import HappensBefore
 from coppice.program.one_sided.program import Act
-from coppice.program.one_sided.reachability import Reach
 from coppice.rows import inverse
 
 __all__ = ["Races", "find_races"]
@@ -78,7 +78,7 @@ def find_races(
     joined = (block[one] == block[two]) & (phase[one] >= 0) & (phase[one] < phase[two])
     rows = np.flatnonzero(~joined)
     asked = np.unique(np.stack([one[rows], two[rows]]), axis=1)
-    known = Reach(order, edges).holds(asked[0], asked[1])
+    known = HappensBefore(order, edges).holds(asked[0], asked[1])
     key = one * events.count + two
     asked_key = asked[0] * events.count + asked[1]
     holds = joined.copy()
@@ -90,7 +90,7 @@ def find_races(
     failures = [*own, *_told(events, pairs, np.flatnonzero(lost & ~early))]
     warnings = _early(events, pairs, np.flatnonzero(early))
     rest = np.flatnonzero(holds & ~joined & pairs.first_writes & ~begins & ~pairs.packets)
-    warnings += _unseen(events, pairs, rest, Reach(order, strong))
+    warnings += _unseen(events, pairs, rest, HappensBefore(order, strong))
     bad = np.flatnonzero(lost & ~early)
     return Races(tuple(failures[:_EXAMPLES]), len(own) + len(np.unique(key[bad])), tuple(warnings))
 
@@ -238,7 +238,7 @@ def _early(events: Events, pairs: _Pairs, rows: _Ints) -> list[str]:
     return [sentence]
 
 
-def _unseen(events: Events, pairs: _Pairs, rows: _Ints, strong: Reach) -> list[str]:
+def _unseen(events: Events, pairs: _Pairs, rows: _Ints, strong: HappensBefore) -> list[str]:
     if not len(rows):
         return []
     weak = rows[~strong.holds(pairs.first[rows], pairs.second[rows])]

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.deadlock import Deadlock
 from coppice.program.memory import NOTHING
 from coppice.program.moves import Move, schedule_of_moves
 from coppice.program.one_sided.events import Events, Touch, events_of
-from coppice.program.one_sided.order import StuckOneSided, run_order
+from coppice.program.one_sided.order import run_order
 from coppice.program.one_sided.program import Act, OneSidedProgram
 from coppice.program.one_sided.structure import check_form
 from coppice.program.one_sided.words import words_of
@@ -66,7 +67,7 @@ def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Sched
     events = events_of(words)
     try:
         order, _ = run_order(events)
-    except StuckOneSided as circle:
+    except Deadlock as circle:
         msg = f"expected a program that verifies: {circle}"
         raise InputError(msg) from None
     moves = _EventTrace(events).run(order)

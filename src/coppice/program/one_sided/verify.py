@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from coppice.program.deadlock import Deadlock
 from coppice.program.memory import Buffer
 from coppice.program.one_sided.contents import OneSidedContents
 from coppice.program.one_sided.events import Events, events_of
-from coppice.program.one_sided.order import StuckOneSided, run_order
-from coppice.program.one_sided.pairing import check_every_order, known_order
+from coppice.program.one_sided.happens_before import check_every_order, known_order
+from coppice.program.one_sided.order import run_order
 from coppice.program.one_sided.program import Act, OneSidedProgram
 from coppice.program.one_sided.races import find_races
 from coppice.program.one_sided.structure import check_form
@@ -101,7 +102,7 @@ def _run(words: Words, findings: Findings, warnings: list[str], checked: dict[st
         order, packets = run_order(events)
         edges, strong = known_order(events, order, packets)
         check_every_order(events, order, edges)
-    except StuckOneSided as circle:
+    except Deadlock as circle:
         findings.add(f"it stands still: {circle}")
         return
     _left_over(events, findings)

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.deadlock import Deadlock
 from coppice.program.messages import Rows, rows_of, traffic_of
 from coppice.program.placement import Places, in_units
 from coppice.program.two_sided.channels import Limits, path_numbers, spread
 from coppice.program.two_sided.emit import Writer
 from coppice.program.two_sided.nics import Exits, Nics, exits_of
-from coppice.program.two_sided.order import Stuck, execution_order
+from coppice.program.two_sided.order import execution_order
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import messages_of
 from coppice.rows import first_rows, inverse
@@ -253,6 +254,6 @@ def _comes_to_an_end(program: Program) -> bool:
     """Whether joined steps leave every connection enough room."""
     try:
         execution_order(program, messages_of(program, Findings()), depth=_LEAST_DEPTH)
-    except Stuck:
+    except Deadlock:
         return False
     return True

@@ -16,19 +16,15 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.deadlock import Deadlock, circle_from, waits_in_words
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import Messages, step_name
 from coppice.rows import grouped, rows_of_groups
 
-__all__ = ["Order", "Stuck", "execution_order", "find_order"]
+__all__ = ["Order", "execution_order", "find_order"]
 
-_SHOWN = 8
 _PATIENCE = 256
 _NARROW = 16
-
-
-class Stuck(Exception):  # noqa: N818  (an outcome, caught by the verifier)
-    """The program stands still; the message is the circle of waiting, a sentence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +63,7 @@ def find_order(program: Program, messages: Messages, *, depth: int, seed: int | 
         seed: Take a random order, one step after the other, rather than one in waves.
 
     Raises:
-        Stuck: If it stands still.
+        Deadlock: If it stands still.
     """
     return _StepRun(program, messages, depth).order(seed)
 
@@ -93,14 +89,14 @@ class _StepRun:
         """All steps in order.
 
         Raises:
-            Stuck: If the program stands still.
+            Deadlock: If the program stands still.
         """
         if seed is None:
             self._in_waves()
         found = sum(map(len, self._waves))
         rest = self._one_by_one(seed) if found < self.program.num_steps else []
         if found + len(rest) < self.program.num_steps:
-            raise Stuck(self._circle())
+            raise Deadlock(self._circle())
         return Order(tuple(self._waves), rest)
 
     def _in_waves(self) -> None:
@@ -195,13 +191,7 @@ class _StepRun:
     def _circle(self) -> str:
         """The circle of waiting in words."""
         block = next(b for b, (step, end) in enumerate(zip(self.next, self.end, strict=True)) if step < end)
-        place: dict[int, int] = {}
-        walk: list[int] = []
-        while block not in place:
-            place[block] = len(walk)
-            walk.append(block)
-            block = int(self.program.step_block[self.blocker(self.next[block])])
-        walk = [*walk[place[block] :], block]
+        walk = circle_from(block, lambda b: int(self.program.step_block[self.blocker(self.next[b])]))
         waits = [
             f"{self._reason(self.next[a])} {step_name(self.program, self.blocker(self.next[a]))}"
             + (
@@ -211,9 +201,7 @@ class _StepRun:
             )
             for a, b in pairwise(walk)
         ]
-        if len(waits) > _SHOWN:
-            waits = [*waits[: _SHOWN - 1], f".. ({len(waits) - _SHOWN} more) ..", waits[-1]]
-        return f"{step_name(self.program, self.next[walk[0]])} {'; that '.join(waits)}."
+        return waits_in_words(step_name(self.program, self.next[walk[0]]), waits)
 
     def _reason(self, step: int) -> str:
         earlier = self.blocker(step)

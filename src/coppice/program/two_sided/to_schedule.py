@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.deadlock import Deadlock
 from coppice.program.memory import memory_of
 from coppice.program.moves import Move, schedule_of_moves
 from coppice.program.two_sided.nics import NicRoutes
-from coppice.program.two_sided.order import Stuck, execution_order
+from coppice.program.two_sided.order import execution_order
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.structure import check_structure, step_addresses, step_name
 from coppice.program.two_sided.verify import fifo_depth
@@ -101,7 +102,7 @@ class _StepTrace:
             raise InputError(msg)
         try:
             order = execution_order(program, messages, depth=fifo_depth(program.protocol))
-        except Stuck as circle:
+        except Deadlock as circle:
             msg = f"expected a program that verifies: {circle}"
             raise InputError(msg) from None
         self.order = list(order)

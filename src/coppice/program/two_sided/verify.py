@@ -14,10 +14,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from coppice.program.deadlock import Deadlock
 from coppice.program.memory import Buffer, buffer_sizes, memory_of
 from coppice.program.two_sided.acceptance import accepts
 from coppice.program.two_sided.contents import Contents
-from coppice.program.two_sided.order import Order, Stuck, find_order
+from coppice.program.two_sided.order import Order, find_order
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.races import find_races
 from coppice.program.two_sided.structure import check_structure
@@ -89,7 +90,7 @@ step 1 (send), behind its step 0.
         checked["messages"] = len(messages.send)
         try:
             order = find_order(program, messages, depth=depth, seed=seed)
-        except Stuck as circle:
+        except Deadlock as circle:
             findings.add(f"it stands still with connections of {depth} messages: {circle}")
         else:
             checked["slots"] = 0
