@@ -39,8 +39,8 @@ __all__ = [
     "EVERYONE",
     "NOTHING",
     "Buffer",
-    "Layout",
-    "Memory",
+    "MemoryLayout",
+    "ProgramMemory",
     "buffer_sizes",
     "end_columns",
     "memory_of",
@@ -66,7 +66,7 @@ class Buffer(enum.IntEnum):
     SCRATCH = 2
 
 
-class Layout(Protocol):
+class MemoryLayout(Protocol):
     """What decides on addresses and values: the attributes of these names of a program."""
 
     @property
@@ -91,7 +91,7 @@ class Layout(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class ProgramMemory:
     """Addresses of one program, run in place or not.
 
     Attributes:
@@ -104,7 +104,7 @@ class Memory:
     base: NDArray[np.int64]
     size: NDArray[np.int64]
     words: int
-    layout: Layout
+    layout: MemoryLayout
 
     @cached_property
     def start(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -175,7 +175,7 @@ def buffer_sizes(collective: Collective, ranks: int, chunks: int, root: int) -> 
     return np.array(sizes, dtype=np.int64)
 
 
-def memory_of(program: Layout, *, in_place: bool) -> Memory:
+def memory_of(program: MemoryLayout, *, in_place: bool) -> ProgramMemory:
     """Addresses and values for one way to run a program whose scalars are sound."""
     ranks, chunks, collective = program.num_ranks, program.num_chunks, program.collective
     size = np.zeros((3, ranks), dtype=np.int64)
@@ -204,10 +204,10 @@ def memory_of(program: Layout, *, in_place: bool) -> Memory:
             base[Buffer.OUTPUT] = np.where(shared, base[Buffer.INPUT] + own, base[Buffer.OUTPUT])
         else:
             base[Buffer.OUTPUT] = base[Buffer.INPUT]
-    return Memory(base, size, int(ends[-1]), program)
+    return ProgramMemory(base, size, int(ends[-1]), program)
 
 
-def start_columns(program: Layout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def start_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(chunk, contributing rank) of each slot of the input of a rank, as far as it holds something.
 
     Args:
@@ -228,7 +228,7 @@ def start_columns(program: Layout, rank: int) -> tuple[NDArray[np.int64], NDArra
     return first + np.arange(length), np.full(length, rank)
 
 
-def end_columns(program: Layout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def end_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(chunk, contributing rank or EVERYONE) of each slot that the output of a rank must hold.
 
     Args:

@@ -1,9 +1,9 @@
-"""Where the chunks of a schedule lie in the buffers of a program.
+"""Placement: in which buffer, and at which slot, each rank keeps its value of each chunk of a schedule.
 
 All chunks become runs of equal *units*, so many that every chunk is a whole number of them; a unit is a chunk of the
-program. A rank's value of a chunk lies where the collective puts it at the start, and from the first transfer into it
-at its *home*: in the output, if it belongs there, else in the input if that may be overwritten (in place), else in
-scratch memory.
+program. A rank's value of a chunk lies where the collective puts it at the start. From the first transfer into it on it
+lies in the output, if it belongs there, else in the input if that may be overwritten (in place), else in scratch
+memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from coppice.program.memory import Buffer
 from coppice.rows import offsets, positions
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["MOST_UNITS", "Places", "Units", "in_units"]
+__all__ = ["MOST_UNITS", "Placement", "Units", "in_units"]
 
 MOST_UNITS = 2**24
 """Most units that M bytes are cut into."""
@@ -117,8 +117,8 @@ def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
-    """Slots of values, for arrays of (rank, run)."""
+class Placement:
+    """Slots of values, for arrays of ranks and runs of units."""
 
     collective: Collective
     ranks: int
@@ -145,7 +145,7 @@ class Places:
             return np.full(len(run), Buffer.OUTPUT, dtype=np.int64), unit
         return buffer, offset
 
-    def home(self, rank: _Ints, run: _Ints) -> tuple[_Ints, _Ints]:
+    def after_receive(self, rank: _Ints, run: _Ints) -> tuple[_Ints, _Ints]:
         """(buffer, offset) of what transfers write; offsets in scratch memory are not given, and -1."""
         unit, slot = self.units.first[run], self.units.slot[run]
         wanted = self.wanted(rank, slot)

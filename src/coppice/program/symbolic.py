@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from coppice.collectives import Collective
-from coppice.program.memory import NOTHING, Memory
+from coppice.program.memory import NOTHING, ProgramMemory
 
 __all__ = ["SymbolicMemory"]
 
@@ -36,7 +36,7 @@ class SymbolicMemory(ABC):
 
     slot_noun: ClassVar[str] = "slot"
 
-    memory: Memory
+    memory: ProgramMemory
     per_chunk: int = 1
     in_pieces: bool = False
     held: list[int] = field(init=False)

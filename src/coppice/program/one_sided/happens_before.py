@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.program.deadlock import Deadlock
-from coppice.program.one_sided.events import Counter, Events
+from coppice.program.one_sided.events import Events, SignalCounter
 from coppice.program.one_sided.order import run_order
 from coppice.rows import begins_run, grouped
 
@@ -38,12 +38,12 @@ def known_order(events: Events, order: list[int], packets: _Edges) -> tuple[_Edg
     """
     strong: _Edges = list(events.before)
     weak: _Edges = list(packets)
-    unclear: list[Counter] = []
+    unclear: list[SignalCounter] = []
     direct = set(events.before)
     for counter in events.counters.values():
         if _in_line(events, counter.posts, direct) and _in_line(events, counter.waits, direct):
-            late = max(-counter.start, 0)
-            posts, waits = counter.posts[late:], counter.waits[max(counter.start, 0) :]
+            unpaired = max(-counter.start, 0)
+            posts, waits = counter.posts[unpaired:], counter.waits[max(counter.start, 0) :]
             for post, wait in zip(posts, waits, strict=False):  # what is left over waits for nobody
                 (weak if _relaxed(events, post, wait) else strong).append((post, wait))
         else:
@@ -102,7 +102,7 @@ def _relaxed(events: Events, post: int, wait: int) -> bool:
     )
 
 
-def _further(order: HappensBefore, counters: list[Counter], known: set[tuple[int, int]]) -> _Edges:
+def _further(order: HappensBefore, counters: list[SignalCounter], known: set[tuple[int, int]]) -> _Edges:
     """Posts that must come before events that take, as far as it is known by now."""
     found: _Edges = []
     for counter in counters:

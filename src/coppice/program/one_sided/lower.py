@@ -16,12 +16,12 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.messages import Rows, rows_of, traffic_of
-from coppice.program.one_sided.emit import write_program
+from coppice.program.messages import Transfers, message_table, transfers_of
+from coppice.program.one_sided.emit import emit_program
 from coppice.program.one_sided.placement import Landing, landings
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.structure import RUNS
-from coppice.program.placement import Places, in_units
+from coppice.program.placement import Placement, in_units
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.parts import in_parts
@@ -37,20 +37,20 @@ class OneSidedLowering:
 
     Attributes:
         schedule: The plan.
-        places: Where values lie.
+        placement: Where values lie.
         rows: Transfers of runs of chunks.
         by_port: Whether messages from one rank (row) to another (column) go by a proxy.
     """
 
     schedule: Schedule
-    places: Places
-    rows: Rows
+    placement: Placement
+    rows: Transfers
     by_port: list[list[bool]]
 
     @property
     def most_colors(self) -> int:
         """Colors of which more are of no use."""
-        return max(len(self.places.units.slot), self.places.ranks - 1, 1)
+        return max(len(self.placement.units.slot), self.placement.ranks - 1, 1)
 
     def program(self, colors: int, **attributes: object) -> OneSidedProgram:
         """The program with at most ``colors`` thread blocks a rank.
@@ -59,14 +59,14 @@ class OneSidedLowering:
             colors: Groups of values, each with a thread block at every rank that handles some of them.
             **attributes: Further attributes of the program.
         """
-        traffic = traffic_of(self.rows, self._colors(colors), self.places)
-        messages, scratch = landings(traffic, self.places, self.by_port)
-        _regroup(messages, colors, self.places.ranks)
-        return write_program(messages, scratch, self.places, **attributes)
+        table = message_table(self.rows, self._colors(colors), self.placement)
+        messages, scratch = landings(table, self.placement, self.by_port)
+        _regroup(messages, colors, self.placement.ranks)
+        return emit_program(messages, scratch, self.placement, **attributes)
 
     def _colors(self, colors: int) -> np.ndarray:
         """Color of each row: values that take the same ways next to each other, dealt out evenly."""
-        runs = len(self.places.units.slot)
+        runs = len(self.placement.units.slot)
         ways: list[set[tuple[int, int]]] = [set() for _ in range(runs)]
         load = [0] * runs
         for run, src, dst in zip(
@@ -120,7 +120,7 @@ def lower_one_sided(
         msg = f"expected 1 instance or more, found {instances}."
         raise InputError(msg)
     schedule = in_parts(lower(plan) if isinstance(plan, Forest) else plan, instances)
-    places = Places(
+    placement = Placement(
         collective=schedule.collective,
         ranks=schedule.topology.num_ranks,
         root=-1,
@@ -128,7 +128,10 @@ def lower_one_sided(
         units=in_units(schedule),
     )
     return OneSidedLowering(
-        schedule=schedule, places=places, rows=rows_of(schedule, places), by_port=_by_port(schedule.topology)
+        schedule=schedule,
+        placement=placement,
+        rows=transfers_of(schedule, placement),
+        by_port=_by_port(schedule.topology),
     )
 
 

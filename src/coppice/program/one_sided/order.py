@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from coppice.program.deadlock import Deadlock, circle_from, waits_in_words
-from coppice.program.one_sided.events import Counter, Events, Step
+from coppice.program.one_sided.events import Events, EventStep, SignalCounter
 from coppice.program.one_sided.program import Act
 
 __all__ = ["run_order"]
@@ -43,24 +43,24 @@ def run_order(
 class _EventRun:
     def __init__(self, events: Events, required: Mapping[int, int] | None) -> None:
         self.events, self.required = events, required
-        self.counters: list[Counter] = list(events.counters.values())
+        self.counters: list[SignalCounter] = list(events.counters.values())
         self.posts_to: dict[int, int] = {}
         self.takes_from: dict[int, int] = {}
         for number, counter in enumerate(self.counters):
             self.posts_to.update((event, number) for event in counter.posts)
             self.takes_from.update((event, number) for event in counter.waits)
-        self.meeting_of = {
-            arrivals[place]: meeting
-            for meeting, (arrivals, _) in enumerate(events.meetings.values())
+        self.barrier_of = {
+            arrivals[place]: barrier
+            for barrier, (arrivals, _) in enumerate(events.barriers.values())
             for place in range(len(arrivals))
         }
-        self.size_of = [len(arrivals) for arrivals, _ in events.meetings.values()]
+        self.size_of = [len(arrivals) for arrivals, _ in events.barriers.values()]
         self.arrived: dict[int, int] = defaultdict(int)
         self.posted: dict[int, int] = defaultdict(int)
         self.taken: dict[int, int] = defaultdict(int)
         self.packets: dict[int, int] = {}  # address: event that wrote it first
         self.pairs: set[tuple[int, int]] = set()
-        lines: dict[int, list[Step]] = defaultdict(list)
+        lines: dict[int, list[EventStep]] = defaultdict(list)
         for step in events.steps:
             if step.row >= 0:
                 lines[step.row].append(step)
@@ -100,19 +100,19 @@ class _EventRun:
         if reason in self.waiting:
             self.ready.extend(sorted(self.waiting.pop(reason), reverse=True))
 
-    def _blocked(self, line: int, step: Step) -> tuple[str, int] | None:
+    def _blocked(self, line: int, step: EventStep) -> tuple[str, int] | None:
         """What a step waits for, or None."""
         op = step.op
         if op is None:
             return None
         if op.act is Act.BARRIER:
-            meeting = self.meeting_of[step.events[0]]
+            barrier = self.barrier_of[step.events[0]]
             if not self.came[line]:
                 self.came[line] = True
-                self.arrived[meeting] += 1
-                if self.arrived[meeting] == self.size_of[meeting]:
-                    self._wake(("meeting", meeting))
-            return None if self.arrived[meeting] == self.size_of[meeting] else ("meeting", meeting)
+                self.arrived[barrier] += 1
+                if self.arrived[barrier] == self.size_of[barrier]:
+                    self._wake(("barrier", barrier))
+            return None if self.arrived[barrier] == self.size_of[barrier] else ("barrier", barrier)
         if op.act in (Act.WAIT, Act.ACQUIRE):
             asked: dict[int, int] = defaultdict(int)
             for event in step.events:
@@ -133,7 +133,7 @@ class _EventRun:
                                 return ("packet", address)
         return None
 
-    def _carry_out(self, step: Step) -> None:
+    def _carry_out(self, step: EventStep) -> None:
         for event in step.events:
             if event in self.takes_from:
                 self.taken[self.takes_from[event]] += 1
@@ -170,7 +170,7 @@ class _EventRun:
     def _name(self, line: int) -> str:
         return self.events.name(self.lines[line][self.next[line]].events[0])
 
-    def _rest(self, line: int) -> list[Step]:
+    def _rest(self, line: int) -> list[EventStep]:
         return self.lines[line][self.next[line] :]
 
     def _able_to_end(self, reason: tuple[str, int], line: int) -> int | None:
@@ -182,7 +182,7 @@ class _EventRun:
                 for event in step.events:
                     if kind == "counter" and self.posts_to.get(event) == number:
                         return other
-                    if kind == "meeting" and self.meeting_of.get(event) == number and not self.came[other]:
+                    if kind == "barrier" and self.barrier_of.get(event) == number and not self.came[other]:
                         return other
                     if kind == "packet" and self._writes_packet(event, number):
                         return other
@@ -200,7 +200,7 @@ class _EventRun:
             counter = self.counters[number]
             what = "a release of" if counter.name.startswith("semaphore") else "a signal on"
             return f"{what} {counter.name}, before which"
-        if kind == "meeting":
+        if kind == "barrier":
             return "a barrier, before which"
         return "packets, before which"
 
@@ -213,6 +213,6 @@ class _EventRun:
                 f"one more {what} {counter.name} than there is: {len(counter.posts)} come, {len(counter.waits)} are "
                 "waited for"
             )
-        if kind == "meeting":
+        if kind == "barrier":
             return "a barrier that not all thread blocks reach"
         return "packets that nothing writes"

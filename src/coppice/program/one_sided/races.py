@@ -85,13 +85,13 @@ def find_races(
     if len(rows):
         holds[rows] = known[np.searchsorted(asked_key, key[rows])]
     begins = np.isin(one, events.begins)
-    lost = ~holds & ~(pairs.packets & (begins | np.isin(two, events.ends)) & events.program.two_scratch)
-    early = lost & begins & pairs.second_writes
-    failures = [*own, *_told(events, pairs, np.flatnonzero(lost & ~early))]
+    unordered = ~holds & ~(pairs.packets & (begins | np.isin(two, events.ends)) & events.program.two_scratch)
+    early = unordered & begins & pairs.second_writes
+    failures = [*own, *_told(events, pairs, np.flatnonzero(unordered & ~early))]
     warnings = _early(events, pairs, np.flatnonzero(early))
     rest = np.flatnonzero(holds & ~joined & pairs.first_writes & ~begins & ~pairs.packets)
     warnings += _unseen(events, pairs, rest, HappensBefore(order, strong))
-    bad = np.flatnonzero(lost & ~early)
+    bad = np.flatnonzero(unordered & ~early)
     return Races(tuple(failures[:_EXAMPLES]), len(own) + len(np.unique(key[bad])), tuple(warnings))
 
 
@@ -110,12 +110,12 @@ def _within_events(events: Events) -> list[str]:
         for number, source in enumerate(sources):
             for place, target in enumerate(targets):
                 equal = np.array_equal(source, target) and (same or number == place)
-                if not equal and _meet(source, target):
+                if not equal and _overlap(source, target):
                     found.append(f"{events.name(event)} overwrites what it has yet to read.")
     return found
 
 
-def _meet(one: _Ints, other: _Ints) -> bool:
+def _overlap(one: _Ints, other: _Ints) -> bool:
     """Whether two ascending runs of addresses have one in common."""
     if not len(one) or not len(other) or one[-1] < other[0] or other[-1] < one[0]:
         return False

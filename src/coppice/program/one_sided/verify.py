@@ -51,7 +51,7 @@ def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
         Two ranks give each other their halves and say so:
 
         >>> from coppice.collectives import Collective
-        >>> from coppice.program.one_sided.program import Block, Channel, Operation, Slots
+        >>> from coppice.program.one_sided.program import Block, ChannelEnd, Operation, Slots
         >>> def block(rank):
         ...     mine = Slots(ranks=(rank,), buffer=Buffer.OUTPUT, index=rank, size=1)
         ...     there = Slots(ranks=(1 - rank,), buffer=Buffer.OUTPUT, index=rank, size=1)
@@ -63,7 +63,7 @@ def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
         >>> program = OneSidedProgram(
         ...     collective=Collective.ALL_GATHER, num_ranks=2, num_chunks=2, in_place=True, scratch=(0, 0),
         ...     blocks=(block(0), block(1)), semaphores=((), ()),
-        ...     channels=tuple(Channel(rank=rank, peer=1 - rank, port=False, twin=1 - rank) for rank in (0, 1)))
+        ...     channels=tuple(ChannelEnd(rank=rank, peer=1 - rank, port=False, twin=1 - rank) for rank in (0, 1)))
         >>> verify_one_sided(program).ok
         True
     """

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.memory import EVERYONE, Buffer, Memory, end_columns, start_columns
+from coppice.program.memory import EVERYONE, Buffer, ProgramMemory, end_columns, start_columns
 from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.structure import Messages, step_addresses
+from coppice.program.two_sided.structure import MessagePairs, step_addresses
 from coppice.rows import first_rows, positions
 
 __all__ = ["accepts"]
@@ -29,7 +29,7 @@ _Value = tuple[_Ints, _Ints]
 
 
 def accepts(
-    program: Program, memory: Memory, messages: Messages, waves: Iterable[NDArray[np.int64]]
+    program: Program, memory: ProgramMemory, messages: MessagePairs, waves: Iterable[NDArray[np.int64]]
 ) -> int | None:
     """Carry out a program, and judge the outcome.
 
@@ -47,7 +47,7 @@ def accepts(
 
 
 class _WaveExecution:
-    def __init__(self, program: Program, memory: Memory, messages: Messages) -> None:
+    def __init__(self, program: Program, memory: ProgramMemory, messages: MessagePairs) -> None:
         self.program, self.memory = program, memory
         ranks = program.num_ranks
         self.sets: list[int] = [0, *(1 << rank for rank in range(ranks))]  # no one, then every rank alone

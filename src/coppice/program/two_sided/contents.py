@@ -5,10 +5,10 @@ Sending, copying or adding what nothing was written to is a failure, besides tho
 
 from __future__ import annotations
 
-from coppice.program.memory import NOTHING, Memory
+from coppice.program.memory import NOTHING, ProgramMemory
 from coppice.program.symbolic import SymbolicMemory
 from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.structure import Messages, step_addresses, step_name
+from coppice.program.two_sided.structure import MessagePairs, step_addresses, step_name
 
 __all__ = ["Contents"]
 
@@ -21,7 +21,7 @@ class Contents(SymbolicMemory):
         memory: Its slots.
     """
 
-    def __init__(self, program: Program, memory: Memory) -> None:
+    def __init__(self, program: Program, memory: ProgramMemory) -> None:
         super().__init__(memory)
         self.program = program
 
@@ -29,7 +29,7 @@ class Contents(SymbolicMemory):
         """A step in words."""
         return step_name(self.program, actor)
 
-    def run(self, order: list[int], messages: Messages) -> None:
+    def run(self, order: list[int], messages: MessagePairs) -> None:
         """Carry out all steps in an order in which they can take place, and judge the outcome."""
         program, held = self.program, self.held
         src, dst = (each.tolist() for each in step_addresses(program, self.memory))

@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 
 from coppice.program.deadlock import Deadlock, circle_from, waits_in_words
 from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.structure import Messages, step_name
+from coppice.program.two_sided.structure import MessagePairs, step_name
 from coppice.rows import grouped, rows_of_groups
 
-__all__ = ["Order", "execution_order", "find_order"]
+__all__ = ["StepOrder", "execution_order", "find_order"]
 
 _PATIENCE = 256
 _NARROW = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Order:
+class StepOrder:
     """All steps in an order in which they can take place.
 
     Attributes:
@@ -47,13 +47,13 @@ class Order:
 
 
 def execution_order(
-    program: Program, messages: Messages, *, depth: int, seed: int | None = None
+    program: Program, messages: MessagePairs, *, depth: int, seed: int | None = None
 ) -> list[int]:
     """All steps one after the other; see :func:`find_order`."""
     return find_order(program, messages, depth=depth, seed=seed).steps
 
 
-def find_order(program: Program, messages: Messages, *, depth: int, seed: int | None = None) -> Order:
+def find_order(program: Program, messages: MessagePairs, *, depth: int, seed: int | None = None) -> StepOrder:
     """All steps in an order in which they can take place.
 
     Args:
@@ -75,7 +75,7 @@ class _StepRun:
     run one after the other instead, each as far as it can.
     """
 
-    def __init__(self, program: Program, messages: Messages, depth: int) -> None:
+    def __init__(self, program: Program, messages: MessagePairs, depth: int) -> None:
         self.program = program
         steps = program.num_steps
         self._sent_by = np.full(steps, -1, dtype=np.int64)
@@ -85,7 +85,7 @@ class _StepRun:
         self._room_by[messages.send[beyond]] = messages.recv[beyond - depth]
         self._waves: list[NDArray[np.int64]] = []
 
-    def order(self, seed: int | None) -> Order:
+    def order(self, seed: int | None) -> StepOrder:
         """All steps in order.
 
         Raises:
@@ -97,7 +97,7 @@ class _StepRun:
         rest = self._one_by_one(seed) if found < self.program.num_steps else []
         if found + len(rest) < self.program.num_steps:
             raise Deadlock(self._circle())
-        return Order(tuple(self._waves), rest)
+        return StepOrder(tuple(self._waves), rest)
 
     def _in_waves(self) -> None:
         """Carry out whole waves, until nothing can take place or waves are too narrow to be worth it."""

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.program.accesses import conflicting_pairs
-from coppice.program.memory import Buffer, Memory
+from coppice.program.memory import Buffer, ProgramMemory
 from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.structure import Messages, step_addresses, step_name
+from coppice.program.two_sided.structure import MessagePairs, step_addresses, step_name
 from coppice.rows import grouped, inverse, ranges
 
 __all__ = ["find_races"]
@@ -28,7 +28,7 @@ _Ints = NDArray[np.int64]
 
 
 def find_races(
-    program: Program, memory: Memory, messages: Messages, order: list[int], *, examples: int = 5
+    program: Program, memory: ProgramMemory, messages: MessagePairs, order: list[int], *, examples: int = 5
 ) -> tuple[list[str], int]:
     """Races of a program.
 
@@ -59,7 +59,7 @@ def find_races(
     return sentences, len(left)
 
 
-def _conflicts(program: Program, memory: Memory, order: list[int]) -> tuple[_Ints, _Ints, _Ints]:
+def _conflicts(program: Program, memory: ProgramMemory, order: list[int]) -> tuple[_Ints, _Ints, _Ints]:
     """Pairs of steps (earlier and later in ``order``) that conflict at an address, each pair once."""
     time = inverse(np.array(order, dtype=np.int64))
     src, dst = step_addresses(program, memory)
@@ -108,7 +108,7 @@ def _joined(program: Program, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
 class _Clocks:
     """Vector clocks, a few thread blocks at a time."""
 
-    def __init__(self, program: Program, messages: Messages, order: list[int]) -> None:
+    def __init__(self, program: Program, messages: MessagePairs, order: list[int]) -> None:
         self.program = program
         steps = program.num_steps
         self.sent_by = np.full(steps, -1, dtype=np.int64)
@@ -172,7 +172,7 @@ class _Clocks:
         return clock
 
 
-def _slot_name(program: Program, memory: Memory, step: int, address: int) -> str:
+def _slot_name(program: Program, memory: ProgramMemory, step: int, address: int) -> str:
     """The slot that ``step`` uses at an address."""
     rank = program.step_rank[step]
     op = StepOp(program.op[step])

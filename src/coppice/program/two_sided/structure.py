@@ -13,19 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.program.memory import Buffer, Memory, buffer_sizes
+from coppice.program.memory import Buffer, ProgramMemory, buffer_sizes
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.rows import nth_in_run
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["Messages", "check_structure", "messages_of", "step_addresses", "step_name"]
+__all__ = ["MessagePairs", "check_structure", "message_pairs", "step_addresses", "step_name"]
 
 _EXAMPLES = 5
 _BLOCKED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL, Collective.GATHER)
 
 
 @dataclass(frozen=True, eq=False)
-class Messages:
+class MessagePairs:
     """The messages of a program in the order of their connections.
 
     Attributes:
@@ -39,7 +39,7 @@ class Messages:
     place: NDArray[np.int64]
 
 
-def step_addresses(program: Program, memory: Memory) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def step_addresses(program: Program, memory: ProgramMemory) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First address that each step reads, and first that it writes; where it does neither, they mean nothing.
 
     Args:
@@ -61,7 +61,7 @@ def step_name(program: Program, step: int) -> str:
     return f"rank {rank}, thread block {block}, step {place} ({name})"
 
 
-def check_structure(program: Program, findings: Findings) -> Messages | None:
+def check_structure(program: Program, findings: Findings) -> MessagePairs | None:
     """Judge the form of a program.
 
     Args:
@@ -79,7 +79,7 @@ def check_structure(program: Program, findings: Findings) -> Messages | None:
     _check_dependencies(program, findings)
     if findings.failures:
         return None
-    messages = messages_of(program, findings)
+    messages = message_pairs(program, findings)
     return None if findings.failures else messages
 
 
@@ -250,7 +250,7 @@ def _check_dependencies(program: Program, findings: Findings) -> None:
     )
 
 
-def messages_of(program: Program, findings: Findings) -> Messages:
+def message_pairs(program: Program, findings: Findings) -> MessagePairs:
     """Pair the sends and the receives of every connection, and judge that they fit.
 
     Args:
@@ -268,7 +268,7 @@ def messages_of(program: Program, findings: Findings) -> Messages:
     send_key, recv_key = send_key[send_order], recv_key[recv_order]
     if len(send) != len(recv) or (send_key != recv_key).any():
         _report_unmatched(program, send, send_key, recv, recv_key, findings)
-        return Messages(send[:0], recv[:0], send[:0])
+        return MessagePairs(send[:0], recv[:0], send[:0])
     differ = program.count[send] != program.count[recv]
     _examples(
         findings,
@@ -279,7 +279,7 @@ def messages_of(program: Program, findings: Findings) -> Messages:
             f"{step_name(program, int(recv[row]))} takes for {program.count[recv[row]]}."
         ),
     )
-    return Messages(send, recv, nth_in_run(send_key))
+    return MessagePairs(send, recv, nth_in_run(send_key))
 
 
 def _report_unmatched(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.messages import Rows
+from coppice.program.messages import Transfers
 from coppice.program.two_sided.program import Program
 from coppice.rows import distinct, grouped, inverse, nth_in_run, rows_of_groups, sorted_rows
 
@@ -62,31 +62,31 @@ class _Links:
     channel: _Ints
 
 
-def _span(rows: Rows) -> int:
+def _span(rows: Transfers) -> int:
     """More than any rank."""
     return int(max(rows.src.max(initial=0), rows.dst.max(initial=0))) + 1
 
 
-def _pair(rows: Rows) -> _Ints:
+def _pair(rows: Transfers) -> _Ints:
     """A number for each (sender, receiver)."""
     return rows.src * _span(rows) + rows.dst
 
 
-def most_trees_together(rows: Rows) -> int:
+def most_trees_together(rows: Transfers) -> int:
     """Largest number of runs that pass between the same two ranks."""
     runs = rows.run.max(initial=0) + 1
     pairs, _ = distinct(_pair(rows) * runs + rows.run)
     return int(distinct(pairs // runs)[1].max(initial=1))
 
 
-def paths_differ(rows: Rows) -> int:
+def paths_differ(rows: Transfers) -> int:
     """Largest number of different paths between the same two ranks."""
     paths = rows.path.max(initial=-1) + 2
     ways, _ = distinct(_pair(rows) * paths + rows.path + 1)
     return int(distinct(ways // paths)[1].max(initial=1))
 
 
-def colors_of(rows: Rows, runs: int, colors: int) -> _Ints:
+def colors_of(rows: Transfers, runs: int, colors: int) -> _Ints:
     """Channel of each row, of ``colors`` channels.
 
     Args:
@@ -133,7 +133,7 @@ def _dealt(number: int, colors: int) -> _Ints:
     return total % colors
 
 
-def fewest_blocks(rows: Rows, color: _Ints) -> int:
+def fewest_blocks(rows: Transfers, color: _Ints) -> int:
     """Thread blocks that the rank which has most needs at least: as :func:`blocks_of` finds them if ``tight``."""
     links = _links(rows, color)
     width = int(links.channel.max(initial=0)) + 1
@@ -144,7 +144,7 @@ def fewest_blocks(rows: Rows, color: _Ints) -> int:
     return int(np.maximum(*sizes).reshape(-1, width).sum(axis=1).max(initial=0))
 
 
-def blocks_of(rows: Rows, color: _Ints, *, tight: bool) -> Blocks:
+def blocks_of(rows: Transfers, color: _Ints, *, tight: bool) -> Blocks:
     """Thread blocks for the connections of all rows."""
     links = _links(rows, color)
     into, outof = _passed_on(rows, color, links)
@@ -169,7 +169,7 @@ def blocks_of(rows: Rows, color: _Ints, *, tight: bool) -> Blocks:
     return Blocks(rows=found, most=int(np.bincount(found[:, 0], minlength=1).max(initial=0)))
 
 
-def _links(rows: Rows, color: _Ints) -> _Links:
+def _links(rows: Transfers, color: _Ints) -> _Links:
     channels = int(color.max(initial=0)) + 1
     key, _ = distinct(_pair(rows) * channels + color)
     pair, channel = np.divmod(key, channels)
@@ -177,7 +177,7 @@ def _links(rows: Rows, color: _Ints) -> _Links:
     return _Links(key, src, dst, channel)
 
 
-def _passed_on(rows: Rows, color: _Ints, links: _Links) -> tuple[_Ints, _Ints]:
+def _passed_on(rows: Transfers, color: _Ints, links: _Links) -> tuple[_Ints, _Ints]:
     """(link in, link out) of every pair that passes runs on, those that pass on most runs first."""
     span, channels = _span(rows), int(color.max(initial=0)) + 1
     into, outof = rows.run * span + rows.dst, rows.run * span + rows.src

@@ -18,7 +18,7 @@ from coppice.program.deadlock import Deadlock
 from coppice.program.memory import Buffer, buffer_sizes, memory_of
 from coppice.program.two_sided.acceptance import accepts
 from coppice.program.two_sided.contents import Contents
-from coppice.program.two_sided.order import Order, find_order
+from coppice.program.two_sided.order import StepOrder, find_order
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.races import find_races
 from coppice.program.two_sided.structure import check_structure
@@ -120,7 +120,7 @@ step 1 (send), behind its step 0.
     )
 
 
-def _wide(order: Order) -> bool:
+def _wide(order: StepOrder) -> bool:
     """Whether waves are so wide that they are quicker than one step after the other."""
     return not order.rest and sum(map(len, order.waves)) >= _WIDE * len(order.waves)
 
