@@ -43,7 +43,7 @@ class _Line:
 class _Cell:
     """Who last wrote a value, and who has read it since."""
 
-    emitter: _Step | None = None
+    writer: _Step | None = None
     readers: list[_Step] = field(default_factory=list)
 
 
@@ -138,7 +138,7 @@ class Emitter:
         return sorted(needed)
 
     def _send(self, block: int, cells: range, src: _Slot, count: int) -> None:
-        wrote = {emitter for key in cells if (emitter := self._cell(key).emitter) is not None}
+        wrote = {writer for key in cells if (writer := self._cell(key).writer) is not None}
         lines = self._lines[block]
         here = (block, len(lines) - 1)
         line = lines[-1] if lines else None
@@ -167,9 +167,9 @@ class Emitter:
         for key in cells:
             cell = self._cell(key)
             before.update(cell.readers)
-            if cell.emitter is not None:
-                before.add(cell.emitter)
-                read.add(cell.emitter)
+            if cell.writer is not None:
+                before.add(cell.writer)
+                read.add(cell.writer)
         if op == Op.COPY:
             step = self._add(
                 block, _Line(StepOp.RECV, _NOWHERE, home, count, self._needs(block, before), message)
@@ -188,7 +188,7 @@ class Emitter:
             self._add(block, _Line(StepOp.RECV, _NOWHERE, staged, count, [], message))
             step = self._add(block, _Line(StepOp.REDUCE, staged, home, count, self._needs(block, before)))
         for key in cells:
-            self._cells[key] = _Cell(emitter=step)
+            self._cells[key] = _Cell(writer=step)
 
     def _drop_unread(self) -> None:
         """Sums that are passed on and neither read again nor wanted in the end are not kept."""
@@ -197,8 +197,8 @@ class Emitter:
         placement, ranks = self._placement, self._placement.ranks
         final: dict[_Step, list[int]] = {}
         for key, cell in self._cells.items():
-            if cell.emitter in self._unread:
-                final.setdefault(cell.emitter, []).append(key)
+            if cell.writer in self._unread:
+                final.setdefault(cell.writer, []).append(key)
         for step, keys in final.items():
             rank = np.array(keys) % ranks
             if placement.wanted(rank, placement.units.slot[np.array(keys) // ranks]).any():
@@ -209,7 +209,7 @@ class Emitter:
 
     def _own_copies(self, rows: list[tuple[int, int, int, int]]) -> None:
         """Data that stay at their rank go from its input to its output, in the thread block that has least to do."""
-        copies = self._placement.own_copies()
+        copies = self._placement.own_copies(*np.zeros((3, 0), dtype=np.int64))
         if not copies:
             return
         received = self._received_anyway(copies)
@@ -234,7 +234,7 @@ class Emitter:
         """(output slot, count) of what ranks receive although it is theirs, in ascending order."""
         placement, ranks = self._placement, self._placement.ranks
         keys = np.array(
-            [key for key, cell in self._cells.items() if cell.emitter is not None], dtype=np.int64
+            [key for key, cell in self._cells.items() if cell.writer is not None], dtype=np.int64
         )
         begin, end = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
         for rank, _, target, count in copies:

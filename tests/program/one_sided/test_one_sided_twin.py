@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from coppice.export.mscclpp.emitter import mscclpp_json
+from coppice.export.mscclpp.writer import mscclpp_json
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective

@@ -1,10 +1,10 @@
 """Emits the steps of thread blocks for the messages of a schedule, with as few dependencies between them as are needed.
 
 Sends and receives, in the order in which they take place, are *events*. Every event accesses *values*, each of them
-what one rank has of one run of chunks: a send reads them, a receive writes them. An event becomes a *line* of its thread
-block; two, where what is received is added in a step of its own; none, where a send joins the receive before it. Lines
-wait for the last write before what they access (read after write, write after write), and for the reads of what they
-overwrite (write after read).
+what one rank has of one run of chunks: a send reads them, a receive writes them. An event becomes a *line* of its
+thread block; two, where what is received is added in a step of its own; none, where a send joins the receive before it.
+Lines wait for the last write before what they access (read after write, write after write), and for the reads of what
+they overwrite (write after read).
 """
 
 from __future__ import annotations
