@@ -1,4 +1,4 @@
-"""Cutting every chunk into parts that travel side by side: over several paths, or in several channels."""
+"""Cutting every chunk into parts that travel side by side: over several paths, or in several channels or instances."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from coppice.errors import InputError
+from coppice.rows import rows_of_groups
 from coppice.schedule.schedule import Schedule
 
 __all__ = ["MAX_ROWS", "in_parts"]
@@ -46,12 +47,8 @@ def in_parts(schedule: Schedule, parts: int) -> Schedule:
     if parts == 1:
         return schedule
     part = np.arange(parts, dtype=np.int32)
-    waits = np.repeat(np.diff(schedule.after_start), parts)
-    after_start = np.concatenate([[0], np.cumsum(waits)]).astype(np.int64)
-    # The dependencies of row i stand in one stretch, and once more for every part of it.
-    stretch = np.repeat(schedule.after_start[:-1], parts)
-    place = np.arange(after_start[-1]) - np.repeat(after_start[:-1], waits) + np.repeat(stretch, waits)
-    after_part = np.repeat(np.tile(part, rows), waits)
+    waits, after_start = rows_of_groups(schedule.after_start, np.repeat(np.arange(rows), parts))
+    after_part = np.repeat(np.tile(part, rows), np.diff(after_start))
     return replace(
         schedule,
         chunk_slot=np.repeat(schedule.chunk_slot, parts),
@@ -63,5 +60,5 @@ def in_parts(schedule: Schedule, parts: int) -> Schedule:
         path=np.repeat(schedule.path, parts),
         step=np.repeat(schedule.step, parts),
         after_start=after_start,
-        after=schedule.after[place] * np.int32(parts) + after_part,
+        after=schedule.after[waits] * np.int32(parts) + after_part,
     )

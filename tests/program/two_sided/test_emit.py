@@ -1,4 +1,4 @@
-"""The writer against a slow one that keeps, for every value, who wrote it last and who has read it since."""
+"""The emitter against a slow one that keeps, for every value, who wrote it last and who has read it since."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
-from coppice.program.two_sided.emit import Writer
+from coppice.program.two_sided.emit import Emitter
 from coppice.program.two_sided.lower import lower_to_program
 from coppice.program.two_sided.program import Program
 from coppice.rows import sorted_rows
 from coppice.topology.presets import preset
-from reference.programs_writing import Writer as SlowWriter
+from reference.programs_emit import Emitter as SlowEmitter
 
 MOVING = [
     pytest.param(entry, id=f"{name}-{collective}")
@@ -35,7 +35,7 @@ class Both:
     written = 0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.fast, self.slow = Writer(*arguments, **options), SlowWriter(*arguments, **options)
+        self.fast, self.slow = Emitter(*arguments, **options), SlowEmitter(*arguments, **options)
 
     @property
     def joins(self) -> bool:
@@ -57,7 +57,7 @@ class Both:
 
 @pytest.fixture(autouse=True)
 def both(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coppice.program.two_sided.lower, "Writer", Both)
+    monkeypatch.setattr(coppice.program.two_sided.lower, "Emitter", Both)
 
 
 def lower_in_all_forms(body: Any, collective: Collective) -> None:

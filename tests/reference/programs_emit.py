@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.memory import buffer_sizes
-from coppice.program.messages import Traffic
-from coppice.program.placement import Places
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.memory import Buffer, buffer_sizes
+from coppice.program.messages import MessageTable
+from coppice.program.placement import Placement
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.thread_blocks import Blocks
 from coppice.schedule.schedule import Op
 
-__all__ = ["Writer"]
+__all__ = ["Emitter"]
 
 _Slot = tuple[int, int]
 _NOWHERE: _Slot = (Buffer.NONE, -1)
@@ -47,21 +47,21 @@ class _Cell:
     readers: list[_Step] = field(default_factory=list)
 
 
-class Writer:
-    """Turns traffic into a program.
+class Emitter:
+    """Turns messages into a program.
 
     Args:
-        places: Where values lie.
-        traffic: Messages and their order.
+        placement: Where values lie.
+        table: Messages and their order.
         blocks: Thread blocks.
         fused: Receiving and reducing may be one step.
         joined: Receiving and sending may be one step as well, if ``fused``.
     """
 
     def __init__(
-        self, places: Places, traffic: Traffic, blocks: Blocks, *, fused: bool, joined: bool = True
+        self, placement: Placement, table: MessageTable, blocks: Blocks, *, fused: bool, joined: bool = True
     ) -> None:
-        self._places, self._traffic = places, traffic
+        self._placement, self._table = placement, table
         self._rows: list[tuple[int, int, int, int]] = [tuple(row) for row in blocks.rows.tolist()]
         self._sender = {(rank, to, channel): row for row, (rank, to, _, channel) in enumerate(self._rows)}
         self._receiver = {(source, rank, ch): row for row, (rank, _, source, ch) in enumerate(self._rows)}
@@ -80,7 +80,7 @@ class Writer:
         return any(line.op in _JOINED for lines in self._lines for line in lines)
 
     def program(self, **attributes: Any) -> Program:
-        """The program, in place or not as ``places`` says, with further attributes."""
+        """The program, in place or not as ``placement`` says, with further attributes."""
         self._steps()
         self._drop_unread()
         rows = [*self._rows]
@@ -88,15 +88,15 @@ class Writer:
         return self._columns(rows, attributes)
 
     def _steps(self) -> None:
-        traffic = self._traffic
+        table = self._table
         columns = (
-            traffic.src, traffic.dst, traffic.color, traffic.op, traffic.first, traffic.runs, traffic.count,
-            traffic.src_buffer, traffic.src_offset, traffic.dst_buffer, traffic.dst_offset, traffic.fresh,
-            traffic.old_buffer, traffic.old_offset,
+            table.src, table.dst, table.color, table.op, table.first, table.runs, table.count,
+            table.src_buffer, table.src_offset, table.dst_buffer, table.dst_offset, table.fresh,
+            table.old_buffer, table.old_offset,
         )  # fmt: skip
         messages = list(zip(*(column.tolist() for column in columns), strict=True))
-        senders, receivers, ranks = self._sender, self._receiver, self._places.ranks
-        for event in traffic.events.tolist():
+        senders, receivers, ranks = self._sender, self._receiver, self._placement.ranks
+        for event in table.events.tolist():
             number = event >> 1
             (src, dst, color, op, first, runs, count, sb, so, db, do, fresh, ob, oo) = messages[number]
             link = (src, dst, color)
@@ -194,14 +194,14 @@ class Writer:
         """Sums that are passed on and neither read again nor wanted in the end are not kept."""
         if not self._unread:
             return
-        places, ranks = self._places, self._places.ranks
+        placement, ranks = self._placement, self._placement.ranks
         final: dict[_Step, list[int]] = {}
         for key, cell in self._cells.items():
             if cell.writer in self._unread:
                 final.setdefault(cell.writer, []).append(key)
         for step, keys in final.items():
             rank = np.array(keys) % ranks
-            if places.wanted(rank, places.units.slot[np.array(keys) // ranks]).any():
+            if placement.wanted(rank, placement.units.slot[np.array(keys) // ranks]).any():
                 self._unread.discard(step)
         for block, position in self._unread:
             line = self._lines[block][position]
@@ -209,7 +209,7 @@ class Writer:
 
     def _own_copies(self, rows: list[tuple[int, int, int, int]]) -> None:
         """Data that stay at their rank go from its input to its output, in the thread block that has least to do."""
-        copies = self._places.own_copies()
+        copies = self._placement.own_copies(*np.zeros((3, 0), dtype=np.int64))
         if not copies:
             return
         received = self._received_anyway(copies)
@@ -232,24 +232,24 @@ class Writer:
 
     def _received_anyway(self, copies: list[tuple[int, int, int, int]]) -> dict[int, list[tuple[int, int]]]:
         """(output slot, count) of what ranks receive although it is theirs, in ascending order."""
-        places, ranks = self._places, self._places.ranks
+        placement, ranks = self._placement, self._placement.ranks
         keys = np.array([key for key, cell in self._cells.items() if cell.writer is not None], dtype=np.int64)
         begin, end = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
         for rank, _, target, count in copies:
             begin[rank], end[rank] = target, target + count
         owner, run = keys % ranks, keys // ranks
-        buffer, offset = places.home(owner, run)
+        buffer, offset = placement.after_receive(owner, run)
         hits = np.flatnonzero((buffer == Buffer.OUTPUT) & (offset >= begin[owner]) & (offset < end[owner]))
         found: dict[int, list[tuple[int, int]]] = {}
         for hit in hits[np.argsort(offset[hits], kind="stable")].tolist():
             found.setdefault(int(owner[hit]), []).append(
-                (int(offset[hit]), int(places.units.count[run[hit]]))
+                (int(offset[hit]), int(placement.units.count[run[hit]]))
             )
         return found
 
     def _columns(self, rows: list[tuple[int, int, int, int]], attributes: dict[str, Any]) -> Program:
-        places = self._places
-        ranks = places.ranks
+        placement = self._placement
+        ranks = placement.ranks
         order = sorted(range(len(rows)), key=lambda row: rows[row][0])
         block_rank = np.array([rows[row][0] for row in order], dtype=np.int64)
         rank_start = np.searchsorted(block_rank, np.arange(ranks + 1)).astype(np.int64)
@@ -258,14 +258,14 @@ class Writer:
         scratch = self._place_staging(rows)
         lines = [line for row in order for line in self._lines[row]]
         waits = [wait for line in lines for wait in line.after]
-        sizes = buffer_sizes(places.collective, ranks, places.units.num_chunks, int(places.root))
+        sizes = buffer_sizes(placement.collective, ranks, placement.units.num_chunks, int(placement.root))
         program = Program(
-            collective=places.collective,
+            collective=placement.collective,
             num_ranks=ranks,
-            num_chunks=places.units.num_chunks,
-            root=places.root,
-            in_place=places.in_place,
-            out_of_place=not places.in_place,
+            num_chunks=placement.units.num_chunks,
+            root=placement.root,
+            in_place=placement.in_place,
+            out_of_place=not placement.in_place,
             input_chunks=sizes[0].astype(np.int32),
             output_chunks=sizes[1].astype(np.int32),
             scratch_chunks=scratch.astype(np.int32),
@@ -289,7 +289,7 @@ class Writer:
 
     def _place_staging(self, rows: list[tuple[int, int, int, int]]) -> NDArray[np.int64]:
         """Slots for what is received before it is added, behind the other scratch slots; how many there are."""
-        scratch = self._traffic.scratch.copy()
+        scratch = self._table.scratch.copy()
         for block, count in enumerate(self._staging):
             if not count:
                 continue
