@@ -27,7 +27,7 @@ from rich.console import Console
 
 from coppice.bounds import Problem
 from coppice.collectives import Collective
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Case
 from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.algorithms.parts.moves import Moves, pairs, whole
 from coppice.planners.forest.planner import plan_forest

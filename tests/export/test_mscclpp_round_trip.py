@@ -28,7 +28,7 @@ from coppice.export.mscclpp.limits import block_excesses, largest_message, size_
 from coppice.export.mscclpp.program import PlanForm, one_sided_for
 from coppice.export.mscclpp.reader import program_of
 from coppice.export.mscclpp.writer import mscclpp_json, write_mscclpp
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Case
 from coppice.planners.algorithms.parts.moves import Moves, blocks
 from coppice.planners.planning import plan as make_plan
 from coppice.program.one_sided.lower import lower_one_sided

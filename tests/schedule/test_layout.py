@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Case
 from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs, whole
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.pieces import in_pieces

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Case
 from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.schedule.schedule import Op

@@ -12,7 +12,7 @@ import pytest
 from coppice.bounds import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Case
 from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Phase

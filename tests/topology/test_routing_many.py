@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Case
 from coppice.planners.algorithms.parts.moves import Moves, pairs
 from coppice.schedule.pieces import in_pieces
 from coppice.schedule.routed import routed

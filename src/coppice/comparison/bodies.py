@@ -8,7 +8,7 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.comparison.candidates import Candidate
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.choice import FOREST, Choice, make_body
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.algorithm import Value
 from coppice.selection.nccl_model import Cell
 from coppice.selection.rules import Step
 

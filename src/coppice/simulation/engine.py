@@ -41,7 +41,7 @@ def simulate(
         A chain of two hops, 18,000 bytes at 3 GB/s and 1 us a message, in one piece and in three:
 
         >>> from coppice.collectives import Collective
-        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.algorithm import Case
         >>> from coppice.planners.algorithms.parts.moves import Moves, whole
         >>> from coppice.topology.presets import preset
         >>> case = Case(topology=preset("ring", gpus=3, gb_per_s=3), collective=Collective.BROADCAST, root=0)

@@ -226,7 +226,7 @@ def chakra_trace(
 
     Examples:
         >>> from coppice.collectives import Collective
-        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.algorithm import Case
         >>> from coppice.planners.algorithms.parts.moves import Moves, whole
         >>> from coppice.topology.presets import preset
         >>> case = Case(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)

@@ -48,7 +48,7 @@ def lower_for_run(
     Examples:
         Two pieces go down a chain of three ranks in three steps:
 
-        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.algorithm import Case
         >>> from coppice.planners.algorithms.parts.moves import Moves, whole
         >>> from coppice.topology.presets import preset
         >>> case = Case(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)

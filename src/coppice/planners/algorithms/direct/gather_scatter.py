@@ -26,9 +26,8 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.cost import Chain, Cost
+from coppice.planners.algorithms.algorithm import Algorithm, Case
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
 from coppice.planners.algorithms.parts.radix import levels, num_messages, radix_parameter, spans
 from coppice.schedule.schedule import Schedule
@@ -87,10 +86,8 @@ def _in_turn_cost(case: Case) -> Cost:
 def _straight_cost(case: Case, *, steps: int) -> Cost:
     size = case.size
     moved = Fraction(size - 1, size)
-    if size == 1:
-        return Cost(steps=0, sent=moved, chains=())
     sent = moved if case.collective is Collective.SCATTER else Fraction(1, size)
-    return Cost(steps=steps, sent=sent, chains=(Chain(messages=size - 1, sent=moved),))
+    return Cost.of_one_chain(steps=steps, sent=sent, messages=size - 1, moved=moved)
 
 
 def _tree_cost(case: Case) -> Cost:
@@ -101,8 +98,7 @@ def _tree_cost(case: Case) -> Cost:
         (min(distance, size - child) for distance, children in found for child in children), default=0
     )
     sent = moved if case.collective is Collective.SCATTER else Fraction(largest, size)
-    chains = (Chain(messages=num_messages(size, radix), sent=moved),) if found else ()
-    return Cost(steps=len(found), sent=sent, chains=chains)
+    return Cost.of_one_chain(steps=len(found), sent=sent, messages=num_messages(size, radix), moved=moved)
 
 
 _GATHER, _SCATTER = Collective.GATHER, Collective.SCATTER

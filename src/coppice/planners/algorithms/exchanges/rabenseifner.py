@@ -40,12 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Parameter
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.cost import Chain, Cost
+from coppice.planners.algorithms.algorithm import Algorithm, Case, Parameter
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.exchange import Exchange
-from coppice.planners.algorithms.parts.folding import Folding, folding
 from coppice.planners.algorithms.parts.moves import Moves, whole
+from coppice.planners.algorithms.parts.radix import Folding, folding
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["ALGORITHMS"]
@@ -119,8 +118,6 @@ def _fold(moves: Moves, leader: _Positions, folded: _Positions, *, halves: bool)
 
 def _cost(case: Case) -> Cost:
     fold, halves = folding(case.size), case.parameters["folding"] == "open-mpi"
-    if case.size == 1:
-        return Cost(steps=0, sent=Fraction(0), chains=())
     everywhere = case.collective is Collective.ALL_REDUCE
     pairs, part = case.size - fold.core, Fraction(fold.core - 1, fold.core)
     folds = int(pairs > 0)
@@ -129,12 +126,12 @@ def _cost(case: Case) -> Cost:
     half = Fraction(1, 2)
     returned = half if halves else Fraction(0)
     sent = 2 * part + folds * (1 + returned) if everywhere else part + _gathered(case, fold, pairs, returned)
-    chain = Chain(
-        messages=steps,
-        sent=2 * part + folds * (1 + everywhere) + Fraction(int(moved), fold.core),
+    return Cost.of_one_chain(
+        steps=steps,
+        sent=sent,
+        moved=2 * part + folds * (1 + everywhere) + Fraction(int(moved), fold.core),
         reduced=part + folds * (half if halves else 1),
     )
-    return Cost(steps=steps, sent=sent, chains=(chain,))
 
 
 def _gathered(case: Case, fold: Folding, pairs: int, returned: Fraction) -> Fraction:

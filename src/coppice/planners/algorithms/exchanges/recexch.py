@@ -32,13 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.clocks import Clocks
-from coppice.planners.algorithms.parts.cost import Cost
-from coppice.planners.algorithms.parts.folding import Folding, folding, reversed_digits
+from coppice.planners.algorithms.algorithm import Algorithm, Case
+from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
-from coppice.planners.algorithms.parts.radix import radix_parameter, spans
+from coppice.planners.algorithms.parts.radix import Folding, folding, radix_parameter, reversed_digits, spans
 from coppice.schedule.schedule import Schedule
 
 __all__ = ["ALGORITHMS"]

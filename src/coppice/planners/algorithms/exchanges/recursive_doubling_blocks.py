@@ -26,10 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.clocks import Clocks
-from coppice.planners.algorithms.parts.cost import Cost
+from coppice.planners.algorithms.algorithm import Algorithm, Case
+from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs
 from coppice.planners.algorithms.parts.radix import spans
 from coppice.schedule.schedule import Op, Schedule

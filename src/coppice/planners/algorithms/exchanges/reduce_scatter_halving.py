@@ -32,12 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Parameter
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.cost import Chain, Cost
-from coppice.planners.algorithms.parts.folding import Folding, folding, reversed_digits
+from coppice.planners.algorithms.algorithm import Algorithm, Case, Parameter
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
-from coppice.planners.algorithms.parts.radix import spans
+from coppice.planners.algorithms.parts.radix import Folding, folding, reversed_digits, spans
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["ALGORITHMS"]
@@ -130,14 +128,14 @@ def _cost(case: Case, *, last_messages: int) -> Cost:
     kept = sum(half + min(half, rest) for half in (fold.core >> bit for bit in range(1, fold.depth + 1)))
     if not rest:
         moved = Fraction(kept, size)
-        chains = (Chain(messages=fold.depth, sent=moved, reduced=moved),) if fold.depth else ()
-        return Cost(steps=fold.depth, sent=moved, chains=chains)
-    chain = Chain(
+        return Cost.of_one_chain(steps=fold.depth, sent=moved, reduced=moved)
+    return Cost.of_one_chain(
+        steps=fold.depth + 2,
+        sent=Fraction(1),
         messages=1 + fold.depth + last_messages,
-        sent=Fraction(size + kept + last_messages, size),
+        moved=Fraction(size + kept + last_messages, size),
         reduced=Fraction(size + kept, size),
     )
-    return Cost(steps=fold.depth + 2, sent=Fraction(1), chains=(chain,))
 
 
 ALGORITHMS = (

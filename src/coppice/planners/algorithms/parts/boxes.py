@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Case
 from coppice.planners.algorithms.parts.tours import crossings, hop_costs, short_tour
 from coppice.planners.ring.search import boxes_of
 from coppice.topology.model import Topology

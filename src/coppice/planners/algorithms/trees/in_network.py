@@ -27,8 +27,7 @@ from math import lcm
 
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Algorithm, Case
 from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees
 from coppice.planners.algorithms.parts.boxes import boxes
 from coppice.planners.algorithms.parts.switch_trees import Edge, ForestRows, downward, meeting_points, upward
