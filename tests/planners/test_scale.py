@@ -386,7 +386,7 @@ class TestHugeNumbers:
         names = "abcdefgh"
         rates = [2**57 - i for i in (1, 3, 7, 13, 25, 31, 57, 63)]
         ring = wired(*((names[i], names[(i + 1) % 8], rate) for i, rate in enumerate(rates)))
-        with pytest.raises(InputError, match=r"--round 3"):
+        with pytest.raises(InputError, match=r"`round_digits=3`"):
             plan(posed(ring, Collective.ALL_GATHER), ring=False)
         assert plan(posed(ring, Collective.ALL_GATHER), trees=1, ring=False).report.ok
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from coppice.bounds.describe import describe_cut, plural
 from coppice.bounds.problem import Problem
+from coppice.cli import with_flags
 from coppice.cli.options.inputs import (
     JsonOption,
     RanksOption,
@@ -48,6 +49,9 @@ from coppice.topology.writer import write_atomically
 __all__ = ["compare"]
 
 Progressing = Callable[[int, int, str], None]
+
+_FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("in_network", "order", "relay_gpus", "weights")}
+"""Options that a refusal may name."""
 
 
 def compare(
@@ -243,7 +247,7 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
         lines += ["#", *algorithm_lines(first)]
     lines += ["", "best per size", *(f"  {line}" for line in range_lines(first))]
     if first.refused:
-        lines += ["", "do not apply", *(f"  {line}" for line in refusal_lines(first))]
+        lines += ["", "do not apply", *(f"  {with_flags(line, _FLAGS)}" for line in refusal_lines(first))]
     return lines
 
 

@@ -70,7 +70,7 @@ class Bodies:
             )
             body = _ready(make_body(self.problem, choice, self._plain).body)
             if isinstance(body, Forest) and not candidate.in_network:
-                msg = f"{candidate.algorithm} lets switches copy and add: allow that with `--in-network`."
+                msg = f"{candidate.algorithm} lets switches copy and add: allow that with `in_network`."
                 raise InputError(msg)
             self._made[doubled] = body
         return self._made[doubled]

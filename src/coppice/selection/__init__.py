@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import SupportsIndex
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -22,7 +24,7 @@ LIBRARIES = ("open-mpi", "mpich", "mvapich2", "nccl")
 
 def select(
     library: str,
-    collective: Collective,
+    collective: Collective | str,
     size_bytes: int,
     *,
     ranks: int | None = None,
@@ -39,8 +41,8 @@ def select(
 
     Args:
         library: One of :data:`LIBRARIES`.
-        collective: What is performed.
-        size_bytes: M (see :mod:`coppice.collectives`).
+        collective: What is performed, or its name.
+        size_bytes: M in bytes (see :mod:`coppice.collectives`).
         ranks: Number of ranks, or None for those of ``topology``.
         topology: Where it runs, or None where only the number of ranks is known.
         ranks_per_box: Ranks in each box, where no topology says it.
@@ -52,29 +54,29 @@ def select(
         settings: Inputs of NCCL's cost model.
 
     Raises:
-        InputError: If the library or its function is unknown, or the call has no meaning.
+        InputError: If the library, its function or the collective is unknown, an argument is of the wrong type, or the
+            call has no meaning.
 
     Examples:
-        >>> pick = select("open-mpi", Collective.ALL_REDUCE, 65536, ranks=48)
+        >>> pick = select("open-mpi", "all_reduce", 65536, ranks=48)
+        >>> pick
+        Selection(Open MPI: allreduce of 65,536 bytes among 48 ranks by rabenseifner)
         >>> pick.algorithm, pick.id, pick.ours, dict(pick.parameters)
         ('rabenseifner', 6, 'rabenseifner', {'folding': 'open-mpi'})
         >>> [(step.rule, step.values) for step in pick.why if step.held and "P" in step.rule]
         [('P < 64', '48 < 64')]
     """
-    if library not in LIBRARIES:
-        near = difflib.get_close_matches(library, LIBRARIES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(LIBRARIES)}."
-        msg = f"expected a library whose choice is known, found {library!r}: {hint}"
-        raise InputError(msg)
+    _known("a library whose choice is known", library, LIBRARIES)
+    _known("a collective", collective, tuple(Collective))
     request = _request(
-        collective,
-        size_bytes,
-        ranks=ranks,
+        Collective(collective),
+        _whole("size_bytes", size_bytes),
+        ranks=None if ranks is None else _whole("ranks", ranks),
         topology=topology,
-        ranks_per_box=ranks_per_box,
+        ranks_per_box=None if ranks_per_box is None else _whole("ranks_per_box", ranks_per_box),
         commutative=commutative,
         builtin=builtin,
-        element_bytes=element_bytes,
+        element_bytes=_whole("element_bytes", element_bytes),
     )
     if library == "nccl":
         if function is not None or variant is not None:
@@ -86,6 +88,24 @@ def select(
         msg = f"settings are inputs of NCCL's cost model, which {library} does not have: leave out {extra}."
         raise InputError(msg)
     return select_by_table(library, request, function=function, variant=variant)
+
+
+def _known(what: str, found: object, names: Sequence[str]) -> None:
+    """Refuse what is none of these names."""
+    if isinstance(found, str) and found in names:
+        return
+    near = difflib.get_close_matches(str(found), names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(names)}."
+    msg = f"expected {what}, found {found!r}: {hint}"
+    raise InputError(msg)
+
+
+def _whole(name: str, found: object) -> int:
+    """The number, where it is a whole one."""
+    if isinstance(found, SupportsIndex) and not isinstance(found, bool):
+        return index(found)
+    msg = f"expected a whole number for `{name}`, found {found!r}: give it as an int."
+    raise InputError(msg)
 
 
 def _request(
@@ -101,6 +121,9 @@ def _request(
 ) -> Request:
     boxes, even = 1, True
     if topology is not None:
+        if not isinstance(topology, Topology):
+            msg = f"expected a Topology for `topology`, found {topology!r}: make one with coppice.load."
+            raise InputError(msg)
         if ranks not in (None, topology.num_ranks) or ranks_per_box is not None:
             msg = f"{topology.name} has {topology.num_ranks} ranks and its own boxes: leave out the numbers of ranks."
             raise InputError(msg)

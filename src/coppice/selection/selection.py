@@ -22,7 +22,7 @@ class Part:
     selection: Selection
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Selection:
     """The pick of a library for one call.
 
@@ -67,6 +67,13 @@ class Selection:
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     cells: tuple[Cell, ...] = ()
+
+    def __repr__(self) -> str:
+        runs = f", which runs {self.runs_as}" if self.runs_as not in ("", self.algorithm) else ""
+        return (
+            f"Selection({self.library}: {self.function} of {self.size_bytes:,} bytes "
+            f"among {self.ranks:,} ranks by {self.algorithm}{runs})"
+        )
 
     @property
     def cell(self) -> Cell | None:

@@ -120,7 +120,7 @@ def case_of(
     """
     check_problem(problem)
     if problem.weights is not None or problem.demands is not None:
-        msg = f"algorithm {entry.name} moves equal blocks: leave out `--weights`, or plan with `--algorithm forest`."
+        msg = f"algorithm {entry.name} moves equal blocks: leave out `weights`, or plan with `algorithm=forest`."
         raise InputError(msg)
     given = dict(parameters or {})
     values = {

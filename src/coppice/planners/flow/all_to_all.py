@@ -187,6 +187,6 @@ def _refuse_too_many(transfers: int | None, ranks: int) -> None:
     found = f"{transfers:,}" if transfers is not None else "far more"
     msg = (
         f"a routed all_to_all may have {MAX_TRANSFERS:,} transfers at most, found {found} for {ranks} ranks: "
-        "ask for the bound only, or plan fewer ranks (`--ranks`)."
+        "ask for the bound only, or plan fewer ranks (`ranks`)."
     )
     raise InputError(msg)

@@ -48,7 +48,9 @@ def plan_flow(problem: Problem) -> Schedule:
         [(1, 0, 0), (2, 1, 1), (1, 0, 1)]
     """
     if problem.collective not in (Collective.GATHER, Collective.SCATTER):
-        msg = f"one flow plans gather and scatter, found {problem.collective}: plan it with `--algorithm forest`."
+        msg = (
+            f"one flow plans gather and scatter, found {problem.collective}: plan it with `algorithm=forest`."
+        )
         raise InputError(msg)
     routes = _routes(problem)
     topology = problem.topology

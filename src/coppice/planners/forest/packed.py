@@ -135,7 +135,7 @@ def same_weight(*phases: Trees) -> list[Trees]:
     totals = [int(trees.weight.sum()) * trees.num_images for trees in phases]
     common = lcm(*totals)
     if common >= 2**62:
-        msg = "the two phases need trees in units below 2^62: round the rates (`--round 3`)."
+        msg = "the two phases need trees in units below 2^62: round the rates (`round_digits=3`)."
         raise InputError(msg)
     return [
         Trees(**{**vars(trees), "weight": trees.weight * (common // total)})

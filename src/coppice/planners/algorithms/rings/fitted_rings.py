@@ -56,7 +56,7 @@ def _tree_of_switches(case: Case) -> str | None:
         return None
     return (
         f"patarasuk-yuan needs ranks that hang on a tree of switches, found {found} on {topology.name}: "
-        "choose `ring` with `--order topology`."
+        "choose `ring` with `order=topology`."
     )
 
 
@@ -105,7 +105,7 @@ def _best_ring(case: Case) -> Schedule | Forest:
     if found is None:
         msg = (
             f"best-ring found no ring through all ranks of {case.topology.name} whose hops pass no other rank: "
-            "choose `forest`, or `ring` with `--relay-gpus`."
+            "choose `forest`, or `ring` with `relay_gpus`."
         )
         raise UnreachableError(msg)
     return ring_forest(found)
