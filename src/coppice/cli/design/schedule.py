@@ -21,7 +21,7 @@ from coppice.cli.options.inputs import (
 from coppice.cli.options.problem import CollectiveOption
 from coppice.cli.output.render import Stages, percent_text, print_fields, print_json
 from coppice.collectives import Collective
-from coppice.design.from_topology import graph_of
+from coppice.design.graph import graph_of
 from coppice.design.schedules.collectives import breadth_first_schedule
 from coppice.errors import InputError
 from coppice.schedule.files.plan_file import write_plan

@@ -18,14 +18,11 @@ from coppice.design.recipes.parser import parse
 from coppice.design.recipes.recipe import Base, Bidirectional, Facts, Recipe
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.search.circulants import circulant_facts
-from coppice.design.search.entries import Entry
+from coppice.design.search.table import Cell, Entry
 from coppice.errors import InputError
 from coppice.version import __version__
 
-__all__ = ["BasesFile", "Cell", "Found", "Job", "JobResult", "entry_of", "evaluate", "jobs_of", "known_bases"]
-
-Cell = tuple[int, int]
-"""Number of ranks and degree."""
+__all__ = ["BasesFile", "Found", "Job", "JobResult", "entry_of", "evaluate", "jobs_of", "known_bases"]
 
 _MOST_PAIRS = 2**28
 """Pairs of nodes between which distances are looked for in graphs without symmetry."""

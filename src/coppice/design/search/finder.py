@@ -14,7 +14,6 @@ from coppice.comparison.pool import chosen_executor, run
 from coppice.design.graph import MAX_LINKS, MAX_NODES
 from coppice.design.search.bases import (
     BasesFile,
-    Cell,
     Job,
     JobResult,
     entry_of,
@@ -22,8 +21,7 @@ from coppice.design.search.bases import (
     jobs_of,
     known_bases,
 )
-from coppice.design.search.entries import Entry, front_of
-from coppice.design.search.table import Table, cells_below
+from coppice.design.search.table import Cell, Entry, Table, cells_below, front_of
 from coppice.errors import InputError
 
 __all__ = ["TRIES", "TRIES_OF_MANY", "Progressing", "find", "measured"]
