@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError, UnreachableError
+from coppice.rows import sorted_rows
 from coppice.topology.model import Node, NodeKind, Topology, assign_ranks
 
 __all__ = ["MAX_LINKS", "MAX_NODES", "Graph", "graph_of"]
@@ -255,7 +256,7 @@ def graph_of(topology: Topology) -> tuple[Graph, int]:
         msg = f"expected 1 .. {MAX_NODES:,} ranks and at most {MAX_LINKS:,} links, found {ranks:,} ranks."
         raise InputError(msg)
     src, dst = topology.rank[topology.src], topology.rank[topology.dst]
-    order = np.lexsort((dst, src))
+    order = sorted_rows(src.astype(np.int64), dst.astype(np.int64))
     unit = max(1, int(np.gcd.reduce(topology.capacity))) if topology.num_links else 1
     count = topology.capacity[order] // unit
     sent = np.zeros(ranks, dtype=np.int64)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.planners.algorithms.algorithm import Parameter
+from coppice.rows import offsets, ranges
 
 __all__ = [
     "Folding",
@@ -74,9 +75,7 @@ def spans(
         ([0, 1, 1, 1], [5, 0, 1, 2])
     """
     count = np.broadcast_to(np.asarray(count, dtype=np.int64), np.shape(start))
-    rows = np.repeat(np.arange(len(count)), count)
-    first = np.cumsum(count) - count
-    return rows, np.asarray(start, dtype=np.int64)[rows] + np.arange(len(rows)) - first[rows]
+    return np.repeat(np.arange(len(count)), count), ranges(np.asarray(start, dtype=np.int64), count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +132,7 @@ def folding(size: int, radix: int = 2) -> Folding:
     length = np.ones(radix**depth, dtype=np.int64)
     length[:whole_runs] = radix
     length[whole_runs : whole_runs + 1] += rest
-    return Folding(radix, depth, np.concatenate([[0], np.cumsum(length)]))
+    return Folding(radix, depth, offsets(length))
 
 
 def reversed_digits(depth: int, radix: int = 2) -> NDArray[np.int64]:

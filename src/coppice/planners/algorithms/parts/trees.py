@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.planners.algorithms.parts.cost import Cost
+from coppice.rows import positions
 
 __all__ = [
     "Pace",
@@ -95,9 +96,8 @@ def chains(size: int, fanout: int) -> Tree:
     count = min(fanout, rest)
     length, longer = divmod(rest, count)
     lengths = length + (np.arange(count) < longer)
-    head = 1 + np.cumsum(lengths) - lengths
     child = np.arange(1, size)
-    level = child - np.repeat(head, lengths)
+    level = positions(lengths)
     return Tree(np.where(level == 0, 0, child - 1), child, level)
 
 
