@@ -21,7 +21,7 @@ __all__ = [
     "POWER_OF_TWO",
     "SEGMENTS",
     "Algorithm",
-    "Case",
+    "AlgorithmCase",
     "Parameter",
     "Value",
     "divides",
@@ -31,7 +31,7 @@ Value = int | str
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Case:
+class AlgorithmCase:
     """A collective among P positions; most algorithms look at nothing else.
 
     Algorithms number the participants by *position*, 0 .. P - 1. Which rank sits at a position is decided outside
@@ -70,7 +70,7 @@ class Case:
 
         Examples:
             >>> from coppice.topology.presets import preset
-            >>> case = Case(topology=preset("ring", gpus=5), collective=Collective.BROADCAST, root=3)
+            >>> case = AlgorithmCase(topology=preset("ring", gpus=5), collective=Collective.BROADCAST, root=3)
             >>> case.from_root(np.arange(5)).tolist()
             [3, 4, 0, 1, 2]
         """
@@ -122,11 +122,11 @@ class Algorithm:
 
     name: str
     collective: Collective
-    build: Callable[[Case], Schedule | Forest]
+    build: Callable[[AlgorithmCase], Schedule | Forest]
     summary: str
     source: str
-    cost: Callable[[Case], Cost] | None = None
-    needs: Callable[[Case], str | None] | None = None
+    cost: Callable[[AlgorithmCase], Cost] | None = None
+    needs: Callable[[AlgorithmCase], str | None] | None = None
     ranks: str = ANY
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     topological: bool = False
@@ -136,7 +136,7 @@ class Algorithm:
         """Roots that it takes: ``any``, or ``none`` where the collective has no root."""
         return "any" if self.collective.rooted else "none"
 
-    def refusal(self, case: Case) -> str | None:
+    def refusal(self, case: AlgorithmCase) -> str | None:
         """The condition that ``case`` fails, or None."""
         size = case.size
         if self.ranks == EVEN and size % 2 and size > 1:
@@ -146,7 +146,7 @@ class Algorithm:
         return None if self.needs is None else self.needs(case)
 
 
-def divides(algorithm: str, parameter: str, words: str) -> Callable[[Case], str | None]:
+def divides(algorithm: str, parameter: str, words: str) -> Callable[[AlgorithmCase], str | None]:
     """The condition that a parameter, unless it is 0, divides P.
 
     Args:
@@ -155,7 +155,7 @@ def divides(algorithm: str, parameter: str, words: str) -> Callable[[Case], str 
         words: What is needed, as in ``a group that divides``.
     """
 
-    def needs(case: Case) -> str | None:
+    def needs(case: AlgorithmCase) -> str | None:
         value = case.number(parameter)
         if value and case.size % value:
             return f"{algorithm} needs {words} {case.size} ranks, found {value}: choose a divisor."

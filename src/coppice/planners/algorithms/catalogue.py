@@ -11,7 +11,7 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms.algorithm import Algorithm, Case, Parameter, Value
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, Parameter, Value
 from coppice.schedule.forest import Forest
 from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
@@ -106,7 +106,7 @@ def case_of(
     parameters: Mapping[str, Value | str] | None = None,
     *,
     order: tuple[int, ...] | None = None,
-) -> Case:
+) -> AlgorithmCase:
     """The case of ``entry`` for a problem, with a value for every parameter.
 
     Args:
@@ -134,12 +134,12 @@ def case_of(
     root = -1 if problem.root is None else problem.root
     if order is not None and root >= 0:
         root = order.index(root)
-    return Case(
+    return AlgorithmCase(
         topology=problem.topology, collective=problem.collective, root=root, parameters=values, order=order
     )
 
 
-def make(entry: Algorithm, case: Case, *, relay_gpus: bool = False) -> Schedule | Forest:
+def make(entry: Algorithm, case: AlgorithmCase, *, relay_gpus: bool = False) -> Schedule | Forest:
     """The schedule of ``entry`` for ``case``, with a route for every transfer.
 
     Args:

@@ -22,7 +22,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Case
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.planners.algorithms.parts.radix import levels, log_floor, num_messages, radix_parameter
@@ -31,7 +31,7 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["ALGORITHMS"]
 
 
-def linear(case: Case) -> Schedule:
+def linear(case: AlgorithmCase) -> Schedule:
     """All to position 0 and back."""
     moves = Moves(case, whole(case))
     others = case.positions[1:]
@@ -40,7 +40,7 @@ def linear(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def double_ring(case: Case) -> Schedule:
+def double_ring(case: AlgorithmCase) -> Schedule:
     """A token twice around."""
     moves = Moves(case, whole(case))
     position, size = case.positions, case.size
@@ -50,7 +50,7 @@ def double_ring(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def tree(case: Case) -> Schedule:
+def tree(case: AlgorithmCase) -> Schedule:
     """Up and down a binomial tree."""
     moves = Moves(case, whole(case))
     found = levels(case.size, 2)
@@ -61,7 +61,7 @@ def tree(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def recursive_doubling(case: Case) -> Schedule:
+def recursive_doubling(case: AlgorithmCase) -> Schedule:
     """Partners by exclusive or; the rest is folded in."""
     moves = Moves(case, whole(case))
     depth = log_floor(case.size, 2)
@@ -75,7 +75,7 @@ def recursive_doubling(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def dissemination(case: Case) -> Schedule:
+def dissemination(case: AlgorithmCase) -> Schedule:
     """Everybody tells k - 1 others, ever further away."""
     moves = Moves(case, whole(case))
     position = case.positions
@@ -84,28 +84,28 @@ def dissemination(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _radix(case: Case) -> int:
+def _radix(case: AlgorithmCase) -> int:
     return case.number("radix") if "radix" in case.parameters else 2
 
 
-def _linear_cost(case: Case) -> Cost:
+def _linear_cost(case: AlgorithmCase) -> Cost:
     return Cost.of_one_chain(steps=2, sent=Fraction(0), messages=2 * (case.size - 1))
 
 
-def _double_ring_cost(case: Case) -> Cost:
+def _double_ring_cost(case: AlgorithmCase) -> Cost:
     return Cost.of_one_chain(steps=2 * case.size if case.size > 1 else 0, sent=Fraction(0))
 
 
-def _tree_cost(case: Case) -> Cost:
+def _tree_cost(case: AlgorithmCase) -> Cost:
     return Cost.of_one_chain(steps=2 * len(levels(case.size, 2)), sent=Fraction(0))
 
 
-def _recursive_doubling_cost(case: Case) -> Cost:
+def _recursive_doubling_cost(case: AlgorithmCase) -> Cost:
     depth = log_floor(case.size, 2)
     return Cost.of_one_chain(steps=depth if case.size == 2**depth else depth + 2, sent=Fraction(0))
 
 
-def _dissemination_cost(case: Case) -> Cost:
+def _dissemination_cost(case: AlgorithmCase) -> Cost:
     radix = _radix(case)
     return Cost.of_one_chain(
         steps=len(levels(case.size, radix)), sent=Fraction(0), messages=num_messages(case.size, radix)

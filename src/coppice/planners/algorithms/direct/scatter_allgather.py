@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Case
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
 from coppice.planners.algorithms.exchanges.recursive_doubling_blocks import doubling_steps
 from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, whole
@@ -34,7 +34,7 @@ from coppice.schedule.schedule import Schedule
 __all__ = ["ALGORITHMS"]
 
 
-def scatter_allgather(case: Case) -> Schedule:
+def scatter_allgather(case: AlgorithmCase) -> Schedule:
     """Recursive doubling."""
     moves = Moves(case, whole(case, case.size))
     first_step = _scatter(moves)
@@ -45,7 +45,7 @@ def scatter_allgather(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def scatter_ring_allgather(case: Case) -> Schedule:
+def scatter_ring_allgather(case: AlgorithmCase) -> Schedule:
     """Every block travels around the ring."""
     size = case.size
     moves = Moves(case, whole(case, size))
@@ -75,7 +75,7 @@ def _subtrees(size: int) -> Iterator[tuple[NDArray[np.int64], ...]]:
         yield tree.parent[at], child, np.minimum(1 << (tree.height - 1 - level), size - child)
 
 
-def _scatter_allgather_cost(case: Case) -> Cost:
+def _scatter_allgather_cost(case: AlgorithmCase) -> Cost:
     size = case.size
     rounds = (size - 1).bit_length()
     if size == 1 << rounds:
@@ -89,7 +89,7 @@ def _scatter_allgather_cost(case: Case) -> Cost:
     return clocks.cost()
 
 
-def _cost(case: Case, gather_steps: int) -> Cost:
+def _cost(case: AlgorithmCase, gather_steps: int) -> Cost:
     steps = (case.size - 1).bit_length() + gather_steps
     return Cost.of_one_chain(steps=steps, sent=Fraction(2 * (case.size - 1), case.size))
 

@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Case, Parameter
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, Parameter
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs, whole
 from coppice.schedule.schedule import Op, Schedule
@@ -49,7 +49,7 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["ALL_GATHER", "LINEAR", "PAIRWISE", "TWO_PROC"]
 
 
-def reduce_scatter(case: Case) -> Schedule:
+def reduce_scatter(case: AlgorithmCase) -> Schedule:
     """Every part of a block goes straight to the block's owner."""
     moves = Moves(case, blocks(case))
     position, shift = case.positions, np.arange(1, case.size)[:, None]
@@ -58,7 +58,7 @@ def reduce_scatter(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def pairwise_all_to_all(case: Case) -> Schedule:
+def pairwise_all_to_all(case: AlgorithmCase) -> Schedule:
     """Partners by exclusive or, or by shifts."""
     moves = Moves(case, pairs(case))
     position, shift, size = case.positions, np.arange(1, case.size)[:, None], case.size
@@ -67,7 +67,7 @@ def pairwise_all_to_all(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def in_place(case: Case) -> Schedule:
+def in_place(case: AlgorithmCase) -> Schedule:
     """Every pair swaps, in the order of the pairs."""
     moves = Moves(case, pairs(case))
     low, high = np.triu_indices(case.size, 1)
@@ -76,15 +76,15 @@ def in_place(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _pairwise_cost(case: Case) -> Cost:
+def _pairwise_cost(case: AlgorithmCase) -> Cost:
     return _of(case, steps=case.size - 1)
 
 
-def _in_place_cost(case: Case) -> Cost:
+def _in_place_cost(case: AlgorithmCase) -> Cost:
     return _of(case, steps=max(2 * case.size - 3, 0))
 
 
-def _of(case: Case, *, steps: int) -> Cost:
+def _of(case: AlgorithmCase, *, steps: int) -> Cost:
     time = Fraction(steps, case.size)
     return Cost.of_one_chain(
         steps=steps,
@@ -122,7 +122,7 @@ PAIRWISE = (
 )
 
 
-def linear_all_to_all(case: Case) -> Schedule:
+def linear_all_to_all(case: AlgorithmCase) -> Schedule:
     """All messages, in the steps that :func:`_steps` gives them."""
     moves = Moves(case, pairs(case))
     position, size = case.positions, case.size
@@ -131,7 +131,7 @@ def linear_all_to_all(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _steps(case: Case) -> NDArray[np.int64]:
+def _steps(case: AlgorithmCase) -> NDArray[np.int64]:
     """Step of the message to the next position, the one after it, and so on."""
     shift = np.arange(1, case.size)
     if "window" in case.parameters:
@@ -142,7 +142,7 @@ def _steps(case: Case) -> NDArray[np.int64]:
     return shift * 0
 
 
-def _linear_cost(case: Case) -> Cost:
+def _linear_cost(case: AlgorithmCase) -> Cost:
     return Cost.of_one_chain(
         steps=int(_steps(case).max(initial=-1)) + 1,
         sent=Fraction(case.size - 1, case.size),
@@ -180,7 +180,7 @@ LINEAR = (
 )
 
 
-def all_gather(case: Case) -> Schedule:
+def all_gather(case: AlgorithmCase) -> Schedule:
     """P - 1 messages from everybody at once."""
     moves = Moves(case, blocks(case))
     position, shift = case.positions, np.arange(1, case.size)[:, None]
@@ -200,7 +200,7 @@ ALL_GATHER = (
 )
 
 
-def two_proc(case: Case) -> Schedule:
+def two_proc(case: AlgorithmCase) -> Schedule:
     """Both send what the other one needs."""
     if case.collective is Collective.ALL_TO_ALL:
         moves = Moves(case, pairs(case))
@@ -214,13 +214,13 @@ def two_proc(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _two_ranks(case: Case) -> str | None:
+def _two_ranks(case: AlgorithmCase) -> str | None:
     if case.size == 2:
         return None
     return f"two-proc needs exactly 2 ranks, found {case.size}: choose another algorithm."
 
 
-def _two_proc_cost(case: Case) -> Cost:
+def _two_proc_cost(case: AlgorithmCase) -> Cost:
     sent = Fraction(0) if case.collective is Collective.BARRIER else Fraction(1, 2)
     return Cost.of_one_chain(steps=1, sent=sent)
 

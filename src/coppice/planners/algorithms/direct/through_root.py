@@ -29,7 +29,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Case
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
 from coppice.planners.algorithms.parts.radix import levels, spans
@@ -38,7 +38,7 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["ALL_GATHER", "REDUCE_SCATTER"]
 
 
-def linear_all_gather(case: Case) -> Schedule:
+def linear_all_gather(case: AlgorithmCase) -> Schedule:
     """Everything to position 0, the whole from there."""
     moves = Moves(case, blocks(case))
     others = case.positions[1:]
@@ -47,7 +47,7 @@ def linear_all_gather(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def gather_broadcast(case: Case) -> Schedule:
+def gather_broadcast(case: AlgorithmCase) -> Schedule:
     """Subtrees up a binomial tree, the whole down again."""
     moves = Moves(case, blocks(case))
     distances = [distance for distance, _ in levels(case.size, 2)]
@@ -61,14 +61,14 @@ def gather_broadcast(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _linear_all_gather_cost(case: Case) -> Cost:
+def _linear_all_gather_cost(case: AlgorithmCase) -> Cost:
     others = case.size - 1
     return Cost.of_one_chain(
         steps=2, sent=Fraction(others), messages=2 * others, moved=others + Fraction(others, case.size)
     )
 
 
-def _gather_broadcast_cost(case: Case) -> Cost:
+def _gather_broadcast_cost(case: AlgorithmCase) -> Cost:
     depth = len(levels(case.size, 2))
     moved = Fraction(case.size - 1, case.size)
     return Cost.of_one_chain(steps=2 * depth, sent=Fraction(depth), moved=depth + moved)
@@ -94,7 +94,7 @@ ALL_GATHER = (
 )
 
 
-def linear_reduce_scatter(case: Case) -> Schedule:
+def linear_reduce_scatter(case: AlgorithmCase) -> Schedule:
     """Everybody to position 0, and back."""
     moves = Moves(case, blocks(case))
     moves.add(0, case.positions[1:, None], 0, case.positions, Op.REDUCE)
@@ -102,7 +102,7 @@ def linear_reduce_scatter(case: Case) -> Schedule:
     return moves.schedule(ordered=True)
 
 
-def nonoverlapping(case: Case) -> Schedule:
+def nonoverlapping(case: AlgorithmCase) -> Schedule:
     """Up a binomial tree, and back at once."""
     moves = Moves(case, blocks(case))
     found = levels(case.size, 2)
@@ -118,17 +118,17 @@ def _scatter(moves: Moves, *, step: int) -> None:
     moves.add(step, 0, others, others)
 
 
-def _linear_reduce_scatter_cost(case: Case) -> Cost:
+def _linear_reduce_scatter_cost(case: AlgorithmCase) -> Cost:
     others = case.size - 1
     return _reduce_scatter_cost(case, reductions=others, reduce_steps=1)
 
 
-def _nonoverlapping_cost(case: Case) -> Cost:
+def _nonoverlapping_cost(case: AlgorithmCase) -> Cost:
     depth = len(levels(case.size, 2))
     return _reduce_scatter_cost(case, reductions=depth, reduce_steps=depth)
 
 
-def _reduce_scatter_cost(case: Case, *, reductions: int, reduce_steps: int) -> Cost:
+def _reduce_scatter_cost(case: AlgorithmCase, *, reductions: int, reduce_steps: int) -> Cost:
     others = case.size - 1
     return Cost.of_one_chain(
         steps=reduce_steps + 1,

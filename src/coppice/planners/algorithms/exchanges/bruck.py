@@ -43,7 +43,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Case
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs
 from coppice.planners.algorithms.parts.radix import levels, num_messages, radix_parameter
@@ -52,7 +52,7 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["ALL_GATHER", "ALL_TO_ALL", "PAT"]
 
 
-def all_gather(case: Case) -> Schedule:
+def all_gather(case: AlgorithmCase) -> Schedule:
     """Runs of blocks grow by the factor k."""
     moves = Moves(case, blocks(case))
     position, size = case.positions[:, None], case.size
@@ -63,7 +63,7 @@ def all_gather(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def sparbit(case: Case) -> Schedule:
+def sparbit(case: AlgorithmCase) -> Schedule:
     """Every other block of a run that grows inwards."""
     moves = Moves(case, blocks(case))
     position, size = case.positions[:, None], case.size
@@ -76,7 +76,7 @@ def sparbit(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _all_gather_cost(case: Case) -> Cost:
+def _all_gather_cost(case: AlgorithmCase) -> Cost:
     radix = case.number("radix") if "radix" in case.parameters else 2
     return Cost.of_one_chain(
         steps=len(levels(case.size, radix)),
@@ -106,7 +106,7 @@ ALL_GATHER = (
 )
 
 
-def all_to_all(case: Case) -> Schedule:
+def all_to_all(case: AlgorithmCase) -> Schedule:
     """Hop by hop, the lowest digit first."""
     moves = Moves(case, pairs(case))
     size, radix = case.size, case.number("radix")
@@ -120,7 +120,7 @@ def all_to_all(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _all_to_all_cost(case: Case) -> Cost:
+def _all_to_all_cost(case: AlgorithmCase) -> Cost:
     size, radix = case.size, case.number("radix")
     found = levels(size, radix)
     hops = sum(size - _with_zero(size, distance, radix) for distance, _ in found)
@@ -146,7 +146,7 @@ ALL_TO_ALL = (
 )
 
 
-def pat(case: Case) -> Schedule:
+def pat(case: AlgorithmCase) -> Schedule:
     """Dimension by dimension, the highest first; a reduce-scatter backwards."""
     moves = Moves(case, blocks(case))
     size = case.size
@@ -165,7 +165,7 @@ def pat(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _pat_cost(case: Case) -> Cost:
+def _pat_cost(case: AlgorithmCase) -> Cost:
     steps = (case.size - 1).bit_length()
     moved = 1 - Fraction(1, case.size)
     return Cost.of_one_chain(steps=steps, sent=moved, reduced=moved * case.collective.reduces)

@@ -39,7 +39,7 @@ from itertools import pairwise
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import SEGMENTS, Algorithm, Case
+from coppice.planners.algorithms.algorithm import SEGMENTS, Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.circulant_rounds import skips, transfers
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, all_reduce_of, blocks, whole
@@ -48,7 +48,7 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["ALL_REDUCE", "BLOCKS", "ROOTED"]
 
 
-def rooted(case: Case) -> Schedule:
+def rooted(case: AlgorithmCase) -> Schedule:
     """Round by round; a reduction is the rounds of the broadcast backwards."""
     segments = case.number("segments")
     moves = Moves(case, whole(case, segments))
@@ -62,7 +62,7 @@ def rooted(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _pipelined_cost(case: Case) -> Cost:
+def _pipelined_cost(case: AlgorithmCase) -> Cost:
     segments = case.number("segments")
     rounds = segments - 1 + (case.size - 1).bit_length() if case.size > 1 else 0
     moved = Fraction(rounds, segments)
@@ -86,7 +86,7 @@ ROOTED = tuple(
 )
 
 
-def all_gather(case: Case) -> Schedule:
+def all_gather(case: AlgorithmCase) -> Schedule:
     """Runs of blocks that double, or a little less."""
     moves = Moves(case, blocks(case))
     position, size = case.positions[:, None], case.size
@@ -96,7 +96,7 @@ def all_gather(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def reduce_scatter(case: Case) -> Schedule:
+def reduce_scatter(case: AlgorithmCase) -> Schedule:
     """The all-gather backwards."""
     moves = Moves(case, blocks(case))
     position, size = case.positions[:, None], case.size
@@ -106,7 +106,7 @@ def reduce_scatter(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _blocks_cost(case: Case) -> Cost:
+def _blocks_cost(case: AlgorithmCase) -> Cost:
     phases = 2 if case.collective is Collective.ALL_REDUCE else 1
     moved = Fraction(case.size - 1, case.size)
     return Cost.of_one_chain(
@@ -132,7 +132,7 @@ BLOCKS = tuple(
 )
 
 
-def all_reduce(case: Case) -> Schedule:
+def all_reduce(case: AlgorithmCase) -> Schedule:
     """Both, one after the other."""
     return all_reduce_of(
         reduce_scatter(replace(case, collective=Collective.REDUCE_SCATTER)),

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Case, Parameter
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, Parameter
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.exchange import Exchange
 from coppice.planners.algorithms.parts.moves import Moves, whole
@@ -52,7 +52,7 @@ __all__ = ["ALGORITHMS"]
 _Positions = NDArray[np.int64]
 
 
-def all_reduce(case: Case) -> Schedule:
+def all_reduce(case: AlgorithmCase) -> Schedule:
     """Reduce-scatter and all-gather among the leaders."""
     fold, halves = folding(case.size), case.parameters["folding"] == "open-mpi"
     moves = Moves(case, whole(case, fold.core))
@@ -66,7 +66,7 @@ def all_reduce(case: Case) -> Schedule:
     return moves.schedule(ordered=True)
 
 
-def reduction(case: Case) -> Schedule:
+def reduction(case: AlgorithmCase) -> Schedule:
     """Reduce-scatter among the leaders, then a binomial gather."""
     fold, halves = folding(case.size), case.parameters["folding"] == "open-mpi"
     moves = Moves(case, whole(case, fold.core))
@@ -87,7 +87,7 @@ def reduction(case: Case) -> Schedule:
     return moves.schedule(ordered=True)
 
 
-def _root_run(case: Case, fold: Folding) -> int:
+def _root_run(case: AlgorithmCase, fold: Folding) -> int:
     """Number of the leader at which a reduce comes together; a folded root takes the place of leader 0."""
     if case.root in _pairs(fold)[1]:
         return 0
@@ -116,7 +116,7 @@ def _fold(moves: Moves, leader: _Positions, folded: _Positions, *, halves: bool)
     return 2
 
 
-def _cost(case: Case) -> Cost:
+def _cost(case: AlgorithmCase) -> Cost:
     fold, halves = folding(case.size), case.parameters["folding"] == "open-mpi"
     everywhere = case.collective is Collective.ALL_REDUCE
     pairs, part = case.size - fold.core, Fraction(fold.core - 1, fold.core)
@@ -134,7 +134,7 @@ def _cost(case: Case) -> Cost:
     )
 
 
-def _gathered(case: Case, fold: Folding, pairs: int, returned: Fraction) -> Fraction:
+def _gathered(case: AlgorithmCase, fold: Folding, pairs: int, returned: Fraction) -> Fraction:
     """Most that a leader of a reduce sends besides the phases that halve."""
     top = _root_run(case, fold)
     moved = Fraction(int(case.root in _pairs(fold)[1]), fold.core)

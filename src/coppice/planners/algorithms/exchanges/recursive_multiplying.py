@@ -47,7 +47,7 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import Algorithm, Case
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.exchange import Exchange
 from coppice.planners.algorithms.parts.moves import Moves, whole
@@ -57,7 +57,7 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["ONE_GROUP", "PARTS", "WHOLE_BUFFERS"]
 
 
-def _recursive_multiplying(case: Case, radix: int) -> Schedule:
+def _recursive_multiplying(case: AlgorithmCase, radix: int) -> Schedule:
     moves, fold = Moves(case, whole(case)), folding(case.size, radix)
     folded, leader = fold.folded
     nearest = slice(None, None, -1)
@@ -68,7 +68,7 @@ def _recursive_multiplying(case: Case, radix: int) -> Schedule:
     return moves.schedule(ordered=True)
 
 
-def _recursive_multiplying_cost(case: Case, radix: int) -> Cost:
+def _recursive_multiplying_cost(case: AlgorithmCase, radix: int) -> Cost:
     fold = folding(case.size, radix)
     folded = int(case.size > fold.core)
     if folded and fold.radix > 2:
@@ -109,7 +109,7 @@ WHOLE_BUFFERS = (
 )
 
 
-def reduce_scatter_allgather(case: Case) -> Schedule:
+def reduce_scatter_allgather(case: AlgorithmCase) -> Schedule:
     """Fold, scatter sums, gather them, unfold."""
     fold = folding(case.size, case.number("radix"))
     moves = Moves(case, whole(case, fold.core))
@@ -124,7 +124,7 @@ def reduce_scatter_allgather(case: Case) -> Schedule:
     return moves.schedule(ordered=exchange.ordered)
 
 
-def _reduce_scatter_allgather_cost(case: Case) -> Cost:
+def _reduce_scatter_allgather_cost(case: AlgorithmCase) -> Cost:
     fold = folding(case.size, case.number("radix"))
     folded = min(fold.radix - 1, case.size - fold.core)
     messages = (fold.radix - 1) * fold.depth
@@ -151,14 +151,14 @@ PARTS = (
 )
 
 
-def allgather_reduce(case: Case) -> Schedule:
+def allgather_reduce(case: AlgorithmCase) -> Schedule:
     """One group of all positions."""
     moves = Moves(case, whole(case))
     Exchange(case.positions, case.size, 1).whole(moves, 0)
     return moves.schedule(ordered=True)
 
 
-def _allgather_reduce_cost(case: Case) -> Cost:
+def _allgather_reduce_cost(case: AlgorithmCase) -> Cost:
     messages = case.size - 1
     moved = Fraction(messages)
     return Cost.of_one_chain(steps=1, sent=moved, messages=messages, reduced=moved)

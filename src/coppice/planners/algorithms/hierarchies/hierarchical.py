@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import GROUP, Algorithm, Case, Parameter, divides
+from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCase, Parameter, divides
 from coppice.planners.algorithms.parts.boxes import grouped
 from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
@@ -69,7 +69,7 @@ class _Groups:
         group: Members of each.
     """
 
-    def __init__(self, case: Case, group: int) -> None:
+    def __init__(self, case: AlgorithmCase, group: int) -> None:
         self.members, self.groups = group, case.size // group
         self._group, self._member = divmod(max(case.root, 0), group)
 
@@ -212,7 +212,7 @@ class _Task:
     rounds: list[_Round]
 
 
-def _tasks(case: Case, group: int) -> list[_Task]:
+def _tasks(case: AlgorithmCase, group: int) -> list[_Task]:
     """The tasks of a collective, one after the other."""
     groups = _Groups(case, group)
     match case.collective:
@@ -233,11 +233,11 @@ def _tasks(case: Case, group: int) -> list[_Task]:
     return [_Task(low, rounds(groups)) for low, rounds in parts]
 
 
-def _segments(case: Case) -> int:
+def _segments(case: AlgorithmCase) -> int:
     return case.number("segments") if "segments" in case.parameters else 1
 
 
-def _steps(case: Case, group: int) -> list[list[tuple[_Message, int]]]:
+def _steps(case: AlgorithmCase, group: int) -> list[list[tuple[_Message, int]]]:
     """Messages of every step, with their segment."""
     tasks = _tasks(case, group)
     steps: list[list[tuple[_Message, int]]] = []
@@ -260,7 +260,7 @@ def _steps(case: Case, group: int) -> list[list[tuple[_Message, int]]]:
     return steps
 
 
-def _build(case: Case) -> Schedule:
+def _build(case: AlgorithmCase) -> Schedule:
     case, group = grouped(case, case.number("group"))
     in_blocks = case.collective in (Collective.ALL_GATHER, Collective.GATHER, Collective.SCATTER)
     moves = Moves(case, blocks(case) if in_blocks else whole(case, _segments(case)))
@@ -270,7 +270,7 @@ def _build(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _cost(case: Case) -> Cost:
+def _cost(case: AlgorithmCase) -> Cost:
     case, group = grouped(case, case.number("group"))
     in_blocks = case.collective in (Collective.ALL_GATHER, Collective.GATHER, Collective.SCATTER)
     moved = 0 if case.collective is Collective.BARRIER else 1

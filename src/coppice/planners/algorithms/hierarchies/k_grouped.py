@@ -22,7 +22,7 @@ from math import lcm
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import GROUP, Algorithm, Case, divides
+from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCase, divides
 from coppice.planners.algorithms.parts.boxes import grouped
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, whole
@@ -31,7 +31,7 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["ALGORITHMS"]
 
 
-def _build(case: Case) -> Schedule:
+def _build(case: AlgorithmCase) -> Schedule:
     case, k = grouped(case, case.number("k"))
     groups = case.size // k
     parts = lcm(k, groups)
@@ -74,7 +74,7 @@ def _part(
     moves.add(step, src[:, None], dst[:, None], chunk[None, :], op)
 
 
-def _cost(case: Case) -> Cost:
+def _cost(case: AlgorithmCase) -> Cost:
     case, k = grouped(case, case.number("k"))
     groups = case.size // k
     steps = 4 * (k - 1) + 2 * (groups - 1)

@@ -58,7 +58,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import GROUP, Algorithm, Case, Parameter, divides
+from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCase, Parameter, divides
 from coppice.planners.algorithms.parts.boxes import equal_boxes, grouped, in_order
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
@@ -119,7 +119,7 @@ class Level:
         return (self.size - 1).bit_length() if self.pattern is Pattern.HALVING else self.size - 1
 
 
-def build_levels(case: Case, levels: Sequence[Level]) -> Schedule:
+def build_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Schedule:
     """The all-gather, reduce-scatter or all-reduce of ``case`` through ``levels``, whose sizes multiply to P."""
     moves = Moves(case, blocks(case))
     half = sum(level.steps for level in levels)
@@ -146,7 +146,7 @@ def build_levels(case: Case, levels: Sequence[Level]) -> Schedule:
     return moves.schedule()
 
 
-def cost_of_levels(case: Case, levels: Sequence[Level]) -> Cost:
+def cost_of_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Cost:
     """All ranks work alike in every step, so that one chain through all steps is the time."""
     moved = 1 - Fraction(1, case.size)
     steps = sum(level.steps for level in levels)
@@ -156,15 +156,15 @@ def cost_of_levels(case: Case, levels: Sequence[Level]) -> Cost:
     )
 
 
-_Levels = Callable[[Case], tuple[Case, tuple[Level, ...]]]
+_Levels = Callable[[AlgorithmCase], tuple[AlgorithmCase, tuple[Level, ...]]]
 
 
-def _torus(case: Case) -> tuple[Case, tuple[Level, ...]]:
+def _torus(case: AlgorithmCase) -> tuple[AlgorithmCase, tuple[Level, ...]]:
     case, columns = grouped(case, case.number("columns"))
     return case, (Level(columns), Level(case.size // columns))
 
 
-def _blue_connect(case: Case) -> tuple[Case, tuple[Level, ...]]:
+def _blue_connect(case: AlgorithmCase) -> tuple[AlgorithmCase, tuple[Level, ...]]:
     given = str(case.parameters["levels"])
     if given:
         return case, tuple(Level(size) for size in _sizes(given))
@@ -172,7 +172,7 @@ def _blue_connect(case: Case) -> tuple[Case, tuple[Level, ...]]:
     return case, (Level(columns), Level(case.size // columns))
 
 
-def _blue_connect_needs(case: Case) -> str | None:
+def _blue_connect_needs(case: AlgorithmCase) -> str | None:
     given = str(case.parameters["levels"])
     if given and prod(_sizes(given)) != case.size:
         return (
@@ -190,17 +190,17 @@ def _sizes(text: str) -> list[int]:
 def _entries(
     name: str,
     levels: _Levels,
-    needs: Callable[[Case], str | None],
+    needs: Callable[[AlgorithmCase], str | None],
     parameters: dict[str, Parameter],
     collectives: tuple[Collective, ...] = _COLLECTIVES,
     *,
     summary: str,
     source: str,
 ) -> tuple[Algorithm, ...]:
-    def build(case: Case) -> Schedule:
+    def build(case: AlgorithmCase) -> Schedule:
         return build_levels(*levels(case))
 
-    def cost(case: Case) -> Cost:
+    def cost(case: AlgorithmCase) -> Cost:
         return cost_of_levels(*levels(case))
 
     return tuple(
@@ -249,7 +249,7 @@ TORUS = (
 )
 
 
-def _plink(case: Case) -> tuple[Case, tuple[Level, ...]]:
+def _plink(case: AlgorithmCase) -> tuple[AlgorithmCase, tuple[Level, ...]]:
     case, group = grouped(case, case.number("group"))
     return case, (Level(group, Pattern.DIRECT), Level(case.size // group, Pattern.DIRECT))
 
@@ -276,7 +276,7 @@ def halves(groups: int) -> list[int]:
     return [next(far) if number.bit_count() % 2 else next(near) for number in range(groups)]
 
 
-def _group(case: Case) -> int:
+def _group(case: AlgorithmCase) -> int:
     """Ranks of a group: given, those of a box, or the divisor nearest to the root that leaves a power of two."""
     given = case.number("group")
     if given:
@@ -289,7 +289,7 @@ def _group(case: Case) -> int:
     return min(sizes, key=lambda size: (abs(size - isqrt(case.size)), size))
 
 
-def _accl(case: Case) -> tuple[Case, tuple[Level, ...]]:
+def _accl(case: AlgorithmCase) -> tuple[AlgorithmCase, tuple[Level, ...]]:
     group = _group(case)
     boxed = not case.number("group") and equal_boxes(case.topology) is not None
     case, group = grouped(case, 0 if boxed else group)
@@ -302,7 +302,7 @@ def _accl(case: Case) -> tuple[Case, tuple[Level, ...]]:
     return case, (Level(group), Level(groups, Pattern.HALVING))
 
 
-def _accl_needs(case: Case) -> str | None:
+def _accl_needs(case: AlgorithmCase) -> str | None:
     group = _group(case)
     if case.size % group:
         return f"accl needs a group that divides {case.size} ranks, found {group}: choose a divisor."

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Case
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.schedule.columns import num_slots
 from coppice.schedule.schedule import Op, Schedule
 
@@ -34,7 +34,7 @@ class Layout:
     parts: int
 
 
-def blocks(case: Case, parts: int = 1) -> Layout:
+def blocks(case: AlgorithmCase, parts: int = 1) -> Layout:
     """P equal blocks, one for each position, each in ``parts`` chunks: block b has chunks b * parts + part.
 
     For all-gather, reduce-scatter, all-reduce, gather and scatter.
@@ -42,7 +42,7 @@ def blocks(case: Case, parts: int = 1) -> Layout:
     return Layout(np.ones(case.size, dtype=np.int64), case.positions, parts)
 
 
-def whole(case: Case, parts: int = 1) -> Layout:
+def whole(case: AlgorithmCase, parts: int = 1) -> Layout:
     """One buffer that is not divided among the ranks, in ``parts`` equal chunks 0 .. parts - 1.
 
     For all-reduce, broadcast, reduce and barrier (which moves no bytes).
@@ -52,7 +52,7 @@ def whole(case: Case, parts: int = 1) -> Layout:
     return Layout(slot_weight, np.zeros(1, dtype=np.int64), parts)
 
 
-def pairs(case: Case) -> Layout:
+def pairs(case: AlgorithmCase) -> Layout:
     """A block from every position to every position: chunk ``source * P + destination``, for all-to-all."""
     count = case.size * case.size
     return Layout(np.ones(count, dtype=np.int64), np.arange(count), 1)
@@ -67,7 +67,7 @@ class Moves:
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> case = Case(topology=preset("ring", gpus=4), collective=Collective.BROADCAST, root=0)
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=4), collective=Collective.BROADCAST, root=0)
         >>> moves = Moves(case, whole(case))
         >>> moves.add(0, 0, 2, 0)
         >>> moves.add(1, [0, 2], [1, 3], 0)
@@ -75,7 +75,7 @@ class Moves:
         3
     """
 
-    def __init__(self, case: Case, layout: Layout) -> None:
+    def __init__(self, case: AlgorithmCase, layout: Layout) -> None:
         self.case = case
         self.layout = layout
         self._rows: list[tuple[NDArray[np.int64], ...]] = []

@@ -23,7 +23,7 @@ from functools import lru_cache
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
-from coppice.planners.algorithms.algorithm import Algorithm, Case
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.boxes import in_order
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.algorithms.parts.orders import depth_first
@@ -37,7 +37,7 @@ from coppice.topology.model import Topology
 __all__ = ["BEST_RING", "PATARASUK_YUAN"]
 
 
-def _tree_of_switches(case: Case) -> str | None:
+def _tree_of_switches(case: AlgorithmCase) -> str | None:
     topology = case.topology
     if case.size == 1:
         return None
@@ -73,7 +73,7 @@ def _connected(topology: Topology) -> bool:
 
 
 def _entry(entry: Algorithm) -> Algorithm:
-    def build(case: Case) -> Schedule | Forest:
+    def build(case: AlgorithmCase) -> Schedule | Forest:
         return entry.build(in_order(case, depth_first(case.topology)))
 
     return replace(
@@ -95,7 +95,7 @@ def _rings(topology: Topology, collective: Collective, root: int | None) -> Ring
     return best_ring(Problem(topology=topology, collective=collective, root=root))
 
 
-def _best_ring(case: Case) -> Schedule | Forest:
+def _best_ring(case: AlgorithmCase) -> Schedule | Forest:
     if case.size == 1:
         return Moves(case, whole(case) if case.collective.rooted else blocks(case)).schedule()
     root = None

@@ -38,7 +38,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import EVEN, SEGMENTS, Algorithm, Case
+from coppice.planners.algorithms.algorithm import EVEN, SEGMENTS, Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
 from coppice.schedule.schedule import Op, Schedule
@@ -46,21 +46,21 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["NEIGHBOR_EXCHANGE", "RING", "SEGMENTED"]
 
 
-def all_gather(case: Case) -> Schedule:
+def all_gather(case: AlgorithmCase) -> Schedule:
     """Blocks travel once around."""
     moves = Moves(case, blocks(case))
     _gather(moves, first_step=0)
     return moves.schedule()
 
 
-def reduce_scatter(case: Case) -> Schedule:
+def reduce_scatter(case: AlgorithmCase) -> Schedule:
     """Partial sums travel once around and end at their owners."""
     moves = Moves(case, blocks(case))
     _reduce(moves)
     return moves.schedule()
 
 
-def all_reduce(case: Case) -> Schedule:
+def all_reduce(case: AlgorithmCase) -> Schedule:
     """Both, one after the other."""
     moves = Moves(case, blocks(case))
     _reduce(moves)
@@ -82,7 +82,7 @@ def _gather(moves: Moves, *, first_step: int) -> None:
         moves.add(first_step + step, position, (position + 1) % size, (position - step) % size)
 
 
-def _cost(case: Case) -> Cost:
+def _cost(case: AlgorithmCase) -> Cost:
     steps = case.size - 1
     moved = Fraction(steps, case.size)
     reduced = moved * case.collective.reduces
@@ -107,7 +107,7 @@ RING = tuple(
 )
 
 
-def segmented(case: Case) -> Schedule:
+def segmented(case: AlgorithmCase) -> Schedule:
     """Phase after phase."""
     size, segments = case.size, case.number("segments")
     moves = Moves(case, blocks(case, segments))
@@ -128,7 +128,7 @@ def segmented(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _segmented_cost(case: Case) -> Cost:
+def _segmented_cost(case: AlgorithmCase) -> Cost:
     size, segments = case.size, case.number("segments")
     steps = (segments + 1) * (size - 1)
     moved = Fraction(size - 1, size)
@@ -148,7 +148,7 @@ SEGMENTED = (
 )
 
 
-def neighbor_exchange(case: Case) -> Schedule:
+def neighbor_exchange(case: AlgorithmCase) -> Schedule:
     """Pairs of blocks travel outwards in both directions."""
     moves = Moves(case, blocks(case))
     position, size = case.positions, case.size
@@ -165,7 +165,7 @@ def neighbor_exchange(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _neighbor_exchange_cost(case: Case) -> Cost:
+def _neighbor_exchange_cost(case: AlgorithmCase) -> Cost:
     return Cost.of_one_chain(steps=case.size // 2, sent=Fraction(case.size - 1, case.size))
 
 

@@ -35,7 +35,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import SEGMENTS, Algorithm, Case
+from coppice.planners.algorithms.algorithm import SEGMENTS, Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.cost import Chain, Cost
 from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.planners.algorithms.parts.trees import k_ary, k_ary_pace, preorder_binary, preorder_binary_pace
@@ -44,7 +44,7 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["IN_ORDER", "SPLIT"]
 
 
-def split_binary(case: Case) -> Schedule:
+def split_binary(case: AlgorithmCase) -> Schedule:
     """Pieces 0 .. S - 1 are the first half, S .. 2 S - 1 the second."""
     size, segments = case.size, case.number("segments")
     moves = Moves(case, whole(case, 2 * segments))
@@ -63,7 +63,7 @@ def split_binary(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _split_binary_cost(case: Case) -> Cost:
+def _split_binary_cost(case: AlgorithmCase) -> Cost:
     size, segments = case.size, case.number("segments")
     if size == 1:
         return Cost(steps=0, sent=Fraction(0), chains=())
@@ -90,7 +90,7 @@ SPLIT = (
 )
 
 
-def in_order_binary(case: Case) -> Schedule:
+def in_order_binary(case: AlgorithmCase) -> Schedule:
     """To the last position, then to the root."""
     last, segments = case.size - 1, case.number("segments")
     moves = Moves(case, whole(case, segments))
@@ -104,7 +104,7 @@ def in_order_binary(case: Case) -> Schedule:
     return moves.schedule(ordered=True)
 
 
-def _in_order_binary_cost(case: Case) -> Cost:
+def _in_order_binary_cost(case: AlgorithmCase) -> Cost:
     segments = case.number("segments")
     cost = preorder_binary_pace(case.size).reduction(segments)
     if case.root == case.size - 1:

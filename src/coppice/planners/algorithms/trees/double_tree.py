@@ -41,7 +41,7 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import Algorithm, Case, Parameter, divides
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, Parameter, divides
 from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees, rooted_pair, two_colours
 from coppice.planners.algorithms.parts.boxes import equal_boxes, grouped
 from coppice.planners.algorithms.parts.cost import Clocks, Cost
@@ -62,7 +62,7 @@ class _Edge:
     dst: int
 
 
-def _edges(case: Case) -> list[_Edge]:
+def _edges(case: AlgorithmCase) -> list[_Edge]:
     """The edges of both trees in the order of their first steps."""
     trees = pair_of_trees(case.size) if case.collective is Collective.ALL_REDUCE else rooted_pair(case.size)
     colour = two_colours(trees)
@@ -78,7 +78,7 @@ def _edges(case: Case) -> list[_Edge]:
     return sorted(edges, key=lambda edge: (edge.start, edge.tree, edge.dst))
 
 
-def _messages(case: Case) -> list[tuple[int, int, int, int, Op]]:
+def _messages(case: AlgorithmCase) -> list[tuple[int, int, int, int, Op]]:
     """(step, sender, receiver, chunk, op) of every message, by step; steps count from 0 without gaps."""
     segments = case.number("segments")
     down = sorted(
@@ -99,7 +99,7 @@ def _messages(case: Case) -> list[tuple[int, int, int, int, Op]]:
     return messages
 
 
-def _double_binary_tree(case: Case) -> Schedule:
+def _double_binary_tree(case: AlgorithmCase) -> Schedule:
     if _boxed(case):
         return boxed_trees(case, segments=case.number("segments"))
     moves = Moves(case, whole(case, 2 * case.number("segments")))
@@ -112,12 +112,12 @@ def _double_binary_tree(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _boxed(case: Case) -> bool:
+def _boxed(case: AlgorithmCase) -> bool:
     layout = case.parameters.get("layout", "flat")
     return layout == "boxes" or (layout == "auto" and equal_boxes(case.topology) is not None)
 
 
-def _boxes_asked_for(case: Case) -> str | None:
+def _boxes_asked_for(case: AlgorithmCase) -> str | None:
     if case.parameters.get("layout") == "boxes" and equal_boxes(case.topology) is None:
         return (
             f"double-binary-tree by boxes needs equal boxes of 2 or more ranks, found none on {case.topology.name}: "
@@ -126,7 +126,7 @@ def _boxes_asked_for(case: Case) -> str | None:
     return None
 
 
-def _double_binary_tree_cost(case: Case) -> Cost:
+def _double_binary_tree_cost(case: AlgorithmCase) -> Cost:
     if _boxed(case):
         msg = "the cost of trees of boxes depends on the topology: simulate it, or take layout=flat."
         raise InputError(msg)
@@ -160,7 +160,7 @@ DOUBLE = tuple(
 )
 
 
-def boxed_trees(case: Case, *, group: int = 0, channels: int = 0, segments: int = 1) -> Schedule:
+def boxed_trees(case: AlgorithmCase, *, group: int = 0, channels: int = 0, segments: int = 1) -> Schedule:
     """An all-reduce by chains in boxes below pairs of trees of boxes.
 
     Args:
@@ -178,7 +178,7 @@ def boxed_trees(case: Case, *, group: int = 0, channels: int = 0, segments: int 
     return in_pieces(moves.schedule(), segments)
 
 
-def _nccl_tree(case: Case) -> Schedule:
+def _nccl_tree(case: AlgorithmCase) -> Schedule:
     return boxed_trees(
         case,
         group=case.number("group"),

@@ -74,7 +74,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import SEGMENTS, Algorithm, Case, Parameter
+from coppice.planners.algorithms.algorithm import SEGMENTS, Algorithm, AlgorithmCase, Parameter
 from coppice.planners.algorithms.parts.cost import Chain, Cost
 from coppice.planners.algorithms.parts.moves import Moves, all_reduce_of, whole
 from coppice.planners.algorithms.parts.trees import (
@@ -117,24 +117,24 @@ class Shape:
         parameters: Its parameters.
     """
 
-    tree: Callable[[Case], Tree]
-    pace: Callable[[Case], Pace]
+    tree: Callable[[AlgorithmCase], Tree]
+    pace: Callable[[AlgorithmCase], Pace]
     summary: str
     source: str
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
 
-    def segments(self, case: Case) -> int:
+    def segments(self, case: AlgorithmCase) -> int:
         """Pieces of the buffer; 1 where the family does not cut it."""
         return case.number("segments") if "segments" in self.parameters else 1
 
 
-def _nomial(case: Case, radix: int) -> Tree:
+def _nomial(case: AlgorithmCase, radix: int) -> Tree:
     if case.parameters.get("distance") == "growing":
         return growing_k_nomial(case.size, radix)
     return k_nomial(case.size, radix)
 
 
-def _of_shape(case: Case) -> Tree:
+def _of_shape(case: AlgorithmCase) -> Tree:
     radix = case.number("radix")
     return (
         k_ary(case.size, radix)
@@ -143,7 +143,7 @@ def _of_shape(case: Case) -> Tree:
     )
 
 
-def _pace_of_shape(case: Case) -> Pace:
+def _pace_of_shape(case: AlgorithmCase) -> Pace:
     pace = k_ary_pace if case.parameters["shape"] == "k-ary" else k_nomial_by_depth_pace
     return pace(case.size, case.number("radix"))
 
@@ -209,14 +209,14 @@ SHAPES: dict[str, Shape] = {
 }
 
 
-def tree_broadcast(case: Case, tree: Tree, segments: int = 1) -> Schedule:
+def tree_broadcast(case: AlgorithmCase, tree: Tree, segments: int = 1) -> Schedule:
     """From the root down ``tree``, whose node v is the position v places after the root."""
     moves = Moves(case, whole(case))
     moves.add(tree.level, case.from_root(tree.parent), case.from_root(tree.child), 0)
     return in_pieces(moves.schedule(), segments)
 
 
-def tree_reduction(case: Case, tree: Tree, segments: int = 1) -> Schedule:
+def tree_reduction(case: AlgorithmCase, tree: Tree, segments: int = 1) -> Schedule:
     """Up ``tree`` to the root: the broadcast in reverse.
 
     A node adds those of its children that lie after the root first, nearest first, and then those before the root,
@@ -257,10 +257,10 @@ def _reduce(name: str, shape: Shape) -> Algorithm:
 BROADCAST = tuple(_broadcast(name, shape) for name, shape in SHAPES.items())
 REDUCE = tuple(_reduce(name, shape) for name, shape in SHAPES.items())
 
-_Names = Callable[[Case], tuple[str, str]]
+_Names = Callable[[AlgorithmCase], tuple[str, str]]
 
 
-def _all_reduce_schedule(case: Case, names: _Names) -> Schedule:
+def _all_reduce_schedule(case: AlgorithmCase, names: _Names) -> Schedule:
     up, down = names(case)
     reducing = _part(case, Collective.REDUCE, up)
     spreading = _part(case, Collective.BROADCAST, down)
@@ -270,7 +270,7 @@ def _all_reduce_schedule(case: Case, names: _Names) -> Schedule:
     )
 
 
-def _all_reduce_cost(case: Case, names: _Names) -> Cost:
+def _all_reduce_cost(case: AlgorithmCase, names: _Names) -> Cost:
     up, down = names(case)
     reducing = _part(case, Collective.REDUCE, up)
     spreading = _part(case, Collective.BROADCAST, down)
@@ -287,7 +287,7 @@ def _all_reduce_cost(case: Case, names: _Names) -> Cost:
     )
 
 
-def _part(case: Case, collective: Collective, name: str) -> Case:
+def _part(case: AlgorithmCase, collective: Collective, name: str) -> AlgorithmCase:
     """The case of one half: parameters that the all-reduce has not are defaults."""
     parameters = {
         key: case.parameters.get(key, each.default) for key, each in SHAPES[name].parameters.items()
