@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import multiprocessing
+import sys
 import time
+import types
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from comparison.cases import star
-from coppice import Collective, InputError, Problem, bound
+from coppice import Collective, InputError, MissingExtraError, Problem, bound
 from coppice.comparison import Comparison, compare
 from coppice.comparison.bodies import Bodies, most_pieces
 from coppice.comparison.candidates import Candidate, candidates
@@ -111,6 +115,49 @@ def test_refusals_keep_their_reason() -> None:
     assert "equal blocks" in str(row.refusal)
     assert not row.unreachable
     assert [each["refusal"] for each in found.rows() if each["algorithm"] == "ring"] == [row.refusal] * 2
+
+
+def test_table_has_a_row_for_every_algorithm_and_size() -> None:
+    weighted = star(3, Collective.ALL_GATHER, weights=(1, 2, 3))
+    found = compare(weighted, SIZES, algorithms=["forest", "ring"], jobs=1)
+    table = found.to_table()
+    statuses = [(row["algorithm"], row["size_bytes"], row["status"]) for row in table]
+    assert statuses == [
+        (name, size, status)
+        for size in SIZES
+        for name, status in (("forest", "simulated"), ("ring", "refused"))
+    ]
+    assert len({tuple(row) for row in table}) == 1
+    assert {"parameters", "time_us", "algbw_gb_per_s", "busbw_gb_per_s", "refusal"} < set(table[0])
+    simulated, refused = table[:2]
+    assert simulated["time_us"] == found.times["forest"][SIZES[0]].time_us
+    assert simulated["refusal"] is None
+    assert refused["time_us"] is None
+    assert "equal blocks" in refused["refusal"]
+
+
+def test_representation_is_short() -> None:
+    found = compare(star(), [2**k for k in range(0, 24, 3)], jobs=1)
+    assert repr(found).startswith("Comparison(all_reduce among 4 ranks of star of 4, 1 .. 2,097,152 bytes: ")
+    assert len(repr(found)) < 400
+    topology = replace(star().topology, name="x" * 500)
+    assert len(repr(replace(found, problem=replace(star(), topology=topology)))) < 400
+    assert "1,024 bytes: 1 of 1 algorithms apply; fastest: ring" in repr(
+        compare(star(), [1024], algorithms=["ring"], jobs=1)
+    )
+
+
+def test_data_frame_has_the_rows_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compare(star(), [1024], algorithms=["ring"], jobs=1)
+    monkeypatch.setattr("coppice.comparison.outcome.PANDAS", "no_such_package")
+    with pytest.raises(MissingExtraError, match=r"coppice\[pandas\]"):
+        found.to_pandas()
+    monkeypatch.setattr("coppice.comparison.outcome.PANDAS", "data_frames")
+    frames = types.ModuleType("data_frames")
+    frames.__spec__ = importlib.machinery.ModuleSpec("data_frames", None)
+    frames.DataFrame = list  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "data_frames", frames)
+    assert found.to_pandas() == found.to_table()
 
 
 def test_missing_routes_are_refused_unless_gpus_relay() -> None:
@@ -218,7 +265,7 @@ def test_switches_help_only_where_they_may() -> None:
     problem = Problem(topology=preset("dgx-h100", boxes=2), collective=Collective.ALL_REDUCE)
     names = ["forest", "nvls-tree"]
     plain = compare(problem, [2**26], algorithms=names, jobs=1)
-    assert [(row.algorithm, "--in-network" in str(row.refusal)) for row in plain.refused] == [
+    assert [(row.algorithm, "`in_network`" in str(row.refusal)) for row in plain.refused] == [
         ("nvls-tree", True)
     ]
     helped = compare(problem, [2**26], algorithms=names, in_network=True, jobs=1)

@@ -18,7 +18,7 @@ from coppice import Collective, InputError
 from coppice.comparison import compare
 from coppice.comparison.candidates import Candidate
 from coppice.comparison.measurement import measure
-from coppice.comparison.results import ResultsFile, key_of, problem_sha256
+from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256
 from coppice.simulation import Model
 
 SIZES = (2**10, 2**20)
@@ -42,7 +42,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         seen.extend((job.candidate.algorithm, size) for size in job.keys)
         return measure(job)
 
-    monkeypatch.setattr("coppice.comparison.pool.measure", counting)
+    monkeypatch.setattr("coppice.comparison.sweep.measure", counting)
     return seen
 
 
@@ -143,8 +143,8 @@ def test_rows_survive_the_file(tmp_path: Path) -> None:
         measured("ring", 10, 1.25, parameters={"segments": 4, "mapping": "x"}, chain=3, relays=True),
         measured("bruck", 10, 0.0, refusal="needs more", unreachable=True),
     ]
-    ResultsFile(path, star()).add(rows)
-    assert list(ResultsFile(path, star()).known.values()) == rows
+    MeasurementsFile(path, star()).add(rows)
+    assert list(MeasurementsFile(path, star()).known.values()) == rows
 
 
 def test_key_depends_on_everything_that_decides() -> None:

@@ -22,9 +22,8 @@ from coppice.design.schedules.deliveries import loads_of
 from coppice.design.schedules.expanded import expanded_deliveries
 from coppice.design.search.bases import known_bases
 from coppice.design.search.circulants import circulant_facts, circulant_steps
-from coppice.design.search.entries import Entry, front_of
 from coppice.design.search.finder import find, measured
-from coppice.design.search.table import Table, cells_below
+from coppice.design.search.table import Entry, Table, cells_below, front_of
 from coppice.design.search.workload import Workload, baselines, options
 from coppice.errors import InputError
 from support.design_samples import random_graphs

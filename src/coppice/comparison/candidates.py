@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from coppice.bounds.problem import Problem
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import Algorithm, Parameter
-from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.algorithm import Algorithm, Parameter, Value
 from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.algorithms.catalogue import find
 from coppice.planners.algorithms.parts.orders import box_order

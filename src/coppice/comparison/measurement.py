@@ -16,7 +16,7 @@ from coppice.bounds.result import Bound
 from coppice.comparison.bodies import Bodies, most_pieces, relays
 from coppice.comparison.candidates import Candidate
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.algorithm import Value
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule

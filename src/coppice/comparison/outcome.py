@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from coppice.bounds.describe import describe_cut
@@ -14,13 +16,18 @@ from coppice.bounds.result import Bound
 from coppice.comparison.measurement import Measurement, faster
 from coppice.comparison.ranges import Range, ranges
 from coppice.display import Shown
+from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.model import Model
 
 __all__ = ["Comparison"]
 
 
-@dataclass(frozen=True, kw_only=True)
+PANDAS = "pandas"
+"""Package of :meth:`Comparison.to_pandas`."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(Shown):
     """Simulated times of the algorithms that apply, the best variant of each at each size.
 
@@ -40,6 +47,17 @@ class Comparison(Shown):
     optimum: Bound
     latency: LatencyBound
     measurements: tuple[Measurement, ...]
+
+    def __repr__(self) -> str:
+        topology = self.problem.topology
+        sizes = f"{self.sizes[0]:,} .. {self.sizes[-1]:,}" if len(self.sizes) > 1 else f"{self.sizes[0]:,}"
+        winners = [f"{found.algorithm} ({found.sizes_text})" for found in self.ranges[:3]]
+        more = f", and {len(self.ranges) - 3} more ranges" if len(self.ranges) > 3 else ""
+        return (
+            f"Comparison({self.problem.collective} among {topology.num_ranks} ranks of {topology.name:.60}, "
+            f"{sizes} bytes: {len(self.times)} of {len(self.times) + len(self.refused)} algorithms apply; "
+            f"fastest: {', '.join(winners) or 'none'}{more})"
+        )
 
     @cached_property
     def times(self) -> Mapping[str, Mapping[int, Measurement]]:
@@ -124,6 +142,35 @@ class Comparison(Shown):
                     "link_us": row.link_us if timed else None,
                     "refusal": row.refusal,
                 }
+
+    def to_table(self) -> list[dict[str, Any]]:
+        """A row for each algorithm and size, the fastest algorithm of a size first, refused ones last.
+
+        Columns are those of :meth:`rows`, with units in their names, and ``status``: ``simulated``, or ``refused``
+        with the reason under ``refusal`` and None for all figures.
+
+        Examples:
+            >>> from coppice.collectives import Collective
+            >>> from coppice.comparison import compare
+            >>> from coppice.topology.presets import preset
+            >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_GATHER)
+            >>> (row,) = compare(problem, [2**20], algorithms=["ring"], jobs=1).to_table()
+            >>> row["algorithm"], row["size_bytes"], row["status"]
+            ('ring', 1048576, 'simulated')
+        """
+        return [
+            {**row, "status": "simulated" if row["refusal"] is None else "refused"} for row in self.rows()
+        ]
+
+    def to_pandas(self) -> Any:
+        """The rows of :meth:`to_table` as a ``pandas.DataFrame``.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        if find_spec(PANDAS) is None:
+            raise MissingExtraError.of(PANDAS, extra="pandas")
+        return import_module(PANDAS).DataFrame(self.to_table())
 
     def record(self) -> dict[str, Any]:
         """Everything as JSON values."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
 
 from coppice.bounds.in_network import in_network_optimum
 from coppice.bounds.latency import latency_bound
@@ -14,10 +13,10 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison.candidates import BOTH_ORDERS, Candidate, candidates
-from coppice.comparison.measurement import Job, packed
+from coppice.comparison.measurement import Job, measure, packed
 from coppice.comparison.outcome import Comparison
-from coppice.comparison.pool import cores, local_processes, run
-from coppice.comparison.results import ResultsFile, key_of, problem_sha256
+from coppice.comparison.pool import chosen_executor, run
+from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256
 from coppice.errors import InputError
 from coppice.simulation.model import Model
 
@@ -96,16 +95,11 @@ def compare(
         for position, candidate in enumerate(tried)
         for size in wanted
     }
-    file = ResultsFile(results, problem)
+    file = MeasurementsFile(results, problem)
     work = _work(problem, tried, wanted, keys, file, chosen)
-    with ExitStack() as stack:
-        where = executor
-        many = len(work) > 1 and problem.topology.num_ranks**2 * sum(len(job.keys) for job in work) > SMALL
-        if executor is None and jobs != 1 and (many or jobs is not None):
-            count = cores() if jobs is None else jobs
-            if count != 1 and work:
-                where = stack.enter_context(local_processes(min(count, len(work))))
-        for done, rows in enumerate(run(work, where), start=1):
+    many = len(work) > 1 and problem.topology.num_ranks**2 * sum(len(job.keys) for job in work) > SMALL
+    with chosen_executor(executor, processes=jobs, units=len(work), large=many) as where:
+        for done, rows in enumerate(run(measure, work, where), start=1):
             file.add(rows)
             if on_progress is not None:
                 on_progress(done, len(work), rows[0].algorithm if rows else "")
@@ -135,7 +129,7 @@ def _work(
     tried: Sequence[Candidate],
     sizes: Sequence[int],
     keys: dict[tuple[int, int], str],
-    file: ResultsFile,
+    file: MeasurementsFile,
     model: Model,
 ) -> list[Job]:
     """What the results file does not hold yet: a job for each candidate, several where a job would take minutes."""

@@ -95,7 +95,7 @@ def refusal_lines(comparison: Comparison) -> list[str]:
     apart = [row.algorithm for row in comparison.refused if row.unreachable]
     if apart:
         why = "they send between GPUs that no path of switches and NICs joins"
-        lines.append(f"{', '.join(apart)}: {why}; `--relay-gpus` lets other GPUs pass that on")
+        lines.append(f"{', '.join(apart)}: {why}; `relay_gpus` lets other GPUs pass that on")
     return lines
 
 

@@ -44,7 +44,9 @@ class Limits:
                 msg = f"expected {name} of 1 or more, found {value}."
                 raise InputError(msg)
         if self.max_panels is not None and self.panel_ports is None:
-            msg = f"expected the size of the {self.max_panels} panels as well, found none: give `--panel-ports`."
+            msg = (
+                f"expected the size of the {self.max_panels} panels as well, found none: give `panel_ports`."
+            )
             raise InputError(msg)
 
 

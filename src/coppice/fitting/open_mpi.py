@@ -11,7 +11,7 @@ from coppice.comparison.measurement import Measurement
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.sweep import compare
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.algorithms.catalogue import find
 from coppice.selection import Request, select, tables_of
 from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED

@@ -230,7 +230,7 @@ def _rates(topology: Topology) -> tuple[float, int, float]:
 def _boxes(request: Request, box: Box, words: list[str]) -> tuple[int, int]:
     """Number of boxes and ranks in each."""
     if not request.even:
-        msg = "NCCL's cost model is for equal boxes here: choose ranks that divide evenly (`--ranks`)."
+        msg = "NCCL's cost model is for equal boxes here: choose ranks that divide evenly (`ranks`)."
         raise InputError(msg)
     if request.ranks_per_box is not None:
         return request.boxes, request.per_box
@@ -240,7 +240,7 @@ def _boxes(request: Request, box: Box, words: list[str]) -> tuple[int, int]:
     if request.ranks % box.gpus:
         msg = (
             f"expected ranks of one box (up to {box.gpus}) or a multiple of {box.gpus}, found {request.ranks}: "
-            "say how many share a box (`--ranks-per-box`)."
+            "say how many share a box (`ranks_per_box`)."
         )
         raise InputError(msg)
     words.append(f"{request.ranks // box.gpus} boxes of {box.gpus} GPUs")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.algorithm import Value
 from coppice.selection.nccl_model import Cell
 from coppice.selection.rules import Step
 
@@ -22,7 +22,7 @@ class Part:
     selection: Selection
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Selection:
     """The pick of a library for one call.
 
@@ -67,6 +67,13 @@ class Selection:
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     cells: tuple[Cell, ...] = ()
+
+    def __repr__(self) -> str:
+        runs = f", which runs {self.runs_as}" if self.runs_as not in ("", self.algorithm) else ""
+        return (
+            f"Selection({self.library}: {self.function} of {self.size_bytes:,} bytes "
+            f"among {self.ranks:,} ranks by {self.algorithm}{runs})"
+        )
 
     @property
     def cell(self) -> Cell | None:

@@ -41,10 +41,10 @@ def simulate(
         A chain of two hops, 18,000 bytes at 3 GB/s and 1 us a message, in one piece and in three:
 
         >>> from coppice.collectives import Collective
-        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
         >>> from coppice.planners.algorithms.parts.moves import Moves, whole
         >>> from coppice.topology.presets import preset
-        >>> case = Case(topology=preset("ring", gpus=3, gb_per_s=3), collective=Collective.BROADCAST, root=0)
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=3, gb_per_s=3), collective=Collective.BROADCAST, root=0)
         >>> chain = Moves(case, whole(case))
         >>> chain.add([0, 1], [0, 1], [1, 2], 0)
         >>> simulate(chain.schedule(), 18000).time_us

@@ -17,9 +17,8 @@ from coppice.collectives import Collective
 from coppice.design.cabling import Limits, cabling_of, check_limits
 from coppice.design.families.family import optimum
 from coppice.design.schedules.breadth_first import moore_steps
-from coppice.design.search.bases import Cell
-from coppice.design.search.entries import Entry
 from coppice.design.search.finder import find as find_graphs
+from coppice.design.search.table import Cell, Entry
 from coppice.design.search.workload import Option, Workload, baselines, options
 from coppice.errors import InputError
 from coppice.files import write_atomically

@@ -13,8 +13,17 @@ from functools import cached_property, lru_cache, reduce
 from coppice.design.families import FAMILIES
 from coppice.design.families.family import Size
 from coppice.design.graph import MAX_LINKS, MAX_NODES, Graph
-from coppice.design.recipes.expansions import cartesian_product, degree_expansion, line_graph, with_transpose
-from coppice.design.recipes.formulas import Facts, degree_facts, line_facts, power_facts, product_facts
+from coppice.design.recipes.expansions import (
+    Facts,
+    cartesian_product,
+    degree_expansion,
+    degree_facts,
+    line_facts,
+    line_graph,
+    power_facts,
+    product_facts,
+    with_transpose,
+)
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.errors import InputError
 

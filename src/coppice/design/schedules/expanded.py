@@ -21,6 +21,7 @@ from coppice.design.recipes.expansions import out_links
 from coppice.design.recipes.recipe import Degree, Line, Power, Recipe
 from coppice.design.schedules.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries
 from coppice.errors import InputError
+from coppice.rows import positions
 
 __all__ = ["expanded_deliveries"]
 
@@ -96,7 +97,7 @@ def _dealt_out(inner: Deliveries, heads: NDArray[np.int32]) -> tuple[Deliveries,
     parallel = np.searchsorted(ends[order], key, side="right") - low
     scale = int(np.lcm.reduce(inner.graph.count))
     run = np.repeat(np.arange(len(key)), parallel)
-    turn = np.arange(len(run)) - np.repeat(np.cumsum(parallel) - parallel, parallel)
+    turn = positions(parallel)
     count = inner.count[run].astype(np.int64) * scale // parallel[run]
     columns = [
         inner.step[run],

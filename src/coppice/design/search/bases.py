@@ -5,6 +5,7 @@ A job runs in any process; what it finds is a few lines of text, which a results
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,17 +13,16 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 
+from coppice.comparison.results import ResultsFile
 from coppice.design.recipes.parser import parse
 from coppice.design.recipes.recipe import Base, Bidirectional, Facts, Recipe
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.search.circulants import circulant_facts
-from coppice.design.search.entries import Entry
+from coppice.design.search.table import Cell, Entry
 from coppice.errors import InputError
+from coppice.version import __version__
 
-__all__ = ["Cell", "Found", "Job", "entry_of", "evaluate", "jobs_of", "known_bases"]
-
-Cell = tuple[int, int]
-"""Number of ranks and degree."""
+__all__ = ["BasesFile", "Found", "Job", "JobResult", "entry_of", "evaluate", "jobs_of", "known_bases"]
 
 _MOST_PAIRS = 2**28
 """Pairs of nodes between which distances are looked for in graphs without symmetry."""
@@ -40,6 +40,45 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     recipe: str
     steps: int
     t_b: str
+
+
+class JobResult(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The base graphs that one job found, as a results file keeps them.
+
+    Attributes:
+        key: Key of the job.
+        found: The base graphs.
+    """
+
+    key: str
+    found: list[Found]
+
+
+class _BasesHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    format: str
+    version: int
+    coppice: str
+
+
+class BasesFile(ResultsFile[_BasesHeader, JobResult]):
+    """What jobs found, in a file or nowhere (see :class:`~coppice.comparison.results.ResultsFile`).
+
+    Args:
+        path: The file; None keeps nothing.
+    """
+
+    command = "design"
+    rows_are = "base graphs"
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        header = _BasesHeader(format="coppice-design-bases", version=1, coppice=__version__)
+        super().__init__(path, header, JobResult)
+
+    def differs(self, found: _BasesHeader) -> str | None:
+        """Another format or version, or another version of Coppice, whose figures may differ."""
+        if found == self._header:
+            return None
+        return f"it holds {found.format!r} version {found.version} of coppice {found.coppice}"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from coppice.collectives import Collective
 from coppice.design.families.family import optimum
 from coppice.design.recipes.recipe import Base, Facts
 from coppice.design.schedules.breadth_first import schedule_facts
-from coppice.design.search.entries import Entry
+from coppice.design.search.table import Entry
 from coppice.errors import InputError
 
 __all__ = ["COLLECTIVES", "Option", "Workload", "baselines", "best_torus", "options"]

@@ -25,6 +25,7 @@ from coppice.bounds.tree_units import exact_units
 from coppice.collectives import Collective
 from coppice.planners.forest.packed import Trees, forest_of, pack
 from coppice.planners.forest.planner import combined_trees, plan_forest
+from coppice.rows import offsets
 from coppice.schedule.forest import Forest
 
 __all__ = ["plan_in_network"]
@@ -135,7 +136,7 @@ def select_edges(trees: Trees, keep: NDArray[np.bool_], tree: NDArray[np.int64])
     counts = np.bincount(tree[keep], minlength=len(trees.root))
     return replace(
         trees,
-        start=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)]),
+        start=offsets(counts),
         edge_src=trees.edge_src[keep],
         edge_dst=trees.edge_dst[keep],
         edge_path=trees.edge_path[keep],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
@@ -14,6 +14,7 @@ from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
 from coppice.bounds.tree_units import TreeUnits
 from coppice.errors import CoppiceError, InputError
+from coppice.rows import offsets
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.topology.symmetry import Symmetry
 
@@ -46,17 +47,13 @@ class Trees:
     def reversed(self) -> Trees:
         """Every edge turned round: a broadcast tree becomes a reduce tree."""
         rows = reversed_rows(self.start)
-        return Trees(
-            root=self.root,
-            weight=self.weight,
+        return replace(
+            self,
             phase=Phase.REDUCE if self.phase is Phase.BROADCAST else Phase.BROADCAST,
-            start=self.start,
             edge_src=self.edge_dst[rows],
             edge_dst=self.edge_src[rows],
             edge_path=self.edge_path[rows],
-            path_start=self.path_start,
             path_nodes=self.path_nodes[reversed_rows(self.path_start)],
-            symmetry=self.symmetry,
         )
 
 
@@ -134,10 +131,10 @@ def same_weight(*phases: Trees) -> list[Trees]:
     totals = [int(trees.weight.sum()) * trees.num_images for trees in phases]
     common = lcm(*totals)
     if common >= 2**62:
-        msg = "the two phases need trees in units below 2^62: round the rates (`--round 3`)."
+        msg = "the two phases need trees in units below 2^62: round the rates (`round_digits=3`)."
         raise InputError(msg)
     return [
-        Trees(**{**vars(trees), "weight": trees.weight * (common // total)})
+        replace(trees, weight=trees.weight * (common // total))
         for trees, total in zip(phases, totals, strict=True)
     ]
 
@@ -189,5 +186,4 @@ def joined(problem: Problem, phases: list[Trees]) -> Forest:
 
 def joined_starts(starts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Segment starts of concatenated columns."""
-    lengths = np.concatenate([np.diff(start) for start in starts])
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    return offsets(np.concatenate([np.diff(start) for start in starts]))

@@ -125,7 +125,7 @@ def fewest_trees(problem: Problem, network: Network, best: Fraction, tolerance: 
         InputError: If the tolerance is negative.
     """
     if tolerance < 0:
-        msg = f"expected a tolerance >= 0, found {tolerance}: write for instance `--trees auto:1%`."
+        msg = f"expected a tolerance >= 0, found {tolerance}: write for instance `trees=auto:1%`."
         raise InputError(msg)
     most = best * (1 + tolerance)
     whole = Network.of(problem)  # without the limits that a switch short of input sets: a quick test

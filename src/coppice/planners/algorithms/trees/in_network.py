@@ -27,8 +27,7 @@ from math import lcm
 
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees
 from coppice.planners.algorithms.parts.boxes import boxes
 from coppice.planners.algorithms.parts.switch_trees import Edge, ForestRows, downward, meeting_points, upward
@@ -166,7 +165,7 @@ def _mirrored(cluster: _Cluster, edges: list[Edge]) -> list[Edge]:
     return back
 
 
-def _in_one_box(case: Case) -> Forest:
+def _in_one_box(case: AlgorithmCase) -> Forest:
     """NVLS all-gather and reduce-scatter: block r is copied, or added, in the switch for rank r."""
     cluster = _cluster(case.topology, nvls=True)
     rows = ForestRows(case.topology, case.collective)
@@ -179,8 +178,8 @@ def _in_one_box(case: Case) -> Forest:
     return rows.forest()
 
 
-def _all_reduce(name: str, inside: Inside, *, network: bool) -> Callable[[Case], Forest]:
-    def build(case: Case) -> Forest:
+def _all_reduce(name: str, inside: Inside, *, network: bool) -> Callable[[AlgorithmCase], Forest]:
+    def build(case: AlgorithmCase) -> Forest:
         if case.size == 1:
             return ForestRows(case.topology, case.collective).forest()
         cluster = _cluster(case.topology, nvls=inside is _switched)
@@ -195,10 +194,10 @@ def _all_reduce(name: str, inside: Inside, *, network: bool) -> Callable[[Case],
     return build
 
 
-def _needs(name: str, *, nvls: bool, network: bool) -> Callable[[Case], str | None]:
+def _needs(name: str, *, nvls: bool, network: bool) -> Callable[[AlgorithmCase], str | None]:
     """The missing switch, in words."""
 
-    def needs(case: Case) -> str | None:
+    def needs(case: AlgorithmCase) -> str | None:
         if case.size == 1:
             return None
         cluster = _cluster(case.topology, nvls=nvls)
