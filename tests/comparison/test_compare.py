@@ -19,8 +19,8 @@ from comparison.cases import star
 from coppice import Collective, InputError, MissingExtraError, Problem, bound
 from coppice.comparison import Comparison, compare
 from coppice.comparison.bodies import Bodies, most_pieces
-from coppice.comparison.candidates import Candidate, candidates
-from coppice.comparison.measurement import Job, measure, packed
+from coppice.comparison.candidates import AlgorithmVariant, candidates
+from coppice.comparison.measurement import MeasurementJob, measure, packed
 from coppice.comparison.pool import local_processes
 from coppice.simulation import Model, Sharing, simulate
 from coppice.topology.presets import preset
@@ -178,9 +178,9 @@ def test_best_variant_of_each_size_is_kept_and_named() -> None:
     assert small.parameters["segments"] == 1
     assert int(large.parameters["segments"]) > 4
     plain = measure(
-        Job(
+        MeasurementJob(
             problem=packed(star(8)),
-            candidate=Candidate(algorithm="double-binary-tree"),
+            candidate=AlgorithmVariant(algorithm="double-binary-tree"),
             keys={2**24: "key"},
             model=Model(),
         )
@@ -300,7 +300,7 @@ def test_search_for_pieces_finds_the_best_power_of_two(name: str) -> None:
     problem = Problem(topology=preset(name, boxes=2), collective=Collective.REDUCE_SCATTER)
     sizes = [2**k for k in range(16, 29, 4)]
     found = compare(problem, sizes, algorithms=["forest"], jobs=1)
-    body = Bodies(problem, Candidate(algorithm="forest"), bound(problem)).body(1)
+    body = Bodies(problem, AlgorithmVariant(algorithm="forest"), bound(problem)).body(1)
     for size in sizes:
         most = most_pieces(body, size)
         times = {2**k: simulate(body, size, pieces=2**k).time_us for k in range(most.bit_length())}

@@ -16,7 +16,7 @@ import pytest
 from comparison.cases import measured, star
 from coppice import Collective, InputError
 from coppice.comparison import compare
-from coppice.comparison.candidates import Candidate
+from coppice.comparison.candidates import AlgorithmVariant
 from coppice.comparison.measurement import measure
 from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256
 from coppice.simulation import Model
@@ -148,17 +148,17 @@ def test_rows_survive_the_file(tmp_path: Path) -> None:
 
 
 def test_key_depends_on_everything_that_decides() -> None:
-    ring = Candidate(algorithm="ring")
+    ring = AlgorithmVariant(algorithm="ring")
     cases = [
         (star(), ring, 10, Model()),
         (star(5), ring, 10, Model()),
         (star(4, Collective.ALL_GATHER), ring, 10, Model()),
         (star(4, Collective.BROADCAST, root=0), ring, 10, Model()),
         (star(4, Collective.BROADCAST, root=1), ring, 10, Model()),
-        (star(), Candidate(algorithm="ring", order="topology"), 10, Model()),
-        (star(), Candidate(algorithm="ring", relay_gpus=True), 10, Model()),
-        (star(), Candidate(algorithm="ring", parameters={"radix": 4}), 10, Model()),
-        (star(), Candidate(algorithm="ring", doubled="segments"), 10, Model()),
+        (star(), AlgorithmVariant(algorithm="ring", order="topology"), 10, Model()),
+        (star(), AlgorithmVariant(algorithm="ring", relay_gpus=True), 10, Model()),
+        (star(), AlgorithmVariant(algorithm="ring", parameters={"radix": 4}), 10, Model()),
+        (star(), AlgorithmVariant(algorithm="ring", doubled="segments"), 10, Model()),
         (star(), ring, 11, Model()),
         (star(), ring, 10, Model(send_engines=1)),
     ]

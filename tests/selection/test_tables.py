@@ -13,15 +13,15 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.selection import LIBRARIES, select
 from coppice.selection.nccl_data import constants
-from coppice.selection.request import Request
-from coppice.selection.rules import Rule, parse_rules
+from coppice.selection.request import SelectionRequest
+from coppice.selection.rules import TableRule, parse_rules
 from coppice.selection.tables import library
 
 NAMES = ("open-mpi", "mpich", "mvapich2")
 FUNCTIONS = [(name, function) for name in NAMES for function in library(name).functions]
 
 
-def leaves(rules: tuple[Rule, ...]) -> Iterator[str]:
+def leaves(rules: tuple[TableRule, ...]) -> Iterator[str]:
     for rule in rules:
         if isinstance(rule.outcome, str):
             yield rule.outcome
@@ -29,7 +29,7 @@ def leaves(rules: tuple[Rule, ...]) -> Iterator[str]:
             yield from leaves(rule.outcome)
 
 
-def named(rules: tuple[Rule, ...]) -> Iterator[str]:
+def named(rules: tuple[TableRule, ...]) -> Iterator[str]:
     for rule in rules:
         for term in rule.terms:
             yield term.left
@@ -42,7 +42,7 @@ def named(rules: tuple[Rule, ...]) -> Iterator[str]:
 @pytest.mark.parametrize(("name", "function"), FUNCTIONS)
 def test_outcomes_and_facts_exist(name: str, function: str) -> None:
     entry = library(name).functions[function]
-    facts = Request(collective=entry.performs, ranks=2, size_bytes=8).facts(entry.m)
+    facts = SelectionRequest(collective=entry.performs, ranks=2, size_bytes=8).facts(entry.m)
     reached: set[str] = set()
     assert entry.start in entry.tables
     for table, data in entry.tables.items():

@@ -6,7 +6,7 @@ import numpy as np
 
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.comparison.candidates import Candidate
+from coppice.comparison.candidates import AlgorithmVariant
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.choice import FOREST, Choice, make_body
@@ -37,7 +37,7 @@ class Bodies:
         plain: The problem's bound.
     """
 
-    def __init__(self, problem: Problem, candidate: Candidate, plain: Bound) -> None:
+    def __init__(self, problem: Problem, candidate: AlgorithmVariant, plain: Bound) -> None:
         self.problem = problem
         self.candidate = candidate
         self._plain = plain

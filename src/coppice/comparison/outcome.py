@@ -13,7 +13,7 @@ from coppice.bounds.describe import describe_cut
 from coppice.bounds.latency import LatencyBound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.comparison.measurement import Measurement, faster
+from coppice.comparison.measurement import SimulatedTime, faster
 from coppice.comparison.ranges import Range, ranges
 from coppice.display import Shown
 from coppice.errors import MissingExtraError
@@ -46,7 +46,7 @@ class Comparison(Shown):
     sizes: tuple[int, ...]
     optimum: Bound
     latency: LatencyBound
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[SimulatedTime, ...]
 
     def __repr__(self) -> str:
         topology = self.problem.topology
@@ -60,9 +60,9 @@ class Comparison(Shown):
         )
 
     @cached_property
-    def times(self) -> Mapping[str, Mapping[int, Measurement]]:
+    def times(self) -> Mapping[str, Mapping[int, SimulatedTime]]:
         """The fastest variant of each algorithm that applies, by algorithm and size; the first one of equals."""
-        found: dict[str, dict[int, Measurement]] = {}
+        found: dict[str, dict[int, SimulatedTime]] = {}
         for row in self.measurements:
             if row.refusal is None:
                 best = found.setdefault(row.algorithm, {}).setdefault(row.size_bytes, row)
@@ -71,9 +71,9 @@ class Comparison(Shown):
         return found
 
     @cached_property
-    def refused(self) -> tuple[Measurement, ...]:
+    def refused(self) -> tuple[SimulatedTime, ...]:
         """The first refusal of each algorithm of which no variant applies."""
-        first: dict[str, Measurement] = {}
+        first: dict[str, SimulatedTime] = {}
         for row in self.measurements:
             if row.algorithm not in self.times:
                 first.setdefault(row.algorithm, row)
@@ -85,12 +85,12 @@ class Comparison(Shown):
         name = optimal_planner(self.problem.collective)
         return name if name in self.times else None
 
-    def fastest_first(self, size_bytes: int) -> list[Measurement]:
+    def fastest_first(self, size_bytes: int) -> list[SimulatedTime]:
         """The algorithms at a size by time; of equals the one with the shortest chain of messages first."""
         rows = [by_size[size_bytes] for by_size in self.times.values() if size_bytes in by_size]
         return sorted(rows, key=lambda row: (float(f"{row.time_us:.9g}"), row.chain))
 
-    def best(self, size_bytes: int) -> Measurement | None:
+    def best(self, size_bytes: int) -> SimulatedTime | None:
         """The fastest algorithm at a size, None where none applies."""
         return next(iter(self.fastest_first(size_bytes)), None)
 
@@ -99,11 +99,11 @@ class Comparison(Shown):
         bandwidth = float(self.optimum.inv_rate) * size_bytes / self.problem.shards / 1000
         return max(bandwidth, self.latency.time_us)
 
-    def share_of_limit(self, row: Measurement) -> float:
+    def share_of_limit(self, row: SimulatedTime) -> float:
         """How close a measurement comes to the limit: 1 where it reaches it."""
         return self.limit_us(row.size_bytes) / row.time_us if row.time_us else 1.0
 
-    def busbw_gb_per_s(self, row: Measurement) -> float:
+    def busbw_gb_per_s(self, row: SimulatedTime) -> float:
         """Bus bandwidth as nccl-tests reports it."""
         return row.algbw_gb_per_s * float(
             self.problem.collective.busbw_factor(self.problem.topology.num_ranks)
@@ -194,7 +194,7 @@ class Comparison(Shown):
         }
 
 
-def parameters_text(row: Measurement) -> str:
+def parameters_text(row: SimulatedTime) -> str:
     """The variant in a few words: ``segments=8 order=topology``; empty for the plain algorithm."""
     words = [f"{name}={value}" for name, value in row.parameters.items()]
     if row.pieces > 1:

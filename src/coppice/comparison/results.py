@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Generic, NoReturn, Protocol, TypeVar
 import msgspec
 
 from coppice.bounds.problem import Problem
-from coppice.comparison.candidates import Candidate
-from coppice.comparison.measurement import Measurement
+from coppice.comparison.candidates import AlgorithmVariant
+from coppice.comparison.measurement import SimulatedTime
 from coppice.errors import InputError
 from coppice.simulation.model import Model
 from coppice.version import __version__
@@ -148,7 +148,7 @@ class _ComparisonHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     problem_sha256: str
 
 
-class MeasurementsFile(ResultsFile[_ComparisonHeader, Measurement]):
+class MeasurementsFile(ResultsFile[_ComparisonHeader, SimulatedTime]):
     """Measurements of one problem in a file, or nowhere (see :class:`ResultsFile`).
 
     Args:
@@ -168,7 +168,7 @@ class MeasurementsFile(ResultsFile[_ComparisonHeader, Measurement]):
             topology=problem.topology.name,
             problem_sha256=problem_sha256(problem),
         )
-        super().__init__(path, header, Measurement)
+        super().__init__(path, header, SimulatedTime)
 
     def differs(self, found: _ComparisonHeader) -> str | None:
         """Another format or version; another problem is an error of its own."""
@@ -201,11 +201,11 @@ def problem_sha256(problem: Problem) -> str:
     )
 
 
-def key_of(problem_hash: str, candidate: Candidate, size_bytes: int, model: Model) -> str:
+def key_of(problem_hash: str, candidate: AlgorithmVariant, size_bytes: int, model: Model) -> str:
     """Hash of all that decides a measurement: the problem, the candidate, the size, the model and this version.
 
     Examples:
-        >>> ring = Candidate(algorithm="ring")
+        >>> ring = AlgorithmVariant(algorithm="ring")
         >>> key_of("p", ring, 1024, Model()) == key_of("p", ring, 1024, Model(overhead_us=2.0))
         False
     """

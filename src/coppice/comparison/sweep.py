@@ -12,8 +12,8 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.comparison.candidates import BOTH_ORDERS, Candidate, candidates
-from coppice.comparison.measurement import Job, measure, packed
+from coppice.comparison.candidates import BOTH_ORDERS, AlgorithmVariant, candidates
+from coppice.comparison.measurement import MeasurementJob, measure, packed
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.pool import chosen_executor, run
 from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256
@@ -126,12 +126,12 @@ def _sizes(problem: Problem, sizes: Sequence[int]) -> tuple[int, ...]:
 
 def _work(
     problem: Problem,
-    tried: Sequence[Candidate],
+    tried: Sequence[AlgorithmVariant],
     sizes: Sequence[int],
     keys: dict[tuple[int, int], str],
     file: MeasurementsFile,
     model: Model,
-) -> list[Job]:
+) -> list[MeasurementJob]:
     """What the results file does not hold yet: a job for each candidate, several where a job would take minutes."""
     data = packed(problem)
     found = []
@@ -140,5 +140,5 @@ def _work(
         missing = [size for size in sizes if keys[position, size] not in file.known]
         for first in range(0, len(missing), together):
             open_keys = {size: keys[position, size] for size in missing[first : first + together]}
-            found.append(Job(problem=data, candidate=candidate, keys=open_keys, model=model))
+            found.append(MeasurementJob(problem=data, candidate=candidate, keys=open_keys, model=model))
     return found

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from coppice.comparison.measurement import Measurement
+from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.outcome import Comparison, parameters_text
 from coppice.comparison.ranges import percent
 
@@ -120,7 +120,7 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
-def _figures(comparison: Comparison, row: Measurement) -> list[str]:
+def _figures(comparison: Comparison, row: SimulatedTime) -> list[str]:
     return [
         number(row.time_us),
         number(row.algbw_gb_per_s),

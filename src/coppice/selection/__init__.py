@@ -9,15 +9,15 @@ from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection.nccl import select_by_cost
-from coppice.selection.request import Request, box_sizes
-from coppice.selection.selection import Part, Selection
+from coppice.selection.request import SelectionRequest, box_sizes
+from coppice.selection.selection import Selection, SelectionPart
 from coppice.selection.tables import library as tables_of
 from coppice.selection.tables import select_by_table
 from coppice.text import size_of, suggestion
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 
-__all__ = ["LIBRARIES", "Part", "Request", "Selection", "select", "tables_of"]
+__all__ = ["LIBRARIES", "Selection", "SelectionPart", "SelectionRequest", "select", "tables_of"]
 
 LIBRARIES = ("open-mpi", "mpich", "mvapich2", "nccl")
 """Libraries whose choice is known."""
@@ -105,7 +105,7 @@ def _request(
     commutative: bool,
     builtin: bool,
     element_bytes: int,
-) -> Request:
+) -> SelectionRequest:
     boxes, even = 1, True
     if topology is not None:
         if ranks not in (None, topology.num_ranks) or ranks_per_box is not None:
@@ -123,7 +123,7 @@ def _request(
             msg = f"expected 1 .. {ranks} ranks per box, found {ranks_per_box}."
             raise InputError(msg)
         boxes, even = -(-ranks // ranks_per_box), ranks % ranks_per_box == 0
-    return Request(
+    return SelectionRequest(
         collective=collective,
         ranks=ranks,
         size_bytes=size_bytes,

@@ -32,7 +32,7 @@ __all__ = [
     "Bidirectional",
     "Degree",
     "Facts",
-    "Line",
+    "LineGraph",
     "Power",
     "Product",
     "Recipe",
@@ -161,7 +161,7 @@ class Base(Recipe):
 
 
 @dataclass(frozen=True)
-class Line(Recipe):
+class LineGraph(Recipe):
     """The line graph, ``times`` times: ``line^3(R)``."""
 
     inner: Recipe
@@ -169,7 +169,7 @@ class Line(Recipe):
 
     def __post_init__(self) -> None:
         _check_times("line^n(R)", self.times)
-        if isinstance(self.inner, Line):
+        if isinstance(self.inner, LineGraph):
             object.__setattr__(self, "times", self.times + self.inner.times)
             object.__setattr__(self, "inner", self.inner.inner)
 
@@ -362,7 +362,7 @@ def base(family: str, *arguments: int) -> Recipe:
 
 def line(inner: Recipe, times: int = 1) -> Recipe:
     """The line graph of a recipe, ``times`` times."""
-    return Line(inner, times)
+    return LineGraph(inner, times)
 
 
 def degree(inner: Recipe, copies: int) -> Recipe:

@@ -13,15 +13,15 @@ from concurrent.futures import Executor
 from coppice.comparison.pool import chosen_executor, run
 from coppice.design.graph import MAX_LINKS, MAX_NODES
 from coppice.design.search.bases import (
+    BaseJob,
     BasesFile,
-    Job,
     JobResult,
     entry_of,
     evaluate,
     jobs_of,
     known_bases,
 )
-from coppice.design.search.table import Cell, Entry, Table, cells_below, front_of
+from coppice.design.search.table import Cell, GraphEntry, GraphTable, cells_below, front_of
 from coppice.errors import InputError
 
 __all__ = ["TRIES", "TRIES_OF_MANY", "Progressing", "find", "measured"]
@@ -48,7 +48,7 @@ def find(
     jobs: int | None = None,
     results: str | os.PathLike[str] | None = None,
     on_progress: Progressing | None = None,
-) -> dict[Cell, list[Entry]]:
+) -> dict[Cell, list[GraphEntry]]:
     """The front of steps and bandwidth time for numbers of ranks and degrees.
 
     The outcome depends on nothing but the arguments: not on the executor, the number of processes, or how often the
@@ -98,8 +98,8 @@ def find(
     bases = known_bases(cells)
     for cell, made in needed.items():
         bases[cell].extend(entry_of(found, cell) for job in made for found in file.known[job.key].found)
-    table = Table(bases, both_ways=both_ways)
-    fronts: dict[Cell, list[Entry]] = {}
+    table = GraphTable(bases, both_ways=both_ways)
+    fronts: dict[Cell, list[GraphEntry]] = {}
     for number, goal in enumerate(wanted, start=1):
         found = table.front(*goal)
         if measure:
@@ -110,19 +110,19 @@ def find(
     return fronts
 
 
-def measured(entry: Entry) -> list[Entry]:
+def measured(entry: GraphEntry) -> list[GraphEntry]:
     """An entry by formula, and the figures of breadth-first broadcast on its graph where they can be computed.
 
     Examples:
         >>> from coppice.design.recipes.parser import parse
         >>> recipe = parse("line^3(dicirculant(16, 1, 2, 3, 6))")
-        >>> [str(made.time) for made in measured(Entry(recipe, recipe.facts()))]
+        >>> [str(made.time) for made in measured(GraphEntry(recipe, recipe.facts()))]
         ['261/256', '257/256']
     """
     if entry.facts.exact:
         return [entry]
     try:
-        return [entry, Entry(entry.recipe, entry.recipe.measured())]
+        return [entry, GraphEntry(entry.recipe, entry.recipe.measured())]
     except InputError:  # too large for the distances between all nodes
         return [entry]
 
@@ -146,12 +146,12 @@ def _check(goals: Sequence[Cell]) -> None:
         raise InputError(msg)
 
 
-def _batch(batch: Sequence[Job]) -> list[JobResult]:
+def _batch(batch: Sequence[BaseJob]) -> list[JobResult]:
     """What a few jobs found; runs in any process."""
     return [JobResult(key=job.key, found=evaluate(job)) for job in batch]
 
 
-def _batches(work: Sequence[Job]) -> list[Sequence[Job]]:
+def _batches(work: Sequence[BaseJob]) -> list[Sequence[BaseJob]]:
     """Jobs together, fewer where there are few: an interruption then loses little."""
     size = max(1, min(_BATCH, len(work) // 32))
     return [work[first : first + size] for first in range(0, len(work), size)]

@@ -14,17 +14,17 @@ from typing import Any
 
 from coppice.design.families.family import optimum
 from coppice.design.recipes.expansions import degree_facts, line_facts, power_facts, product_facts
-from coppice.design.recipes.recipe import Degree, Facts, Line, Recipe, power, product
+from coppice.design.recipes.recipe import Degree, Facts, LineGraph, Recipe, power, product
 from coppice.design.schedules.breadth_first import moore_steps
 
-__all__ = ["Cell", "Entry", "Table", "cells_below", "front_of"]
+__all__ = ["Cell", "GraphEntry", "GraphTable", "cells_below", "front_of"]
 
 Cell = tuple[int, int]
 """Number of ranks and degree."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class GraphEntry:
     """A graph that may be built.
 
     Attributes:
@@ -67,7 +67,7 @@ class Entry:
         }
 
 
-def front_of(entries: Iterable[Entry], *, expandable: bool = False) -> list[Entry]:
+def front_of(entries: Iterable[GraphEntry], *, expandable: bool = False) -> list[GraphEntry]:
     """The entries that no other beats in steps and bandwidth time: steps rise, bandwidth time falls.
 
     Among equals the exact one counts, then the shorter recipe.
@@ -78,11 +78,12 @@ def front_of(entries: Iterable[Entry], *, expandable: bool = False) -> list[Entr
 
     Examples:
         >>> from coppice.design.recipes.parser import parse
-        >>> made = [Entry(parse(text), parse(text).facts()) for text in ("torus(4, 4)", "two_jump(16)", "biring(16)")]
+        >>> recipes = [parse(text) for text in ("torus(4, 4)", "two_jump(16)", "biring(16)")]
+        >>> made = [GraphEntry(recipe, recipe.facts()) for recipe in recipes]
         >>> [str(entry.recipe) for entry in front_of(made)]
         ['two_jump(16)']
     """
-    front: list[Entry] = []
+    front: list[GraphEntry] = []
     for entry in sorted(entries, key=_rank):
         beaten = any(
             kept.time <= entry.time and (kept.simple or not expandable or not entry.simple) for kept in front
@@ -92,7 +93,7 @@ def front_of(entries: Iterable[Entry], *, expandable: bool = False) -> list[Entr
     return front
 
 
-def _rank(entry: Entry) -> tuple[int, Fraction, bool, bool, int, str]:
+def _rank(entry: GraphEntry) -> tuple[int, Fraction, bool, bool, int, str]:
     text = str(entry.recipe)
     return entry.steps, entry.time, not entry.simple, not entry.facts.exact, len(text), text
 
@@ -101,7 +102,7 @@ _MEASURED_PAIRS = 2**17
 """Degree expansions are scheduled where so few distances are needed: they often save the step of the formula."""
 
 
-class Table:
+class GraphTable:
     """Fronts by number of ranks and degree, each made once.
 
     Args:
@@ -109,12 +110,12 @@ class Table:
         both_ways: Only graphs whose links are full-duplex cables.
     """
 
-    def __init__(self, bases: Mapping[Cell, Sequence[Entry]], *, both_ways: bool = False) -> None:
+    def __init__(self, bases: Mapping[Cell, Sequence[GraphEntry]], *, both_ways: bool = False) -> None:
         self._bases = bases
         self._both_ways = both_ways
-        self._fronts: dict[Cell, list[Entry]] = {}
+        self._fronts: dict[Cell, list[GraphEntry]] = {}
 
-    def front(self, ranks: int, degree: int) -> list[Entry]:
+    def front(self, ranks: int, degree: int) -> list[GraphEntry]:
         """The front of a cell, with the simple graphs that expansions need; see :func:`front_of`."""
         cell = (ranks, degree)
         if cell not in self._fronts:
@@ -124,11 +125,11 @@ class Table:
             self._fronts[cell] = front_of(entries, expandable=True)
         return self._fronts[cell]
 
-    def _expanded(self, ranks: int, degree: int) -> Iterator[Entry]:
+    def _expanded(self, ranks: int, degree: int) -> Iterator[GraphEntry]:
         if degree > 1 and ranks % degree == 0 and ranks > degree:
             for entry in self.front(ranks // degree, degree):
-                recipe: Recipe = Line(entry.recipe)
-                yield Entry(recipe, line_facts(entry.facts, recipe.size))
+                recipe: Recipe = LineGraph(entry.recipe)
+                yield GraphEntry(recipe, line_facts(entry.facts, recipe.size))
         for copies in _divisors(ranks, degree):
             for entry in self.front(ranks // copies, degree // copies):
                 if entry.simple:
@@ -138,10 +139,10 @@ class Table:
             if root:
                 for entry in self.front(root, degree // exponent):
                     recipe = power(entry.recipe, exponent)
-                    yield Entry(recipe, power_facts(entry.facts, recipe.size, exponent))
+                    yield GraphEntry(recipe, power_facts(entry.facts, recipe.size, exponent))
         yield from self._products(ranks, degree)
 
-    def _products(self, ranks: int, degree: int) -> Iterator[Entry]:
+    def _products(self, ranks: int, degree: int) -> Iterator[GraphEntry]:
         """Products of two bandwidth-optimal graphs with different figures; of several, one factor after the other."""
         for first in range(2, ranks):
             if first * first > ranks:
@@ -154,9 +155,9 @@ class Table:
                     recipe = product(parts[0].recipe, parts[1].recipe)
                     facts = product_facts([parts[0].facts, parts[1].facts], recipe.size)
                     if facts is not None:
-                        yield Entry(recipe, facts)
+                        yield GraphEntry(recipe, facts)
 
-    def _optimal(self, ranks: int, degree: int) -> Entry | None:
+    def _optimal(self, ranks: int, degree: int) -> GraphEntry | None:
         """The bandwidth-optimal simple graph with the fewest steps."""
         found = (
             entry for entry in self.front(ranks, degree) if entry.simple and entry.facts.bandwidth_optimal
@@ -192,15 +193,15 @@ def cells_below(goals: Iterable[Cell]) -> set[Cell]:
     return found
 
 
-def _degree_expanded(entry: Entry, copies: int) -> Entry:
+def _degree_expanded(entry: GraphEntry, copies: int) -> GraphEntry:
     recipe = Degree(entry.recipe, copies)
     size = recipe.size
     if size.ranks * size.ranks <= _MEASURED_PAIRS:
         measured = recipe.measured()
         promised = degree_facts(entry.facts, size, copies)
         if measured.steps <= promised.steps and measured.bandwidth_time <= promised.bandwidth_time:
-            return Entry(recipe, measured)
-    return Entry(recipe, degree_facts(entry.facts, size, copies))
+            return GraphEntry(recipe, measured)
+    return GraphEntry(recipe, degree_facts(entry.facts, size, copies))
 
 
 def _divisors(ranks: int, degree: int) -> list[int]:

@@ -22,7 +22,7 @@ __all__ = [
     "SEGMENTS",
     "Algorithm",
     "AlgorithmCase",
-    "Parameter",
+    "AlgorithmParameter",
     "Value",
     "divides",
 ]
@@ -83,7 +83,7 @@ POWER_OF_TWO = "power of two"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameter:
+class AlgorithmParameter:
     """A parameter of an algorithm.
 
     Attributes:
@@ -99,8 +99,10 @@ class Parameter:
     choices: tuple[str, ...] = ()
 
 
-GROUP = Parameter(default=0, least=0, summary="ranks of a group; 0: of a box, else nearest to the root of P")
-SEGMENTS = Parameter(default=8, summary="pieces of the buffer, each a step behind the one before")
+GROUP = AlgorithmParameter(
+    default=0, least=0, summary="ranks of a group; 0: of a box, else nearest to the root of P"
+)
+SEGMENTS = AlgorithmParameter(default=8, summary="pieces of the buffer, each a step behind the one before")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,7 @@ class Algorithm:
     cost: Callable[[AlgorithmCase], Cost] | None = None
     needs: Callable[[AlgorithmCase], str | None] | None = None
     ranks: str = ANY
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)
     topological: bool = False
 
     @property

@@ -10,7 +10,7 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, Parameter, Value
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter, Value
 from coppice.schedule.forest import Forest
 from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
@@ -166,7 +166,7 @@ def make(entry: Algorithm, case: AlgorithmCase, *, relay_gpus: bool = False) -> 
     return found if relay_gpus else body
 
 
-def _value(entry: Algorithm, name: str, parameter: Parameter, given: Value) -> Value:
+def _value(entry: Algorithm, name: str, parameter: AlgorithmParameter, given: Value) -> Value:
     if isinstance(parameter.default, str):
         if parameter.choices and str(given) not in parameter.choices:
             found = f"expected {' or '.join(parameter.choices)}, found {given!r}"

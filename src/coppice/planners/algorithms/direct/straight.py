@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, Parameter
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs, whole
 from coppice.schedule.schedule import Op, Schedule
@@ -166,7 +166,7 @@ LINEAR = (
         summary="every rank has a limited number of messages under way",
         source="Open MPI",
         cost=_linear_cost,
-        parameters={"window": Parameter(default=4, summary="messages that a rank has under way")},
+        parameters={"window": AlgorithmParameter(default=4, summary="messages that a rank has under way")},
     ),
     Algorithm(
         name="scattered",
@@ -175,7 +175,9 @@ LINEAR = (
         summary="every rank sends its blocks in batches",
         source="MPICH, MVAPICH2",
         cost=_linear_cost,
-        parameters={"batch": Parameter(default=32, summary="messages in a batch, that to oneself included")},
+        parameters={
+            "batch": AlgorithmParameter(default=32, summary="messages in a batch, that to oneself included")
+        },
     ),
 )
 

@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, Parameter
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.exchange import Exchange
 from coppice.planners.algorithms.parts.moves import Moves, whole
@@ -156,7 +156,7 @@ ALGORITHMS = tuple(
         source="Rabenseifner 2004; Thakur et al. 2005; Open MPI, MPICH, MVAPICH2",
         cost=_cost,
         parameters={
-            "folding": Parameter(
+            "folding": AlgorithmParameter(
                 default="mpich",
                 summary="how ranks beyond a power of two are folded in: whole buffers, or halves",
                 choices=("mpich", "open-mpi"),

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, Parameter
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
 from coppice.planners.algorithms.parts.radix import Folding, folding, reversed_digits, spans
@@ -155,7 +155,7 @@ ALGORITHMS = (
         source="Traff, EuroPVM/MPI 2005; Open MPI, MPICH",
         cost=_butterfly_cost,
         parameters={
-            "mirror": Parameter(
+            "mirror": AlgorithmParameter(
                 default="blocks",
                 summary="for a power of two of ranks: blocks are numbered mirrored, or exchanged in the end",
                 choices=("blocks", "exchange"),

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCase, Parameter, divides
+from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCase, AlgorithmParameter, divides
 from coppice.planners.algorithms.parts.boxes import grouped
 from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
@@ -283,7 +283,7 @@ def _cost(case: AlgorithmCase) -> Cost:
     return clocks.cost()
 
 
-_SEGMENTS = Parameter(default=1, summary="pieces that are in different tasks at the same time")
+_SEGMENTS = AlgorithmParameter(default=1, summary="pieces that are in different tasks at the same time")
 _SEGMENTED = (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE)
 
 _SUMMARIES: dict[Collective, str] = {

@@ -58,7 +58,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCase, Parameter, divides
+from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCase, AlgorithmParameter, divides
 from coppice.planners.algorithms.parts.boxes import equal_boxes, grouped, in_order
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
@@ -191,7 +191,7 @@ def _entries(
     name: str,
     levels: _Levels,
     needs: Callable[[AlgorithmCase], str | None],
-    parameters: dict[str, Parameter],
+    parameters: dict[str, AlgorithmParameter],
     collectives: tuple[Collective, ...] = _COLLECTIVES,
     *,
     summary: str,
@@ -225,7 +225,7 @@ TORUS = (
         _torus,
         divides("2d-torus", "columns", "columns that divide"),
         {
-            "columns": Parameter(
+            "columns": AlgorithmParameter(
                 default=0,
                 least=0,
                 summary="ranks in a row of the grid; 0: of a box, else nearest to the root of P",
@@ -239,7 +239,7 @@ TORUS = (
         _blue_connect,
         _blue_connect_needs,
         {
-            "levels": Parameter(
+            "levels": AlgorithmParameter(
                 default="", summary="ranks of each level, nearest first, as 8x4; empty: by box"
             )
         },
@@ -319,10 +319,10 @@ ACCL = _entries(
     _accl,
     _accl_needs,
     {
-        "group": Parameter(
+        "group": AlgorithmParameter(
             default=0, least=0, summary="ranks of a group; 0: of a box, else near the root of P"
         ),
-        "mapping": Parameter(
+        "mapping": AlgorithmParameter(
             default="natural",
             choices=("natural", "opposite"),
             summary="order of the groups, or the partners of all steps in opposite halves",

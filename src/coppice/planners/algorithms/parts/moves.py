@@ -14,13 +14,13 @@ from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.schedule.columns import num_slots
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["Layout", "Moves", "all_reduce_of", "blocks", "pairs", "whole"]
+__all__ = ["ChunkLayout", "Moves", "all_reduce_of", "blocks", "pairs", "whole"]
 
 Positions = int | Sequence[int] | NDArray[np.integer]
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class ChunkLayout:
     """How the buffer of a collective is cut: chunk ``slot * parts + part`` for every slot that is cut.
 
     Attributes:
@@ -34,28 +34,28 @@ class Layout:
     parts: int
 
 
-def blocks(case: AlgorithmCase, parts: int = 1) -> Layout:
+def blocks(case: AlgorithmCase, parts: int = 1) -> ChunkLayout:
     """P equal blocks, one for each position, each in ``parts`` chunks: block b has chunks b * parts + part.
 
     For all-gather, reduce-scatter, all-reduce, gather and scatter.
     """
-    return Layout(np.ones(case.size, dtype=np.int64), case.positions, parts)
+    return ChunkLayout(np.ones(case.size, dtype=np.int64), case.positions, parts)
 
 
-def whole(case: AlgorithmCase, parts: int = 1) -> Layout:
+def whole(case: AlgorithmCase, parts: int = 1) -> ChunkLayout:
     """One buffer that is not divided among the ranks, in ``parts`` equal chunks 0 .. parts - 1.
 
     For all-reduce, broadcast, reduce and barrier (which moves no bytes).
     """
     slot_weight = np.zeros(num_slots(case.collective, case.size), dtype=np.int64)
     slot_weight[0] = case.collective is not Collective.BARRIER
-    return Layout(slot_weight, np.zeros(1, dtype=np.int64), parts)
+    return ChunkLayout(slot_weight, np.zeros(1, dtype=np.int64), parts)
 
 
-def pairs(case: AlgorithmCase) -> Layout:
+def pairs(case: AlgorithmCase) -> ChunkLayout:
     """A block from every position to every position: chunk ``source * P + destination``, for all-to-all."""
     count = case.size * case.size
-    return Layout(np.ones(count, dtype=np.int64), np.arange(count), 1)
+    return ChunkLayout(np.ones(count, dtype=np.int64), np.arange(count), 1)
 
 
 class Moves:
@@ -75,7 +75,7 @@ class Moves:
         3
     """
 
-    def __init__(self, case: AlgorithmCase, layout: Layout) -> None:
+    def __init__(self, case: AlgorithmCase, layout: ChunkLayout) -> None:
         self.case = case
         self.layout = layout
         self._rows: list[tuple[NDArray[np.int64], ...]] = []
@@ -140,7 +140,7 @@ class Moves:
         return [[row[column] for row in self._rows] for column in range(5)]
 
 
-def _renamed(slots: NDArray[np.int64], order: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
+def _renamed(slots: NDArray[np.int64], order: NDArray[np.int64], layout: ChunkLayout) -> NDArray[np.int64]:
     """Slots of the ranks that sit at the positions to which ``slots`` belong."""
     count, ranks = len(layout.slot_weight), len(order)
     if count == 1 or len(slots) < count:  # one buffer: it belongs to nobody

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.planners.algorithms.algorithm import Parameter
+from coppice.planners.algorithms.algorithm import AlgorithmParameter
 from coppice.rows import offsets, ranges
 
 __all__ = [
@@ -22,9 +22,11 @@ __all__ = [
 ]
 
 
-def radix_parameter(default: int = 2) -> dict[str, Parameter]:
+def radix_parameter(default: int = 2) -> dict[str, AlgorithmParameter]:
     """The parameter ``radix`` of an algorithm."""
-    return {"radix": Parameter(default=default, least=2, summary="base k: partners per step are k - 1")}
+    return {
+        "radix": AlgorithmParameter(default=default, least=2, summary="base k: partners per step are k - 1")
+    }
 
 
 def levels(size: int, radix: int) -> list[tuple[int, list[int]]]:

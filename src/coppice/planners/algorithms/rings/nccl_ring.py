@@ -21,7 +21,7 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, Parameter
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter
 from coppice.planners.algorithms.parts.boxes import equal_boxes, in_order
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
@@ -116,8 +116,8 @@ def _uniform(case: AlgorithmCase) -> int:
     return channels
 
 
-_CHANNELS = Parameter(default=0, least=0, summary="rings; 0: as many as ranks of a box, else 1")
-_SEGMENTS = Parameter(default=1, summary="pieces that follow each other")
+_CHANNELS = AlgorithmParameter(default=0, least=0, summary="rings; 0: as many as ranks of a box, else 1")
+_SEGMENTS = AlgorithmParameter(default=1, summary="pieces that follow each other")
 
 ALGORITHMS = tuple(
     Algorithm(

@@ -41,7 +41,7 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, Parameter, divides
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter, divides
 from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees, rooted_pair, two_colours
 from coppice.planners.algorithms.parts.boxes import equal_boxes, grouped
 from coppice.planners.algorithms.parts.cost import Clocks, Cost
@@ -136,9 +136,9 @@ def _double_binary_tree_cost(case: AlgorithmCase) -> Cost:
     return clocks.cost()
 
 
-_SEGMENTS = {"segments": Parameter(default=1, summary="pieces of each half that follow each other")}
+_SEGMENTS = {"segments": AlgorithmParameter(default=1, summary="pieces of each half that follow each other")}
 _LAYOUT = {
-    "layout": Parameter(
+    "layout": AlgorithmParameter(
         default="auto",
         choices=("auto", "flat", "boxes"),
         summary="vertices of the trees: ranks, or boxes with a chain in each (auto: where boxes are equal)",
@@ -216,11 +216,11 @@ NCCL = (
         source="NCCL 2.4 and later",
         needs=divides("nccl-tree", "group", "a group that divides"),
         parameters={
-            "group": Parameter(default=0, least=0, summary="ranks of a chain; 0: of a box, else 1"),
-            "channels": Parameter(
+            "group": AlgorithmParameter(default=0, least=0, summary="ranks of a chain; 0: of a box, else 1"),
+            "channels": AlgorithmParameter(
                 default=0, least=0, summary="pairs of trees; 0: as many as ranks of a box, else 1"
             ),
-            "segments": Parameter(default=1, summary="pieces that follow each other"),
+            "segments": AlgorithmParameter(default=1, summary="pieces that follow each other"),
         },
         topological=True,
     ),

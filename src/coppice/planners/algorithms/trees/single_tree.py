@@ -74,7 +74,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import SEGMENTS, Algorithm, AlgorithmCase, Parameter
+from coppice.planners.algorithms.algorithm import SEGMENTS, Algorithm, AlgorithmCase, AlgorithmParameter
 from coppice.planners.algorithms.parts.cost import Chain, Cost
 from coppice.planners.algorithms.parts.moves import Moves, all_reduce_of, whole
 from coppice.planners.algorithms.parts.trees import (
@@ -99,14 +99,14 @@ __all__ = [
     "DISTANCE",
     "REDUCE",
     "SHAPES",
-    "Shape",
+    "TreeShape",
     "tree_broadcast",
     "tree_reduction",
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class TreeShape:
     """A family of trees that serves broadcast and reduce under one name.
 
     Attributes:
@@ -121,7 +121,7 @@ class Shape:
     pace: Callable[[AlgorithmCase], Pace]
     summary: str
     source: str
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)
 
     def segments(self, case: AlgorithmCase) -> int:
         """Pieces of the buffer; 1 where the family does not cut it."""
@@ -148,61 +148,66 @@ def _pace_of_shape(case: AlgorithmCase) -> Pace:
     return pace(case.size, case.number("radix"))
 
 
-DISTANCE = Parameter(
+DISTANCE = AlgorithmParameter(
     default="shrinking", summary="longest or shortest distances first", choices=("shrinking", "growing")
 )
-_RADIX = Parameter(default=4, summary="a node serves radix - 1 children in a step", least=2)
+_RADIX = AlgorithmParameter(default=4, summary="a node serves radix - 1 children in a step", least=2)
 
-SHAPES: dict[str, Shape] = {
-    "linear": Shape(
+SHAPES: dict[str, TreeShape] = {
+    "linear": TreeShape(
         tree=lambda case: k_ary(case.size, max(case.size - 1, 1)),
         pace=lambda case: k_ary_pace(case.size, max(case.size - 1, 1)),
         summary="a star: the root and every other rank exchange directly",
         source="Open MPI, MPICH",
     ),
-    "chain": Shape(
+    "chain": TreeShape(
         tree=lambda case: chains(case.size, case.number("fanout")),
         pace=lambda case: chains_pace(case.size, case.number("fanout")),
         summary="a few chains of ranks, in segments",
         source="Open MPI",
-        parameters={"fanout": Parameter(default=4, summary="number of chains"), "segments": SEGMENTS},
+        parameters={
+            "fanout": AlgorithmParameter(default=4, summary="number of chains"),
+            "segments": SEGMENTS,
+        },
     ),
-    "pipeline": Shape(
+    "pipeline": TreeShape(
         tree=lambda case: chains(case.size, 1),
         pace=lambda case: chains_pace(case.size, 1),
         summary="one chain of all ranks, in segments",
         source="Open MPI, MVAPICH2; the ring of NCCL",
         parameters={"segments": SEGMENTS},
     ),
-    "binary": Shape(
+    "binary": TreeShape(
         tree=lambda case: k_ary(case.size, 2),
         pace=lambda case: k_ary_pace(case.size, 2),
         summary="a balanced binary tree, in segments",
         source="Open MPI",
         parameters={"segments": SEGMENTS},
     ),
-    "binomial": Shape(
+    "binomial": TreeShape(
         tree=lambda case: _nomial(case, 2),
         pace=lambda case: k_nomial_pace(case.size, 2),
         summary="a binomial tree: twice as many ranks take part in every step",
         source="Open MPI, MPICH, MVAPICH2",
         parameters={"distance": DISTANCE},
     ),
-    "k-nomial": Shape(
+    "k-nomial": TreeShape(
         tree=lambda case: _nomial(case, case.number("radix")),
         pace=lambda case: k_nomial_pace(case.size, case.number("radix")),
         summary="a k-nomial tree: radix times as many ranks take part in every step",
         source="Open MPI, MPICH, MVAPICH2",
         parameters={"radix": _RADIX, "distance": DISTANCE},
     ),
-    "tree": Shape(
+    "tree": TreeShape(
         tree=_of_shape,
         pace=_pace_of_shape,
         summary="a k-ary or k-nomial tree, in segments",
         source="MPICH (tree, pipelined_tree)",
         parameters={
-            "shape": Parameter(default="k-ary", summary="kind of tree", choices=("k-ary", "k-nomial")),
-            "radix": Parameter(default=2, summary="k of the tree", least=2),
+            "shape": AlgorithmParameter(
+                default="k-ary", summary="kind of tree", choices=("k-ary", "k-nomial")
+            ),
+            "radix": AlgorithmParameter(default=2, summary="k of the tree", least=2),
             "segments": SEGMENTS,
         },
     ),
@@ -230,7 +235,7 @@ def tree_reduction(case: AlgorithmCase, tree: Tree, segments: int = 1) -> Schedu
     return in_pieces(moves.schedule(ordered=ordered), segments)
 
 
-def _broadcast(name: str, shape: Shape) -> Algorithm:
+def _broadcast(name: str, shape: TreeShape) -> Algorithm:
     return Algorithm(
         name=name,
         collective=Collective.BROADCAST,
@@ -242,7 +247,7 @@ def _broadcast(name: str, shape: Shape) -> Algorithm:
     )
 
 
-def _reduce(name: str, shape: Shape) -> Algorithm:
+def _reduce(name: str, shape: TreeShape) -> Algorithm:
     return Algorithm(
         name=name,
         collective=Collective.REDUCE,
@@ -296,7 +301,7 @@ def _part(case: AlgorithmCase, collective: Collective, name: str) -> AlgorithmCa
 
 
 def _all_reduce(
-    name: str, names: _Names, summary: str, source: str, parameters: dict[str, Parameter]
+    name: str, names: _Names, summary: str, source: str, parameters: dict[str, AlgorithmParameter]
 ) -> Algorithm:
     return Algorithm(
         name=name,
@@ -323,8 +328,10 @@ ALL_REDUCE = (
         "a reduce, then a broadcast",
         "Open MPI",
         {
-            "reduce": Parameter(default="binomial", summary="how to reduce", choices=tuple(SHAPES)),
-            "broadcast": Parameter(default="binomial", summary="how to broadcast", choices=tuple(SHAPES)),
+            "reduce": AlgorithmParameter(default="binomial", summary="how to reduce", choices=tuple(SHAPES)),
+            "broadcast": AlgorithmParameter(
+                default="binomial", summary="how to broadcast", choices=tuple(SHAPES)
+            ),
         },
     ),
     _all_reduce(
