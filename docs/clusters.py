@@ -151,7 +151,7 @@ def section(
     for collective in collectives:
         found = compare(
             Problem(topology=topology, collective=collective),
-            SIZES,
+            sizes=SIZES,
             relay_gpus=True,
             executor=executor,
             jobs=1,

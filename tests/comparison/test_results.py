@@ -47,7 +47,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 def record(**options: Any) -> str:
-    return json.dumps(compare(star(), SIZES, algorithms=FEW, jobs=1, **options).record())
+    return json.dumps(compare(star(), sizes=SIZES, algorithms=FEW, jobs=1, **options).record())
 
 
 def test_interrupted_comparison_goes_on(tmp_path: Path, counted: list[tuple[str, int]]) -> None:
@@ -87,10 +87,12 @@ def test_further_sizes_and_models_share_a_file(tmp_path: Path, counted: list[tup
     path = tmp_path / "results.jsonl"
     record(results=path)
     counted.clear()
-    found = compare(star(), [2**10, 2**15], algorithms=["ring"], jobs=1, results=path)
+    found = compare(star(), sizes=[2**10, 2**15], algorithms=["ring"], jobs=1, results=path)
     assert counted == [("ring", 2**15)]
     assert set(found.times["ring"]) == {2**10, 2**15}
-    slower = compare(star(), [2**10], algorithms=["ring"], jobs=1, results=path, model=Model(overhead_us=9.0))
+    slower = compare(
+        star(), sizes=[2**10], algorithms=["ring"], jobs=1, results=path, model=Model(overhead_us=9.0)
+    )
     assert counted[1:] == [("ring", 2**10)]
     assert slower.times["ring"][2**10].time_us > 50
 
@@ -101,7 +103,7 @@ def test_file_of_another_problem_is_refused(tmp_path: Path) -> None:
     before = path.read_bytes()
     for other in (star(5), star(4, Collective.ALL_GATHER)):
         with pytest.raises(InputError, match="holds results of all_reduce on star"):
-            compare(other, SIZES, algorithms=["ring"], jobs=1, results=path)
+            compare(other, sizes=SIZES, algorithms=["ring"], jobs=1, results=path)
     assert path.read_bytes() == before
 
 
@@ -174,7 +176,7 @@ from coppice.comparison import compare
 
 if __name__ == "__main__":
     problem = Problem(topology=load("dgx-a100", boxes=4), collective=Collective.ALL_REDUCE)
-    compare(problem, [2**k for k in range(10, 24)], relay_gpus=True, jobs=2, results=sys.argv[1])
+    compare(problem, sizes=[2**k for k in range(10, 24)], relay_gpus=True, jobs=2, results=sys.argv[1])
 """
 
 
@@ -199,5 +201,5 @@ def test_interrupt_of_a_running_sweep_leaves_a_valid_file(tmp_path: Path) -> Non
 
 def test_sweep_keeps_nothing_where_no_file_is_asked_for(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    compare(star(), SIZES, algorithms=["ring"], jobs=1)
+    compare(star(), sizes=SIZES, algorithms=["ring"], jobs=1)
     assert not list(tmp_path.iterdir())

@@ -162,7 +162,7 @@ def compare(
         made = [
             run_comparison(
                 replace(asked, boxes=counts[0], rates=rate_class).load_problem(),
-                wanted,
+                sizes=wanted,
                 algorithms=names,
                 results=results,
                 on_progress=on_progress,

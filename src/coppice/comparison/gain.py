@@ -111,7 +111,7 @@ def gain(problems: Mapping[int, Problem], size_bytes: int, **options: Any) -> Ga
             for family, members in FAMILIES.items()
         }
         tried = [optimal, *(name for members in names.values() for name in members)]
-        found = compare(problem, [size_bytes], algorithms=tried, **options)
+        found = compare(problem, sizes=[size_bytes], algorithms=tried, **options)
         rows.append(
             GainRow(
                 boxes=boxes,

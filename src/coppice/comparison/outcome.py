@@ -154,7 +154,7 @@ class Comparison(Shown):
             >>> from coppice.comparison import compare
             >>> from coppice.topology.presets import preset
             >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_GATHER)
-            >>> (row,) = compare(problem, [2**20], algorithms=["ring"], jobs=1).to_table()
+            >>> (row,) = compare(problem, sizes=[2**20], algorithms=["ring"], jobs=1).to_table()
             >>> row["algorithm"], row["size_bytes"], row["status"]
             ('ring', 1048576, 'simulated')
         """
