@@ -60,8 +60,6 @@ STILL_NAMING: frozenset[str] = frozenset(
         "run/lab/blueprint.py",
         "run/lab/namespaces.py",
         "selection/nccl_inputs.py",
-        "simulation/channels.py",
-        "simulation/protocols.py",
         "topology/composition/compose.py",
         "topology/model.py",
         "topology/readers/gpu_links.py",
