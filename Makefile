@@ -9,9 +9,12 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 
-NATIVE := $(wildcard cpp/*.cc cpp/*.h bindings/*.cc bindings/*.h) CMakeLists.txt pyproject.toml
-CORE_SOURCES := $(filter-out %.test.cc %.perf.cc,$(wildcard cpp/*.cc))
-TEST_SOURCES := $(wildcard cpp/*.test.cc)
+# The core: folders of cpp/, whose files name each other from there ("packing/packing.h").
+CORE_HEADERS := $(wildcard cpp/*/*.h)
+NATIVE := $(wildcard cpp/*/*.cc bindings/*.cc bindings/*.h) $(CORE_HEADERS) CMakeLists.txt pyproject.toml
+CORE_SOURCES := $(filter-out %.test.cc %.perf.cc,$(wildcard cpp/*/*.cc))
+CORE_OBJECTS := $(patsubst cpp/%.cc,build/optimized/%.o,$(CORE_SOURCES))
+TEST_SOURCES := $(wildcard cpp/*/*.test.cc)
 TEST_OBJECTS := $(patsubst cpp/%.cc,build/sanitized/%.o,$(CORE_SOURCES) $(TEST_SOURCES))
 SANITIZE := -std=c++20 -O1 -g -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
@@ -57,7 +60,7 @@ demo: $(VENV)/.package
 	$(BIN)/coppice plan examples/two-dgx-a100.json --collective all_reduce -o plan.json
 	$(BIN)/coppice verify plan.json
 
-build/sanitized/%.o: cpp/%.cc $(wildcard cpp/*.h)
+build/sanitized/%.o: cpp/%.cc $(CORE_HEADERS)
 	@mkdir -p $(@D)
 	$(CXX) $(SANITIZE) -Icpp -c $< -o $@
 
@@ -69,9 +72,9 @@ test-cpp:
 	./build/cpp_tests
 
 # Ranks as threads over the shared-memory executor: ten thousand runs without a data race (ten minutes or more).
-SHM_SOURCES := $(filter-out %.perf.cc,$(wildcard cpp/shm_*.cc)) cpp/testing.test.cc
+SHM_SOURCES := $(filter-out %.perf.cc,$(wildcard cpp/shared_memory/*.cc)) cpp/testing/testing.test.cc
 
-build/shm_tests_tsan: $(SHM_SOURCES) $(wildcard cpp/*.h)
+build/shm_tests_tsan: $(SHM_SOURCES) $(CORE_HEADERS)
 	@mkdir -p $(@D)
 	$(CXX) -std=c++20 -O1 -g -fsanitize=thread -Icpp $(SHM_SOURCES) -pthread -o $@
 
@@ -96,11 +99,17 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/clusters.py
 
-build/%.perf: cpp/%.perf.cc $(CORE_SOURCES) $(wildcard cpp/*.h)
+build/optimized/%.o: cpp/%.cc $(CORE_HEADERS)
 	@mkdir -p $(@D)
-	$(CXX) -std=c++20 -O3 -DNDEBUG -Icpp $< $(CORE_SOURCES) -pthread -o $@
+	$(CXX) -std=c++20 -O3 -DNDEBUG -Icpp -c $< -o $@
 
-bench-cpp: $(patsubst cpp/%.cc,build/%,$(wildcard cpp/*.perf.cc))
+.PRECIOUS: build/optimized/%.o
+
+build/%.perf: build/optimized/%.perf.o $(CORE_OBJECTS)
+	@mkdir -p $(@D)
+	$(CXX) $^ -pthread -o $@
+
+bench-cpp: $(patsubst cpp/%.cc,build/%,$(wildcard cpp/*/*.perf.cc))
 	@for perf in $^; do ./$$perf || exit 1; done
 
 bench: $(VENV)/.dev

@@ -25,12 +25,12 @@ from coppice.errors import CheckError
 from coppice.run.bench.bench import NATIVE
 from coppice.run.bench.cores import busy_share, core_times
 from coppice.run.lab.namespaces import Lab
-from coppice.run.mpi_traffic import FUNCTIONS
-from coppice.run.mpich_traffic import MPICH, algorithm_variable
 from coppice.run.programs.planned import FOREST
 from coppice.topology.operations import scale
 from coppice.topology.sources import resolve
 from lab import bench_row, machine, say, simulated_ms, standing
+from mpi_traffic import FUNCTIONS
+from mpich_traffic import MPICH, algorithm_variable
 from tables import Table
 
 HERE = Path(__file__).resolve().parent

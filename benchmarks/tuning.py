@@ -23,7 +23,7 @@ from coppice.text import parse_sizes, short_size
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import scale
 from coppice.tuning.check import Checked, check_runs
-from coppice.tuning.deployed import deployed_environment
+from coppice.tuning.exports import deployed_environment
 from coppice.tuning.fit import Fit, fit_runs
 from coppice.tuning.limits import bounds_us
 from coppice.tuning.records import read_runs

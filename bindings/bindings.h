@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "feasibility.h"
+#include "core/stop.h"
+#include "graph/digraph.h"
 
 namespace nb = nanobind;
 

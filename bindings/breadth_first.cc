@@ -1,5 +1,5 @@
-// Binding of breadth_first.h.
-#include "breadth_first.h"
+// Binding of breadth_first/breadth_first.h.
+#include "breadth_first/breadth_first.h"
 
 #include "bindings.h"
 

@@ -1,20 +1,12 @@
-// Bindings of feasibility.h and bound.h.
+// Bindings of cuts/feasibility.h and cuts/bound.h.
 #include "bindings.h"
-#include "bound.h"
+#include "core/wide.h"
+#include "cuts/bound.h"
+#include "cuts/feasibility.h"
 
 using namespace coppice;
 
-static std::string decimal(Wide value) {
-  bool negative = value < 0;
-  std::string digits;
-  do {
-    digits.insert(digits.begin(), static_cast<char>('0' + static_cast<int>(negative ? -(value % 10) : value % 10)));
-    value /= 10;
-  } while (value != 0);
-  return negative ? "-" + digits : digits;
-}
-
-static nb::object python_int(Wide value) { return nb::module_::import_("builtins").attr("int")(decimal(value).c_str()); }
+static nb::object python_int(Wide value) { return nb::module_::import_("builtins").attr("int")(to_decimal(value).c_str()); }
 
 void init_feasibility(nb::module_& m) {
   m.def(

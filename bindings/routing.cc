@@ -1,5 +1,5 @@
-// Binding of routing.h.
-#include "routing.h"
+// Binding of graph/routing.h.
+#include "graph/routing.h"
 
 #include "bindings.h"
 

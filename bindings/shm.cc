@@ -1,4 +1,4 @@
-// Binding of shm_segment.h, shm_direct.h and shm_program.h: one rank's end of a shared memory segment.
+// Binding of shared_memory/: one rank's end of a shared memory segment.
 #include <nanobind/stl/string.h>
 
 #include <array>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "bindings.h"
-#include "shm_direct.h"
-#include "shm_program.h"
+#include "shared_memory/direct.h"
+#include "shared_memory/program.h"
 
 using namespace coppice;
 
@@ -87,12 +87,13 @@ nb::object run_program(Endpoint& self, const shm::Program& program, std::uintptr
   shm::ReduceOp operation = checked_op(op);
   return outcome([&](const StopFlag& stop) {
     if (self.scratch.size() < scratch_bytes) self.scratch.resize(scratch_bytes);
-    std::byte* memory[3] = {memory_at(input), memory_at(output), self.scratch.data()};
-    self.executor.run(program, memory, data_type, operation, run, timeout_s, stop);
-    if (operation == shm::ReduceOp::avg && result_elements > 0) {
-      shm::divide(memory[1] + result_offset * static_cast<std::int64_t>(shm::item_size(data_type)),
-                  static_cast<std::size_t>(result_elements), self.segment->ranks(), data_type);
-    }
+    shm::ProgramCall call{{memory_at(input), memory_at(output), self.scratch.data()},
+                          data_type,
+                          operation,
+                          run,
+                          result_offset,
+                          result_elements};
+    self.executor.run(program, call, timeout_s, stop);
   });
 }
 

@@ -1,5 +1,5 @@
-// Binding of simulator.h.
-#include "simulator.h"
+// Binding of simulator/simulator.h.
+#include "simulator/simulator.h"
 
 #include "bindings.h"
 

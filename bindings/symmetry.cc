@@ -1,5 +1,5 @@
-// Binding of symmetry.h.
-#include "symmetry.h"
+// Binding of symmetry/symmetry.h.
+#include "symmetry/symmetry.h"
 
 #include "bindings.h"
 

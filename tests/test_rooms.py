@@ -20,6 +20,8 @@ ROOMS = (
     "text",
     "files",
     "rows",
+    "arguments",
+    "display",
     "_core",
     "topology",
     "collectives",

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from coppice.schedule.files.plan_file import read_plan, write_plan
     from coppice.schedule.verification.verify import verify
     from coppice.simulation import simulate
-    from coppice.topology import resolve as load
+    from coppice.topology.load import load
     from coppice.topology.model import Topology
 
+from coppice.display import DRAWN_BY
 from coppice.version import __version__
 
 __all__ = [
@@ -65,13 +66,25 @@ _LAZY = {
     "UnreachableError": ("coppice.errors", "UnreachableError"),
     "bound": ("coppice.bounds", "bound"),
     "compare": ("coppice.comparison", "compare"),
-    "load": ("coppice.topology", "resolve"),
+    "load": ("coppice.topology.load", "load"),
     "plan": ("coppice.planners.planning", "plan"),
     "simulate": ("coppice.simulation", "simulate"),
     "read_plan": ("coppice.schedule.files.plan_file", "read_plan"),
     "verify": ("coppice.schedule.verification.verify", "verify"),
     "write_plan": ("coppice.schedule.files.plan_file", "write_plan"),
 }
+
+
+DRAWN_BY.update(
+    {
+        "Topology": "coppice.report.notebook:topology_html",
+        "Bound": "coppice.report.notebook:bound_html",
+        "Plan": "coppice.report.notebook:plan_html",
+        "PlannedResult": "coppice.report.notebook:result_html",
+        "Timeline": "coppice.report.notebook:timeline_html",
+        "Comparison": "coppice.report.notebook:comparison_html",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,8 +9,13 @@ of :meth:`Collective.shards`, and ``algbw = M / time``, as nccl-tests reports it
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 from fractions import Fraction
+
+from coppice.arguments import shown
+from coppice.errors import InputError
+from coppice.text import suggestion
 
 __all__ = ["Collective", "Dialects"]
 
@@ -45,6 +50,37 @@ class Collective(enum.StrEnum):
     GATHER = "gather"
     SCATTER = "scatter"
     BARRIER = "barrier"
+
+    @classmethod
+    def named(cls, name: object) -> Collective:
+        """The collective of a name, as it is written here or in another tool.
+
+        Args:
+            name: Such as ``all_gather``, ``all-gather``, ``AllGather``, ``ncclAllGather`` or ``MPI_Allgather``.
+
+        Raises:
+            InputError: If there is none of that name.
+
+        Examples:
+            >>> Collective.named("all-reduce"), Collective.named("MPI_Alltoall")
+            (<Collective.ALL_REDUCE: 'all_reduce'>, <Collective.ALL_TO_ALL: 'all_to_all'>)
+        """
+        if isinstance(name, Collective):
+            return name
+        if not isinstance(name, str):
+            msg = f"expected the name of a collective ({', '.join(cls)}), found {shown(name)}: give one."
+            raise InputError(msg)
+        plain = _plain(name)
+        for each in cls:
+            if plain in (
+                _plain(each.value),
+                _plain(each.dialects.nccl or ""),
+                _plain(each.dialects.mpi or ""),
+            ):
+                return each
+        hint = suggestion(name.lower(), cls, otherwise=f"choose one of {', '.join(cls)}.")
+        msg = f"there is no collective {name[:40]!r}: {hint}"
+        raise InputError(msg)
 
     @property
     def dialects(self) -> Dialects:
@@ -98,6 +134,11 @@ class Collective(enum.StrEnum):
         if self is Collective.ALL_REDUCE:
             return Fraction(2 * (ranks - 1), ranks)
         return Fraction(ranks - 1, ranks)
+
+
+def _plain(name: str) -> str:
+    """A name without what tools write differently: case, dashes, underscores."""
+    return re.sub(r"[-_ ]", "", name).lower()
 
 
 _DIALECTS = {

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
+import doctest
 import json
 import math
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+from support.benchmark_scripts import BENCHMARKS, load_benchmark
 
 
 @pytest.fixture(name="module")
 def fixture_module(monkeypatch: pytest.MonkeyPatch):
-    """Import a benchmark script under a name of its own; what it imports itself is found beside it."""
+    """Import a benchmark script; what it imports itself is found beside it."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-
-    def load(name: str) -> ModuleType:
-        unique = f"benchmark_{name}"
-        spec = importlib.util.spec_from_file_location(unique, BENCHMARKS / f"{name}.py")
-        script = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, unique, script)
-        spec.loader.exec_module(script)
-        return script
-
-    return load
+    return load_benchmark
 
 
 def test_forest_prints_table_and_writes_json(tmp_path: Path) -> None:
@@ -218,3 +208,8 @@ def test_measured_against_a_reference_with_the_same_interface(tmp_path: Path) ->
     assert figures["inv_rate"] == "3/2"
     assert figures["distinct_trees"] == 2
     assert figures["mean_height"] == 1
+
+
+@pytest.mark.parametrize("name", ["mpi_traffic", "mpich_traffic"])
+def test_docstring_examples_of_tables(module, name: str) -> None:
+    assert doctest.testmod(module(name)).failed == 0

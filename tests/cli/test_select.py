@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from typer.testing import CliRunner, Result
 from coppice.cli import app
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.verification.verify import verify
-
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "selection.md"
 
 Call = Callable[..., Result]
 
@@ -143,10 +140,3 @@ def test_presets_keep_their_parameters(call: Call) -> None:
     )
     assert done.exit_code == 0, done.stderr
     assert "rings and trees of 4 channels" in done.stdout
-
-
-def test_output_in_the_documentation_is_current(call: Call) -> None:
-    shown = re.findall(r"```console\n\$ coppice select (.*)\n((?:.*\n)*?)```", DOCS.read_text())
-    assert len(shown) == 3
-    for command, output in shown:
-        assert call(*command.split()).stdout == output

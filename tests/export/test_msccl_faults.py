@@ -8,7 +8,8 @@ import pytest
 
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.reader import program_of
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.memory import Buffer
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.verify import verify_program
 from reference.programs_run import run_program
 from support.msccl_notation import File

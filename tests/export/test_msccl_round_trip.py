@@ -27,8 +27,9 @@ from coppice.export.msccl.writer import msccl_xml
 from coppice.fitting.msccl.program import Form, Place, program_for, serves_both
 from coppice.fitting.msccl.targets import TARGETS, target_named
 from coppice.planners.planning import plan as make_plan
+from coppice.program.memory import Buffer
 from coppice.program.two_sided.builder import ProgramBuilder
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.to_schedule import to_schedule
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.files.plan_file import read_plan, write_plan

@@ -15,8 +15,9 @@ from coppice.export.msccl.reader import Reading, program_of, read_msccl_xml
 from coppice.export.msccl.writer import msccl_xml, write_msccl_xml
 from coppice.fitting.msccl.limits import excesses
 from coppice.fitting.msccl.targets import TARGETS, target_named
+from coppice.program.memory import Buffer
 from coppice.program.two_sided.builder import ProgramBuilder
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.verify import verify_program
 from support.msccl_samples import GATHER_XML, all_pairs, gather, ring_all_reduce
 

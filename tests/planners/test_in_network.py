@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from coppice.bounds import Problem, bound
-from coppice.bounds.figures import in_network_optimum
-from coppice.bounds.in_network import in_network_bound
+from coppice.bounds.in_network import in_network_bound, in_network_optimum
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.forest.in_network import plan_in_network
@@ -332,7 +331,7 @@ class TestFrontDoor:
         box = star(3, 1, 1, copy=True, add=True)
         with pytest.raises(InputError, match="all_to_all"):
             plan_in_network(Problem(topology=box, collective=Collective.ALL_TO_ALL))
-        with pytest.raises(InputError, match="--in-network"):
+        with pytest.raises(InputError, match="`in_network`"):
             plan(Problem(topology=box, collective=Collective.ALL_REDUCE), in_network=True, trees=2)
         lonely = Topology.of("lonely", [*box.nodes(), Node(id="g3", rank=3)], box.links())
         with pytest.raises(UnreachableError):

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from coppice.collectives import Collective
+from coppice.program.memory import Buffer
 from coppice.program.two_sided.builder import ProgramBuilder
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.program import Program, StepOp
 
 IN, OUT, TMP = Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH
 

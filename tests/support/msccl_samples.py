@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from coppice.collectives import Collective
+from coppice.program.memory import Buffer
 from coppice.program.two_sided.builder import ProgramBuilder
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.program import Program, StepOp
 
 GATHER_XML = """<!-- two ranks -->
 <algo name="pair" proto="Simple" nchannels="1" nchunksperloop="2" ngpus="2" coll="allgather" inplace="1" \

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.tuning.records import Choice, Run
+from coppice.tuning.records import LibraryChoice, TimedRun
 
 
 def made_runs(
@@ -18,7 +18,7 @@ def made_runs(
     collective: Collective = Collective.ALL_REDUCE,
     paired: bool = True,
     protocol: str = "",
-) -> list[Run]:
+) -> list[TimedRun]:
     """Runs of algorithms whose true gains at each size are given; both times of a pair share a slow drift."""
     random = np.random.default_rng(seed)
     found = []
@@ -28,14 +28,14 @@ def made_runs(
             default = (10 + size / 1000) * drift * np.exp(random.normal(0, noise, repeats))
             times = (10 + size / 1000) / gain * drift * np.exp(random.normal(0, noise, repeats))
             found.append(
-                Run(
+                TimedRun(
                     library=library,
                     version="5.0",
                     collective=collective,
                     nodes=2,
                     ranks=4,
                     size_bytes=size,
-                    choice=Choice(algorithm, protocol),
+                    choice=LibraryChoice(algorithm, protocol),
                     default_us=tuple(default.tolist()),
                     time_us=tuple(times.tolist()),
                     paired=paired,

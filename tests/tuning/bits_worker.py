@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from coppice.collectives import Collective
 from coppice.tuning.mpi_switch import DEPLOYED, open_switch
-from coppice.tuning.records import Choice
+from coppice.tuning.records import LibraryChoice
 
 library, deployed, names = sys.argv[1], sys.argv[2] == "deployed", sys.argv[3:]
 switch = open_switch(MPI, library)
@@ -20,7 +20,9 @@ given = np.random.default_rng(rank).normal(size=65536).astype(np.float32)
 result = np.empty_like(given)
 found = []
 for name in (*names, "default"):
-    choice = Choice(DEPLOYED) if name == DEPLOYED else None if name == "default" else Choice(name)
+    choice = (
+        LibraryChoice(DEPLOYED) if name == DEPLOYED else None if name == "default" else LibraryChoice(name)
+    )
     switch.use(Collective.ALL_REDUCE, choice).Allreduce(given, result)
     found.append(hashlib.sha256(result.tobytes()).hexdigest()[:16])
 switch.close()

@@ -15,7 +15,7 @@ from coppice.tuning.check import check_runs
 from coppice.tuning.exports import export_table
 from coppice.tuning.fit import fit_runs
 from coppice.tuning.plugin_table import load_table
-from coppice.tuning.records import Choice, encode_run
+from coppice.tuning.records import LibraryChoice, encode_run
 from coppice.tuning.sweep import sweep_mpi
 from coppice.tuning.table import RuleTable, encode_table
 from coppice.tuning.worker import Spec
@@ -35,7 +35,7 @@ def table(
         type(run)(**{**{name: getattr(run, name) for name in run.__struct_fields__}, "choice": choice})
         for run in runs
         for choice in [
-            Choice(run.choice.algorithm, protocol, 0, 0, (numbers or {}).get(run.choice.algorithm, 0))
+            LibraryChoice(run.choice.algorithm, protocol, 0, 0, (numbers or {}).get(run.choice.algorithm, 0))
         ]
     ]
     return RuleTable.of(fit_runs(runs), topology="two boxes 0123456789abcdef")
@@ -125,7 +125,7 @@ def test_rules_take_effect_in_the_library(
     library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the exported rules, sums come out as by the algorithm of the rule, bit by bit; without them, they do not."""
-    from coppice.tuning.deployed import deployed_environment
+    from coppice.tuning.exports import deployed_environment
 
     reason = reason_to_skip(library)
     if reason:

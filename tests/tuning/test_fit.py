@@ -11,14 +11,14 @@ from coppice.errors import InputError
 from coppice.topology.presets import preset
 from coppice.tuning.fit import NO_END, fit_runs
 from coppice.tuning.limits import bounds_us
-from coppice.tuning.records import Choice, Run, decode_runs, encode_run, joined, read_runs
+from coppice.tuning.records import LibraryChoice, TimedRun, decode_runs, encode_run, joined, read_runs
 from coppice.tuning.table import RuleTable, decode_table, encode_table, read_table
 from support.tuning_made_runs import made_runs
 
 SIZES = [1 << power for power in (10, 12, 14, 16, 18, 20)]
 
 
-def choices(runs: list[Run], **options: object) -> list[str]:
+def choices(runs: list[TimedRun], **options: object) -> list[str]:
     (found,) = fit_runs(runs, **options).sizes.values()  # type: ignore[arg-type]
     return [str(size.taken.choice) if size.taken else "-" for size in found]
 
@@ -34,7 +34,7 @@ def test_the_fastest_where_it_is_sure() -> None:
     found = fit_runs(runs)
     assert choices(runs) == ["-", "-", "-", "ring", "ring", "ring"]
     default, ring = found.rules
-    assert (default.choice, ring.choice) == (None, Choice("ring"))
+    assert (default.choice, ring.choice) == (None, LibraryChoice("ring"))
     assert default.last_bytes + 1 == ring.first_bytes == 32769  # geometric mean of 16K and 64K, and one
     assert (default.first_bytes, ring.last_bytes) == (512, 2 << 20)  # half a step beyond what was measured
     assert ring.sizes == tuple(large)
@@ -66,11 +66,11 @@ def test_few_repeats_prove_nothing() -> None:
 
 def test_wrong_results_are_never_taken() -> None:
     runs = made_runs({"ring": dict.fromkeys(SIZES, 3.0)})
-    bad = [Run(**{**{f: getattr(run, f) for f in run.__struct_fields__}, "wrong": 1}) for run in runs]
+    bad = [TimedRun(**{**{f: getattr(run, f) for f in run.__struct_fields__}, "wrong": 1}) for run in runs]
     found = fit_runs([*bad, *made_runs({"tree": dict.fromkeys(SIZES, 1.0)})])
     assert all(rule.choice is None for rule in found.rules)
     (sizes,) = found.sizes.values()
-    assert sizes[0].refused == ((Choice("ring"), "1 wrong results"),)
+    assert sizes[0].refused == ((LibraryChoice("ring"), "1 wrong results"),)
 
 
 def test_extended_rules_have_no_end() -> None:

@@ -13,7 +13,7 @@ from coppice.errors import InputError
 from coppice.logs.reading import read_logs
 from coppice.tuning.fit import fit_runs
 from coppice.tuning.from_logs import runs_of_logs
-from coppice.tuning.records import Choice
+from coppice.tuning.records import LibraryChoice
 from coppice.tuning.table import read_table
 
 SIZES = (1024, 65536, 4194304)
@@ -60,11 +60,11 @@ def test_the_expected_table(files: list[Path]) -> None:
     assert {(run.version, run.nodes, run.ranks, run.collective) for run in runs} == {
         ("2.27.7", 2, 4, Collective.ALL_REDUCE)
     }
-    assert [run.choice for run in runs] == [Choice("tree", "ll")] * 3
+    assert [run.choice for run in runs] == [LibraryChoice("tree", "ll")] * 3
     assert all(len(run.default_us) == len(run.time_us) == 6 and not run.paired for run in runs)
     assert all("in place" in words for words in left)
     small, rest = fit_runs(runs).rules
-    assert (small.choice, rest.choice) == (Choice("tree", "ll"), None)
+    assert (small.choice, rest.choice) == (LibraryChoice("tree", "ll"), None)
     assert small.gain == pytest.approx(2, rel=0.02)
 
 
@@ -73,7 +73,7 @@ def test_command(files: list[Path], tmp_path: Path) -> None:
     found = CliRunner().invoke(app, ["from-logs", *map(str, files), "-o", str(output)])
     assert found.exit_code == 0, found.output
     assert "undo: unset NCCL_TUNER_PLUGIN" in found.output
-    assert [rule.choice for rule in read_table(output).rules] == [Choice("tree", "ll"), None]
+    assert [rule.choice for rule in read_table(output).rules] == [LibraryChoice("tree", "ll"), None]
     made = CliRunner().invoke(app, ["export", str(output), "--to", "nccl-tuner"])
     assert "allreduce,128,8192,tree,ll,-1,2,4" in made.output
 

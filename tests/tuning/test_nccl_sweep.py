@@ -14,7 +14,7 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.tuning.fit import fit_runs
 from coppice.tuning.nccl_sweep import NcclSpec, choices_of, sweep_nccl
-from coppice.tuning.records import Choice, read_runs
+from coppice.tuning.records import LibraryChoice, read_runs
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_every_choice_beside_the_default(spec: NcclSpec) -> None:
     runs = read_runs([spec.output])
     choices = choices_of(spec, Collective.ALL_REDUCE)
     assert {run.choice for run in runs} == set(choices)
-    assert Choice("tree", "ll128") not in choices  # forced by a variable, it may corrupt data
+    assert LibraryChoice("tree", "ll128") not in choices  # forced by a variable, it may corrupt data
     assert all((run.library, run.version, run.nodes, run.ranks) == ("nccl", "2.27.7", 2, 4) for run in runs)
     assert {run.size_bytes for run in runs} == {1024, 65536}
     refused = {run.choice.algorithm for run in runs if run.refusal}
@@ -80,7 +80,7 @@ def test_channels_by_variables(spec: NcclSpec) -> None:
 def test_fitted(spec: NcclSpec) -> None:
     sweep_nccl(replace(spec, rounds=11))
     found = fit_runs(read_runs([spec.output]))
-    assert [rule.choice for rule in found.rules] == [Choice("tree", "ll"), None]
+    assert [rule.choice for rule in found.rules] == [LibraryChoice("tree", "ll"), None]
     (sizes,) = found.sizes.values()
     assert "nvls" not in {
         candidate.choice.algorithm for candidate in sizes[0].candidates

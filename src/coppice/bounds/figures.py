@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from coppice.bounds import bound
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.fixed_trees import FixedTrees, fixed_trees, smallest_trees
-from coppice.bounds.in_network import in_network_bound
+from coppice.bounds.in_network import in_network_optimum
 from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
-from coppice.bounds.rates import Rates
 from coppice.bounds.result import Bound
-from coppice.bounds.tree_units import exact_units
+from coppice.bounds.tree_units import FixedTrees, exact_units, fixed_trees, smallest_trees
 from coppice.collectives import Collective
 
-__all__ = ["BoundFigures", "bound_figures", "bound_record", "in_network_optimum"]
+__all__ = ["BoundFigures", "bound_figures", "bound_record"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundFigures(Rates):
+class BoundFigures(Bandwidths):
     """A bound with the number of trees that it needs, or that was asked for.
 
     Attributes:
@@ -92,30 +91,6 @@ def bound_figures(
         inv_rate=total,
         trees_per_root=min(counts) * (problem.weights or (1,))[0] if same_roots else None,
         exact_with_trees=all(phase.balanced for phase in phases),
-    )
-
-
-def in_network_optimum(plain: Bound) -> Bound:
-    """The bound with the work of switches that can copy or add; the rate without them becomes an alternative.
-
-    Args:
-        plain: The bound of the same problem without them.
-
-    Raises:
-        InputError: For collectives that are not made of trees, where switches cannot help.
-        CheckError: If no bound was proved within the limits.
-    """
-    inv_rate = in_network_bound(plain.problem).inv_rate
-    return replace(
-        plain,
-        inv_rate=inv_rate,
-        # a cut proves nothing beyond the bound by cuts: it does not know what a switch cannot copy
-        cut=plain.cut if inv_rate <= plain.inv_rate else (),
-        attainable=None,
-        alternatives={**plain.alternatives, "without in-network": plain.attainable or plain.inv_rate},
-        method="upper bound with switches that copy or add",
-        capacity=None,
-        combined=None,
     )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
+from coppice.arguments import checked
 from coppice.bounds.all_to_all.flow_cut import proving_cut
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.network import TRANSPOSED, Network
-from coppice.bounds.problem import Problem
+from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.topology.model import Topology
@@ -24,7 +27,16 @@ TIME_LIMIT = 60.0
 """Seconds for the linear programs of one bound."""
 
 
-def bound(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Bound:
+@checked
+def bound(
+    problem: Any,
+    collective: Collective | str | None = None,
+    *,
+    root: int | None = None,
+    weights: Sequence[int] | None = None,
+    demands: Sequence[Sequence[int]] | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> Bound:
     """The least time per shard of ``problem``, exactly, with the bottleneck cut.
 
     For all-reduce it is the optimum over reduce trees and broadcast trees together; the two-phase time
@@ -32,7 +44,11 @@ def bound(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Bound:
     Gather and scatter are flows with one sink or source, which reach their narrowest cut. A barrier takes no bandwidth.
 
     Args:
-        problem: What to bound.
+        problem: What to bound: a :class:`Problem`, what has one, or a topology (also by name) with a ``collective``.
+        collective: The collective, where ``problem`` is a topology.
+        root: Root rank of a rooted collective; None is 0.
+        weights: Relative shard size of each rank (all_gather, reduce_scatter).
+        demands: For all_to_all, relative size from each rank to each.
         time_limit: Seconds for linear programs; past it the result is a bracket (``inv_rate`` below ``attainable``).
 
     Raises:
@@ -47,6 +63,7 @@ def bound(problem: Problem, *, time_limit: float = TIME_LIMIT) -> Bound:
         >>> found.inv_rate, found.algbw_gb_per_s
         (Fraction(1, 25), Fraction(75, 1))
     """
+    problem = problem_of(problem, collective, root=root, weights=weights, demands=demands)
     if problem.collective is Collective.ALL_REDUCE:
         return all_reduce_bound(problem, time_limit)
     if problem.collective is Collective.ALL_TO_ALL:

@@ -2,31 +2,67 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
+import numpy as np
+
+from coppice.arguments import shown
 from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.topology.load import load
 from coppice.topology.model import Topology
 
-__all__ = ["Problem"]
+__all__ = ["Problem", "problem_of"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Problem:
     """A collective on a topology, with everything that changes its optimum.
 
     Attributes:
         topology: The network; its ranks take part. GPUs without a rank are relays (they forward, own nothing).
-        collective: What to do.
-        root: Root rank of broadcast and reduce, otherwise None.
+        collective: What to do; a name such as ``all_gather`` becomes the member of :class:`Collective`.
+        root: Root rank of broadcast, reduce, gather and scatter, otherwise None.
         weights: Relative shard size of each rank (all_gather and reduce_scatter), or None for equal ones.
         demands: For all_to_all, ``demands[i][j]`` = relative size from rank i to rank j, or None for uniform.
+
+    Raises:
+        InputError: If a part is of another type. Whether the parts suit each other is checked where a problem is used.
+
+    Examples:
+        >>> import coppice
+        >>> Problem(coppice.load("dgx-a100"), "all-gather").collective
+        <Collective.ALL_GATHER: 'all_gather'>
+        >>> Problem(coppice.load("dgx-a100"), "all_gahter")
+        Traceback (most recent call last):
+        coppice.errors.InputError: there is no collective 'all_gahter': did you mean 'all_gather'?
     """
 
     topology: Topology
     collective: Collective
+    _: KW_ONLY
     root: int | None = None
     weights: tuple[int, ...] | None = None
     demands: tuple[tuple[int, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Bring every part into its form."""
+        if not isinstance(self.topology, Topology):
+            msg = f"expected a Topology, found {shown(self.topology)}: make one with coppice.load."
+            raise InputError(msg)
+        if type(self.collective) is not Collective:
+            object.__setattr__(self, "collective", Collective.named(self.collective))
+        if self.root is not None:
+            object.__setattr__(self, "root", _whole(self.root, "a rank as the root"))
+        if self.weights is not None:
+            object.__setattr__(self, "weights", _numbers(self.weights, "weights"))
+        if self.demands is not None:
+            rows = _listed(self.demands, "demands")
+            object.__setattr__(
+                self, "demands", tuple(_numbers(row, f"demands[{i}]") for i, row in enumerate(rows))
+            )
 
     def __repr__(self) -> str:
         """In short what it is.
@@ -47,3 +83,62 @@ class Problem:
     def shards(self) -> int:
         """Number of shards in M (see :class:`~coppice.collectives.Collective`)."""
         return self.collective.shards(self.topology.num_ranks, self.weights)
+
+
+def problem_of(
+    source: object,
+    collective: Collective | str | None = None,
+    *,
+    root: int | None = None,
+    weights: Sequence[int] | None = None,
+    demands: Sequence[Sequence[int]] | None = None,
+) -> Problem:
+    """The problem that somebody means by a problem, or by a topology and a collective.
+
+    Args:
+        source: A :class:`Problem`, whatever has one as its attribute ``problem`` (a plan, a bound, a comparison), or
+            what :func:`coppice.load` takes.
+        collective: The collective, where ``source`` is a topology.
+        root: Root rank; 0 where a rooted collective is given none.
+        weights: Relative shard sizes.
+        demands: Relative sizes between ranks.
+
+    Raises:
+        InputError: If the parts make no problem, or ``source`` is a problem and parts of another are given.
+    """
+    found = source if isinstance(source, Problem) else getattr(source, "problem", None)
+    if isinstance(found, Problem):
+        given = {"collective": collective, "root": root, "weights": weights, "demands": demands}
+        more = [name for name, value in given.items() if value is not None]
+        if more:
+            msg = f"expected a problem alone, or a topology with `{more[0]}`, found a problem with it: leave one out."
+            raise InputError(msg)
+        return found
+    topology = load(source)
+    if collective is None:
+        msg = f"expected a collective to do on {topology.name}, found none: name one, such as {Collective.ALL_REDUCE}."
+        raise InputError(msg)
+    chosen = Collective.named(collective)
+    if root is None and chosen.rooted:
+        root = 0
+    return Problem(topology, chosen, root=root, weights=weights, demands=demands)  # type: ignore[arg-type]
+
+
+def _whole(value: object, what: str) -> int:
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        return int(value)
+    msg = f"expected {what}, found {shown(value)}: give an int."
+    raise InputError(msg)
+
+
+def _listed(values: Any, name: str) -> Sequence[Any]:
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if isinstance(values, Sequence) and not isinstance(values, (str, bytes)):
+        return values
+    msg = f"expected `{name}` to be a list of numbers, found {shown(values)}: give one for each rank."
+    raise InputError(msg)
+
+
+def _numbers(values: Any, name: str) -> tuple[int, ...]:
+    return tuple(_whole(each, f"whole numbers as `{name}`") for each in _listed(values, name))

@@ -5,16 +5,62 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from coppice.bounds.all_reduce import CombinedAllReduce
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
-from coppice.bounds.rates import Rates
+from coppice.display import Shown
 from coppice.text import plural, rate_text
 
-__all__ = ["Bound"]
+__all__ = ["Bound", "CombinedAllReduce", "CutProof"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound(Rates):
+class CutProof:
+    """A cut with the weight that it has in the proof of optimality.
+
+    Attributes:
+        reduce: The cut limits the reduce trees that leave ``nodes``, else the broadcast trees that enter
+            them.
+        nodes: Node ids of the set.
+        weight: Dual multiplier.
+    """
+
+    reduce: bool
+    nodes: tuple[int, ...]
+    weight: Fraction
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CombinedAllReduce:
+    """The best all-reduce over reduce trees and broadcast trees, or bounds on it.
+
+    Attributes:
+        rate: Rate that the capacities below carry (algbw in GB/s), or None where no capacities were found.
+        upper: Proved upper bound on the rate, or None where none was found.
+        root_rates: GB/s that each root rank reduces and broadcasts; only positive ones. Sums to ``rate``.
+        broadcast_capacity: GB/s of each link for the broadcast trees.
+        reduce_capacity: GB/s of each link for the reduce trees.
+        cuts: The cuts of the dual, where the linear program proved the optimum.
+        parts: The disjoint sets that prove it, where they do.
+        method: How the figures were found, in words.
+    """
+
+    rate: Fraction | None
+    upper: Fraction | None
+    root_rates: dict[int, Fraction]
+    broadcast_capacity: list[Fraction]
+    reduce_capacity: list[Fraction]
+    cuts: tuple[CutProof, ...]
+    parts: tuple[tuple[int, ...], ...]
+    method: str
+
+    @property
+    def exact(self) -> bool:
+        """The rate is the optimum."""
+        return self.rate is not None and self.rate == self.upper
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound(Shown, Bandwidths):
     """The best rate that a collective can have, with its witness.
 
     Attributes:

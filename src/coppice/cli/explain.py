@@ -10,12 +10,13 @@ from coppice.bounds.describe import describe_cut
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, bar, print_fields, print_json, print_lines, title_of
 from coppice.cli.verify.command import PlanArgument
-from coppice.schedule.explanation import LinkClass, draw_tree, height_counts, link_classes, plan_loads
+from coppice.schedule.explanation import LinkClass, height_counts, link_classes, plan_loads
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import LinkLoads
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
+from coppice.schedule.trees import draw_tree
 from coppice.schedule.verification.verify import verify
 from coppice.text import bandwidth_text, percent_text, plural, rate_text
 from coppice.topology.model import Topology

@@ -13,6 +13,7 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.comparison.measurement import Measurement, faster
 from coppice.comparison.ranges import Range, ranges
+from coppice.display import Shown
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.model import Model
 
@@ -20,7 +21,7 @@ __all__ = ["Comparison"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class Comparison(Shown):
     """Simulated times of the algorithms that apply, the best variant of each at each size.
 
     Attributes:

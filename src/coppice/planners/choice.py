@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,7 +16,17 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["FLOW", "FOREST", "ORDERS", "Choice", "Made", "from_catalogue", "make_body", "optimal_planner"]
+__all__ = [
+    "FLOW",
+    "FOREST",
+    "ORDERS",
+    "Choice",
+    "Made",
+    "from_catalogue",
+    "make_body",
+    "optimal_planner",
+    "trees_and_tolerance",
+]
 
 FOREST = "forest"
 FLOW = "flow"
@@ -34,6 +45,30 @@ def optimal_planner(collective: Collective) -> str | None:
     if collective is Collective.BARRIER:
         return None
     return FOREST if collective.made_of_trees else FLOW
+
+
+def trees_and_tolerance(trees: int | str | None) -> tuple[int | None, Fraction | None]:
+    """What ``trees`` asks for: a number of trees per root, or the fewest within a tolerance.
+
+    Args:
+        trees: A number, also as text; or ``auto:`` and a tolerance in percent; None leaves both open.
+
+    Raises:
+        InputError: If it is none of these.
+
+    Examples:
+        >>> trees_and_tolerance(4), trees_and_tolerance("auto:1%"), trees_and_tolerance(None)
+        ((4, None), (None, Fraction(1, 100)), (None, None))
+    """
+    if not isinstance(trees, str):
+        return trees, None
+    automatic = re.fullmatch(r"auto:([0-9]{1,3}(?:\.[0-9]{1,9})?)%", trees)
+    if automatic:
+        return None, Fraction(automatic[1]) / 100
+    if not re.fullmatch(r"[0-9]{1,9}", trees) or int(trees) < 1:
+        msg = f"expected `trees` to be a number of 1 or more or a tolerance such as auto:1%, found {trees!r}."
+        raise InputError(msg)
+    return int(trees), None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,20 +134,19 @@ class Choice:
         limited = trees is not None or tolerance is not None
         if in_network and limited:
             msg = (
-                "a plan with in-network help has its own number of trees: "
-                "leave out `--trees` or `--in-network`."
+                "a plan with in-network help has its own number of trees: leave out `trees` or `in_network`."
             )
             raise InputError(msg)
         if name != FOREST and limited:
-            msg = f"{problem.collective} by {name} has no trees per root: leave out `--trees`."
+            msg = f"{problem.collective} by {name} has no trees per root: leave out `trees`."
             raise InputError(msg)
         if name != FOREST and in_network:
-            msg = f"switches do not help {name}: leave out `--in-network`."
+            msg = f"switches do not help {name}: leave out `in_network`."
             raise InputError(msg)
         if name == optimal and (parameters or order != "auto" or relay_gpus):
             msg = (
                 f"{name} decides by itself: leave out the options of algorithms "
-                "(`--parameter`, `--order`, `--relay-gpus`)."
+                "(`parameters`, `order`, `relay_gpus`)."
             )
             raise InputError(msg)
         return cls(

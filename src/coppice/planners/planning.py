@@ -9,28 +9,31 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from coppice.arguments import checked
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.figures import in_network_optimum
+from coppice.bounds.in_network import in_network_optimum
 from coppice.bounds.optimum import bound
-from coppice.bounds.problem import Problem
-from coppice.bounds.rates import Rates
+from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
+from coppice.collectives import Collective
+from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.planners.algorithms.case import Value
-from coppice.planners.choice import Choice, Made, make_body
+from coppice.planners.choice import Choice, Made, make_body, trees_and_tolerance
 from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads, schedule_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.shape import Shape, shape
+from coppice.schedule.shape import ForestShape, shape
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
 
@@ -40,8 +43,8 @@ RING_RANKS = 2_048
 """Up to this many ranks the best ring is searched by default; it takes longer than the plan beyond."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedResult(Rates):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlannedResult(Shown, Bandwidths):
     """A verified plan with its figures.
 
     Attributes:
@@ -58,7 +61,7 @@ class PlannedResult(Rates):
 
     plan: Plan
     report: Report
-    shape: Shape | None
+    shape: ForestShape | None
     pipeline: PipelineModel | None
     ring: RingPlan | None
     ring_searched: bool
@@ -99,6 +102,14 @@ class PlannedResult(Rates):
         if self.ring is None or not self.inv_rate:
             return None
         return self.ring.inv_rate / self.inv_rate
+
+    def __repr__(self) -> str:
+        problem = self.plan.problem
+        how = "optimal" if self.loss == 0 else f"{100 * float(self.loss):.3g}% below the optimum"
+        return (
+            f"<{problem.collective} on {problem.topology.name} by {self.plan.planner}: algbw "
+            f"{float(self.algbw_gb_per_s):.6g} GB/s, {how}, verified>"
+        )
 
     def record(self) -> dict[str, Any]:
         """The figures as JSON values: fractions are strings, nodes are named."""
@@ -165,14 +176,19 @@ class Stopwatch:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
+@checked
 def plan(
-    problem: Problem,
+    problem: Any,
+    collective: Collective | str | None = None,
     *,
+    root: int | None = None,
+    weights: Sequence[int] | None = None,
+    demands: Sequence[Sequence[int]] | None = None,
     algorithm: str | None = None,
     parameters: Mapping[str, Value] | None = None,
     order: str = "auto",
     relay_gpus: bool = False,
-    trees: int | None = None,
+    trees: int | str | None = None,
     tolerance: Fraction | None = None,
     in_network: bool = False,
     ring: bool | None = None,
@@ -181,13 +197,18 @@ def plan(
     """Plan ``problem``, verify the plan, and gather its figures.
 
     Args:
-        problem: What to plan.
+        problem: What to plan: a :class:`Problem`, what has one, or a topology (also by name) with a ``collective``.
+        collective: The collective, where ``problem`` is a topology.
+        root: Root rank of a rooted collective; None is 0.
+        weights: Relative shard size of each rank (all_gather, reduce_scatter).
+        demands: For all_to_all, relative size from each rank to each.
         algorithm: Name from the catalogue, or ``forest`` or ``flow``; None takes the optimal planner of the collective.
         parameters: Parameters of an algorithm of the catalogue, by name.
         order: Order in which an algorithm of the catalogue takes the ranks: ``rank``, ``topology`` for one that suits
             the topology, or ``auto`` for the latter where the former has no routes.
         relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists (the same).
-        trees: Trees per root, or None for as many as the exact optimum takes.
+        trees: Trees per root; ``"auto:1%"`` for the fewest whose time is within 1% of the optimum; None for as many as
+            the exact optimum takes.
         tolerance: Instead of ``trees``: the fewest whose time is within this share of the optimum.
         in_network: Switches that can copy or add may do so.
         ring: Look for the best ring to compare with; None does so for optimal plans of up to 2,048 ranks.
@@ -211,14 +232,16 @@ def plan(
         >>> plan(Problem(topology=topology, collective=Collective.ALL_GATHER), algorithm="ring").algbw_gb_per_s
         Fraction(75, 2)
     """
+    problem = problem_of(problem, collective, root=root, weights=weights, demands=demands)
+    number, within = trees_and_tolerance(trees)
     choice = Choice.of(
         problem,
         algorithm=algorithm,
         parameters=parameters or {},
         order=order,
         relay_gpus=relay_gpus,
-        trees=trees,
-        tolerance=tolerance,
+        trees=number,
+        tolerance=within if tolerance is None else tolerance,
         in_network=in_network,
     )
     watch = Stopwatch(on_stage)

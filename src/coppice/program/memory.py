@@ -1,5 +1,22 @@
 """Where the slots of a program lie, what they hold at the start, and what they must hold at the end.
 
+A program runs one collective on R ranks. All M bytes of the collective (see :mod:`coppice.collectives`) are cut into
+``num_chunks`` = C equal chunks, numbered in the order of the data; every buffer is an array of *slots* of one chunk:
+
+    collective        input of rank r      output of rank r     slot k of the input / output holds, at the start / end
+    all_gather        B = C / R            C                    chunk r B + k of the data / chunk k
+    reduce_scatter    C                    B                    r's share of chunk k / the sum of chunk r B + k
+    all_reduce        C                    C                    r's share of chunk k / the sum of chunk k
+    broadcast         C (root)             C                    chunk k / chunk k
+    reduce            C                    C (root)             r's share of chunk k / the sum of chunk k
+    all_to_all        C                    C                    block k // B goes to that rank / came from that rank
+    gather            B                    C (root)             as all_gather, at the root only
+    scatter           C (root)             B                    chunk k / chunk r B + k
+
+In place, input and output share memory: ``input[k]`` is ``output[r B + k]`` in all_gather and at the root of a gather,
+``output[k]`` is ``input[r B + k]`` in reduce_scatter and at the root of a scatter, and ``input[k]`` is ``output[k]``
+in all others. Scratch slots belong to the program.
+
 Every slot of every rank has an address, a number; slots that share memory share it. A value is a chunk together with
 the set of ranks whose contributions it has, as one integer, ``chunk << R | bits``; 0 stands for memory that holds
 nothing that the collective knows. Chunk k of rank s in an all-to-all is ``s C + k``, elsewhere chunk k is chunk k of
@@ -8,6 +25,7 @@ the data.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -16,13 +34,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.program.two_sided.program import Buffer
 
 __all__ = [
     "EVERYONE",
     "NOTHING",
-    "Layout",
-    "Memory",
+    "Buffer",
+    "MemoryLayout",
+    "ProgramMemory",
     "buffer_sizes",
     "end_columns",
     "memory_of",
@@ -39,7 +57,16 @@ _IN_BLOCKS = (Collective.ALL_GATHER, Collective.GATHER)
 _OUT_BLOCKS = (Collective.REDUCE_SCATTER, Collective.SCATTER)
 
 
-class Layout(Protocol):
+class Buffer(enum.IntEnum):
+    """Where a slot lies."""
+
+    NONE = -1
+    INPUT = 0
+    OUTPUT = 1
+    SCRATCH = 2
+
+
+class MemoryLayout(Protocol):
     """What decides on addresses and values: the attributes of these names of a program."""
 
     @property
@@ -64,7 +91,7 @@ class Layout(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class ProgramMemory:
     """Addresses of one program, run in place or not.
 
     Attributes:
@@ -77,7 +104,7 @@ class Memory:
     base: NDArray[np.int64]
     size: NDArray[np.int64]
     words: int
-    layout: Layout
+    layout: MemoryLayout
 
     @cached_property
     def start(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -89,13 +116,20 @@ class Memory:
         )
 
     @cached_property
-    def end(self) -> tuple[tuple[int, int, int, tuple[int, ...]], ...]:
-        """(rank, first address, first slot of the output, values) of what must be there at the end."""
+    def end(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """(rank, first address, values) of what the outputs must hold at the end."""
         return tuple(
-            (rank, int(self.base[Buffer.OUTPUT, rank]), 0, values)
+            (rank, int(self.base[Buffer.OUTPUT, rank]), values)
             for rank in range(self.layout.num_ranks)
             if (values := self._values(*end_columns(self.layout, rank)))
         )
+
+    def initial(self) -> list[int]:
+        """The value at every address at the start."""
+        words = [NOTHING] * self.words
+        for first, values in self.start:
+            words[first : first + len(values)] = values
+        return words
 
     def _values(self, chunks: NDArray[np.int64], member: NDArray[np.int64]) -> tuple[int, ...]:
         """Chunks and their contributors as integers."""
@@ -141,7 +175,7 @@ def buffer_sizes(collective: Collective, ranks: int, chunks: int, root: int) -> 
     return np.array(sizes, dtype=np.int64)
 
 
-def memory_of(program: Layout, *, in_place: bool) -> Memory:
+def memory_of(program: MemoryLayout, *, in_place: bool) -> ProgramMemory:
     """Addresses and values for one way to run a program whose scalars are sound."""
     ranks, chunks, collective = program.num_ranks, program.num_chunks, program.collective
     size = np.zeros((3, ranks), dtype=np.int64)
@@ -170,10 +204,10 @@ def memory_of(program: Layout, *, in_place: bool) -> Memory:
             base[Buffer.OUTPUT] = np.where(shared, base[Buffer.INPUT] + own, base[Buffer.OUTPUT])
         else:
             base[Buffer.OUTPUT] = base[Buffer.INPUT]
-    return Memory(base, size, int(ends[-1]), program)
+    return ProgramMemory(base, size, int(ends[-1]), program)
 
 
-def start_columns(program: Layout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def start_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(chunk, contributing rank) of each slot of the input of a rank, as far as it holds something.
 
     Args:
@@ -194,7 +228,7 @@ def start_columns(program: Layout, rank: int) -> tuple[NDArray[np.int64], NDArra
     return first + np.arange(length), np.full(length, rank)
 
 
-def end_columns(program: Layout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def end_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(chunk, contributing rank or EVERYONE) of each slot that the output of a rank must hold.
 
     Args:

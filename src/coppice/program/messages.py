@@ -1,10 +1,11 @@
-"""The messages of a schedule in the order in which a program carries them out.
+"""The messages of a schedule, and an order of their sends and receives in which no program can deadlock.
 
 Transfers are put into *rounds*: their steps, or, where they have none, their depth among the transfers that they wait
 for. In a round every connection carries its messages one after the other: first all first messages are sent and then
-received, then all second ones, and so on. So rank after rank sends before it waits, and yet no connection ever needs
-to hold more than one message. Every send comes after the receives that it passes on, and every receive after
-the sends of what it overwrites; carried out in this order by thread blocks that each keep to it, nothing stands still.
+received, then all second ones, and so on. So every rank sends before it waits, and yet no connection ever needs to hold
+more than one message. Every send comes after the receives that it passes on (read after write), and every receive after
+the sends of what it overwrites (write after read); carried out in this order by thread blocks that each keep to it,
+nothing deadlocks.
 
 Transfers of a round between the same ranks whose slots follow each other at both ends become one message.
 """
@@ -16,11 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.placement import Places
-from coppice.program.two_sided.program import Buffer
+from coppice.program.memory import Buffer
+from coppice.program.placement import Placement
+from coppice.rows import begins_run, first_rows, nth_in_run, ranges
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["Rows", "Traffic", "rows_of", "traffic_of"]
+__all__ = ["MessageTable", "Transfers", "message_table", "transfers_of"]
 
 _Ints = NDArray[np.int64]
 _FAR = 2**40
@@ -28,7 +30,7 @@ _FAR = 2**40
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Transfers:
     """Transfers of runs of units, in the order of their rounds.
 
     Attributes:
@@ -49,7 +51,7 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Traffic:
+class MessageTable:
     """Messages, and the order of their sends and receives.
 
     Attributes:
@@ -62,13 +64,13 @@ class Traffic:
         count: Units (int64).
         src_buffer: Buffer that is sent from (int64).
         src_offset: Slot (int64).
-        dst_buffer: Home of what is received (int64).
+        dst_buffer: Where the receiver keeps it (int64).
         dst_offset: Slot (int64).
-        fresh: The receiver's value still lies where it lay at the start (bool).
+        fresh: The receiver adds it to its initial value, which still lies where it lay at the start (bool).
         old_buffer: Where that is (int64).
         old_offset: Slot (int64).
         events: Message * 2 of each send, and message * 2 + 1 of each receive, in order (int64).
-        scratch: Slots of scratch memory that homes take at each rank (int64).
+        scratch: Slots of scratch memory that values take at each rank (int64).
         round: Round of each message (int64).
     """
 
@@ -91,21 +93,20 @@ class Traffic:
     round: _Ints
 
 
-def rows_of(schedule: Schedule, places: Places) -> Rows:
+def transfers_of(schedule: Schedule, placement: Placement) -> Transfers:
     """The transfers of a schedule, run by run, with their rounds."""
     step = schedule.step
     rounds = _depths(schedule) if not len(step) or int(step.min()) < 0 else step.astype(np.int64)
-    start = places.units.start
+    start = placement.units.start
     chunk = schedule.chunk.astype(np.int64)
     pieces = start[chunk + 1] - start[chunk]
     row = np.repeat(np.arange(len(chunk)), pieces)
-    within = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     order = np.argsort(rounds[row], kind="stable")
-    row, within = row[order], within[order]
-    return Rows(
+    row = row[order]
+    return Transfers(
         src=schedule.src[row].astype(np.int64),
         dst=schedule.dst[row].astype(np.int64),
-        run=start[chunk[row]] + within,
+        run=ranges(start[chunk], pieces)[order],
         op=schedule.op[row].astype(np.int64),
         path=schedule.path[row].astype(np.int64),
         round=rounds[row],
@@ -145,13 +146,15 @@ def _depths(schedule: Schedule) -> _Ints:
     return np.array(depths, dtype=np.int64)
 
 
-def traffic_of(rows: Rows, color: _Ints, places: Places, *, max_count: int | None = None) -> Traffic:
+def message_table(
+    rows: Transfers, color: _Ints, placement: Placement, *, max_count: int | None = None
+) -> MessageTable:
     """Join rows into messages, give them their slots, and put their ends in order.
 
     Args:
         rows: The transfers.
         color: Channel of each row.
-        places: Where values lie.
+        placement: Where values lie.
         max_count: Most units in a message.
     """
     order = np.lexsort((rows.run, rows.op, color, rows.dst, rows.src, rows.round))
@@ -159,58 +162,51 @@ def traffic_of(rows: Rows, color: _Ints, places: Places, *, max_count: int | Non
         column[order] for column in (rows.src, rows.dst, rows.run, rows.op, rows.round)
     )
     color = color[order]
-    units, ranks = places.units, places.ranks
+    units, ranks = placement.units, placement.ranks
     into, outof = run * ranks + dst, run * ranks + src
-    cells, cell = np.unique(into, return_inverse=True)
-    began = np.full(len(cells), np.iinfo(np.int64).max)
-    np.minimum.at(began, cell, rounds)
-    home_buffer, home_offset = places.home(cells % ranks, cells // ranks)
-    scratch = _take_scratch(places, cells, cell, home_buffer, home_offset)
-    source = np.minimum(np.searchsorted(cells, outof), max(len(cells) - 1, 0))
-    written = (cells[source] == outof) & (began[source] < rounds) if len(cells) else outof < 0
-    src_buffer, src_offset = places.at_start(run)
-    if len(cells):
-        src_buffer = np.where(written, home_buffer[source], src_buffer)
-        src_offset = np.where(written, home_offset[source], src_offset)
-    dst_buffer, dst_offset = home_buffer[cell], home_offset[cell]
-    old_buffer, old_offset = places.at_start(run)
+    values, value = np.unique(into, return_inverse=True)
+    began = np.full(len(values), np.iinfo(np.int64).max)
+    np.minimum.at(began, value, rounds)
+    kept_buffer, kept_offset = placement.after_receive(values % ranks, values // ranks)
+    scratch = _take_scratch(placement, values, value, kept_buffer, kept_offset)
+    old_buffer, old_offset = placement.at_start(run)
+    source = np.minimum(np.searchsorted(values, outof), max(len(values) - 1, 0))
+    written = (values[source] == outof) & (began[source] < rounds)
+    src_buffer = np.where(written, kept_buffer[source], old_buffer)
+    src_offset = np.where(written, kept_offset[source], old_offset)
+    dst_buffer, dst_offset = kept_buffer[value], kept_offset[value]
     moves = (op == Op.REDUCE) & ((old_buffer != dst_buffer) | (old_offset != dst_offset))
-    new = began[cell] == rounds
+    new = began[value] == rounds
     _, group, size = np.unique(
-        cell * (rounds.max(initial=0) + 1) + rounds, return_inverse=True, return_counts=True
+        value * (rounds.max(initial=0) + 1) + rounds, return_inverse=True, return_counts=True
     )
     shared = new & (size[group] > 1)  # which of them finds the old value is decided by their order
     joins = (
-        (src[1:] == src[:-1])
-        & (dst[1:] == dst[:-1])
-        & (color[1:] == color[:-1])
-        & (op[1:] == op[:-1])
-        & (rounds[1:] == rounds[:-1])
+        ~begins_run(src, dst, color, op, rounds, new, moves)[1:]
         & (run[1:] == run[:-1] + 1)
-        & (new[1:] == new[:-1])
         & ~shared[1:]
         & ~shared[:-1]
         & _follows(src_buffer * _FAR + src_offset, units.count[run])
         & _follows(dst_buffer * _FAR + dst_offset, units.count[run])
         & (~moves[1:] | _follows(old_buffer * _FAR + old_offset, units.count[run]))
-        & (moves[1:] == moves[:-1])
     )
-    heads = np.concatenate([[True], ~joins]) if len(run) else np.zeros(0, dtype=np.bool_)
+    heads = np.ones(len(run), dtype=np.bool_)
+    heads[1:] = ~joins
     heads |= _too_long(heads, units.count[run], max_count)
-    place, turn = _turns(heads, src, dst, color, rounds)
-    knots = _knotted_rounds(rounds, into, outof, place)
-    if len(knots):
-        heads |= np.isin(rounds, knots)
-        place, turn = _turns(heads, src, dst, color, rounds)
-        turn = np.where(np.isin(rounds[heads], knots), run[heads], turn)
+    place, position = _positions(heads, src, dst, color, rounds)
+    hazards = _hazardous_rounds(rounds, into, outof, place)
+    if len(hazards):
+        heads |= np.isin(rounds, hazards)
+        place, position = _positions(heads, src, dst, color, rounds)
+        position = np.where(np.isin(rounds[heads], hazards), run[heads], position)
     first = np.flatnonzero(heads)
     runs = np.diff(np.append(first, len(run)))
-    count = np.add.reduceat(units.count[run], first) if len(first) else np.zeros(0, dtype=np.int64)
+    count = np.add.reduceat(units.count[run], first)
     message = np.arange(len(first))
     event = np.concatenate([message * 2, message * 2 + 1])
-    events = event[np.lexsort((event, event % 2, turn[event // 2], rounds[first][event // 2]))]
-    taken = _first_into(cell[first], events) & new[first]
-    return Traffic(
+    events = event[np.lexsort((event, event % 2, position[event // 2], rounds[first][event // 2]))]
+    taken = _first_into(value[first], events) & new[first]
+    return MessageTable(
         src=src[first],
         dst=dst[first],
         color=color[first],
@@ -231,18 +227,17 @@ def traffic_of(rows: Rows, color: _Ints, places: Places, *, max_count: int | Non
     )
 
 
-def _take_scratch(places: Places, cells: _Ints, cell: _Ints, home_buffer: _Ints, home_offset: _Ints) -> _Ints:
-    """Give homes in scratch memory their slots, as they are first written; how many each rank has."""
-    seen, where = np.unique(cell, return_index=True)
-    by_time = seen[np.argsort(where, kind="stable")]
-    mine = by_time[home_buffer[by_time] == Buffer.SCRATCH]
-    rank = cells[mine] % places.ranks
-    mine = mine[np.argsort(rank, kind="stable")]
-    rank = cells[mine] % places.ranks
-    count = places.units.count[cells[mine] // places.ranks]
-    scratch = np.bincount(rank, weights=count, minlength=places.ranks).astype(np.int64)
-    before = np.cumsum(count) - count
-    home_offset[mine] = before - (np.cumsum(scratch) - scratch)[rank]
+def _take_scratch(
+    placement: Placement, values: _Ints, value: _Ints, kept_buffer: _Ints, kept_offset: _Ints
+) -> _Ints:
+    """Slots for what is kept in scratch memory, in the order of first writes; how many each rank has."""
+    first_row = np.unique(value, return_index=True)[1]
+    mine = np.flatnonzero(kept_buffer == Buffer.SCRATCH)
+    mine = mine[np.lexsort((first_row[mine], values[mine] % placement.ranks))]
+    rank = values[mine] % placement.ranks
+    count = placement.units.count[values[mine] // placement.ranks]
+    scratch = np.bincount(rank, weights=count, minlength=placement.ranks).astype(np.int64)
+    kept_offset[mine] = first_rows(count) - first_rows(scratch)[rank]
     return scratch
 
 
@@ -258,29 +253,18 @@ def _too_long(heads: NDArray[np.bool_], count: _Ints, max_count: int | None) -> 
     first = np.flatnonzero(heads)
     group = np.cumsum(heads) - 1
     together = max_count // np.maximum.reduceat(count, first)
-    return np.asarray((np.arange(len(heads)) - first[group]) % np.maximum(together, 1)[group] == 0)
+    return np.asarray(nth_in_run(group) % np.maximum(together, 1)[group] == 0)
 
 
-def _turns(
+def _positions(
     heads: NDArray[np.bool_], src: _Ints, dst: _Ints, color: _Ints, rounds: _Ints
 ) -> tuple[_Ints, _Ints]:
     """Place of each row's message, and of each message, among those of its round and connection."""
-    first = np.flatnonzero(heads)
-    same = np.zeros(len(first), dtype=np.bool_)
-    if len(first):
-        one, two = first[:-1], first[1:]
-        same[1:] = (
-            (src[one] == src[two])
-            & (dst[one] == dst[two])
-            & (color[one] == color[two])
-            & (rounds[one] == rounds[two])
-        )
-    index = np.arange(len(first))
-    turn = index - np.maximum.accumulate(np.where(same, 0, index)) if len(first) else index
-    return turn[np.cumsum(heads) - 1] if len(first) else turn, turn
+    position = nth_in_run(src[heads], dst[heads], color[heads], rounds[heads])
+    return position[np.cumsum(heads) - 1], position
 
 
-def _knotted_rounds(rounds: _Ints, into: _Ints, outof: _Ints, place: _Ints) -> _Ints:
+def _hazardous_rounds(rounds: _Ints, into: _Ints, outof: _Ints, place: _Ints) -> _Ints:
     """Rounds in which a value would be received before what it overwrites is sent."""
     span = int(rounds.max(initial=0)) + 1
     read, write = outof * span + rounds, into * span + rounds
@@ -288,16 +272,14 @@ def _knotted_rounds(rounds: _Ints, into: _Ints, outof: _Ints, place: _Ints) -> _
     latest = np.zeros(len(keys), dtype=np.int64)
     np.maximum.at(latest, inverse, place)
     found = np.minimum(np.searchsorted(keys, write), max(len(keys) - 1, 0))
-    if not len(keys):
-        return rounds
-    knotted = (keys[found] == write) & (latest[found] > place)
-    return np.unique(rounds[knotted])
+    hazard = (keys[found] == write) & (latest[found] > place)
+    return np.unique(rounds[hazard])
 
 
-def _first_into(cell: _Ints, events: _Ints) -> NDArray[np.bool_]:
-    """Messages that are the first to be received into the cell of their first run."""
-    first = np.zeros(len(cell), dtype=np.bool_)
+def _first_into(value: _Ints, events: _Ints) -> NDArray[np.bool_]:
+    """Messages that are the first to be received into the value of their first run."""
+    first = np.zeros(len(value), dtype=np.bool_)
     received = events[events % 2 == 1] // 2
-    _, index = np.unique(cell[received], return_index=True)
+    _, index = np.unique(value[received], return_index=True)
     first[received[index]] = True
     return first

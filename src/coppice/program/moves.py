@@ -11,7 +11,7 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.memory import Layout
+from coppice.program.memory import MemoryLayout
 from coppice.schedule.columns import num_slots
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
@@ -34,7 +34,7 @@ class Move:
 
 
 def schedule_of_moves(
-    program: Layout,
+    program: MemoryLayout,
     topology: Topology,
     unit_moves: list[list[Move]],
     *,

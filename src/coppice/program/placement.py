@@ -1,9 +1,9 @@
-"""Where the chunks of a schedule lie in the buffers of a program.
+"""Placement: in which buffer, and at which slot, each rank keeps its value of each chunk of a schedule.
 
 All chunks become runs of equal *units*, so many that every chunk is a whole number of them; a unit is a chunk of the
-program. A rank's value of a chunk lies where the collective puts it at the start, and from the first transfer into it
-at its *home*: in the output, if it belongs there, else in the input if that may be overwritten (in place), else in
-scratch memory.
+program. A rank's value of a chunk lies where the collective puts it at the start. From the first transfer into it on it
+lies in the output, if it belongs there, else in the input if that may be overwritten (in place), else in scratch
+memory.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.two_sided.program import Buffer
+from coppice.program.memory import Buffer
+from coppice.rows import offsets, positions
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["MOST_UNITS", "Places", "Units", "in_units"]
+__all__ = ["MOST_UNITS", "Placement", "Units", "in_units"]
 
 MOST_UNITS = 2**24
 """Most units that M bytes are cut into."""
@@ -46,6 +47,14 @@ class Units:
     first: _Ints
     count: _Ints
     start: _Ints
+
+    @property
+    def of_chunk(self) -> _Ints:
+        """Units of each chunk of the schedule, where runs were not cut."""
+        units = np.zeros(len(self.start) - 1, dtype=np.int64)
+        has = self.start[1:] > self.start[:-1]
+        units[has] = self.count[self.start[:-1][has]]
+        return units
 
 
 def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
@@ -95,22 +104,21 @@ def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
         cursor = begin + units
     most = max_count or max([1, *count])
     pieces = -(-np.array(count, dtype=np.int64) // most)
-    start = np.concatenate([[0], np.cumsum(pieces)]).astype(np.int64)
     chunk = np.repeat(np.arange(len(count)), pieces)
-    before = (np.arange(int(start[-1])) - start[chunk]) * most
+    before = positions(pieces) * most
     return Units(
         num_chunks=per * ranks if blocks else per,
         block=per,
         slot=np.array(slots, dtype=np.int64)[chunk],
         first=np.array(first, dtype=np.int64)[chunk] + before,
         count=np.minimum(np.array(count, dtype=np.int64)[chunk] - before, most),
-        start=start,
+        start=offsets(pieces),
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
-    """Slots of values, for arrays of (rank, run)."""
+class Placement:
+    """Slots of values, for arrays of ranks and runs of units."""
 
     collective: Collective
     ranks: int
@@ -137,7 +145,7 @@ class Places:
             return np.full(len(run), Buffer.OUTPUT, dtype=np.int64), unit
         return buffer, offset
 
-    def home(self, rank: _Ints, run: _Ints) -> tuple[_Ints, _Ints]:
+    def after_receive(self, rank: _Ints, run: _Ints) -> tuple[_Ints, _Ints]:
         """(buffer, offset) of what transfers write; offsets in scratch memory are not given, and -1."""
         unit, slot = self.units.first[run], self.units.slot[run]
         wanted = self.wanted(rank, slot)
@@ -166,8 +174,35 @@ class Places:
             case _:
                 return np.ones(len(slot), dtype=np.bool_)
 
-    def own_copies(self) -> list[tuple[int, int, int, int]]:
-        """(rank, first input slot, first output slot, count) of what stays at its rank but must reach its output."""
+    def own_copies(self, rank: _Ints, first: _Ints, count: _Ints) -> list[tuple[int, int, int, int]]:
+        """(rank, first input slot, first output slot, count) of what stays at its rank and must reach its output.
+
+        What a rank receives into its output anyway is left out.
+
+        Args:
+            rank: Rank of each stretch of an output that is received.
+            first: First slot of it.
+            count: Slots.
+        """
+        stays = self._stays()
+        begin, end = np.zeros(self.ranks, dtype=np.int64), np.zeros(self.ranks, dtype=np.int64)
+        for owner, _, target, length in stays:
+            begin[owner], end[owner] = target, target + length
+        inside = np.flatnonzero((first < end[rank]) & (first + count > begin[rank]))
+        received: dict[int, list[tuple[int, int]]] = {}
+        for row in inside[np.argsort(first[inside], kind="stable")].tolist():
+            received.setdefault(int(rank[row]), []).append((int(first[row]), int(count[row])))
+        copies = []
+        for owner, source, target, length in stays:
+            done = 0
+            for slot, slots in [*received.get(owner, ()), (target + length, 0)]:
+                if slot - target > done:
+                    copies.append((owner, source + done, target + done, slot - target - done))
+                done = max(done, slot - target + slots)
+        return copies
+
+    def _stays(self) -> list[tuple[int, int, int, int]]:
+        """(rank, first input slot, first output slot, count) of what ranks need of their own input."""
         units = self.units
         block, chunks = units.block, units.num_chunks
         alone = self.ranks == 1

@@ -27,7 +27,7 @@ from coppice.report.topology.picture import topology_picture
 from coppice.report.tree.choice import sketches
 from coppice.report.tree.picture import tree_picture
 from coppice.schedule.explanation import plan_loads
-from coppice.schedule.images import expanded_edges
+from coppice.schedule.forest import expanded_edges
 from coppice.schedule.loads import LinkLoads
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape

@@ -1,4 +1,4 @@
-"""What a plan looks like: its busiest links, how high its trees are, and a tree drawn in text."""
+"""What a plan looks like: its busiest links, and how high its trees are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.shape import tree_heights
 from coppice.topology.model import NodeKind
 
-__all__ = ["HeightCount", "LinkClass", "draw_tree", "height_counts", "link_classes", "plan_loads"]
+__all__ = ["HeightCount", "LinkClass", "height_counts", "link_classes", "plan_loads"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,49 +111,3 @@ def height_counts(forest: Forest) -> list[HeightCount]:
         )
         for phase, height in sorted(trees)
     ]
-
-
-def draw_tree(forest: Forest, tree: int) -> list[str]:
-    r"""Lines that show a tree from its root, with the switches that each edge passes.
-
-    Args:
-        forest: A verified forest.
-        tree: Row of the tree.
-
-    Examples:
-        >>> import numpy as np
-        >>> from coppice.collectives import Collective
-        >>> from coppice.topology.model import Link, Node, Topology
-        >>> star = Topology.of(
-        ...     "star",
-        ...     [*(Node(id=name) for name in "abc"), Node(id="hub", kind=NodeKind.SWITCH)],
-        ...     [Link(src=name, dst="hub", gb_per_s=Fraction(25)) for name in "abc"],
-        ... )
-        >>> forest = Forest(topology=star, collective=Collective.BROADCAST, tree_root=np.array([0]),
-        ...                 tree_weight=np.array([1]), tree_phase=np.array([0]), tree_start=np.array([0, 2]),
-        ...                 edge_src=np.array([0, 1]), edge_dst=np.array([1, 2]), edge_path=np.array([0, 1]),
-        ...                 path_start=np.array([0, 3, 6]), path_nodes=np.array([0, 3, 1, 1, 3, 2]))
-        >>> print(*draw_tree(forest, 0), sep="\n")
-        a
-        └─ b  via hub
-           └─ c  via hub
-    """
-    names = forest.topology.node_ids
-    upward = forest.tree_phase[tree] == Phase.REDUCE
-    children: dict[int, list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
-    for sender, receiver, path in forest.edges(tree):
-        parent, child = (receiver, sender) if upward else (sender, receiver)
-        children[parent].append((child, path[1:-1]))
-    root = int(forest.tree_root[tree])
-    lines = [names[root]]
-    stack = [(child, via, "", place == 0) for place, (child, via) in enumerate(reversed(children[root]))]
-    while stack:
-        node, via, indent, last = stack.pop()
-        passing = f"  via {', '.join(names[v] for v in via)}" if via else ""
-        lines.append(f"{indent}{'└─ ' if last else '├─ '}{names[node]}{passing}")
-        deeper = indent + ("   " if last else "│  ")
-        stack += [
-            (child, passed, deeper, place == 0)
-            for place, (child, passed) in enumerate(reversed(children[node]))
-        ]
-    return lines

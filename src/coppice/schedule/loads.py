@@ -19,8 +19,7 @@ from coppice.errors import InputError
 from coppice.schedule.columns import forest_defects, schedule_defects
 from coppice.schedule.exact_sums import exact_total, grouped_sums
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.hops import hops_of
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import hops_of, routed
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry

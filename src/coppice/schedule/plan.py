@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
-from coppice.bounds.rates import Rates
 from coppice.bounds.result import Bound
+from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
+from coppice.schedule.trees import Trees
 from coppice.text import rate_text
 from coppice.topology.model import Topology
 
@@ -21,7 +23,7 @@ Parameter = str | int | float | bool | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Plan(Rates):
+class Plan(Shown, Bandwidths):
     """What a planner hands on and a plan file holds. Nothing in it is believed until it is verified.
 
     Attributes:
@@ -89,6 +91,18 @@ class Plan(Rates):
         if self.schedule is not None:
             return self.schedule
         msg = "a plan holds either a forest or a schedule, found none: give one."
+        raise InputError(msg)
+
+    @property
+    def trees(self) -> Trees:
+        """The trees of a forest as objects, templates written out.
+
+        Raises:
+            InputError: If the plan is no forest.
+        """
+        if self.forest is not None:
+            return Trees(self.forest)
+        msg = f"expected a forest, found transfers by {self.planner or 'an unknown planner'}: look at plan.schedule."
         raise InputError(msg)
 
     @property

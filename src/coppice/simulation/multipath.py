@@ -12,8 +12,8 @@ from math import lcm
 
 import numpy as np
 
+from coppice.schedule.parts import in_parts
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.parts import in_parts
 from coppice.topology.routing import Router
 
 __all__ = ["MAX_ROUTES", "over_all_routes"]

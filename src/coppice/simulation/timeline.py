@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.schedule.messages import Messages
 from coppice.simulation.model import Model, Sharing
@@ -85,7 +86,7 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Timeline:
+class Timeline(Shown):
     """A finished simulation.
 
     Attributes:

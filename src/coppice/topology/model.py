@@ -18,6 +18,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.text import plural
 
@@ -67,7 +68,7 @@ class Link:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Topology:
+class Topology(Shown):
     """Immutable columns; build one with :meth:`of`.
 
     Attributes:
@@ -304,7 +305,7 @@ def common_denominator(rates: Iterable[Fraction]) -> int:
         if denominator > MAX_DENOMINATOR:
             msg = (
                 f"the rates need a common denominator <= 2^31, found {denominator}: "
-                "round them to a few digits (`--round 3`)."
+                "round them to a few digits (`round_digits=3`)."
             )
             raise InputError(msg)
     return denominator
@@ -319,7 +320,7 @@ def scaled(rates: Sequence[Fraction], denominator: int) -> NDArray[np.int64]:
     integers = [rate.numerator * (denominator // rate.denominator) for rate in rates]
     if sum(integers) >= 2**62:
         unit = f"1/{denominator} GB/s"
-        msg = f"the sum of all rates in units of {unit} must stay below 2^62: round them (`--round 3`)."
+        msg = f"the sum of all rates in units of {unit} must stay below 2^62: round them (`round_digits=3`)."
         raise InputError(msg)
     return np.array(integers, dtype=np.int64)
 

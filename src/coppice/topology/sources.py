@@ -12,7 +12,7 @@ from coppice.topology.composition.cluster_file import FORMAT, cluster_from_docum
 from coppice.topology.composition.compose import Host, default_ports
 from coppice.topology.model import Topology
 from coppice.topology.presets import PRESETS, preset_from_options, preset_host
-from coppice.topology.readers import Format, Reading, read
+from coppice.topology.readers import Reading, TopologyFormat, read
 from coppice.topology.readers.json_yaml import parse_json, parse_yaml
 from coppice.topology.readers.sources import sniff
 
@@ -54,7 +54,7 @@ def resolve_reading(
     _check_exists(spec)
     if boxes is not None:
         msg = (
-            f"--boxes belongs to presets, and {spec} is a file: "
+            f"`boxes` belongs to presets, and {spec} is a file: "
             f"run `coppice topology compose {boxes}x{spec} --fabric switch -o cluster.json`."
         )
         raise InputError(msg)
@@ -107,9 +107,9 @@ def _cluster_document(data: bytes, spec: str) -> object | None:
     if FORMAT.encode() not in data:
         return None
     found = sniff(data, file=spec)
-    if found not in (Format.JSON, Format.YAML):
+    if found not in (TopologyFormat.JSON, TopologyFormat.YAML):
         return None
-    document = (parse_json if found is Format.JSON else parse_yaml)(data, file=spec)
+    document = (parse_json if found is TopologyFormat.JSON else parse_yaml)(data, file=spec)
     return document if isinstance(document, dict) and document.get("format") == FORMAT else None
 
 

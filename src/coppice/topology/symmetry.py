@@ -9,7 +9,7 @@ and linear programs one variable.
 The group is a direct product of cyclic groups of orders n_0, n_1, ...; its elements have mixed-radix indices
 with the first generator as the fastest digit: ``element = c_0 + n_0 * (c_1 + n_1 * (c_2 + ...))``.
 
-Finding it is native and heuristic (see cpp/symmetry.h); :func:`check_symmetry` proves a result and shares
+Finding it is native and heuristic (see cpp/symmetry/symmetry.h); :func:`check_symmetry` proves a result and shares
 nothing with the search.
 """
 

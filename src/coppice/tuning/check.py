@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from coppice.errors import InputError
+from coppice.tuning.exports import deployed_environment
 from coppice.tuning.mpi_switch import DEPLOYED
-from coppice.tuning.records import Run, Shape
+from coppice.tuning.records import CallShape, TimedRun, read_runs
 from coppice.tuning.statistics import Verdict, compare, holm
+from coppice.tuning.sweep import sweep_mpi
 from coppice.tuning.table import RuleTable
+from coppice.tuning.worker import Spec
 
-__all__ = ["Checked", "check_runs"]
+__all__ = ["Checked", "check_runs", "measured_again"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +33,7 @@ class Checked:
         slower: It is slower than the default beyond noise.
     """
 
-    shape: Shape
+    shape: CallShape
     size_bytes: int
     rule: str
     verdict: Verdict
@@ -52,7 +57,7 @@ class Checked:
 
 
 def check_runs(
-    table: RuleTable, runs: Sequence[Run], *, alpha: float = 0.05, tolerance: float = 0.03, seed: int = 0
+    table: RuleTable, runs: Sequence[TimedRun], *, alpha: float = 0.05, tolerance: float = 0.03, seed: int = 0
 ) -> tuple[Checked, ...]:
     """Compare what a table says with the default, at every size that was measured.
 
@@ -72,7 +77,7 @@ def check_runs(
     if runs and runs[0].library != table.library:
         msg = f"expected measurements of {table.library}, found {runs[0].library}: check the table of that library."
         raise InputError(msg)
-    found: list[tuple[Run, str]] = []
+    found: list[tuple[TimedRun, str]] = []
     for run in runs:
         rule = next(
             (
@@ -102,3 +107,44 @@ def check_runs(
         )
         for (run, words), verdict, p_value in zip(found, verdicts, corrected, strict=True)
     )
+
+
+def measured_again(
+    rules: RuleTable,
+    known: Sequence[TimedRun],
+    *,
+    rounds: int,
+    ranks: int = 0,
+    lab: str | None = None,
+    launcher: str | None = None,
+    options: Sequence[str] = (),
+) -> tuple[TimedRun, ...]:
+    """Measurements of the library with the rules in use, at the collectives and sizes of others.
+
+    Args:
+        rules: The rules.
+        known: The others.
+        rounds: Rounds of the sweep.
+        ranks: Number of ranks, see :func:`coppice.tuning.sweep.sweep_mpi`.
+        lab: Lab to run in.
+        launcher: Path of the launcher.
+        options: Further words for the launcher.
+    """
+    with tempfile.TemporaryDirectory(prefix="coppice-tune-") as directory:
+        output = Path(directory) / "runs.jsonl"
+        sweep_mpi(
+            Spec(
+                library=rules.library,
+                collectives=list(dict.fromkeys(run.collective for run in known)),
+                sizes=sorted({run.size_bytes for run in known}),
+                rounds=rounds,
+                output=str(output),
+                deployed=True,
+            ),
+            ranks=ranks,
+            lab=lab,
+            launcher=launcher,
+            options=options,
+            environment=deployed_environment(rules, Path(directory)),
+        )
+        return read_runs([output])

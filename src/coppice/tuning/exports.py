@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 from coppice.collectives import Collective
 from coppice.doctor.tuning import Given, diagnose_tuning
@@ -14,13 +15,12 @@ from coppice.export.open_mpi.writer import Rule as OmpiRule
 from coppice.export.open_mpi.writer import merged, rules_file
 from coppice.fitting.nccl_tuner.rules import Rule as TunerRule
 from coppice.selection.open_mpi_names import FUNCTIONS
-from coppice.tuning.fit import Rule
+from coppice.tuning.fit import SizeRule
 from coppice.tuning.mpi_switch import CHAIN_FANOUT, MPICH_FUNCTIONS
-from coppice.tuning.table import RuleTable
-from coppice.tuning.undo import UNDO
+from coppice.tuning.table import UNDO, RuleTable
 from coppice.version import __version__
 
-__all__ = ["FORMS", "export_table"]
+__all__ = ["FORMS", "deployed_environment", "export_table"]
 
 FORMS = tuple(UNDO)
 """What a table can be exported to."""
@@ -71,6 +71,11 @@ def _head(table: RuleTable) -> list[str]:
     return [f"by coppice {__version__}, {words}", *([f"topology {table.topology}"] if table.topology else [])]
 
 
+def _given(table: RuleTable) -> Given:
+    """What the doctor is told of the communicators."""
+    return Given(shapes=tuple(sorted({(rule.shape.nodes, rule.shape.ranks) for rule in table.rules})))
+
+
 def _tuner(table: RuleTable, form: str) -> Exported:
     dialect = _DIALECT[form]
     rules = [
@@ -103,7 +108,7 @@ def _tuner(table: RuleTable, form: str) -> Exported:
 
 
 def _ompi(table: RuleTable, form: str) -> Exported:
-    shapes: dict[Collective, dict[int, list[Rule]]] = {}
+    shapes: dict[Collective, dict[int, list[SizeRule]]] = {}
     nodes: dict[tuple[Collective, int], int] = {}
     for rule in sorted(table.rules, key=lambda each: (each.shape, each.first_bytes)):
         shape = rule.shape
@@ -123,12 +128,11 @@ def _ompi(table: RuleTable, form: str) -> Exported:
         if any(rule.choice is not None for rules in own.values() for rule in rules)
     }
     text = rules_file(changed, comments=[*_head(table), f"undo: {UNDO[form]}"])
-    given = Given(shapes=tuple(sorted({(rule.shape.nodes, rule.shape.ranks) for rule in table.rules})))
-    diagnose_tuning(text.encode(), form, file="the rules", given=given).require_ok()
+    diagnose_tuning(text.encode(), form, file="the rules", given=_given(table)).require_ok()
     return Exported(text=text, notes=(f"{len(table.changed)} rules", _OMPI_USE), suffix=".conf")
 
 
-def _ompi_rules(rules: Sequence[Rule]) -> tuple[OmpiRule, ...]:
+def _ompi_rules(rules: Sequence[SizeRule]) -> tuple[OmpiRule, ...]:
     """Rules of a number of ranks: from 0 bytes on, and Open MPI's own choice (0) wherever no rule holds."""
     found = {0: OmpiRule(first_bytes=0, id=0)}
     for rule in rules:  # what begins where another ends counts
@@ -151,7 +155,7 @@ def _ompi_rules(rules: Sequence[Rule]) -> tuple[OmpiRule, ...]:
 
 
 def _mpich(table: RuleTable, form: str) -> Exported:
-    chosen: dict[Collective, Rule] = {}
+    chosen: dict[Collective, SizeRule] = {}
     for rule in table.changed:
         collective = rule.shape.collective
         known = chosen.setdefault(collective, rule)
@@ -176,6 +180,34 @@ def _mpich(table: RuleTable, form: str) -> Exported:
     ]
     notes += [f"{each} changes at sizes or shapes, too, whose rule is the default" for each in sorted(kept)]
     text = "".join(f"{line}\n" for line in lines)
-    given = Given(shapes=tuple(sorted({(rule.shape.nodes, rule.shape.ranks) for rule in table.rules})))
-    diagnose_tuning(text.encode(), form, file="the variables", given=given).require_ok()
+    diagnose_tuning(text.encode(), form, file="the variables", given=_given(table)).require_ok()
     return Exported(text=text, notes=tuple(notes), suffix=".env")
+
+
+def deployed_environment(table: RuleTable, directory: Path) -> dict[str, str]:
+    """Variables of the rules, whose files are written to a directory.
+
+    For Open MPI without ``coll=^han``: the default is measured in the same process, with han where it comes first.
+
+    Args:
+        table: The table, of Open MPI or MPICH.
+        directory: Where files may be written.
+
+    Raises:
+        InputError: If the table is of another library, or cannot be exported.
+    """
+    if table.library == "open-mpi":
+        file = directory / "rules.conf"
+        file.write_text(export_table(table, "ompi-rules").text)
+        return {
+            "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+            "OMPI_MCA_coll_tuned_dynamic_rules_filename": str(file),
+        }
+    if table.library == "mpich":
+        lines = export_table(table, "mpich-env").text.splitlines()
+        return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+    msg = (
+        f"rules of {table.library} are measured with nccl-tests: sweep again with the plugin and the table, and check "
+        "those measurements without --ranks and --lab."
+    )
+    raise InputError(msg)

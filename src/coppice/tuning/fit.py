@@ -19,10 +19,10 @@ from math import isqrt
 from typing import Any
 
 from coppice.errors import InputError
-from coppice.tuning.records import Choice, Run, Shape
+from coppice.tuning.records import CallShape, LibraryChoice, TimedRun
 from coppice.tuning.statistics import Verdict, compare, holm
 
-__all__ = ["NO_END", "Candidate", "Fit", "Rule", "SizeFit", "fit_runs"]
+__all__ = ["NO_END", "ChoiceFit", "Fit", "SizeFit", "SizeRule", "fit_runs"]
 
 NO_END = 2**64 - 1
 """Last size of a range without an end."""
@@ -35,7 +35,7 @@ _NO_LOSS = 0.98
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class ChoiceFit:
     """A choice at one size.
 
     Attributes:
@@ -45,7 +45,7 @@ class Candidate:
         sure: It may stand in a rule.
     """
 
-    choice: Choice
+    choice: LibraryChoice
     verdict: Verdict
     p_value: float
     sure: bool
@@ -66,10 +66,10 @@ class SizeFit:
 
     size_bytes: int
     default_us: float
-    candidates: tuple[Candidate, ...]
-    taken: Candidate | None
+    candidates: tuple[ChoiceFit, ...]
+    taken: ChoiceFit | None
     bound_us: float | None
-    refused: tuple[tuple[Choice, str], ...]
+    refused: tuple[tuple[LibraryChoice, str], ...]
 
     @property
     def time_us(self) -> float:
@@ -82,7 +82,7 @@ class SizeFit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class SizeRule:
     """One choice from one size to another.
 
     Attributes:
@@ -98,10 +98,10 @@ class Rule:
         sizes: Measured sizes in the range.
     """
 
-    shape: Shape
+    shape: CallShape
     first_bytes: int
     last_bytes: int
-    choice: Choice | None
+    choice: LibraryChoice | None
     gain: float = 1.0
     low: float = 1.0
     high: float = 1.0
@@ -123,8 +123,8 @@ class Fit:
 
     library: str
     version: str
-    sizes: Mapping[Shape, tuple[SizeFit, ...]]
-    rules: tuple[Rule, ...]
+    sizes: Mapping[CallShape, tuple[SizeFit, ...]]
+    rules: tuple[SizeRule, ...]
 
     def record(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -177,9 +177,9 @@ class Fit:
 
 
 def fit_runs(
-    runs: Sequence[Run],
+    runs: Sequence[TimedRun],
     *,
-    bounds_us: Mapping[tuple[Shape, int], float] | None = None,
+    bounds_us: Mapping[tuple[CallShape, int], float] | None = None,
     alpha: float = 0.01,
     least_gain: float = 0.03,
     extend: bool = False,
@@ -204,11 +204,11 @@ def fit_runs(
     if not 0 < alpha < 1 or not 0 <= least_gain < 10:
         msg = f"expected a probability between 0 and 1 and a gain of 0 or more, found {alpha:g} and {least_gain:g}."
         raise InputError(msg)
-    grouped: dict[Shape, dict[int, list[Run]]] = {}
+    grouped: dict[CallShape, dict[int, list[TimedRun]]] = {}
     for run in runs:
         grouped.setdefault(run.shape, {}).setdefault(run.size_bytes, []).append(run)
-    sizes: dict[Shape, tuple[SizeFit, ...]] = {}
-    rules: list[Rule] = []
+    sizes: dict[CallShape, tuple[SizeFit, ...]] = {}
+    rules: list[SizeRule] = []
     for shape in sorted(grouped):
         found = [
             _size_fit(
@@ -224,7 +224,7 @@ def fit_runs(
 
 
 def _size_fit(
-    runs: Sequence[Run], bound_us: float | None, *, alpha: float, least_gain: float, seed: int
+    runs: Sequence[TimedRun], bound_us: float | None, *, alpha: float, least_gain: float, seed: int
 ) -> SizeFit:
     """All choices at one size; which of them is taken is settled later."""
     good = [run for run in runs if not run.refusal and not run.wrong]
@@ -232,7 +232,7 @@ def _size_fit(
     verdicts = [compare(run.default_us, run.time_us, paired=run.paired, seed=seed) for run in good]
     corrected = holm([verdict.p_faster for verdict in verdicts])
     candidates = [
-        Candidate(
+        ChoiceFit(
             choice=run.choice,
             verdict=verdict,
             p_value=p_value,
@@ -256,12 +256,12 @@ def _size_fit(
 def _settled(sizes: Sequence[SizeFit]) -> tuple[SizeFit, ...]:
     """The sizes with what is taken: least total log time, where every change of choice costs a little."""
     options = [{c.choice: c for c in size.candidates if c.sure} for size in sizes]
-    best: dict[Choice | None, float] = {}
-    origins: list[dict[Choice | None, Choice | None]] = []
+    best: dict[LibraryChoice | None, float] = {}
+    origins: list[dict[LibraryChoice | None, LibraryChoice | None]] = []
     for at, offered in enumerate(options):
         costs = {choice: -math.log(each.verdict.gain) for choice, each in offered.items()}
-        reached: dict[Choice | None, float] = {}
-        came: dict[Choice | None, Choice | None] = {}
+        reached: dict[LibraryChoice | None, float] = {}
+        came: dict[LibraryChoice | None, LibraryChoice | None] = {}
         for choice, cost in [(None, 0.0), *costs.items()]:
             came[choice], before = _cheapest(best, choice) if at else (None, 0.0)
             reached[choice] = before + cost
@@ -278,7 +278,7 @@ def _settled(sizes: Sequence[SizeFit]) -> tuple[SizeFit, ...]:
 
 def _with_one_choice(sizes: Sequence[SizeFit], *, alpha: float) -> tuple[SizeFit, ...]:
     """The sizes with one choice for all of them: sure at one size at least, and nowhere slower than the default."""
-    scores: dict[Choice, float] = {}
+    scores: dict[LibraryChoice, float] = {}
     offered = [{c.choice: c for c in size.candidates} for size in sizes]
     for choice in set.intersection(*(set(each) for each in offered)) if offered else ():
         own = [each[choice] for each in offered]
@@ -293,19 +293,21 @@ def _with_one_choice(sizes: Sequence[SizeFit], *, alpha: float) -> tuple[SizeFit
     )
 
 
-def _cheapest(best: Mapping[Choice | None, float], choice: Choice | None) -> tuple[Choice | None, float]:
+def _cheapest(
+    best: Mapping[LibraryChoice | None, float], choice: LibraryChoice | None
+) -> tuple[LibraryChoice | None, float]:
     """From which choice of the size before one comes at least cost; from the default and to it is free."""
 
-    def cost(origin: Choice | None) -> float:
+    def cost(origin: LibraryChoice | None) -> float:
         return best[origin] + (0.0 if choice is None or origin in (None, choice) else _CHANGE)
 
     origin = min(best, key=cost)
     return origin, cost(origin)
 
 
-def _rules(shape: Shape, sizes: Sequence[SizeFit], *, extend: bool) -> list[Rule]:
+def _rules(shape: CallShape, sizes: Sequence[SizeFit], *, extend: bool) -> list[SizeRule]:
     """Ranges of equal choices."""
-    found: list[Rule] = []
+    found: list[SizeRule] = []
     start = 0
     for end, size in enumerate(sizes):
         following = sizes[end + 1] if end + 1 < len(sizes) else None
@@ -345,16 +347,18 @@ def _after(sizes: Sequence[SizeFit], *, extend: bool) -> int:
     return min(NO_END, isqrt(last * last * last // sizes[-2].size_bytes))
 
 
-def _rule(shape: Shape, first: int, last: int, choice: Choice | None, members: Sequence[SizeFit]) -> Rule:
+def _rule(
+    shape: CallShape, first: int, last: int, choice: LibraryChoice | None, members: Sequence[SizeFit]
+) -> SizeRule:
     sizes = tuple(each.size_bytes for each in members)
     shares = [share for each in members if (share := each.reached(each.time_us)) is not None]
     reached = min(shares, default=None)
     verdicts = [each.taken.verdict for each in members if each.taken is not None]
     if choice is None or not verdicts:
-        return Rule(
+        return SizeRule(
             shape=shape, first_bytes=first, last_bytes=last, choice=None, reached=reached, sizes=sizes
         )
-    return Rule(
+    return SizeRule(
         shape=shape,
         first_bytes=first,
         last_bytes=last,

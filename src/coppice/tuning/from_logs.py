@@ -12,14 +12,16 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.fitting.nccl_tuner.timings import COLLECTIVES
 from coppice.logs.records import Log, Measurement
-from coppice.tuning.records import Choice, Run
+from coppice.tuning.records import LibraryChoice, TimedRun
 
 __all__ = ["runs_of_logs"]
 
 _Key = tuple[Collective, int, int, int]
 
 
-def runs_of_logs(logs: Sequence[Log], *, library: str = "nccl") -> tuple[tuple[Run, ...], tuple[str, ...]]:
+def runs_of_logs(
+    logs: Sequence[Log], *, library: str = "nccl"
+) -> tuple[tuple[TimedRun, ...], tuple[str, ...]]:
     """Runs from what logs say, and what had to be left out, in words.
 
     Args:
@@ -34,7 +36,7 @@ def runs_of_logs(logs: Sequence[Log], *, library: str = "nccl") -> tuple[tuple[R
         msg = f"expected logs of one version, found {', '.join(versions)}: a table is for one."
         raise InputError(msg)
     defaults: dict[_Key, list[float]] = {}
-    times: dict[tuple[_Key, Choice], list[Measurement]] = {}
+    times: dict[tuple[_Key, LibraryChoice], list[Measurement]] = {}
     left: dict[str, int] = {}
     for log in logs:
         for row in log.measurements:
@@ -44,7 +46,7 @@ def runs_of_logs(logs: Sequence[Log], *, library: str = "nccl") -> tuple[tuple[R
                 continue
             key = (row.collective, row.nodes or 1, row.ranks or 2, row.size_bytes)
             if row.forced and row.algorithm is not None and row.protocol is not None:
-                choice = Choice(row.algorithm, row.protocol, _channels(row, log))
+                choice = LibraryChoice(row.algorithm, row.protocol, _channels(row, log))
                 times.setdefault((key, choice), []).append(row)
             else:
                 defaults.setdefault(key, []).append(row.time_us)
@@ -52,7 +54,7 @@ def runs_of_logs(logs: Sequence[Log], *, library: str = "nccl") -> tuple[tuple[R
                     words = f"{log.file}: does not say whether anything was forced, taken for the default"
                     left[words] = left.get(words, 0) + 1
     found = [
-        Run(
+        TimedRun(
             library=library,
             version=versions[0] if versions else "",
             collective=key[0],

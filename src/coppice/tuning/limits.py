@@ -9,12 +9,12 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.topology.model import Topology
-from coppice.tuning.records import Run, Shape
+from coppice.tuning.records import CallShape, TimedRun
 
 __all__ = ["bounds_us"]
 
 
-def bounds_us(runs: Iterable[Run], topology: Topology) -> dict[tuple[Shape, int], float]:
+def bounds_us(runs: Iterable[TimedRun], topology: Topology) -> dict[tuple[CallShape, int], float]:
     """Least times of the measured shapes that use all ranks of a topology.
 
     Args:
@@ -28,14 +28,14 @@ def bounds_us(runs: Iterable[Run], topology: Topology) -> dict[tuple[Shape, int]
         InputError: If no shape has as many ranks as the topology.
 
     Examples:
-        >>> from coppice.tuning.records import Choice
+        >>> from coppice.tuning.records import LibraryChoice
         >>> from coppice.topology.presets import preset
-        >>> run = Run(library="mpich", collective=Collective.ALL_GATHER, nodes=1, ranks=4, size_bytes=8_000_000,
-        ...           choice=Choice("ring"), default_us=(1.0,), time_us=(1.0,))
+        >>> run = TimedRun(library="mpich", collective=Collective.ALL_GATHER, nodes=1, ranks=4, size_bytes=8_000_000,
+        ...           choice=LibraryChoice("ring"), default_us=(1.0,), time_us=(1.0,))
         >>> bounds_us([run], preset("ring", gpus=4, gb_per_s=1))
-        {(Shape(collective=<Collective.ALL_GATHER: 'all_gather'>, nodes=1, ranks=4), 8000000): 3000.0}
+        {(CallShape(collective=<Collective.ALL_GATHER: 'all_gather'>, nodes=1, ranks=4), 8000000): 3000.0}
     """
-    found: dict[tuple[Shape, int], float] = {}
+    found: dict[tuple[CallShape, int], float] = {}
     rates: dict[Collective, float] = {}
     counts = set()
     for run in runs:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 
-__all__ = ["Call"]
+__all__ = ["MpiCall"]
 
 _PERIOD = 61  # prime, so that a block in the wrong place shows
 Floats = NDArray[np.float32]
 
 
-class Call:
+class MpiCall:
     """One collective at one size: float32, sums, root 0.
 
     Args:

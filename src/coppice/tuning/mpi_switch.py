@@ -14,7 +14,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
 from coppice.tuning.mpi_variables import Variables
-from coppice.tuning.records import Choice
+from coppice.tuning.records import LibraryChoice
 
 __all__ = ["CHAIN_FANOUT", "DEPLOYED", "MPICH_FUNCTIONS", "Switch", "open_switch"]
 
@@ -36,10 +36,10 @@ class Switch(Protocol):
     name: str
     version: str
 
-    def choices(self, collective: Collective, size_bytes: int) -> tuple[Choice, ...]:
+    def choices(self, collective: Collective, size_bytes: int) -> tuple[LibraryChoice, ...]:
         """Everything that the library can be told about a collective, without :data:`DEPLOYED`."""
 
-    def use(self, collective: Collective, choice: Choice | None) -> Any:
+    def use(self, collective: Collective, choice: LibraryChoice | None) -> Any:
         """The communicator on which the next calls do as told; None is the default. Every rank calls this."""
 
     def close(self) -> None:
@@ -84,31 +84,31 @@ class _OpenMpi:
         self._segments = segments
         self._variables = Variables()
         self._han = self._variables.read(self._HAN) if self._variables.has(self._HAN) else None
-        self._copies: dict[tuple[Collective, Choice | None], Any] = {}
+        self._copies: dict[tuple[Collective, LibraryChoice | None], Any] = {}
 
-    def choices(self, collective: Collective, size_bytes: int) -> tuple[Choice, ...]:
-        found: list[Choice] = []
+    def choices(self, collective: Collective, size_bytes: int) -> tuple[LibraryChoice, ...]:
+        found: list[LibraryChoice] = []
         function = FUNCTIONS[collective]
         for number, name in self._variables.values(f"coll_tuned_{function}_algorithm"):
             if not number:
                 continue
             if name not in _ONLY_SEGMENTED:
-                found.append(Choice(name, number=number))
+                found.append(LibraryChoice(name, number=number))
             if name in SEGMENTED.get(function, ()):
                 found += [
-                    Choice(name, segment_bytes=size, number=number)
+                    LibraryChoice(name, segment_bytes=size, number=number)
                     for size in self._segments
                     if size < size_bytes
                 ]
         return tuple(found)
 
-    def use(self, collective: Collective, choice: Choice | None) -> Any:
+    def use(self, collective: Collective, choice: LibraryChoice | None) -> Any:
         key = (collective, choice)
         if key not in self._copies:
             self._copies[key] = self._copy(collective, choice)
         return self._copies[key]
 
-    def _copy(self, collective: Collective, choice: Choice | None) -> Any:
+    def _copy(self, collective: Collective, choice: LibraryChoice | None) -> Any:
         write = self._variables.write
         stem = f"coll_tuned_{FUNCTIONS[collective]}_algorithm"
         deployed = choice is not None and choice.algorithm == DEPLOYED
@@ -149,11 +149,11 @@ class _Mpich:
         self._variables = Variables()
         self._given: dict[str, int] = {}
 
-    def choices(self, collective: Collective, size_bytes: int) -> tuple[Choice, ...]:  # noqa: ARG002
+    def choices(self, collective: Collective, size_bytes: int) -> tuple[LibraryChoice, ...]:  # noqa: ARG002
         values = self._variables.values(f"MPIR_CVAR_{MPICH_FUNCTIONS[collective]}_INTRA_ALGORITHM")
-        return tuple(Choice(name) for _, name in values if name not in ("auto", "ccl"))
+        return tuple(LibraryChoice(name) for _, name in values if name not in ("auto", "ccl"))
 
-    def use(self, collective: Collective, choice: Choice | None) -> Any:
+    def use(self, collective: Collective, choice: LibraryChoice | None) -> Any:
         stem = f"MPIR_CVAR_{MPICH_FUNCTIONS[collective]}"
         algorithm, device = f"{stem}_INTRA_ALGORITHM", f"{stem}_DEVICE_COLLECTIVE"
         for name in (algorithm, device):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,15 +21,16 @@ from coppice.errors import CheckError, InputError
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS, impossible
 from coppice.logs.reading import parse_log
 from coppice.logs.records import Measurement
+from coppice.run.processes import stop
 from coppice.tuning.fit import NO_END
 from coppice.tuning.plugin_build import TABLE_VARIABLE
-from coppice.tuning.records import Choice, Run, decode_runs, encode_run
+from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
 
 __all__ = ["NcclSpec", "choices_of", "settings_of", "sweep_nccl"]
 
 _UPPER = {name: word for word, name in ALGORITHMS.items()}
 _RCCL = ("tree", "ring")
-_REFUSED_S = 2.0
+_LAST_WORDS_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class NcclSpec:
     ll128: bool = False
 
 
-def choices_of(spec: NcclSpec, collective: Collective) -> tuple[Choice, ...]:
+def choices_of(spec: NcclSpec, collective: Collective) -> tuple[LibraryChoice, ...]:
     """Everything that the library can be told about a collective.
 
     Examples:
@@ -78,7 +78,7 @@ def choices_of(spec: NcclSpec, collective: Collective) -> tuple[Choice, ...]:
         ['tree ll', 'tree simple', 'ring ll', 'ring simple']
     """
     return tuple(
-        Choice(algorithm, protocol, channels)
+        LibraryChoice(algorithm, protocol, channels)
         for algorithm in (ALGORITHMS.values() if spec.library == "nccl" else _RCCL)
         for protocol in PROTOCOLS
         if impossible(collective, algorithm, protocol) is None
@@ -87,7 +87,7 @@ def choices_of(spec: NcclSpec, collective: Collective) -> tuple[Choice, ...]:
     )
 
 
-def settings_of(spec: NcclSpec, choice: Choice | None, *, table: Path) -> dict[str, str]:
+def settings_of(spec: NcclSpec, choice: LibraryChoice | None, *, table: Path) -> dict[str, str]:
     """Variables by which the library makes a choice; what is set by the user stays for the default.
 
     Args:
@@ -130,7 +130,7 @@ def sweep_nccl(
     """
     _check(spec)
     counts = _done(spec)
-    refused: set[tuple[Collective, Choice]] = set()
+    refused: set[tuple[Collective, LibraryChoice]] = set()
     with tempfile.TemporaryDirectory(prefix="coppice-tune-") as directory:
         for collective in spec.collectives:
             choices = choices_of(spec, collective)
@@ -152,11 +152,7 @@ def sweep_nccl(
                     found, _, said = _measure(spec, collective, choice, table, timeout_s)
                     if not found:
                         refused.add((collective, choice))
-                    runs = list(_paired(spec, choice, base, found, version, said))
-                    with spec.output.open("ab") as file:
-                        file.write(b"".join(map(encode_run, runs)))
-                        file.flush()
-                        os.fsync(file.fileno())
+                    append(spec.output, _paired(spec, choice, base, found, version, said))
                     if say is not None:
                         say(
                             f"{collective} by {choice}, round {number + 1}: {len(found)} sizes{said and f', {said}'}"
@@ -182,33 +178,23 @@ def _check(spec: NcclSpec) -> None:
                 f"expected nccl-tests at {program}, found no program: name their directory with --tests DIR."
             )
             raise InputError(msg)
-    if not spec.output.absolute().parent.is_dir():
-        msg = f"expected a directory at {spec.output.absolute().parent}, found none: make it first."
-        raise InputError(msg)
 
 
 def _program(spec: NcclSpec, collective: Collective) -> Path:
     return (spec.programs / (collective.dialects.nccl_tests or "")).absolute()
 
 
-def _done(spec: NcclSpec) -> dict[tuple[Collective, Choice], int]:
+def _done(spec: NcclSpec) -> dict[tuple[Collective, LibraryChoice], int]:
     """Rounds that every choice has at all its sizes; what failed is tried again."""
-    if not spec.output.exists():
-        return {}
-    data = spec.output.read_bytes()
-    runs, whole = decode_runs(data, file=str(spec.output))
-    if whole < len(data):
-        with spec.output.open("r+b") as file:
-            file.truncate(whole)
-    repeats: dict[tuple[Collective, Choice], dict[int, int]] = {}
-    for run in runs:
+    repeats: dict[tuple[Collective, LibraryChoice], dict[int, int]] = {}
+    for run in reopen(spec.output):
         sizes = repeats.setdefault((run.collective, run.choice), {})
         sizes[run.size_bytes] = sizes.get(run.size_bytes, 0) + len(run.time_us)
     return {key: min(sizes.values()) for key, sizes in repeats.items()}
 
 
 def _measure(
-    spec: NcclSpec, collective: Collective, choice: Choice | None, table: Path, timeout_s: float | None
+    spec: NcclSpec, collective: Collective, choice: LibraryChoice | None, table: Path, timeout_s: float | None
 ) -> tuple[list[Measurement], str, str]:
     """Out-of-place rows of one run, the library's version, and what went wrong."""
     settings = {"NCCL_DEBUG": "VERSION", **settings_of(spec, choice, table=table)}
@@ -252,13 +238,7 @@ def _output_of(command: Sequence[str], timeout_s: float | None) -> tuple[bytes, 
     except subprocess.TimeoutExpired:
         return b"", f"it still ran after {timeout_s:g} s"
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            try:
-                process.wait(_REFUSED_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        stop([process], last_words_s=_LAST_WORDS_S)
     if process.returncode:
         words = complaint.decode(errors="replace").strip().splitlines() or [""]
         return b"", f"exit code {process.returncode} {words[-1][:120]}".strip()
@@ -267,17 +247,17 @@ def _output_of(command: Sequence[str], timeout_s: float | None) -> tuple[bytes, 
 
 def _paired(
     spec: NcclSpec,
-    choice: Choice,
+    choice: LibraryChoice,
     base: Sequence[Measurement],
     found: Sequence[Measurement],
     version: str,
     said: str,
-) -> Iterator[Run]:
+) -> Iterator[TimedRun]:
     """Runs of one sample each, or refusals."""
     times: Mapping[int, Measurement] = {row.size_bytes: row for row in found}
     for row in base:
         own = times.get(row.size_bytes)
-        yield Run(
+        yield TimedRun(
             library=spec.library,
             version=version,
             collective=row.collective,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -15,10 +16,20 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 
-__all__ = ["Choice", "Run", "Shape", "decode_runs", "encode_run", "joined", "read_runs"]
+__all__ = [
+    "CallShape",
+    "LibraryChoice",
+    "TimedRun",
+    "append",
+    "decode_runs",
+    "encode_run",
+    "joined",
+    "read_runs",
+    "reopen",
+]
 
 
-class Shape(msgspec.Struct, frozen=True, order=True):
+class CallShape(msgspec.Struct, frozen=True, order=True):
     """What a rule of a library can tell calls apart by, beside their size.
 
     Attributes:
@@ -35,7 +46,7 @@ class Shape(msgspec.Struct, frozen=True, order=True):
         return f"{self.collective} on {self.nodes}x{self.ranks}"
 
 
-class Choice(msgspec.Struct, frozen=True, order=True):
+class LibraryChoice(msgspec.Struct, frozen=True, order=True):
     """What a library is told to do.
 
     Attributes:
@@ -59,7 +70,7 @@ class Choice(msgspec.Struct, frozen=True, order=True):
         return " ".join(word for word in words if word)
 
 
-class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TimedRun(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The times of one choice at one size, and those of the default beside them.
 
     Attributes:
@@ -84,7 +95,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True,
     nodes: int
     ranks: int
     size_bytes: int
-    choice: Choice
+    choice: LibraryChoice
     default_us: tuple[float, ...] = ()
     time_us: tuple[float, ...] = ()
     paired: bool = True
@@ -93,22 +104,22 @@ class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True,
     origin: str = ""
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> CallShape:
         """Collective, nodes and ranks."""
-        return Shape(self.collective, self.nodes, self.ranks)
+        return CallShape(self.collective, self.nodes, self.ranks)
 
     @property
-    def key(self) -> tuple[str, str, Shape, int, Choice]:
+    def key(self) -> tuple[str, str, CallShape, int, LibraryChoice]:
         """What tells a measurement apart from others."""
         return (self.library, self.version, self.shape, self.size_bytes, self.choice)
 
 
-def encode_run(run: Run) -> bytes:
+def encode_run(run: TimedRun) -> bytes:
     """The line of a run, with its end."""
     return msgspec.json.encode(run) + b"\n"
 
 
-def decode_runs(data: bytes, *, file: str) -> tuple[tuple[Run, ...], int]:
+def decode_runs(data: bytes, *, file: str) -> tuple[tuple[TimedRun, ...], int]:
     r"""The runs in a file, and where its last whole line ends.
 
     A last line without an end was cut off while it was written: it is left out.
@@ -124,13 +135,13 @@ def decode_runs(data: bytes, *, file: str) -> tuple[tuple[Run, ...], int]:
         >>> decode_runs(b'{"library":"mpich","coll', file="runs.jsonl")
         ((), 0)
     """
-    found: list[Run] = []
+    found: list[TimedRun] = []
     whole = data.rfind(b"\n") + 1
     for number, line in enumerate(data[:whole].split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            run = msgspec.json.decode(line, type=Run)
+            run = msgspec.json.decode(line, type=TimedRun)
         except msgspec.DecodeError as error:
             msg = f"{file}:{number} is no measurement of `coppice tune sweep` ({error}): remove the line."
             raise InputError(msg) from None
@@ -142,7 +153,7 @@ def decode_runs(data: bytes, *, file: str) -> tuple[tuple[Run, ...], int]:
     return tuple(found), whole
 
 
-def _contradiction(run: Run) -> str | None:
+def _contradiction(run: TimedRun) -> str | None:
     if not run.refusal and (not run.default_us or not run.time_us):
         return "expected times, or why there are none"
     if run.paired and len(run.default_us) != len(run.time_us):
@@ -154,7 +165,38 @@ def _contradiction(run: Run) -> str | None:
     return None
 
 
-def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[Run, ...]:
+def reopen(path: Path) -> tuple[TimedRun, ...]:
+    """What an earlier sweep has left in the file of a sweep; a line that was not finished is cut off.
+
+    Args:
+        path: The file, which need not be there.
+
+    Raises:
+        InputError: If its directory is not there, or a line is no run.
+    """
+    if not path.absolute().parent.is_dir():
+        msg = (
+            f"expected a directory at {path.absolute().parent}, found none: make it, or choose another place."
+        )
+        raise InputError(msg)
+    if not path.exists():
+        return ()
+    data = path.read_bytes()
+    runs, whole = decode_runs(data, file=str(path))
+    if whole < len(data):
+        os.truncate(path, whole)
+    return runs
+
+
+def append(path: Path, runs: Iterable[TimedRun]) -> None:
+    """Add runs to the file of a sweep; they stay, whatever happens next."""
+    with path.open("ab") as file:
+        file.write(b"".join(map(encode_run, runs)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[TimedRun, ...]:
     """The runs of several files, those of one choice at one size joined.
 
     Args:
@@ -163,7 +205,7 @@ def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[Run, ...]:
     Raises:
         InputError: If a file cannot be read, holds none, or holds those of more than one library.
     """
-    found: list[Run] = []
+    found: list[TimedRun] = []
     for path in paths:
         data = read_bytes(path, hint="give a file of `coppice tune sweep`")
         found += decode_runs(data, file=file_name(path))[0]
@@ -179,12 +221,12 @@ def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[Run, ...]:
     return joined(found)
 
 
-def joined(runs: Iterable[Run]) -> tuple[Run, ...]:
+def joined(runs: Iterable[TimedRun]) -> tuple[TimedRun, ...]:
     """Runs of the same choice at the same size as one, in the order in which they first appear.
 
     A refusal gives way to times; of paired and unpaired times, unpaired ones make all unpaired.
     """
-    found: dict[tuple[str, str, Shape, int, Choice], Run] = {}
+    found: dict[tuple[str, str, CallShape, int, LibraryChoice], TimedRun] = {}
     for run in runs:
         known = found.get(run.key)
         if known is None or known.refusal:

@@ -6,15 +6,15 @@ The page holds everything that it shows and asks no network for anything; the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from coppice.report.style import PAGE_STYLE, style
-from coppice.report.svg import Markup, element, escape, join
+from coppice.report.svg import Markup, drawing, element, escape, join
 from coppice.report.tables import facts
 from coppice.tuning.fit import NO_END, Fit, SizeFit
-from coppice.tuning.heat_map import HEAT_STYLE, Cell, heat_map
-from coppice.tuning.records import Shape
-from coppice.tuning.undo import undo_line
+from coppice.tuning.records import CallShape
+from coppice.tuning.table import undo_line
 from coppice.version import __version__
 
 __all__ = ["tuning_html"]
@@ -23,6 +23,29 @@ _MOST_ROWS = 2_000
 _UNITS = ("", "K", "M", "G", "T")
 _FULL_GAIN = 3.0
 """Gain at which a cell has its full colour."""
+
+_HEAT_STYLE = (
+    ".heat-good{fill:var(--chosen)}.heat-far{fill:var(--load4)}.heat-none{fill:var(--card);stroke:var(--line)}"
+    ".picture text.cell{text-anchor:middle;font-size:10px;pointer-events:none}"
+)
+"""Rules for the colours of heat maps, beside the page's own."""
+
+_LEFT, _TOP, _WIDTH, _HEIGHT = 210, 34, 62, 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeatCell:
+    """What a cell shows.
+
+    Attributes:
+        text: A few letters.
+        strength: 0 .. 1, how strong the colour is; None where nothing is known.
+        tip: What hovering tells.
+    """
+
+    text: str
+    strength: float | None
+    tip: str
 
 
 def tuning_html(fit: Fit, *, topology: str = "") -> str:
@@ -51,7 +74,7 @@ def tuning_html(fit: Fit, *, topology: str = "") -> str:
         _section(
             "Gain on the default",
             "Default's time / time of the rule. Empty cells keep the default: no choice was faster beyond noise.",
-            heat_map(fit.sizes, _gain, colour="heat-good", name="gain", label=f"{title}: gain", words=_short),
+            _heat_map(fit.sizes, _gain, colour="heat-good", name="gain", label=f"{title}: gain"),
         ),
     ]
     if any(size.bound_us is not None for size in sizes):
@@ -62,13 +85,12 @@ def tuning_html(fit: Fit, *, topology: str = "") -> str:
             _section(
                 "Distance from the bound",
                 text,
-                heat_map(
+                _heat_map(
                     fit.sizes,
                     _distance,
                     colour="heat-far",
                     name="bound",
                     label=f"{title}: bound",
-                    words=_short,
                 ),
             )
         )
@@ -78,7 +100,7 @@ def tuning_html(fit: Fit, *, topology: str = "") -> str:
         element("meta", charset="utf-8"),
         element("title", escape(title)),
         style(PAGE_STYLE),
-        style(HEAT_STYLE),
+        style(_HEAT_STYLE),
     )
     return f"<!DOCTYPE html>\n{element('html', head, element('body', *body), lang='en')}\n"
 
@@ -92,7 +114,7 @@ def _section(title: str, text: str, picture: Markup) -> Markup:
     )
 
 
-def _gain(shape: Shape, size: SizeFit) -> Cell:
+def _gain(shape: CallShape, size: SizeFit) -> HeatCell:
     taken = size.taken
     place = f"{shape} of {_short(size.size_bytes)}"
     if taken is None:
@@ -102,26 +124,28 @@ def _gain(shape: Shape, size: SizeFit) -> Cell:
             if best is None
             else f"; nearest: {best.choice}, {_interval(best.verdict.low, best.verdict.high)}"
         )
-        return Cell(text="", strength=None, tip=f"{place}: default, {size.default_us:.4g} us{near}")
+        return HeatCell(text="", strength=None, tip=f"{place}: default, {size.default_us:.4g} us{near}")
     verdict = taken.verdict
     interval = _interval(verdict.low, verdict.high)
-    return Cell(
+    return HeatCell(
         text=f"{verdict.gain:.2f}",
         strength=math.log(max(1.0, verdict.gain)) / math.log(_FULL_GAIN),
         tip=f"{place}: {taken.choice}, {verdict.time_us:.4g} us; {verdict.gain:.2f} times as fast ({interval})",
     )
 
 
-def _distance(shape: Shape, size: SizeFit) -> Cell:
+def _distance(shape: CallShape, size: SizeFit) -> HeatCell:
     share = size.reached(size.time_us)
     if share is None or size.bound_us is None:
-        return Cell(text="?", strength=None, tip=f"{shape} of {_short(size.size_bytes)}: no bound is known")
+        return HeatCell(
+            text="?", strength=None, tip=f"{shape} of {_short(size.size_bytes)}: no bound is known"
+        )
     before = size.reached(size.default_us) or 0.0
     tip = (
         f"{shape} of {_short(size.size_bytes)}: {size.time_us:.4g} us, bound {size.bound_us:.4g} us; "
         f"default {100 * before:.1f} %"
     )
-    return Cell(text=f"{100 * share:.3g} %", strength=max(0.0, 1 - share), tip=tip)
+    return HeatCell(text=f"{100 * share:.3g} %", strength=max(0.0, 1 - share), tip=tip)
 
 
 def _rules(fit: Fit) -> Markup:
@@ -174,6 +198,60 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     head = element("tr", *(element("th", escape(title)) for title in titles))
     body = join(element("tr", *(element("td", escape(text)) for text in row)) for row in rows)
     return element("div", element("table", head, body), class_="scroll")
+
+
+def _heat_map(
+    sizes: Mapping[CallShape, Sequence[SizeFit]],
+    show: Callable[[CallShape, SizeFit], HeatCell],
+    *,
+    colour: str,
+    name: str,
+    label: str,
+) -> Markup:
+    """The picture.
+
+    Args:
+        sizes: What is known of each shape.
+        show: What a cell shows.
+        colour: Class of the cells, ``heat-good`` or ``heat-far``.
+        name: Class of the picture.
+        label: What it shows, for those who cannot see it.
+    """
+    columns = sorted({size.size_bytes for each in sizes.values() for size in each})
+    width, height = _LEFT + _WIDTH * len(columns) + 10, _TOP + _HEIGHT * len(sizes) + 10
+    parts = [
+        element(
+            "text", escape(_short(size)), class_="middle small", x=_LEFT + _WIDTH * (at + 0.5), y=_TOP - 10
+        )
+        for at, size in enumerate(columns)
+    ]
+    for row, (shape, known) in enumerate(sizes.items()):
+        top = _TOP + _HEIGHT * row
+        parts.append(element("text", escape(str(shape)), class_="end", x=_LEFT - 10, y=top + _HEIGHT / 2 + 4))
+        for size in known:
+            left = _LEFT + _WIDTH * columns.index(size.size_bytes)
+            cell = show(shape, size)
+            strength = None if cell.strength is None else f"{0.08 + 0.8 * min(1.0, cell.strength):.2f}"
+            parts.append(
+                element(
+                    "g",
+                    element("title", escape(cell.tip)),
+                    element(
+                        "rect",
+                        x=left + 1,
+                        y=top + 1,
+                        width=_WIDTH - 2,
+                        height=_HEIGHT - 2,
+                        rx=3,
+                        class_="heat-none" if strength is None else colour,
+                        fill_opacity=strength,
+                    ),
+                    element(
+                        "text", escape(cell.text), class_="cell", x=left + _WIDTH / 2, y=top + _HEIGHT / 2 + 4
+                    ),
+                )
+            )
+    return drawing(width, height, *parts, name=name, label=label)
 
 
 def _interval(low: float, high: float) -> str:

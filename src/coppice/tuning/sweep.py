@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -13,8 +12,9 @@ from pathlib import Path
 import msgspec
 
 from coppice.errors import CheckError, InputError
+from coppice.run.processes import end_with_parent, stop
 from coppice.selection.open_mpi_names import FUNCTIONS
-from coppice.tuning.records import decode_runs
+from coppice.tuning.records import reopen
 from coppice.tuning.worker import Spec
 
 __all__ = ["COLLECTIVES", "sweep_mpi"]
@@ -24,7 +24,6 @@ COLLECTIVES = tuple(FUNCTIONS)
 
 _LAUNCHERS = {"open-mpi": "mpirun", "mpich": "mpiexec"}
 _LAST_WORDS_S = 5.0
-_PR_SET_PDEATHSIG = 1
 
 
 def sweep_mpi(
@@ -55,7 +54,7 @@ def sweep_mpi(
     output = Path(spec.output).absolute()
     spec = msgspec.structs.replace(spec, output=str(output))
     _check(spec)
-    _mend(output)
+    reopen(output)
     command = [sys.executable, "-m", "coppice.tuning.worker", msgspec.json.encode(spec).decode()]
     variables = {"OMP_NUM_THREADS": "1", **(environment or {})}
     if spec.library == "open-mpi":
@@ -102,19 +101,6 @@ def _check(spec: Spec) -> None:
         raise InputError(msg)
 
 
-def _mend(output: Path) -> None:
-    """Cut off a line that was not finished when the last sweep into this file was killed."""
-    if not output.parent.is_dir():
-        msg = f"expected a directory at {output.parent}, found none: make it, or choose another place."
-        raise InputError(msg)
-    if output.exists():
-        data = output.read_bytes()
-        _, whole = decode_runs(data, file=str(output))
-        if whole < len(data):
-            with output.open("r+b") as file:
-                file.truncate(whole)
-
-
 def _run(words: Sequence[str], variables: Mapping[str, str], timeout_s: float | None) -> None:
     try:
         process = subprocess.Popen(
@@ -122,7 +108,7 @@ def _run(words: Sequence[str], variables: Mapping[str, str], timeout_s: float | 
             env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent(signal.SIGTERM),
         )
     except OSError as error:
         msg = f"cannot start {words[0]} ({error.strerror or error}): give its path with --launcher."
@@ -133,30 +119,10 @@ def _run(words: Sequence[str], variables: Mapping[str, str], timeout_s: float | 
         msg = f"the sweep still ran after {timeout_s:g} s and was stopped: start it again to go on."
         raise CheckError(msg) from None
     finally:
-        _stop(process)
+        stop([process], last_words_s=_LAST_WORDS_S)
     if process.returncode:
         msg = (
             f"expected {words[0]} to exit with 0, found {process.returncode}: see its words above; what was measured "
             "is kept, start again to go on."
         )
         raise CheckError(msg)
-
-
-def _end_with_parent() -> None:
-    """The launcher is asked to end, and ends its ranks, also when this process is killed (Linux)."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """However this ends, no rank stays."""
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        try:
-            os.killpg(process.pid, how)
-            process.wait(_LAST_WORDS_S)
-        except ProcessLookupError:
-            return
-        except subprocess.TimeoutExpired:
-            continue

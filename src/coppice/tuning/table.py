@@ -1,4 +1,7 @@
-"""The table of rules that a fit leaves behind: CSV that people read and edit; exports and checks start from it."""
+"""The table of rules that a fit leaves behind: CSV that people read and edit; exports and checks start from it.
+
+Whatever a library is made to read can be taken back, and every output says how.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,24 @@ from dataclasses import dataclass
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import file_name, read_text
-from coppice.tuning.fit import NO_END, Fit, Rule
-from coppice.tuning.records import Choice, Shape
+from coppice.tuning.fit import NO_END, Fit, SizeRule
+from coppice.tuning.records import CallShape, LibraryChoice
 from coppice.version import __version__
 
-__all__ = ["LIBRARIES", "RuleTable", "decode_table", "encode_table", "read_table"]
+__all__ = ["LIBRARIES", "UNDO", "RuleTable", "decode_table", "encode_table", "read_table", "undo_line"]
 
 LIBRARIES = ("open-mpi", "mpich", "nccl", "rccl")
 """Libraries that can be tuned."""
+
+UNDO: Mapping[str, str] = {
+    "nccl-tuner": "unset NCCL_TUNER_PLUGIN",
+    "rccl-csv": "unset NCCL_TUNER_CONFIG_FILE",
+    "ompi-rules": "unset OMPI_MCA_coll_tuned_use_dynamic_rules (and leave out its --mca options)",
+    "mpich-env": "unset the variables of the file",
+}
+"""How each export is taken back."""
+
+_OF_LIBRARY = {"nccl": "nccl-tuner", "rccl": "rccl-csv", "open-mpi": "ompi-rules", "mpich": "mpich-env"}
 
 DEFAULT = "default"
 
@@ -46,7 +59,7 @@ class RuleTable:
     library: str
     version: str
     topology: str
-    rules: tuple[Rule, ...]
+    rules: tuple[SizeRule, ...]
 
     @classmethod
     def of(cls, fit: Fit, *, topology: str = "") -> RuleTable:
@@ -54,9 +67,22 @@ class RuleTable:
         return cls(library=fit.library, version=fit.version, topology=topology, rules=fit.rules)
 
     @property
-    def changed(self) -> tuple[Rule, ...]:
+    def changed(self) -> tuple[SizeRule, ...]:
         """Rules that say something else than the default."""
         return tuple(rule for rule in self.rules if rule.choice is not None)
+
+
+def undo_line(library: str) -> str:
+    """How to take back what is exported for a library, in one line.
+
+    Args:
+        library: One of :data:`LIBRARIES`.
+
+    Examples:
+        >>> undo_line("rccl")
+        'undo: unset NCCL_TUNER_CONFIG_FILE'
+    """
+    return f"undo: {UNDO[_OF_LIBRARY[library]]}"
 
 
 def encode_table(table: RuleTable) -> str:
@@ -65,7 +91,7 @@ def encode_table(table: RuleTable) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for rule in table.rules:
-        choice = rule.choice or Choice(DEFAULT)
+        choice = rule.choice or LibraryChoice(DEFAULT)
         writer.writerow(
             (
                 *(
@@ -124,7 +150,7 @@ def decode_table(text: str, *, file: str = "table") -> RuleTable:
     if not rows or rows[0][1].split(",") != _COLUMNS:
         msg = f"expected the columns {','.join(_COLUMNS)} in {file}: keep the line that names them."
         raise InputError(msg)
-    rules: list[Rule] = []
+    rules: list[SizeRule] = []
     for number, line in rows[1:]:
         fields = next(csv.reader([line]))
         if len(fields) != len(_COLUMNS):
@@ -140,13 +166,13 @@ def decode_table(text: str, *, file: str = "table") -> RuleTable:
     )
 
 
-def _rule(row: Mapping[str, str], where: str) -> Rule:
+def _rule(row: Mapping[str, str], where: str) -> SizeRule:
     if row["collective"] not in list(Collective):
         msg = f"expected a collective such as all_reduce at {where}, found {row['collective']!r}."
         raise InputError(msg)
     nodes = _integer(row, "nodes", where, low=1)
     first = _integer(row, "first_bytes", where, low=0)
-    own = Choice(
+    own = LibraryChoice(
         algorithm=row["algorithm"],
         protocol=row["protocol"],
         channels=_integer(row, "channels", where, low=0) if row["channels"] else 0,
@@ -158,8 +184,10 @@ def _rule(row: Mapping[str, str], where: str) -> Rule:
         raise InputError(msg)
     gain = _number(row, "gain", where)
     low, high = _number(row, "gain_low", where), _number(row, "gain_high", where)
-    return Rule(
-        shape=Shape(Collective(row["collective"]), nodes, _integer(row, "ranks", where, low=max(2, nodes))),
+    return SizeRule(
+        shape=CallShape(
+            Collective(row["collective"]), nodes, _integer(row, "ranks", where, low=max(2, nodes))
+        ),
         first_bytes=first,
         last_bytes=_integer(row, "last_bytes", where, low=first),
         choice=None if own.algorithm == DEFAULT else own,
@@ -191,7 +219,7 @@ def _number(row: Mapping[str, str], name: str, where: str) -> float:
     return value
 
 
-def _refuse_overlaps(rules: Sequence[Rule], file: str) -> None:
+def _refuse_overlaps(rules: Sequence[SizeRule], file: str) -> None:
     for rule, after in zip(
         ordered := sorted(rules, key=lambda each: (each.shape, each.first_bytes)), ordered[1:], strict=False
     ):

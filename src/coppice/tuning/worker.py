@@ -7,7 +7,6 @@ size is done, so that what was measured stays, whatever happens.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ import msgspec
 
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError
-from coppice.tuning.mpi_calls import Call
+from coppice.tuning.mpi_calls import MpiCall
 from coppice.tuning.mpi_switch import DEPLOYED, Switch, open_switch
-from coppice.tuning.records import Choice, Run, decode_runs, encode_run
+from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
 
 __all__ = ["Spec", "main"]
 
@@ -53,7 +52,7 @@ class Spec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     output: str
     segments: list[int] = []
     deployed: bool = False
-    only: list[tuple[Collective, int, Choice]] = []
+    only: list[tuple[Collective, int, LibraryChoice]] = []
 
 
 def main(argument: str) -> None:
@@ -79,13 +78,14 @@ def _sweep(mpi: Any, spec: Spec, switch: Switch) -> None:
     local = world.Split_type(mpi.COMM_TYPE_SHARED)
     nodes = world.allreduce(int(local.Get_rank() == 0))
     local.Free()
-    done = world.bcast(_done(spec) if world.Get_rank() == 0 else None)
+    first = world.Get_rank() == 0
+    done = world.bcast({run.key for run in reopen(Path(spec.output))} if first else None)
     for collective in spec.collectives:
         for size in spec.sizes:
-            call = Call(mpi, collective, size)
+            call = MpiCall(mpi, collective, size)
             wanted = _choices(spec, switch, collective, call.size_bytes)
             keys = {
-                choice: Run(
+                choice: TimedRun(
                     library=switch.name,
                     version=switch.version,
                     collective=collective,
@@ -103,10 +103,7 @@ def _sweep(mpi: Any, spec: Spec, switch: Switch) -> None:
             begin = time.perf_counter()
             runs = _measured(mpi, call, switch, collective, missing, keys, rounds=spec.rounds)
             if world.Get_rank() == 0:
-                with Path(spec.output).open("ab") as file:
-                    file.write(b"".join(map(encode_run, runs)))
-                    file.flush()
-                    os.fsync(file.fileno())
+                append(Path(spec.output), runs)
                 seconds = time.perf_counter() - begin
                 sys.stdout.write(
                     f"{collective} of {call.size_bytes} bytes: {len(missing)} choices in {seconds:.1f} s\n"
@@ -115,17 +112,9 @@ def _sweep(mpi: Any, spec: Spec, switch: Switch) -> None:
         switch.close()
 
 
-def _done(spec: Spec) -> set[Any]:
-    """Keys of what the output has already."""
-    path = Path(spec.output)
-    if not path.exists():
-        return set()
-    return {run.key for run in decode_runs(path.read_bytes(), file=spec.output)[0]}
-
-
-def _choices(spec: Spec, switch: Switch, collective: Collective, size_bytes: int) -> list[Choice]:
+def _choices(spec: Spec, switch: Switch, collective: Collective, size_bytes: int) -> list[LibraryChoice]:
     if spec.deployed:
-        return [Choice(DEPLOYED)]
+        return [LibraryChoice(DEPLOYED)]
     if spec.only:
         return [choice for own, size, choice in spec.only if (own, size) == (collective, size_bytes)]
     return list(switch.choices(collective, size_bytes))
@@ -133,14 +122,14 @@ def _choices(spec: Spec, switch: Switch, collective: Collective, size_bytes: int
 
 def _measured(
     mpi: Any,
-    call: Call,
+    call: MpiCall,
     switch: Switch,
     collective: Collective,
-    choices: Sequence[Choice],
-    keys: dict[Choice, Run],
+    choices: Sequence[LibraryChoice],
+    keys: dict[LibraryChoice, TimedRun],
     *,
     rounds: int,
-) -> list[Run]:
+) -> list[TimedRun]:
     """All choices beside the default, round by round."""
     world = mpi.COMM_WORLD
     wrong, refusals = {}, {}
@@ -154,12 +143,12 @@ def _measured(
     once = _timed(world, call, default, 1)
     calls = _agreed(world, switch, collective, max(1, min(_MOST_CALLS, int(_SAMPLE_S / max(once, 1e-7)))))
     alive = [choice for choice in choices if choice not in refusals]
-    defaults: dict[Choice, list[float]] = {choice: [] for choice in alive}
-    times: dict[Choice, list[float]] = {choice: [] for choice in alive}
+    defaults: dict[LibraryChoice, list[float]] = {choice: [] for choice in alive}
+    times: dict[LibraryChoice, list[float]] = {choice: [] for choice in alive}
     for number in range(rounds):
         turn = number % max(1, len(alive))
         for choice in alive[turn:] + alive[:turn]:
-            order: list[Choice | None] = [None, choice] if number % 2 == 0 else [choice, None]
+            order: list[LibraryChoice | None] = [None, choice] if number % 2 == 0 else [choice, None]
             for each in order:
                 seconds = _timed(world, call, switch.use(collective, each), calls)
                 (defaults if each is None else times)[choice].append(seconds)
@@ -188,7 +177,7 @@ def _measured(
     ]
 
 
-def _timed(world: Any, call: Call, communicator: Any, calls: int) -> float:
+def _timed(world: Any, call: MpiCall, communicator: Any, calls: int) -> float:
     """Seconds of one call on this rank."""
     world.Barrier()
     begin = time.perf_counter()

@@ -6,10 +6,11 @@ import random
 
 import pytest
 
+from coppice.program.deadlock import Deadlock
 from coppice.program.memory import memory_of
 from coppice.program.two_sided.acceptance import accepts
 from coppice.program.two_sided.contents import Contents
-from coppice.program.two_sided.order import Stuck, find_order
+from coppice.program.two_sided.order import find_order
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.races import find_races
 from coppice.program.two_sided.structure import check_structure
@@ -26,7 +27,7 @@ def both(program: Program) -> list[tuple[int | None, int | None]]:
         return []
     try:
         order = find_order(program, messages, depth=2)
-    except Stuck:
+    except Deadlock:
         return []
     waves = [*order.waves, *([step] for step in order.rest)]
     found = []

@@ -13,9 +13,8 @@ from coppice.errors import CheckError
 from coppice.planners.planning import plan
 from coppice.program.two_sided.channels import path_numbers, within_peers
 from coppice.program.two_sided.lower import lower_to_program, prepare
-from coppice.program.two_sided.numbering import waited_first
 from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.thread_blocks import _dealt
+from coppice.program.two_sided.thread_blocks import _dealt, waited_first
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower

@@ -12,8 +12,7 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
-from coppice.program.two_sided.instances import replicated
-from coppice.program.two_sided.lower import lower_to_program
+from coppice.program.two_sided.lower import lower_to_program, replicated
 from coppice.program.two_sided.to_schedule import to_schedule
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import coppice.program.two_sided.order
-from coppice.program.two_sided.order import Stuck, execution_order
+from coppice.program.deadlock import Deadlock
+from coppice.program.two_sided.order import execution_order
 from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.structure import messages_of
+from coppice.program.two_sided.structure import message_pairs
 from coppice.schedule.verification.report import Findings
 from reference.programs import pair_all_reduce, ring_all_gather, ring_all_reduce, with_columns
 
@@ -21,7 +22,7 @@ def assert_in_order(program: Program, order: list[int], depth: int) -> None:
     time[order] = np.arange(program.num_steps)
     for block in range(program.num_blocks):
         assert (np.diff(time[program.step_start[block] : program.step_start[block + 1]]) > 0).all()
-    messages = messages_of(program, Findings())
+    messages = message_pairs(program, Findings())
     assert (time[messages.send] < time[messages.recv]).all()
     for row, place in enumerate(messages.place.tolist()):
         if place >= depth:
@@ -41,7 +42,7 @@ def test_every_step_after_what_it_waits_for(
 ) -> None:
     monkeypatch.setattr(coppice.program.two_sided.order, "_PATIENCE", 2)
     monkeypatch.setattr(coppice.program.two_sided.order, "_NARROW", narrow)
-    messages = messages_of(program, Findings())
+    messages = message_pairs(program, Findings())
     for seed in (None, 1, 2):
         assert_in_order(program, execution_order(program, messages, depth=depth, seed=seed), depth)
 
@@ -53,9 +54,9 @@ def test_what_stands_still_does_so_however_it_is_run(narrow: int, monkeypatch: p
     late = with_columns(pair_all_reduce(), dep_block=[1, 1], dep_step=[3, 3])
     told = set()
     for program, depth in ((late, 2), (ring_all_reduce(5), 1)):
-        messages = messages_of(program, Findings())
+        messages = message_pairs(program, Findings())
         for seed in (None, 1, 2, 3):
-            with pytest.raises(Stuck) as caught:
+            with pytest.raises(Deadlock) as caught:
                 execution_order(program, messages, depth=depth, seed=seed)
             told.add(str(caught.value))
     assert len(told) == 2
@@ -66,4 +67,4 @@ def test_no_steps_at_all() -> None:
         ring_all_gather(2), step_start=[0, 0, 0], dep_start=[0], dep_block=[], dep_step=[],
         op=[], src_buffer=[], src_offset=[], dst_buffer=[], dst_offset=[], count=[],
     )  # fmt: skip
-    assert execution_order(empty, messages_of(empty, Findings()), depth=2) == []
+    assert execution_order(empty, message_pairs(empty, Findings()), depth=2) == []

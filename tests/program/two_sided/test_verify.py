@@ -8,8 +8,9 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError
+from coppice.program.memory import Buffer
 from coppice.program.two_sided.builder import ProgramBuilder
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.verify import fifo_depth, verify_program
 from reference.programs import (
     IN,

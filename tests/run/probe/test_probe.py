@@ -16,7 +16,7 @@ from coppice.run.probe.expect import expected_rate, judge_links, with_measured_r
 from coppice.run.probe.model import locality_groups, measured_topology
 from coppice.run.probe.probe import (
     Experiment,
-    Measurement,
+    RateMeasurement,
     engine_rate,
     group_experiments,
     rank_experiments,
@@ -180,7 +180,7 @@ def test_a_slow_network_port_is_named() -> None:
 
 def test_a_link_that_limits_nothing_is_not_judged() -> None:
     box = preset("star", gpus=3, gb_per_s=10)
-    one = Measurement(experiment=Experiment(kind="out", flows=((0, 1), (0, 2))), gb_per_s=5.0)
+    one = RateMeasurement(experiment=Experiment(kind="out", flows=((0, 1), (0, 2))), gb_per_s=5.0)
     findings = {(each.src, each.dst): each for each in judge_links(box, [one])}
     assert findings["gpu0", "switch"].tested
     assert not findings["gpu0", "switch"].below

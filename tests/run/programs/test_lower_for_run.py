@@ -24,8 +24,8 @@ from coppice.run.engines.datatype import DataType
 from coppice.run.engines.interpreter import interpret
 from coppice.run.programs.check import check_programs
 from coppice.run.programs.lower import lower_for_run, lower_rank, schedule_of
-from coppice.run.programs.rank_program import Kind, Place, RankProgram
-from coppice.run.programs.steps import flow_of
+from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
+from coppice.run.programs.steps import transfer_steps
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
@@ -36,13 +36,13 @@ COLUMNS = (
     "kind",
     "peer",
     "tag",
-    "place",
+    "buffer",
     "offset",
     "length",
     "source",
     "source_offset",
-    "needs",
-    "needs_start",
+    "predecessors",
+    "predecessors_start",
 )
 
 
@@ -119,7 +119,7 @@ def test_plans_of_random_topologies_compute(
             np.testing.assert_array_equal(getattr(alone, column), getattr(program, column))
         assert alone.scratch_elements == program.scratch_elements
         if piece is not None and collective is not Collective.BARRIER:
-            messages = program.kind != Kind.COPY
+            messages = program.kind != RowKind.COPY
             assert int(program.length[messages].max(initial=0)) <= piece
 
 
@@ -135,8 +135,8 @@ def chain(ranks: int, parts: int = 1) -> Schedule:
 def test_pieces_follow_each_other() -> None:
     """Step = piece + depth: a rank sends on piece j while it receives piece j + 1."""
     for rank, program in enumerate(lower_for_run(chain(4), 12, in_place=True, piece_elements=3)):
-        sends = program.step[program.kind == Kind.SEND].tolist()
-        receives = program.step[program.kind == Kind.RECV].tolist()
+        sends = program.step[program.kind == RowKind.SEND].tolist()
+        receives = program.step[program.kind == RowKind.RECV].tolist()
         assert sends == ([] if rank == 3 else list(range(rank, rank + 4)))
         assert receives == ([] if rank == 0 else list(range(rank - 1, rank + 3)))
 
@@ -181,13 +181,13 @@ def test_relays_take_scratch_for_what_is_under_way_only() -> None:
 def test_input_is_the_first_operand_and_is_not_copied() -> None:
     problem = Problem(topology=star(4), collective=Collective.ALL_REDUCE)
     for program in lower_for_run(plan(problem, ring=False).plan.body, 40, in_place=False):
-        assert Kind.COPY not in program.kind
-        adds = program.kind == Kind.RECV_REDUCE
-        assert Place.INPUT in program.source[adds]
-        assert set(program.place[adds].tolist()) == {Place.OUTPUT}
+        assert RowKind.COPY not in program.kind
+        adds = program.kind == RowKind.RECV_REDUCE
+        assert RankBuffer.INPUT in program.source[adds]
+        assert set(program.buffer[adds].tolist()) == {RankBuffer.OUTPUT}
     gather = Problem(topology=star(4), collective=Collective.ALL_GATHER)
     for program in lower_for_run(plan(gather, ring=False).plan.body, 40, in_place=False):
-        copied = program.length[program.kind == Kind.COPY]
+        copied = program.length[program.kind == RowKind.COPY]
         assert copied.tolist() == [10]
         assert program.scratch_elements == 0
 
@@ -224,7 +224,7 @@ def test_a_copy_over_what_is_being_sent_takes_a_detour() -> None:
     ]
     schedule = stepped(rows, Collective.ALL_REDUCE, 3)
     first = lower_for_run(schedule, 6, in_place=True)[0]
-    assert Kind.COPY in first.kind
+    assert RowKind.COPY in first.kind
     for in_place in (True, False):
         for seed in (None, 1, 2, 3):
             run_and_check(schedule, 6, in_place=in_place, piece=None, seed=seed)
@@ -236,7 +236,7 @@ def test_the_same_value_twice_in_a_step_is_received_aside() -> None:
     rows = [(0, 0, 1, 0, 0), (0, 0, 2, 0, 0), (1, 1, 3, 0, 0), (1, 2, 3, 0, 0)]
     schedule = stepped(rows, Collective.BROADCAST, 4, root=0)
     last = lower_for_run(schedule, 5, in_place=True)[3]
-    assert sorted(last.place.tolist()) == [Place.OUTPUT, Place.SCRATCH]
+    assert sorted(last.place.tolist()) == [RankBuffer.OUTPUT, RankBuffer.SCRATCH]
     check_programs(lower_for_run(schedule, 5, in_place=True))
     for seed in (None, 1, 2):
         run_and_check(schedule, 5, in_place=False, piece=None, seed=seed)
@@ -246,7 +246,7 @@ def test_an_own_block_that_comes_back_is_not_copied_as_well() -> None:
     rows = [(0, 0, 1, 0, 0), (0, 1, 0, 1, 0), (1, 1, 0, 0, 0)]
     schedule = stepped(rows, Collective.ALL_GATHER, 2)
     programs = lower_for_run(schedule, 8, in_place=False)
-    assert Kind.COPY not in programs[0].kind
+    assert RowKind.COPY not in programs[0].kind
     check_programs(programs)
 
 
@@ -257,9 +257,9 @@ def test_dependencies_make_later_steps() -> None:
     moves.add(0, 0, 1, 0)
     moves.add(1, 0, 2, 0)
     free = replace(moves.schedule(), step=np.full(2, -1, dtype=np.int32))
-    assert flow_of(free).step.tolist() == [0, 0]
+    assert transfer_steps(free).step.tolist() == [0, 0]
     tied = replace(free, after_start=np.array([0, 0, 1]), after=np.array([0], dtype=np.int32))
-    assert flow_of(tied).step.tolist() == [0, 1]
+    assert transfer_steps(tied).step.tolist() == [0, 1]
 
 
 def test_bad_input_is_refused() -> None:
@@ -315,11 +315,13 @@ def test_a_thousand_ranks() -> None:
     first = lower_rank(body, 0, ranks * 16, in_place=False, piece_elements=8)
     second = lower_rank(body, 1, ranks * 16, in_place=False, piece_elements=8)
     assert time.process_time() - begin < 30  # a second or so; not minutes
-    assert pair(first, Kind.SEND, 1) == pair(second, Kind.RECV, 0) + pair(second, Kind.RECV_REDUCE, 0)
+    assert pair(first, RowKind.SEND, 1) == pair(second, RowKind.RECV, 0) + pair(
+        second, RowKind.RECV_REDUCE, 0
+    )
     assert first.scratch_elements <= 5 * 8
 
 
-def pair(program: RankProgram, kind: Kind, peer: int) -> list[tuple[int, int, int]]:
+def pair(program: RankProgram, kind: RowKind, peer: int) -> list[tuple[int, int, int]]:
     rows = (program.kind == kind) & (program.peer == peer)
     return list(
         zip(

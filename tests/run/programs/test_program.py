@@ -16,7 +16,7 @@ from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.programs.check import check_programs
 from coppice.run.programs.lower import lower_for_run
-from coppice.run.programs.rank_program import Kind, Place, RankProgram
+from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 from support.run_cases import catalogue_bodies, star
 
 
@@ -39,16 +39,18 @@ def without(program: RankProgram, row: int) -> RankProgram:
     """The program without a row, its needs renumbered."""
     keep = np.arange(program.num_rows) != row
     needs = [
-        [need - (need > row) for need in program.needs[a:b].tolist() if need != row]
-        for index, (a, b) in enumerate(zip(program.needs_start[:-1], program.needs_start[1:], strict=True))
+        [need - (need > row) for need in program.predecessors[a:b].tolist() if need != row]
+        for index, (a, b) in enumerate(
+            zip(program.predecessors_start[:-1], program.predecessors_start[1:], strict=True)
+        )
         if index != row
     ]
-    columns = ("step", "kind", "peer", "tag", "place", "offset", "length", "source", "source_offset")
+    columns = ("step", "kind", "peer", "tag", "buffer", "offset", "length", "source", "source_offset")
     return replace(
         program,
         **{name: getattr(program, name)[keep] for name in columns},
-        needs_start=np.cumsum([0, *map(len, needs)]).astype(np.int64),
-        needs=np.array([need for each in needs for need in each], dtype=np.int32),
+        predecessors_start=np.cumsum([0, *map(len, needs)]).astype(np.int64),
+        predecessors=np.array([need for each in needs for need in each], dtype=np.int32),
     )
 
 
@@ -96,9 +98,9 @@ def test_every_shift_is_found(collective: Collective, *, in_place: bool, piece: 
         for row in range(program.num_rows):
             for column in ("offset", "source_offset", "length", "step", "tag"):
                 kind = int(program.kind[row])
-                if column == "source_offset" and kind not in (Kind.RECV_REDUCE, Kind.COPY):
+                if column == "source_offset" and kind not in (RowKind.RECV_REDUCE, RowKind.COPY):
                     continue
-                if kind == Kind.COPY and (column in ("step", "tag") or in_place):
+                if kind == RowKind.COPY and (column in ("step", "tag") or in_place):
                     continue  # what is copied away in place includes what stays
                 for by in (-1, 1):
                     value = int(getattr(program, column)[row]) + by
@@ -112,7 +114,7 @@ def test_swapped_messages_are_found() -> None:
     programs = programs_of(Collective.ALL_REDUCE, in_place=True, piece=3)
     found = 0
     for rank, program in enumerate(programs):
-        sends = np.flatnonzero(program.kind == Kind.SEND)
+        sends = np.flatnonzero(program.kind == RowKind.SEND)
         for first, second in pairwise(sends):
             offsets = program.offset.copy()
             offsets[[first, second]] = offsets[[second, first]]
@@ -130,10 +132,12 @@ def test_every_missing_need_is_found(collective: Collective, *, in_place: bool, 
     """Needs are not decoration: without any one of them rows may race."""
     programs = programs_of(collective, in_place=in_place, piece=piece)
     for rank, program in enumerate(programs):
-        for place in range(len(program.needs)):
-            start = program.needs_start.copy()
+        for place in range(len(program.predecessors)):
+            start = program.predecessors_start.copy()
             start[start > place] -= 1
-            broken = replace(program, needs_start=start, needs=np.delete(program.needs, place))
+            broken = replace(
+                program, predecessors_start=start, predecessors=np.delete(program.predecessors, place)
+            )
             with pytest.raises(CheckError):
                 check_programs([*programs[:rank], broken, *programs[rank + 1 :]])
 
@@ -141,15 +145,15 @@ def test_every_missing_need_is_found(collective: Collective, *, in_place: bool, 
 def test_wrong_places_and_strangers_are_found() -> None:
     programs = programs_of(Collective.ALL_REDUCE, in_place=False, piece=None)
     first = programs[0]
-    receives = int(np.flatnonzero(first.kind == Kind.RECV_REDUCE)[0])
+    receives = int(np.flatnonzero(first.kind == RowKind.RECV_REDUCE)[0])
     for broken, words in (
-        (changed(first, "place", receives, Place.INPUT), "writes the input"),
-        (changed(first, "place", receives, 7), "not there"),
+        (changed(first, "buffer", receives, RankBuffer.INPUT), "writes the input"),
+        (changed(first, "buffer", receives, 7), "not there"),
         (changed(first, "kind", receives, 9), "does not exist|later step or kind"),
         (changed(first, "peer", receives, 0), "at its other end"),
         (changed(first, "length", receives, 0), "touches 0 elements"),
         (replace(first, result_elements=1000), "inside its output"),
-        (replace(first, needs_start=first.needs_start[:-1]), "columns of"),
+        (replace(first, predecessors_start=first.predecessors_start[:-1]), "columns of"),
         (replace(first, rank=1), "program of rank 0 of 5"),
         (replace(first, count=34), "differs from that of rank 0"),
     ):
@@ -185,7 +189,7 @@ def test_steps_and_staging() -> None:
     for begin, end in pairwise(starts):
         assert len(set(program.step[begin:end].tolist())) == 1
     by_hand = max(
-        int(program.length[(program.step == step) & (program.kind == Kind.RECV_REDUCE)].sum())
+        int(program.length[(program.step == step) & (program.kind == RowKind.RECV_REDUCE)].sum())
         for step in program.step
     )
     assert program.staging_elements == by_hand > 0

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from worker import FOLDER, MODES, RANK, RANKS, tell, world, write_ring
 
-import coppice
+import coppice.version
 
 MODE = sys.argv[4]
 OPTIONS = MODES[MODE]
@@ -66,12 +66,12 @@ def differing(outcome: dict[str, Any]) -> None:
         chosen = replace(OPTIONS, topology=str(FOLDER / (file if RANK == 1 else "ring.json")))
         with world(MODE, name=name, timeout_s=TIMEOUT_S, options=chosen):
             outcome[name] = attempt(reduce)
-    own = coppice.__version__
+    own = coppice.version.__version__
     if RANK == 1:
-        coppice.__version__ = "0.0.1"
+        coppice.version.__version__ = "0.0.1"
     with world(MODE, name="versions", timeout_s=TIMEOUT_S, options=OPTIONS):
         outcome["versions"] = attempt(reduce)
-    coppice.__version__ = own
+    coppice.version.__version__ = own
 
 
 def late(outcome: dict[str, Any]) -> None:

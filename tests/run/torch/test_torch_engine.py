@@ -195,7 +195,7 @@ def test_groups_are_apart() -> None:
 def test_wrong_groups_are_refused() -> None:
     def work(engine: TorchEngine) -> None:
         for members in ([1 - engine.rank], [0, 0, 1], [0, 1, 2]):
-            with pytest.raises(InputError, match="expected distinct ranks below 2"):
+            with pytest.raises(InputError, match="expected a list of distinct ranks below 2"):
                 engine.subset(members)
 
     assert together(2, work) == [None, None]

@@ -23,13 +23,12 @@ from coppice.files import write_atomically
 from coppice.logs.reading import read_logs
 from coppice.text import short_size
 from coppice.topology.model import Topology
-from coppice.tuning.fit import NO_END, Fit, Rule, fit_runs
+from coppice.tuning.fit import NO_END, Fit, SizeRule, fit_runs
 from coppice.tuning.from_logs import runs_of_logs
 from coppice.tuning.limits import bounds_us
-from coppice.tuning.records import Run, read_runs
+from coppice.tuning.records import TimedRun, read_runs
 from coppice.tuning.report import tuning_html
-from coppice.tuning.table import RuleTable, encode_table
-from coppice.tuning.undo import undo_line
+from coppice.tuning.table import RuleTable, encode_table, undo_line
 
 __all__ = ["FitOptions", "fit", "from_logs", "report"]
 
@@ -59,7 +58,9 @@ class FitOptions:
     ] = 0.01
     least_gain: Annotated[float, typer.Option("--least-gain", help="Least relative gain of a rule.")] = 0.03
 
-    def fit(self, runs: Sequence[Run], *, extend: bool = False, seed: int = 0) -> tuple[Fit, Topology | None]:
+    def fit(
+        self, runs: Sequence[TimedRun], *, extend: bool = False, seed: int = 0
+    ) -> tuple[Fit, Topology | None]:
         """The fit of measurements, with bounds where a topology is named, and that topology."""
         network = None
         if self.topology is not None:
@@ -188,7 +189,7 @@ def _lines(found: Fit) -> list[str]:
     return lines
 
 
-def _row(rule: Rule) -> tuple[str, ...]:
+def _row(rule: SizeRule) -> tuple[str, ...]:
     changed = rule.choice is not None
     return (
         str(rule.shape.collective),

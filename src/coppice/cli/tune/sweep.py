@@ -13,8 +13,7 @@ from coppice.cli.output.render import print_lines
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.text import parse_sizes
-from coppice.tuning.table import LIBRARIES
-from coppice.tuning.undo import undo_line
+from coppice.tuning.table import LIBRARIES, undo_line
 
 __all__ = ["chosen_collectives", "sweep"]
 

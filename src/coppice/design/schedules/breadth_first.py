@@ -2,7 +2,8 @@
 
 In step t a node receives the shards of all nodes at distance t, each from in-neighbours at distance t - 1, in
 fractions that keep its busiest link as light as possible. The least load is exact: a cut of a small flow, found by
-Newton's method in the native core (cpp/breadth_first.h). No schedule that uses shortest paths eagerly is faster.
+Newton's method in the native core (cpp/breadth_first/breadth_first.h). No schedule that uses shortest paths eagerly is
+faster.
 
 Source: Efficient Direct-Connect Topologies (arXiv 2202.03356).
 """

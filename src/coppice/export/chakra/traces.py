@@ -23,8 +23,8 @@ from coppice.files import write_atomically
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import Messages, messages_of
+from coppice.schedule.paths import routed
 from coppice.schedule.pieces import in_pieces
-from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
 
 __all__ = ["SCHEMA_VERSION", "ChakraTrace", "chakra_trace"]

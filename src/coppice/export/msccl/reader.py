@@ -24,7 +24,8 @@ from coppice.errors import InputError
 from coppice.export.msccl.document import STEP_TYPES, Document, parse_document
 from coppice.files import file_name, read_bytes
 from coppice.fitting.msccl.targets import TARGETS
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.memory import Buffer
+from coppice.program.two_sided.program import Program, StepOp
 
 __all__ = ["Reading", "program_of", "read_msccl_xml"]
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from coppice.fitting.msccl.rows import TYPE_OF_OP, Rows, rows_of
 from coppice.fitting.msccl.targets import Target
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.memory import Buffer
+from coppice.program.two_sided.program import Program, StepOp
 
 __all__ = ["encode_msccl_xml"]
 

@@ -14,8 +14,8 @@ from coppice.collectives import Collective
 from coppice.export.mscclpp.document import JsonText, Value, parse_document
 from coppice.export.mscclpp.operations import Place, operation_of
 from coppice.files import file_name, read_bytes
-from coppice.program.one_sided.program import Block, Channel, OneSidedProgram, Operation
-from coppice.program.two_sided.program import Buffer
+from coppice.program.memory import Buffer
+from coppice.program.one_sided.program import Block, ChannelEnd, OneSidedProgram, Operation
 
 __all__ = ["BUFFERS", "COLLECTIVES", "SCRATCH_BYTES", "MscclppReading", "program_of", "read_mscclpp"]
 
@@ -214,7 +214,7 @@ class _Reader:
             groups.append((buffer, members))
         return groups
 
-    def _channels(self) -> tuple[Channel, ...]:
+    def _channels(self) -> tuple[ChannelEnd, ...]:
         """All ends: the k-th of a rank to a peer, of a kind, belongs to the k-th of the peer to the rank."""
         lines: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
         for row, key in enumerate(self.ends):
@@ -224,7 +224,7 @@ class _Reader:
             for row, twin in zip(rows, lines.get((peer, rank, port), ()), strict=False):
                 twins[row] = twin
         return tuple(
-            Channel(rank=rank, peer=peer, port=port, twin=twin)
+            ChannelEnd(rank=rank, peer=peer, port=port, twin=twin)
             for (rank, peer, port), twin in zip(self.ends, twins, strict=True)
         )
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from coppice.errors import InputError
 from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.structure import op_mask
 from coppice.simulation.protocols import generation_of, num_boxes, protocol
 from coppice.topology.model import Topology
 
@@ -32,8 +31,7 @@ def busiest_gb_per_s(program: Program, algbw_gb_per_s: Fraction) -> Fraction:
         >>> busiest_gb_per_s(lower_to_program(made.body, channels=1), made.algbw_gb_per_s)
         Fraction(1, 1)
     """
-    sends = op_mask(program, lambda op: op.sends)
-    moved = np.bincount(program.step_block[sends], weights=program.count[sends], minlength=1)
+    moved = np.bincount(program.step_block[program.sends], weights=program.count[program.sends], minlength=1)
     return Fraction(int(moved.max()), program.num_chunks) * algbw_gb_per_s
 
 

@@ -10,10 +10,10 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.fitting.msccl.limits import STEPS, Excess, excesses
 from coppice.fitting.msccl.targets import Target, target_named
-from coppice.program.two_sided.channels import Limits
-from coppice.program.two_sided.lower import Prepared, prepare, write
-from coppice.program.two_sided.numbering import waited_first
+from coppice.program.two_sided.channels import ChannelLimits
+from coppice.program.two_sided.lower import Prepared, emit, prepare
 from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.thread_blocks import waited_first
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
@@ -173,9 +173,9 @@ def _within(prepared: Prepared, chosen: Target, form: Form, place: Place) -> Pro
         if channels >= enough or channels <= crowded:
             continue
         try:
-            program = write(
+            program = emit(
                 prepared,
-                Limits(channels=channels, blocks=chosen.max_blocks, peers=chosen.max_peers),
+                ChannelLimits(channels=channels, blocks=chosen.max_blocks, peers=chosen.max_peers),
                 fused=not chosen.refused_types,
                 name=form.name,
                 protocol=form.protocol,

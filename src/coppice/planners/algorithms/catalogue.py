@@ -13,7 +13,7 @@ from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.algorithm import Algorithm, Parameter
 from coppice.planners.algorithms.case import Case, Value
 from coppice.schedule.forest import Forest
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
 from coppice.text import nearest
 

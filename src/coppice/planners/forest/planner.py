@@ -2,7 +2,7 @@
 
 The bound (``coppice.bounds``) says how many trees each link can carry; the native packer lays that many trees on
 physical paths (ForestColl, arXiv 2402.06787; the construction that needs no switch removal is described in
-cpp/packing.h). Collectives that reduce are planned on the transposed graph and turned round.
+cpp/packing/packing.h). Collectives that reduce are planned on the transposed graph and turned round.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coppice.bounds.fixed_trees import fixed_trees
 from coppice.bounds.network import Network
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.bounds.tree_units import TreeUnits, exact_trees, exact_units
+from coppice.bounds.tree_units import TreeUnits, exact_trees, exact_units, fixed_trees
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest.packed import Trees, forest_of, joined, pack, same_weight
@@ -30,7 +29,7 @@ from coppice.schedule.loads import forest_loads
 from coppice.topology.model import common_denominator, scaled
 
 if TYPE_CHECKING:
-    from coppice.bounds.all_reduce import CombinedAllReduce
+    from coppice.bounds.result import CombinedAllReduce
 
 __all__ = ["combined_trees", "plan_forest"]
 

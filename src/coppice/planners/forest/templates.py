@@ -1,7 +1,7 @@
 """Templates: where ranks are alike, one tree for each orbit of them stands for all its images.
 
 The group of automorphisms is found from the graph (``coppice.topology.symmetry``); the native packer then works with
-orbits of links in place of links (cpp/group_action.h).
+orbits of links in place of links (cpp/symmetry/group_action.h).
 """
 
 from __future__ import annotations

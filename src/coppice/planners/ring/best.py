@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
-from coppice.bounds.rates import Rates
 from coppice.planners.ring.factors import cable_multigraph, hamiltonian_factors
 from coppice.planners.ring.model import Ring, Traffic, link_counts, reversed_ring, ring_floor
 from coppice.planners.ring.search import boxes_of, search_for
@@ -30,7 +30,7 @@ _PATIENCE = 24  # rounds without gain before the search ends
 
 
 @dataclass(frozen=True, kw_only=True)
-class RingPlan(Rates):
+class RingPlan(Bandwidths):
     """Rings that share a collective.
 
     Attributes:

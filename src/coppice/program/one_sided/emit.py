@@ -1,4 +1,4 @@
-"""Writes messages down as operations of thread blocks, with the joins between them.
+"""Emits the operations of thread blocks for messages that ranks put into each other's memory.
 
 A thread block first tells the senders of what it will receive that it has begun, and hears the same from its receivers.
 Then it goes from round to round: put all, join, signal; wait, join, add and copy. A put by a proxy signals by itself.
@@ -10,12 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from coppice.program.one_sided.placement import Landing
-from coppice.program.one_sided.program import Act, Block, Channel, OneSidedProgram, Operation, Slots
-from coppice.program.placement import Places
-from coppice.program.two_sided.program import Buffer
+import numpy as np
 
-__all__ = ["MOST_SOURCES", "MOST_TOGETHER", "write_program"]
+from coppice.program.memory import Buffer
+from coppice.program.one_sided.placement import Landing
+from coppice.program.one_sided.program import Act, Block, ChannelEnd, OneSidedProgram, Operation, Slots
+from coppice.program.placement import Placement
+
+__all__ = ["MOST_SOURCES", "MOST_TOGETHER", "emit_program"]
 
 MOST_TOGETHER = 8
 """Channels, or puts, of one operation."""
@@ -28,40 +30,40 @@ _Name = tuple[int, int]
 _T = TypeVar("_T")
 
 
-def write_program(
-    messages: Sequence[Landing], scratch: Sequence[int], places: Places, **attributes: Any
+def emit_program(
+    messages: Sequence[Landing], scratch: Sequence[int], placement: Placement, **attributes: Any
 ) -> OneSidedProgram:
     """The program of some messages.
 
     Args:
         messages: In the order of their rounds.
         scratch: Slots of scratch memory of each rank.
-        places: Where values lie.
+        placement: Where values lie.
         **attributes: Further attributes of the program.
     """
-    channels = _Channels(messages, places.ranks)
-    writers: dict[_Name, _Writer] = {}
+    channels = _Channels(messages, placement.ranks)
+    emitters: dict[_Name, _BlockEmitter] = {}
     for message in messages:
-        sender = writers.setdefault((message.src, message.color), _Writer(message.src, channels))
-        receiver = writers.setdefault((message.dst, message.color), _Writer(message.dst, channels))
+        sender = emitters.setdefault((message.src, message.color), _BlockEmitter(message.src, channels))
+        receiver = emitters.setdefault((message.dst, message.color), _BlockEmitter(message.dst, channels))
         sender.sends[message.round].append(message)
         receiver.receives[message.round].append(message)
-    copies = _own_copies(messages, places)
-    for rank in range(places.ranks):
-        mine = [name for name in writers if name[0] == rank]
-        name = min(mine, key=lambda name: (writers[name].load, name), default=(rank, 0))
-        writers.setdefault(name, _Writer(rank, channels)).copies = copies.get(rank, [])
+    copies = _own_copies(messages, placement)
+    for rank in range(placement.ranks):
+        mine = [name for name in emitters if name[0] == rank]
+        name = min(mine, key=lambda name: (emitters[name].load, name), default=(rank, 0))
+        emitters.setdefault(name, _BlockEmitter(rank, channels)).copies = copies.get(rank, [])
     return OneSidedProgram(
-        collective=places.collective,
-        num_ranks=places.ranks,
-        num_chunks=places.units.num_chunks,
-        in_place=places.in_place,
+        collective=placement.collective,
+        num_ranks=placement.ranks,
+        num_chunks=placement.units.num_chunks,
+        in_place=placement.in_place,
         scratch=tuple(scratch),
         blocks=tuple(
-            Block(rank=name[0], operations=tuple(writers[name].operations())) for name in sorted(writers)
+            Block(rank=name[0], operations=tuple(emitters[name].operations())) for name in sorted(emitters)
         ),
         channels=channels.ends,
-        semaphores=((),) * places.ranks,
+        semaphores=((),) * placement.ranks,
         **attributes,
     )
 
@@ -86,7 +88,7 @@ class _Channels:
                 self._row[rank, peer, color] = len(ends)
                 ends.append((rank, peer, color, port))
         self.ends = tuple(
-            Channel(rank=rank, peer=peer, port=port, twin=self._row[peer, rank, color])
+            ChannelEnd(rank=rank, peer=peer, port=port, twin=self._row[peer, rank, color])
             for rank, peer, color, port in ends
         )
 
@@ -95,7 +97,7 @@ class _Channels:
         return self._row[rank, peer, color]
 
 
-class _Writer:
+class _BlockEmitter:
     """Writes one thread block."""
 
     def __init__(self, rank: int, channels: _Channels) -> None:
@@ -106,7 +108,7 @@ class _Writer:
         self._last: dict[int, int] = {}  # last round of each channel
         self._pending: set[int] = set()  # channels that must be flushed in the end
         self._made: list[Operation] = []
-        self._loose = False  # threads are not in step since the last join
+        self._diverged = False  # threads are not in step since the last join
         self._waited: set[int] = set()  # channels waited for since then
 
     @property
@@ -156,12 +158,12 @@ class _Writer:
                 self._made.append(Operation(act=act, name=name, channels=tuple(batch), relaxed=weak))
                 if act is Act.WAIT:
                     self._waited.update(batch)
-                self._loose = True
+                self._diverged = True
 
     def _join(self) -> None:
-        if self._loose:
+        if self._diverged:
             self._made.append(Operation(act=Act.JOIN, name="nop"))
-            self._loose = False
+            self._diverged = False
             self._waited = set()
 
     def _here(self, slot: tuple[Buffer, int], count: int) -> Slots:
@@ -171,7 +173,7 @@ class _Writer:
         act = Act.MOVE if name == "copy" else Act.SUM
         into = self._here(target, sources[0].size)
         self._made.append(Operation(act=act, name=name, sources=tuple(sources), targets=(into,)))
-        self._loose = True
+        self._diverged = True
 
     def _send(self, messages: list[Landing]) -> None:
         """Put all messages of a round, and signal each channel once."""
@@ -231,7 +233,7 @@ class _Writer:
                 flushes=name == "pwsf",
             )
         )
-        self._loose = True
+        self._diverged = True
 
     def _receive(self, messages: list[Landing]) -> None:
         """Wait for all messages of a round, then add or copy what did not land where it belongs."""
@@ -239,11 +241,11 @@ class _Writer:
         if self._waited.intersection(channels):
             self._join()  # or another thread might take the earlier signal
         self._tell(Act.WAIT, channels)
-        if all(message.landing == message.home for message in messages):
+        if all(message.landing == message.final for message in messages):
             return
         waves: list[list[tuple[str, list[Slots], tuple[Buffer, int]]]] = []
         for batch in _together(messages):
-            home, count = batch[0].home, batch[0].count
+            final, count = batch[0].final, batch[0].count
             terms = (
                 [batch[0].old, *(message.landing for message in batch)]
                 if batch[0].adds
@@ -254,13 +256,13 @@ class _Writer:
                 (
                     place + 1
                     for place in reversed(range(len(waves)))
-                    if any(_overlap(home, count, target, into[0].size) for _, into, target in waves[place])
+                    if any(_overlap(final, count, target, into[0].size) for _, into, target in waves[place])
                 ),
                 0,
             )
             if wave == len(waves):
                 waves.append([])
-            waves[wave].append(("re" if batch[0].adds else "copy", sources, home))
+            waves[wave].append(("re" if batch[0].adds else "copy", sources, final))
         for each in waves:
             self._join()
             for name, sources, target in each:
@@ -272,8 +274,8 @@ def _together(messages: Sequence[Landing]) -> Iterator[Sequence[Landing]]:
     sums: dict[tuple[tuple[Buffer, int], int], list[Landing]] = defaultdict(list)
     for message in messages:
         if message.adds:
-            sums[message.home, message.count].append(message)
-        elif message.landing != message.home:
+            sums[message.final, message.count].append(message)
+        elif message.landing != message.final:
             yield [message]
     for group in sums.values():
         yield from _batches(group, MOST_SOURCES - 1)
@@ -288,18 +290,14 @@ def _batches(members: Sequence[_T], size: int) -> Iterator[Sequence[_T]]:
         yield members[start : start + size]
 
 
-def _own_copies(messages: Sequence[Landing], places: Places) -> dict[int, list[tuple[int, int, int]]]:
-    """What must go from a rank's input to its output, but for what it receives anyway."""
-    received: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for message in messages:
-        if message.home[0] is Buffer.OUTPUT:
-            received[message.dst].append((message.home[1], message.home[1] + message.count))
+def _own_copies(messages: Sequence[Landing], placement: Placement) -> dict[int, list[tuple[int, int, int]]]:
+    """(first input slot, first output slot, count) of what each rank copies for itself."""
+    received = [
+        (message.dst, message.final[1], message.count)
+        for message in messages
+        if message.final[0] is Buffer.OUTPUT
+    ]
     copies: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for rank, source, target, count in places.own_copies():
-        place, end = target, target + count
-        for low, high in [*sorted(received[rank]), (end, end)]:
-            low, high = min(max(low, target), end), min(high, end)
-            if low > place:
-                copies[rank].append((source + place - target, place, low - place))
-            place = max(place, high)
+    for rank, *copy in placement.own_copies(*np.array(received, dtype=np.int64).reshape(-1, 3).T):
+        copies[rank].append((copy[0], copy[1], copy[2]))
     return copies

@@ -20,20 +20,20 @@ from numpy.typing import NDArray
 from coppice.program.one_sided.program import Act, OneSidedProgram, Operation, Slots
 from coppice.program.one_sided.words import Words
 
-__all__ = ["Counter", "Events", "Step", "Touch", "events_of"]
+__all__ = ["EventStep", "Events", "SignalCounter", "Touch", "events_of"]
 
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EventStep:
     """One operation as it is carried out, in a loop each time anew.
 
     Attributes:
         row: Row of its thread block; -1 for the beginning of a rank.
         position: Its place in the thread block.
         inner: Its place in the loop there, or -1.
-        turn: How often the loop went round before.
+        iteration: How often the loop went round before.
         op: The operation; None at the beginning of a rank and at the end of a thread block.
         events: Its events.
     """
@@ -41,7 +41,7 @@ class Step:
     row: int
     position: int
     inner: int
-    turn: int
+    iteration: int
     op: Operation | None
     events: tuple[int, ...]
 
@@ -60,7 +60,7 @@ class Touch:
 
 
 @dataclass(slots=True)
-class Counter:
+class SignalCounter:
     """What is counted up by some events and down by others: one direction of a channel, or a semaphore.
 
     Attributes:
@@ -91,21 +91,21 @@ class Events:
         writes: What they write.
         begins: Beginning of each rank.
         ends: End of each rank.
-        meetings: Events of each round of each barrier: (arrivals, departures).
+        barriers: Events of each round of each barrier: (arrivals, departures).
         out_of_bounds: (event, slots) that reach beyond their buffer.
     """
 
     words: Words
-    steps: list[Step] = field(default_factory=list)
+    steps: list[EventStep] = field(default_factory=list)
     step_of: list[int] = field(default_factory=list)
     before: list[tuple[int, int]] = field(default_factory=list)
     phase: list[int] = field(default_factory=list)
-    counters: dict[tuple[int, ...], Counter] = field(default_factory=dict)
+    counters: dict[tuple[int, ...], SignalCounter] = field(default_factory=dict)
     reads: dict[int, tuple[Touch, ...]] = field(default_factory=dict)
     writes: dict[int, tuple[Touch, ...]] = field(default_factory=dict)
     begins: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
-    meetings: dict[tuple[int, int, int], tuple[list[int], list[int]]] = field(default_factory=dict)
+    barriers: dict[tuple[int, int, int], tuple[list[int], list[int]]] = field(default_factory=dict)
     out_of_bounds: list[tuple[int, Slots]] = field(default_factory=list)
 
     @property
@@ -129,7 +129,7 @@ class Events:
                 f"the end of rank {self.program.blocks[row].rank}, thread block {self.program.block_ids[row]}"
             )
         place = self.program.place(step.row, step.position, step.inner)
-        return place if step.inner < 0 else f"{place} of round {step.turn}"
+        return place if step.inner < 0 else f"{place} of round {step.iteration}"
 
     def rank(self, event: int) -> int:
         """Rank of an event."""
@@ -157,17 +157,17 @@ def events_of(words: Words) -> Events:
     program = events.program
     for rank in range(program.num_ranks):
         event = events.add()
-        events.steps.append(Step(-1, rank, -1, 0, None, (event,)))
+        events.steps.append(EventStep(-1, rank, -1, 0, None, (event,)))
         events.begins.append(event)
     last: list[list[int]] = [[event] for event in events.begins]
     for row, block in enumerate(program.blocks):
         last[block.rank].append(_Thread(events, row, events.begins[block.rank]).run())
     for rank, finals in enumerate(last):
         event = events.add()
-        events.steps.append(Step(-1, rank, -1, 0, None, (event,)))
+        events.steps.append(EventStep(-1, rank, -1, 0, None, (event,)))
         events.ends.append(event)
         events.before.extend((earlier, event) for earlier in finals)
-    for arrivals, departures in events.meetings.values():
+    for arrivals, departures in events.barriers.values():
         events.before.extend((one, two) for one in arrivals for two in departures)
     return events
 
@@ -192,21 +192,21 @@ class _Thread:
             if op.act is not Act.LOOP:
                 self._step(position, -1, 0, op, None)
                 continue
-            for turn in range(self.words.rounds(op)):
+            for iteration in range(self.words.rounds(op)):
                 for inner, each in enumerate(op.body):
-                    self._step(position, inner, turn, each, op)
+                    self._step(position, inner, iteration, each, op)
         final = self._joined()
         self.events.steps.append(
-            Step(self.row, len(self.program.blocks[self.row].operations), -1, 0, None, (final,))
+            EventStep(self.row, len(self.program.blocks[self.row].operations), -1, 0, None, (final,))
         )
         return final
 
-    def _step(self, position: int, inner: int, turn: int, op: Operation, loop: Operation | None) -> None:
+    def _step(self, position: int, inner: int, iteration: int, op: Operation, loop: Operation | None) -> None:
         match op.act:
             case Act.JOIN:
                 made = [self._joined()]
             case Act.BARRIER:
-                made = self._meet(op)
+                made = self._barrier(op)
             case Act.SIGNAL:
                 made = [self._signal(thread, channel) for thread, channel in enumerate(op.channels)]
             case Act.WAIT:
@@ -218,10 +218,10 @@ class _Thread:
             case Act.IDLE:
                 made = []
             case _ if op.port:
-                made = [self._order(thread, op, loop, turn) for thread in range(len(op.targets))]
+                made = [self._order(thread, op, loop, iteration) for thread in range(len(op.targets))]
             case _:
-                made = [self._data(op, loop, turn)]
-        self.events.steps.append(Step(self.row, position, inner, turn, op, tuple(made)))
+                made = [self._data(op, loop, iteration)]
+        self.events.steps.append(EventStep(self.row, position, inner, iteration, op, tuple(made)))
 
     def _after(self, event: int, earlier: int) -> None:
         self.events.before.append((earlier, event))
@@ -235,11 +235,11 @@ class _Thread:
         self.join, self.heads, self.loose = event, {}, []
         return event
 
-    def _meet(self, op: Operation) -> list[int]:
+    def _barrier(self, op: Operation) -> list[int]:
         number = op.ids[0]
         arrival = self._joined()
         departure = self._joined()
-        arrivals, departures = self.events.meetings.setdefault(
+        arrivals, departures = self.events.barriers.setdefault(
             (self.rank, number, self.rounds[number]), ([], [])
         )
         self.rounds[number] += 1
@@ -254,15 +254,15 @@ class _Thread:
         self.heads[thread] = event
         return event
 
-    def _counter(self, key: tuple[int, ...]) -> Counter:
+    def _counter(self, key: tuple[int, ...]) -> SignalCounter:
         counter = self.events.counters.get(key)
         if counter is None:
             if key[0]:
                 start = self.program.semaphores[self.rank][key[2]]
-                counter = Counter(f"semaphore {key[2]} of rank {self.rank}", start)
+                counter = SignalCounter(f"semaphore {key[2]} of rank {self.rank}", start)
             else:
                 end = self.program.channels[key[1]]
-                counter = Counter(
+                counter = SignalCounter(
                     f"a {'port' if end.port else 'memory'} channel from rank {end.peer} to {end.rank}"
                 )
             self.events.counters[key] = counter
@@ -296,21 +296,21 @@ class _Thread:
         self.orders[channel] = (event, thread, self.phase)
         return event
 
-    def _order(self, thread: int, op: Operation, loop: Operation | None, turn: int) -> int:
+    def _order(self, thread: int, op: Operation, loop: Operation | None, iteration: int) -> int:
         channel = op.channels[thread]
         event = self._ordered(thread, channel)
-        self._touch(event, op, (op.sources[thread],), (op.targets[thread],), loop, turn)
+        self._touch(event, op, (op.sources[thread],), (op.targets[thread],), loop, iteration)
         if op.signals:
             self._counter((0, self.program.channels[channel].twin)).posts.append(event)
         if op.flushes:
             self.heads[thread] = event
         return event
 
-    def _data(self, op: Operation, loop: Operation | None, turn: int) -> int:
+    def _data(self, op: Operation, loop: Operation | None, iteration: int) -> int:
         event = self.events.add(phase=self.phase)
         self._after(event, self.join)
         self.loose.append(event)
-        self._touch(event, op, op.sources, op.targets, loop, turn)
+        self._touch(event, op, op.sources, op.targets, loop, iteration)
         return event
 
     def _touch(
@@ -320,13 +320,13 @@ class _Thread:
         sources: tuple[Slots, ...],
         targets: tuple[Slots, ...],
         loop: Operation | None,
-        turn: int,
+        iteration: int,
     ) -> None:
         for slots, into in (
             *((each, self.events.reads) for each in sources),
             *((each, self.events.writes) for each in targets),
         ):
-            first, count = self.words.part(op, slots, loop, turn)
+            first, count = self.words.part(op, slots, loop, iteration)
             parts = tuple(self.words.addresses(slots, rank, first, count) for rank in slots.ranks)
             if any((part < 0).any() for part in parts):
                 self.events.out_of_bounds.append((event, slots))

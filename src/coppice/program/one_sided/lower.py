@@ -10,20 +10,21 @@ waits, but for the first signal of its receiver, by which it knows that the rece
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.messages import Rows, rows_of, traffic_of
-from coppice.program.one_sided.emit import write_program
+from coppice.program.messages import Transfers, message_table, transfers_of
+from coppice.program.one_sided.emit import emit_program
 from coppice.program.one_sided.placement import Landing, landings
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.structure import RUNS
-from coppice.program.placement import Places, in_units
+from coppice.program.placement import Placement, in_units
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
+from coppice.schedule.parts import in_parts
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
@@ -36,20 +37,20 @@ class OneSidedLowering:
 
     Attributes:
         schedule: The plan.
-        places: Where values lie.
+        placement: Where values lie.
         rows: Transfers of runs of chunks.
         by_port: Whether messages from one rank (row) to another (column) go by a proxy.
     """
 
     schedule: Schedule
-    places: Places
-    rows: Rows
+    placement: Placement
+    rows: Transfers
     by_port: list[list[bool]]
 
     @property
     def most_colors(self) -> int:
         """Colors of which more are of no use."""
-        return max(len(self.places.units.slot), self.places.ranks - 1, 1)
+        return max(len(self.placement.units.slot), self.placement.ranks - 1, 1)
 
     def program(self, colors: int, **attributes: object) -> OneSidedProgram:
         """The program with at most ``colors`` thread blocks a rank.
@@ -58,14 +59,14 @@ class OneSidedLowering:
             colors: Groups of values, each with a thread block at every rank that handles some of them.
             **attributes: Further attributes of the program.
         """
-        traffic = traffic_of(self.rows, self._colors(colors), self.places)
-        messages, scratch = landings(traffic, self.places, self.by_port)
-        _regroup(messages, colors, self.places.ranks)
-        return write_program(messages, scratch, self.places, **attributes)
+        table = message_table(self.rows, self._colors(colors), self.placement)
+        messages, scratch = landings(table, self.placement, self.by_port)
+        _regroup(messages, colors, self.placement.ranks)
+        return emit_program(messages, scratch, self.placement, **attributes)
 
     def _colors(self, colors: int) -> np.ndarray:
         """Color of each row: values that take the same ways next to each other, dealt out evenly."""
-        runs = len(self.places.units.slot)
+        runs = len(self.placement.units.slot)
         ways: list[set[tuple[int, int]]] = [set() for _ in range(runs)]
         load = [0] * runs
         for run, src, dst in zip(
@@ -118,8 +119,8 @@ def lower_one_sided(
     if instances < 1:
         msg = f"expected 1 instance or more, found {instances}."
         raise InputError(msg)
-    schedule = _side_by_side(lower(plan) if isinstance(plan, Forest) else plan, instances)
-    places = Places(
+    schedule = in_parts(lower(plan) if isinstance(plan, Forest) else plan, instances)
+    placement = Placement(
         collective=schedule.collective,
         ranks=schedule.topology.num_ranks,
         root=-1,
@@ -127,34 +128,10 @@ def lower_one_sided(
         units=in_units(schedule),
     )
     return OneSidedLowering(
-        schedule=schedule, places=places, rows=rows_of(schedule, places), by_port=_by_port(schedule.topology)
-    )
-
-
-def _side_by_side(schedule: Schedule, instances: int) -> Schedule:
-    """The same schedule with every chunk cut into equal parts that are sent at the same time."""
-    if instances == 1:
-        return schedule
-    rows = schedule.num_transfers
-    part = np.tile(np.arange(instances), rows)
-    row = np.repeat(np.arange(rows), instances)
-    length = np.diff(schedule.after_start)
-    start = np.concatenate([[0], np.cumsum(length[row])]).astype(np.int64)
-    waits = np.repeat(np.arange(len(row)), length[row])
-    within = np.arange(len(waits)) - start[waits]
-    after = schedule.after[schedule.after_start[row[waits]] + within].astype(np.int64)
-    return replace(
-        schedule,
-        chunk_slot=np.repeat(schedule.chunk_slot, instances),
-        chunk_share=np.repeat(schedule.chunk_share, instances),
-        src=schedule.src[row],
-        dst=schedule.dst[row],
-        chunk=(schedule.chunk[row].astype(np.int64) * instances + part).astype(np.int32),
-        op=schedule.op[row],
-        path=schedule.path[row],
-        step=schedule.step[row],
-        after_start=start,
-        after=(after * instances + part[waits]).astype(np.int32),
+        schedule=schedule,
+        placement=placement,
+        rows=transfers_of(schedule, placement),
+        by_port=_by_port(schedule.topology),
     )
 
 

@@ -14,58 +14,53 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import pairwise
 
-from coppice.program.one_sided.events import Counter, Events, Step
+from coppice.program.deadlock import Deadlock, circle_from, waits_in_words
+from coppice.program.one_sided.events import Events, EventStep, SignalCounter
 from coppice.program.one_sided.program import Act
 
-__all__ = ["StuckOneSided", "run_order"]
-
-_SHOWN = 8
-
-
-class StuckOneSided(Exception):  # noqa: N818  (an outcome, caught by the verifier)
-    """The program stands still; the message says why, as a sentence."""
+__all__ = ["run_order"]
 
 
 def run_order(
-    events: Events, *, needs: Mapping[int, int] | None = None
+    events: Events, *, required: Mapping[int, int] | None = None
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """All events in an order in which they can take place.
 
     Args:
         events: The unrolled program.
-        needs: How many posts the counter must have seen before an event that takes from it; by default as many as
+        required: How many posts the counter must have seen before an event that takes from it; by default as many as
             there were takers before it, less what the counter held at the start.
 
     Returns:
         The events, and pairs (writer, reader) of events where a packet that one writes ends the waiting of the other.
 
     Raises:
-        StuckOneSided: If it stands still.
+        Deadlock: If it stands still.
     """
-    return _Run(events, needs).order()
+    return _EventRun(events, required).order()
 
 
-class _Run:
-    def __init__(self, events: Events, needs: Mapping[int, int] | None) -> None:
-        self.events, self.needs = events, needs
-        self.counters: list[Counter] = list(events.counters.values())
+class _EventRun:
+    def __init__(self, events: Events, required: Mapping[int, int] | None) -> None:
+        self.events, self.required = events, required
+        self.counters: list[SignalCounter] = list(events.counters.values())
         self.posts_to: dict[int, int] = {}
         self.takes_from: dict[int, int] = {}
         for number, counter in enumerate(self.counters):
             self.posts_to.update((event, number) for event in counter.posts)
             self.takes_from.update((event, number) for event in counter.waits)
-        self.meeting_of = {
-            arrivals[place]: meeting
-            for meeting, (arrivals, _) in enumerate(events.meetings.values())
+        self.barrier_of = {
+            arrivals[place]: barrier
+            for barrier, (arrivals, _) in enumerate(events.barriers.values())
             for place in range(len(arrivals))
         }
-        self.size_of = [len(arrivals) for arrivals, _ in events.meetings.values()]
+        self.size_of = [len(arrivals) for arrivals, _ in events.barriers.values()]
         self.arrived: dict[int, int] = defaultdict(int)
         self.posted: dict[int, int] = defaultdict(int)
         self.taken: dict[int, int] = defaultdict(int)
         self.packets: dict[int, int] = {}  # address: event that wrote it first
         self.pairs: set[tuple[int, int]] = set()
-        lines: dict[int, list[Step]] = defaultdict(list)
+        lines: dict[int, list[EventStep]] = defaultdict(list)
         for step in events.steps:
             if step.row >= 0:
                 lines[step.row].append(step)
@@ -79,7 +74,7 @@ class _Run:
         """All events in order.
 
         Raises:
-            StuckOneSided: If the program stands still.
+            Deadlock: If the program stands still.
         """
         found = list(self.events.begins)
         self.ready = list(range(len(self.lines)))[::-1]
@@ -97,7 +92,7 @@ class _Run:
                 self.next[line] += 1
                 self.came[line] = False
         if any(self.next[line] < len(steps) for line, steps in enumerate(self.lines)):
-            raise StuckOneSided(self._circle())
+            raise Deadlock(self._circle())
         found.extend(self.events.ends)
         return found, sorted(self.pairs)
 
@@ -105,27 +100,27 @@ class _Run:
         if reason in self.waiting:
             self.ready.extend(sorted(self.waiting.pop(reason), reverse=True))
 
-    def _blocked(self, line: int, step: Step) -> tuple[str, int] | None:
+    def _blocked(self, line: int, step: EventStep) -> tuple[str, int] | None:
         """What a step waits for, or None."""
         op = step.op
         if op is None:
             return None
         if op.act is Act.BARRIER:
-            meeting = self.meeting_of[step.events[0]]
+            barrier = self.barrier_of[step.events[0]]
             if not self.came[line]:
                 self.came[line] = True
-                self.arrived[meeting] += 1
-                if self.arrived[meeting] == self.size_of[meeting]:
-                    self._wake(("meeting", meeting))
-            return None if self.arrived[meeting] == self.size_of[meeting] else ("meeting", meeting)
+                self.arrived[barrier] += 1
+                if self.arrived[barrier] == self.size_of[barrier]:
+                    self._wake(("barrier", barrier))
+            return None if self.arrived[barrier] == self.size_of[barrier] else ("barrier", barrier)
         if op.act in (Act.WAIT, Act.ACQUIRE):
             asked: dict[int, int] = defaultdict(int)
             for event in step.events:
                 number = self.takes_from[event]
                 asked[number] += 1
                 need = self.taken[number] + asked[number] - self.counters[number].start
-                if self.needs is not None:
-                    need = self.needs.get(event, need)
+                if self.required is not None:
+                    need = self.required.get(event, need)
                 if self.posted[number] < need:
                     return ("counter", number)
             return None
@@ -138,7 +133,7 @@ class _Run:
                                 return ("packet", address)
         return None
 
-    def _carry_out(self, step: Step) -> None:
+    def _carry_out(self, step: EventStep) -> None:
         for event in step.events:
             if event in self.takes_from:
                 self.taken[self.takes_from[event]] += 1
@@ -164,31 +159,21 @@ class _Run:
             for line, steps in enumerate(self.lines)
             if self.next[line] < len(steps) and (blocked := self._blocked(line, steps[self.next[line]]))
         }
-        line = next(iter(waits))
-        place: dict[int, int] = {}
-        walk: list[int] = []
-        while line not in place:
-            place[line] = len(walk)
-            walk.append(line)
-            other = self._helper(waits[line], line)
-            if other is None:
-                return f"{self._name(line)} waits for {self._missing(waits[line])}."
-            line = other
-        walk = [*walk[place[line] :], line]
+        walk = circle_from(next(iter(waits)), lambda line: self._able_to_end(waits[line], line))
+        if len(walk) == 1:
+            return f"{self._name(walk[0])} waits for {self._missing(waits[walk[0]])}."
         parts = [
             f"waits for {self._told(waits[one])} {self._name(two)} is ahead" for one, two in pairwise(walk)
         ]
-        if len(parts) > _SHOWN:
-            parts = [*parts[: _SHOWN - 1], f".. ({len(parts) - _SHOWN} more) ..", parts[-1]]
-        return f"{self._name(walk[0])} {'; that '.join(parts)}."
+        return waits_in_words(self._name(walk[0]), parts)
 
     def _name(self, line: int) -> str:
         return self.events.name(self.lines[line][self.next[line]].events[0])
 
-    def _rest(self, line: int) -> list[Step]:
+    def _rest(self, line: int) -> list[EventStep]:
         return self.lines[line][self.next[line] :]
 
-    def _helper(self, reason: tuple[str, int], line: int) -> int | None:
+    def _able_to_end(self, reason: tuple[str, int], line: int) -> int | None:
         """A thread block that still has to do what is waited for."""
         kind, number = reason
         others: list[int] = [*range(line + 1, len(self.lines)), *range(line + 1)]
@@ -197,7 +182,7 @@ class _Run:
                 for event in step.events:
                     if kind == "counter" and self.posts_to.get(event) == number:
                         return other
-                    if kind == "meeting" and self.meeting_of.get(event) == number and not self.came[other]:
+                    if kind == "barrier" and self.barrier_of.get(event) == number and not self.came[other]:
                         return other
                     if kind == "packet" and self._writes_packet(event, number):
                         return other
@@ -215,7 +200,7 @@ class _Run:
             counter = self.counters[number]
             what = "a release of" if counter.name.startswith("semaphore") else "a signal on"
             return f"{what} {counter.name}, before which"
-        if kind == "meeting":
+        if kind == "barrier":
             return "a barrier, before which"
         return "packets, before which"
 
@@ -228,6 +213,6 @@ class _Run:
                 f"one more {what} {counter.name} than there is: {len(counter.posts)} come, {len(counter.waits)} are "
                 "waited for"
             )
-        if kind == "meeting":
+        if kind == "barrier":
             return "a barrier that not all thread blocks reach"
         return "packets that nothing writes"

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from coppice.program.messages import Traffic
-from coppice.program.placement import Places
-from coppice.program.two_sided.program import Buffer
+from coppice.program.memory import Buffer
+from coppice.program.messages import MessageTable
+from coppice.program.placement import Placement
 from coppice.schedule.schedule import Op
 
 __all__ = ["Landing", "landings"]
@@ -36,7 +36,7 @@ class Landing:
         count: Chunks.
         source: Slot that it is read from.
         landing: Slot of the receiver that it is put to.
-        home: Slot of the receiver where the value belongs.
+        final: Slot of the receiver where the value belongs.
         old: Slot of what the receiver has, where it is added.
         port: It goes by a proxy.
         flush: Its put must be flushed.
@@ -53,7 +53,7 @@ class Landing:
     count: int
     source: _Slot
     landing: _Slot
-    home: _Slot
+    final: _Slot
     old: _Slot
     port: bool
     flush: bool
@@ -64,21 +64,23 @@ class Landing:
     color: int
 
 
-def landings(traffic: Traffic, places: Places, port: list[list[bool]]) -> tuple[list[Landing], list[int]]:
+def landings(
+    table: MessageTable, placement: Placement, port: list[list[bool]]
+) -> tuple[list[Landing], list[int]]:
     """All messages in the order of their rounds, and the slots of scratch memory of each rank.
 
     Args:
-        traffic: Messages.
-        places: Where values lie.
+        table: Messages.
+        placement: Where values lie.
         port: Whether messages from one rank (row) to another (column) go by a proxy.
     """
-    return _Ledger(traffic, places, port).messages()
+    return _Ledger(table, placement, port).messages()
 
 
 class _Ledger:
-    def __init__(self, traffic: Traffic, places: Places, port: list[list[bool]]) -> None:
-        self.traffic, self.places, self.port = traffic, places, port
-        self.scratch: list[int] = traffic.scratch.tolist()
+    def __init__(self, table: MessageTable, placement: Placement, port: list[list[bool]]) -> None:
+        self.table, self.placement, self.port = table, placement, port
+        self.scratch: list[int] = table.scratch.tolist()
         self.bits: dict[int, int] = defaultdict(int)  # of each run, events so far
         self.knows: dict[tuple[int, int], int] = defaultdict(int)  # (run, rank)
         self.touched: dict[tuple[int, int, int], int] = defaultdict(int)  # (run, rank, buffer)
@@ -87,10 +89,10 @@ class _Ledger:
 
     def messages(self) -> tuple[list[Landing], list[int]]:
         """All messages, decided one after the other: in each round all are sent, then all are received."""
-        traffic, ranks = self.traffic, self.places.ranks
+        table, ranks = self.table, self.placement.ranks
         columns = (
-            traffic.src, traffic.dst, traffic.color, traffic.op, traffic.first, traffic.runs, traffic.count,
-            traffic.src_buffer, traffic.src_offset, traffic.dst_buffer, traffic.dst_offset, traffic.round,
+            table.src, table.dst, table.color, table.op, table.first, table.runs, table.count,
+            table.src_buffer, table.src_offset, table.dst_buffer, table.dst_offset, table.round,
         )  # fmt: skip
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         receives: dict[tuple[int, int], int] = defaultdict(int)
@@ -99,11 +101,11 @@ class _Ledger:
             for run in range(first, first + runs):
                 receives[run, dst] += 1 if op == Op.COPY else 2
                 sends[run, src] += 1
-        start_buffer, start_offset = (column.tolist() for column in self.places.at_start(traffic.first))
+        start_buffer, start_offset = (column.tolist() for column in self.placement.at_start(table.first))
         made: list[Landing] = []
         for number, row in enumerate(rows):
             src, dst, color, op, first, runs, count, sb, so, db, do, when = row
-            cells = range(first, first + runs)
+            carried = range(first, first + runs)
             made.append(
                 Landing(
                     src=src,
@@ -112,14 +114,14 @@ class _Ledger:
                     count=count,
                     source=(Buffer(sb), so),
                     landing=(Buffer(db), do),
-                    home=(Buffer(db), do),
+                    final=(Buffer(db), do),
                     old=(Buffer(start_buffer[number]), start_offset[number]),
                     port=self.port[src][dst],
                     flush=False,
                     pending=False,
                     round=when,
-                    sends_first=all((run, src) not in receives for run in cells),
-                    ends_here=all(receives[run, dst] == 1 and (run, dst) not in sends for run in cells),
+                    sends_first=all((run, src) not in receives for run in carried),
+                    ends_here=all(receives[run, dst] == 1 and (run, dst) not in sends for run in carried),
                     color=color,
                 )
             )
@@ -160,12 +162,12 @@ class _Ledger:
         return sent
 
     def _receive(self, message: Landing, made: list[Landing], sent: list[_Sent]) -> None:
-        dst, buffer = message.dst, int(message.home[0])
+        dst, buffer = message.dst, int(message.final[0])
         direct = not message.adds and all(
             not self.touched[run, dst, buffer] & ~known for run, known, _ in sent
         )
         if message.adds and (sent[0][0], dst) in self.written:
-            message.old = message.home
+            message.old = message.final
         if not direct:
             message.landing = (Buffer.SCRATCH, self.scratch[dst])
             self.scratch[dst] += message.count

@@ -29,9 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.program.two_sided.program import Buffer
+from coppice.program.memory import Buffer
 
-__all__ = ["Act", "Block", "Channel", "OneSidedProgram", "Operation", "Slots"]
+__all__ = ["Act", "Block", "ChannelEnd", "OneSidedProgram", "Operation", "Slots"]
 
 
 class Act(enum.IntEnum):
@@ -126,7 +126,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Channel:
+class ChannelEnd:
     """One end of a channel.
 
     Attributes:
@@ -185,7 +185,7 @@ class OneSidedProgram:
     in_place: bool
     scratch: tuple[int, ...]
     blocks: tuple[Block, ...]
-    channels: tuple[Channel, ...]
+    channels: tuple[ChannelEnd, ...]
     semaphores: tuple[tuple[int, ...], ...]
     name: str = "program"
     protocol: str = "Simple"

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.accesses import conflicting_pairs
+from coppice.program.memory import Buffer
 from coppice.program.one_sided.events import Events, Touch
+from coppice.program.one_sided.happens_before import HappensBefore
 from coppice.program.one_sided.program import Act
-from coppice.program.one_sided.reachability import Reach
-from coppice.program.two_sided.program import Buffer
+from coppice.rows import inverse
 
 __all__ = ["Races", "find_races"]
 
@@ -76,20 +78,20 @@ def find_races(
     joined = (block[one] == block[two]) & (phase[one] >= 0) & (phase[one] < phase[two])
     rows = np.flatnonzero(~joined)
     asked = np.unique(np.stack([one[rows], two[rows]]), axis=1)
-    known = Reach(order, edges).holds(asked[0], asked[1])
+    known = HappensBefore(order, edges).holds(asked[0], asked[1])
     key = one * events.count + two
     asked_key = asked[0] * events.count + asked[1]
     holds = joined.copy()
     if len(rows):
         holds[rows] = known[np.searchsorted(asked_key, key[rows])]
     begins = np.isin(one, events.begins)
-    lost = ~holds & ~(pairs.packets & (begins | np.isin(two, events.ends)) & events.program.two_scratch)
-    early = lost & begins & pairs.second_writes
-    failures = [*own, *_told(events, pairs, np.flatnonzero(lost & ~early))]
+    unordered = ~holds & ~(pairs.packets & (begins | np.isin(two, events.ends)) & events.program.two_scratch)
+    early = unordered & begins & pairs.second_writes
+    failures = [*own, *_told(events, pairs, np.flatnonzero(unordered & ~early))]
     warnings = _early(events, pairs, np.flatnonzero(early))
     rest = np.flatnonzero(holds & ~joined & pairs.first_writes & ~begins & ~pairs.packets)
-    warnings += _unseen(events, pairs, rest, Reach(order, strong))
-    bad = np.flatnonzero(lost & ~early)
+    warnings += _unseen(events, pairs, rest, HappensBefore(order, strong))
+    bad = np.flatnonzero(unordered & ~early)
     return Races(tuple(failures[:_EXAMPLES]), len(own) + len(np.unique(key[bad])), tuple(warnings))
 
 
@@ -108,12 +110,12 @@ def _within_events(events: Events) -> list[str]:
         for number, source in enumerate(sources):
             for place, target in enumerate(targets):
                 equal = np.array_equal(source, target) and (same or number == place)
-                if not equal and _meet(source, target):
+                if not equal and _overlap(source, target):
                     found.append(f"{events.name(event)} overwrites what it has yet to read.")
     return found
 
 
-def _meet(one: _Ints, other: _Ints) -> bool:
+def _overlap(one: _Ints, other: _Ints) -> bool:
     """Whether two ascending runs of addresses have one in common."""
     if not len(one) or not len(other) or one[-1] < other[0] or other[-1] < one[0]:
         return False
@@ -180,18 +182,8 @@ def _pairs(events: Events, order: Sequence[int]) -> _Pairs:
     packet = np.concatenate([reads[2], writes[2], nothing, nothing])
     write = np.ones(len(address), dtype=np.bool_)
     write[: len(reads[0])] = False
-    time = np.empty(events.count, dtype=np.int64)
-    time[np.array(order)] = np.arange(events.count)
-    by = np.lexsort((write, time[event], address))  # what an event reads, it reads before it writes
-    address, event, write, packet = address[by], event[by], write[by], packet[by]
-    place = np.arange(len(event))
-    before = np.concatenate([[-1], np.maximum.accumulate(np.where(write, place, -1))[:-1]])
-    after = np.minimum.accumulate(np.where(write, place, len(place))[::-1])[::-1]
-    clipped = np.minimum(after, len(place) - 1)
-    has_before = np.flatnonzero((before >= 0) & (address[before] == address))
-    has_after = np.flatnonzero(~write & (after < len(place)) & (address[clipped] == address))
-    one = np.concatenate([before[has_before], has_after])
-    two = np.concatenate([has_before, clipped[has_after]])
+    time = inverse(np.array(order, dtype=np.int64))
+    one, two = conflicting_pairs(address, time[event], write)
     apart = event[one] != event[two]
     one, two = one[apart], two[apart]
     return _Pairs(
@@ -246,7 +238,7 @@ def _early(events: Events, pairs: _Pairs, rows: _Ints) -> list[str]:
     return [sentence]
 
 
-def _unseen(events: Events, pairs: _Pairs, rows: _Ints, strong: Reach) -> list[str]:
+def _unseen(events: Events, pairs: _Pairs, rows: _Ints, strong: HappensBefore) -> list[str]:
     if not len(rows):
         return []
     weak = rows[~strong.holds(pairs.first[rows], pairs.second[rows])]

@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from coppice.collectives import Collective
-from coppice.program.memory import buffer_sizes
+from coppice.program.memory import Buffer, buffer_sizes
 from coppice.program.one_sided.program import Act, OneSidedProgram, Operation, Slots
-from coppice.program.two_sided.program import Buffer
 from coppice.schedule.verification.report import Findings
 
 __all__ = ["RUNS", "check_form"]

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.deadlock import Deadlock
 from coppice.program.memory import NOTHING
 from coppice.program.moves import Move, schedule_of_moves
 from coppice.program.one_sided.events import Events, Touch, events_of
-from coppice.program.one_sided.order import StuckOneSided, run_order
+from coppice.program.one_sided.order import run_order
 from coppice.program.one_sided.program import Act, OneSidedProgram
 from coppice.program.one_sided.structure import check_form
 from coppice.program.one_sided.words import words_of
@@ -66,10 +67,10 @@ def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Sched
     events = events_of(words)
     try:
         order, _ = run_order(events)
-    except StuckOneSided as circle:
+    except Deadlock as circle:
         msg = f"expected a program that verifies: {circle}"
         raise InputError(msg) from None
-    moves = _Trace(events).run(order)
+    moves = _EventTrace(events).run(order)
     units = words.num_chunks * (program.num_ranks if program.collective is Collective.ALL_TO_ALL else 1)
     return schedule_of_moves(words, topology, [moves.get(unit, []) for unit in range(units)])
 
@@ -84,7 +85,7 @@ class _Staged:
 
 
 @dataclass
-class _Trace:
+class _EventTrace:
     """Carries out events and notes the moves of every chunk."""
 
     events: Events
@@ -100,9 +101,8 @@ class _Trace:
     def run(self, order: list[int]) -> dict[int, list[Move]]:
         """The moves of every chunk, in the order in which they are written."""
         memory, ranks = self.events.words.memory, self.events.program.num_ranks
-        self.words = [NOTHING] * memory.words
-        for rank, (first, values) in enumerate(memory.start):
-            self.words[first : first + len(values)] = values
+        self.words = memory.initial()
+        for rank, (_, values) in enumerate(memory.start):
             self.held.update(((rank, value >> ranks), value) for value in values)
         for place, event in enumerate(order):
             if event not in self.events.writes:

@@ -7,49 +7,35 @@ size. Nothing is left over: there are as many waits as signals, so that the next
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
-from coppice.errors import CheckError
+from coppice.program.deadlock import Deadlock
+from coppice.program.memory import Buffer
 from coppice.program.one_sided.contents import OneSidedContents
 from coppice.program.one_sided.events import Events, events_of
-from coppice.program.one_sided.order import StuckOneSided, run_order
-from coppice.program.one_sided.pairing import check_every_order, known_order
+from coppice.program.one_sided.happens_before import check_every_order, known_order
+from coppice.program.one_sided.order import run_order
 from coppice.program.one_sided.program import Act, OneSidedProgram
 from coppice.program.one_sided.races import find_races
 from coppice.program.one_sided.structure import check_form
 from coppice.program.one_sided.words import Words, words_of
-from coppice.program.two_sided.program import Buffer
-from coppice.schedule.verification.report import Findings
+from coppice.schedule.verification.report import Findings, Verdict
 
 __all__ = ["OneSidedReport", "verify_one_sided"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneSidedReport:
-    """Result of the verification of a one-sided program.
+class OneSidedReport(Verdict):
+    """Result of the verification of a one-sided program; the attributes of :class:`Verdict`, and these.
 
     Attributes:
-        ok: Everything holds.
-        failures: One sentence for each violated statement, with rank, thread block and operation.
         warnings: What is allowed, or works in some cases only.
-        checked: How many things were checked, by name.
     """
 
-    ok: bool
-    failures: tuple[str, ...] = ()
+    subject: ClassVar[str] = "program"
+
     warnings: tuple[str, ...] = ()
-    checked: dict[str, int] = field(default_factory=dict)
-
-    def require_ok(self) -> None:
-        """Do nothing if the program holds.
-
-        Raises:
-            CheckError: With the first violated statement.
-        """
-        if not self.ok:
-            more = f" ({len(self.failures) - 1} more.)" if len(self.failures) > 1 else ""
-            msg = f"the program does not verify: {self.failures[0]}{more}"
-            raise CheckError(msg)
 
 
 def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
@@ -65,7 +51,7 @@ def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
         Two ranks give each other their halves and say so:
 
         >>> from coppice.collectives import Collective
-        >>> from coppice.program.one_sided.program import Block, Channel, Operation, Slots
+        >>> from coppice.program.one_sided.program import Block, ChannelEnd, Operation, Slots
         >>> def block(rank):
         ...     mine = Slots(ranks=(rank,), buffer=Buffer.OUTPUT, index=rank, size=1)
         ...     there = Slots(ranks=(1 - rank,), buffer=Buffer.OUTPUT, index=rank, size=1)
@@ -77,7 +63,7 @@ def verify_one_sided(program: OneSidedProgram) -> OneSidedReport:
         >>> program = OneSidedProgram(
         ...     collective=Collective.ALL_GATHER, num_ranks=2, num_chunks=2, in_place=True, scratch=(0, 0),
         ...     blocks=(block(0), block(1)), semaphores=((), ()),
-        ...     channels=tuple(Channel(rank=rank, peer=1 - rank, port=False, twin=1 - rank) for rank in (0, 1)))
+        ...     channels=tuple(ChannelEnd(rank=rank, peer=1 - rank, port=False, twin=1 - rank) for rank in (0, 1)))
         >>> verify_one_sided(program).ok
         True
     """
@@ -116,7 +102,7 @@ def _run(words: Words, findings: Findings, warnings: list[str], checked: dict[st
         order, packets = run_order(events)
         edges, strong = known_order(events, order, packets)
         check_every_order(events, order, edges)
-    except StuckOneSided as circle:
+    except Deadlock as circle:
         findings.add(f"it stands still: {circle}")
         return
     _left_over(events, findings)
@@ -127,7 +113,7 @@ def _run(words: Words, findings: Findings, warnings: list[str], checked: dict[st
     contents = OneSidedContents(events)
     contents.run(order)
     findings.add_examples(contents.failures, contents.count, "symbolic checks")
-    checked["words"] += contents.words_checked
+    checked["words"] += contents.slots
 
 
 def _left_over(events: Events, findings: Findings) -> None:

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.memory import Memory, memory_of
+from coppice.program.memory import Buffer, ProgramMemory, memory_of
 from coppice.program.one_sided.program import Act, OneSidedProgram, Operation, Slots
-from coppice.program.two_sided.program import Buffer
 
 __all__ = ["Words", "words_of"]
 
@@ -72,7 +71,7 @@ class Words:
         return self.program.scratch_chunks * (self.ring or self.per_chunk) * wide
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> ProgramMemory:
         """Addresses and values of all words."""
         return memory_of(self, in_place=self.in_place)
 
@@ -81,14 +80,14 @@ class Words:
         step = loop.piece_bytes // self.piece
         return -(-loop.pieces_of * self.per_chunk // step)
 
-    def part(self, op: Operation, slots: Slots, loop: Operation | None, turn: int) -> tuple[int, int]:
+    def part(self, op: Operation, slots: Slots, loop: Operation | None, iteration: int) -> tuple[int, int]:
         """(first, number) of the words of ``slots`` that an operation handles, from where they begin.
 
         Args:
             op: The operation.
             slots: What it reads or writes.
             loop: The loop that it is in.
-            turn: How often that has been carried out before.
+            iteration: How often that has been carried out before.
         """
         total = slots.size * self.per_chunk
         which, of = op.share
@@ -96,7 +95,7 @@ class Words:
         if loop is None:
             return first, end - first
         step = loop.piece_bytes // self.piece
-        begin = turn * step
+        begin = iteration * step
         return first + begin, max(0, min(end - first - begin, step))
 
     def addresses(self, slots: Slots, rank: int, first: int, count: int) -> _Ints:

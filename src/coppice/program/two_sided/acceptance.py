@@ -16,9 +16,10 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.memory import EVERYONE, Memory, end_columns, start_columns
-from coppice.program.two_sided.program import Buffer, Program, StepOp
-from coppice.program.two_sided.structure import Messages, op_mask
+from coppice.program.memory import EVERYONE, Buffer, ProgramMemory, end_columns, start_columns
+from coppice.program.two_sided.program import Program, StepOp
+from coppice.program.two_sided.structure import MessagePairs, step_addresses
+from coppice.rows import first_rows, positions
 
 __all__ = ["accepts"]
 
@@ -28,7 +29,7 @@ _Value = tuple[_Ints, _Ints]
 
 
 def accepts(
-    program: Program, memory: Memory, messages: Messages, waves: Iterable[NDArray[np.int64]]
+    program: Program, memory: ProgramMemory, messages: MessagePairs, waves: Iterable[NDArray[np.int64]]
 ) -> int | None:
     """Carry out a program, and judge the outcome.
 
@@ -41,12 +42,12 @@ def accepts(
     Returns:
         Number of final slots if everything is right, otherwise None.
     """
-    execution = _Execution(program, memory, messages)
+    execution = _WaveExecution(program, memory, messages)
     return execution.final_slots() if all(map(execution.carried_out, waves)) else None
 
 
-class _Execution:
-    def __init__(self, program: Program, memory: Memory, messages: Messages) -> None:
+class _WaveExecution:
+    def __init__(self, program: Program, memory: ProgramMemory, messages: MessagePairs) -> None:
         self.program, self.memory = program, memory
         ranks = program.num_ranks
         self.sets: list[int] = [0, *(1 << rank for rank in range(ranks))]  # no one, then every rank alone
@@ -58,38 +59,27 @@ class _Execution:
             first = memory.base[Buffer.INPUT, rank]
             self.chunk[first : first + len(chunk)] = chunk
             self.members[first : first + len(chunk)] = member + 1
-        rank_of_step = program.block_rank[program.step_block]
-        self.src = memory.base[program.src_buffer, rank_of_step] + program.src_offset
-        self.dst = memory.base[program.dst_buffer, rank_of_step] + program.dst_offset
-        self.receives, self.sends, self.reads, self.writes = (
-            op_mask(program, holds)
-            for holds in (
-                lambda op: op.receives,
-                lambda op: op.sends,
-                lambda op: op.reads_src,
-                lambda op: op.writes_dst,
-            )
-        )
+        self.src, self.dst = step_addresses(program, memory)
         # Where each step finds what it receives, and leaves what it sends, among all that travels.
         length = program.count[messages.send].astype(np.int64)
         self.place = np.zeros((2, program.num_steps), dtype=np.int64)
-        self.place[0, messages.recv] = self.place[1, messages.send] = np.cumsum(length) - length
+        self.place[0, messages.recv] = self.place[1, messages.send] = first_rows(length)
         self.travelling = np.zeros((2, int(length.sum())), dtype=np.int64)
 
     def carried_out(self, wave: NDArray[np.int64]) -> bool:
         """Carry out the steps of a wave; whether they all can be."""
-        count = self.program.count[wave].astype(np.int64)
-        step = np.repeat(wave, count)
-        within = np.arange(len(step)) - np.repeat(np.cumsum(count) - count, count)
+        program = self.program
+        count = program.count[wave].astype(np.int64)
+        step, within = np.repeat(wave, count), positions(count)
         chunk, members = np.zeros(len(step), dtype=np.int64), np.zeros(len(step), dtype=np.int64)
-        reads, receives = self.reads[step], self.receives[step]
+        reads, receives = program.reads_src[step], program.receives[step]
         at = self.src[step[reads]] + within[reads]
         chunk[reads], members[reads] = self.chunk[at], self.members[at]
         if not self.members[at].all():
             return False
         at = self.place[0, step[receives]] + within[receives]
         came = self.travelling[0, at], self.travelling[1, at]
-        adds = self.program.op[step] == StepOp.REDUCE
+        adds = program.op[step] == StepOp.REDUCE
         at = self.dst[step[adds]] + within[adds]
         held = self.chunk[at], self.members[at]
         if not held[1].all():
@@ -106,7 +96,7 @@ class _Execution:
                 if total is None or (chunk[rows] != other_chunk).any():
                     return False
                 members[rows] = total
-        writes, sends = self.writes[step], self.sends[step]
+        writes, sends = program.writes_dst[step], program.sends[step]
         at = self.dst[step[writes]] + within[writes]
         self.chunk[at], self.members[at] = chunk[writes], members[writes]
         at = self.place[1, step[sends]] + within[sends]

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from coppice.program.two_sided.program import Buffer, Program
+from coppice.program.memory import Buffer
+from coppice.program.two_sided.program import Program
 
 __all__ = ["NOWHERE", "ProgramBuilder"]
 
@@ -20,7 +21,7 @@ NOWHERE: Slot = (Buffer.NONE, -1)
 
 
 @dataclass
-class _Block:
+class _OpenBlock:
     rank: int
     send: int
     recv: int
@@ -52,7 +53,7 @@ class ProgramBuilder:
 
     def __init__(self, num_ranks: int) -> None:
         self._num_ranks = num_ranks
-        self._blocks: list[_Block] = []
+        self._blocks: list[_OpenBlock] = []
 
     def block(self, rank: int, *, send: int = -1, recv: int = -1, channel: int = 0) -> int:
         """Add a thread block; thread blocks of a rank get their ids in this order.
@@ -60,7 +61,7 @@ class ProgramBuilder:
         Returns:
             A handle for :meth:`step`.
         """
-        self._blocks.append(_Block(rank, send, recv, channel))
+        self._blocks.append(_OpenBlock(rank, send, recv, channel))
         return len(self._blocks) - 1
 
     def step(

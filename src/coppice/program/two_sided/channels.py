@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import CheckError, InputError
-from coppice.program.messages import Rows
+from coppice.program.messages import Transfers
 from coppice.program.two_sided.nics import Exits, to_nics
 from coppice.program.two_sided.thread_blocks import (
     Blocks,
@@ -22,16 +22,16 @@ from coppice.program.two_sided.thread_blocks import (
     most_trees_together,
     paths_differ,
 )
-from coppice.rows import distinct, sorted_rows
+from coppice.rows import begins_run, distinct, sorted_rows
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["Limits", "path_numbers", "spread", "within_peers"]
+__all__ = ["ChannelLimits", "path_numbers", "spread", "within_peers"]
 
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ChannelLimits:
     """What has to fit.
 
     Attributes:
@@ -46,7 +46,13 @@ class Limits:
 
 
 def spread(
-    rows: Rows, part: _Ints, runs: int, limits: Limits, *, stepped: bool, exits: Exits | None = None
+    rows: Transfers,
+    part: _Ints,
+    runs: int,
+    limits: ChannelLimits,
+    *,
+    stepped: bool,
+    exits: Exits | None = None,
 ) -> tuple[_Ints, Blocks]:
     """Channels and thread blocks: as many channels as are of use and fit.
 
@@ -95,7 +101,7 @@ def spread(
         tried = max(widest, tried - 1 if len(one.run) < 2**15 else tried // 2)
 
 
-def _blocks(rows: Rows, color: _Ints, instances: int, most: int | None) -> Blocks | None:
+def _blocks(rows: Transfers, color: _Ints, instances: int, most: int | None) -> Blocks | None:
     """Thread blocks of one instance, loosely paired if that fits; None where nothing does."""
     if most is not None and fewest_blocks(rows, color) * instances > most:
         return None
@@ -115,7 +121,7 @@ def _replicated(part: _Ints, color: _Ints, one: Blocks, widest: int) -> tuple[_I
     return everywhere, Blocks(rows=found[sorted_rows(*found.T)], most=one.most * instances)
 
 
-def _refusal(rows: Rows, color: _Ints | None, instances: int, limits: Limits) -> str:
+def _refusal(rows: Transfers, color: _Ints | None, instances: int, limits: ChannelLimits) -> str:
     """Why not even one channel for each instance fits."""
     if color is None:
         return (
@@ -130,10 +136,10 @@ def _refusal(rows: Rows, color: _Ints | None, instances: int, limits: Limits) ->
     )
 
 
-def _only(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
+def _only(rows: Transfers, mask: NDArray[np.bool_]) -> Transfers:
     """The rows of a mask."""
     columns = {each.name: getattr(rows, each.name)[mask] for each in fields(rows)}
-    return Rows(**columns)
+    return Transfers(**columns)
 
 
 def path_numbers(schedule: Schedule) -> _Ints:
@@ -150,15 +156,14 @@ def path_numbers(schedule: Schedule) -> _Ints:
         rows = np.flatnonzero(length == each)
         nodes = schedule.path_nodes[start[rows][:, None] + np.arange(each)].astype(np.int64)
         order = sorted_rows(*nodes.T)
-        ordered = nodes[order]
-        first = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])
+        first = begins_run(*nodes[order].T)
         number[rows[order]] = found + np.cumsum(first) - 1
         found += int(first.sum())
     return number
 
 
 def within_peers(
-    rows: Rows, color: _Ints, max_peers: int, *, max_channels: int, multiple: int = 1
+    rows: Transfers, color: _Ints, max_peers: int, *, max_channels: int, multiple: int = 1
 ) -> _Ints | None:
     """Channels such that no rank sends to, or receives from, more peers than that on one.
 

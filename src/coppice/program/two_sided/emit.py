@@ -1,13 +1,15 @@
-"""Writes messages down as steps of thread blocks, with the dependencies between them.
+"""Emits the steps of thread blocks for the messages of a schedule, with as few dependencies between them as are needed.
 
-The ends of the messages, in the order in which they take place, are *events*; every event uses some *cells*, which are
-the values of a run of chunks at a rank: a send reads them, a receive writes them. Each event becomes a *line* of its
-thread block, or two where what is received is added in a step of its own, or none where a send joins the receive
-before it. A line waits for those that wrote what it uses, and for those that read what it overwrites.
+Sends and receives, in the order in which they take place, are *events*. Every event accesses *values*, each of them
+what one rank has of one run of chunks: a send reads them, a receive writes them. An event becomes a *line* of its
+thread block; two, where what is received is added in a step of its own; none, where a send joins the receive before it.
+Lines wait for the last write before what they access (read after write, write after write), and for the reads of what
+they overwrite (write after read).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,16 +17,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.memory import buffer_sizes
-from coppice.program.messages import Traffic
-from coppice.program.placement import Places
-from coppice.program.two_sided.own_copies import own_copies
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.memory import Buffer, buffer_sizes
+from coppice.program.messages import MessageTable
+from coppice.program.placement import Placement
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.thread_blocks import Blocks
-from coppice.rows import sorted_rows
+from coppice.rows import (
+    begins_run,
+    first_rows,
+    grouped,
+    inverse,
+    last_before,
+    next_after,
+    nth_in_group,
+    nth_in_run,
+    offsets,
+    ranges,
+    sorted_rows,
+)
 from coppice.schedule.schedule import Op
 
-__all__ = ["Writer"]
+__all__ = ["Emitter"]
 
 _Ints = NDArray[np.int64]
 _Bools = NDArray[np.bool_]
@@ -32,44 +45,44 @@ _COLUMNS = ("op", "src_buffer", "src_offset", "dst_buffer", "dst_offset", "count
 
 
 @dataclass(frozen=True, eq=False)
-class _Uses:
-    """Uses of cells by events, sorted by cell and then by time.
+class _Accesses:
+    """Accesses of events to values, sorted by value and then by time.
 
     Attributes:
-        cell: Run * ranks + rank.
+        value: Run * ranks + rank.
         event: Its event.
         write: It is a receive.
-        last: The use that last wrote the cell before, or -1.
-        next: The use that next writes the cell, or -1.
+        last_write: The access that last wrote the value before, or -1.
+        next_write: The access that next writes the value, or -1.
     """
 
-    cell: _Ints
+    value: _Ints
     event: _Ints
     write: _Bools
-    last: _Ints
-    next: _Ints
+    last_write: _Ints
+    next_write: _Ints
 
 
-class Writer:
-    """Turns traffic into a program.
+class Emitter:
+    """Turns messages into a program.
 
     Args:
-        places: Where values lie.
-        traffic: Messages and their order.
+        placement: Where values lie.
+        table: Messages and their order.
         blocks: Thread blocks.
         fused: Receiving and reducing may be one step.
         joined: Receiving and sending may be one step as well, if ``fused``.
     """
 
     def __init__(
-        self, places: Places, traffic: Traffic, blocks: Blocks, *, fused: bool, joined: bool = True
+        self, placement: Placement, table: MessageTable, blocks: Blocks, *, fused: bool, joined: bool = True
     ) -> None:
-        self._places, self._traffic, self._fused = places, traffic, fused
+        self._placement, self._table, self._fused = placement, table, fused
         self._rows = blocks.rows
-        self._message = traffic.events // 2
-        self._receives = traffic.events % 2 == 1
+        self._message = table.events // 2
+        self._receives = table.events % 2 == 1
         self._block = self._blocks_of_events()
-        self._uses = self._uses_of_cells()
+        self._accesses = self._accesses_of_values()
         self._joined_to = np.full(len(self._block), -1, dtype=np.int64)
         self._merged = self._joins() if fused and joined else np.zeros(len(self._block), dtype=np.bool_)
 
@@ -79,33 +92,26 @@ class Writer:
         return bool(self._merged.any())
 
     def program(self, **attributes: Any) -> Program:
-        """The program, in place or not as ``places`` says, with further attributes."""
-        places = self._places
+        """The program, in place or not as ``placement`` says, with further attributes."""
+        placement = self._placement
         lines, staging = self._lines()
-        own = np.bincount(self._line_block, minlength=len(self._rows))
-        uses = self._uses
-        copies = own_copies(places, self._rows, own, uses.cell[uses.write & (uses.next < 0)])
-        rows = copies.rows
-        own = np.append(own, np.zeros(len(rows) - len(own), dtype=np.int64))
+        rows, own, copies = self._own_copies()
         rank = rows[:, 0]
-        by_rank = np.argsort(rank, kind="stable")
-        rank_start = np.searchsorted(rank[by_rank], np.arange(places.ranks + 1)).astype(np.int64)
-        place = np.empty(len(rows), dtype=np.int64)
-        place[by_rank] = np.arange(len(rows))
+        by_rank, rank_start = grouped(rank, placement.ranks)
+        place = inverse(by_rank)
         # Each thread block: the lines of its events, then its copies.
-        copied = np.bincount(copies.block, minlength=len(rows))
-        step_start = np.concatenate([[0], np.cumsum((own + copied)[by_rank])]).astype(np.int64)
+        copier, *copied = copies.T
+        step_start = offsets((own + np.bincount(copier, minlength=len(rows)))[by_rank])
         first = step_start[place]
         at = first[self._line_block] + self._line_position
-        turn = np.arange(len(copies.block)) - np.searchsorted(copies.block, copies.block)
-        at_copies = first[copies.block] + own[copies.block] + turn
+        at_copies = first[copier] + own[copier] + nth_in_run(copier)
         copying: tuple[int | _Ints, ...] = (
             int(StepOp.COPY),
             int(Buffer.INPUT),
-            copies.source,
+            copied[0],
             int(Buffer.OUTPUT),
-            copies.target,
-            copies.count,
+            copied[1],
+            copied[2],
         )
         columns: dict[str, _Ints] = {}
         for name, values in zip(_COLUMNS, copying, strict=True):
@@ -115,17 +121,19 @@ class Writer:
             columns[name] = column
         waiting, other, position = self._dependencies()
         deps = sorted_rows(at[waiting], place[other])
-        sizes = buffer_sizes(places.collective, places.ranks, places.units.num_chunks, int(places.root))
+        sizes = buffer_sizes(
+            placement.collective, placement.ranks, placement.units.num_chunks, int(placement.root)
+        )
         program = Program(
-            collective=places.collective,
-            num_ranks=places.ranks,
-            num_chunks=places.units.num_chunks,
-            root=places.root,
-            in_place=places.in_place,
-            out_of_place=not places.in_place,
+            collective=placement.collective,
+            num_ranks=placement.ranks,
+            num_chunks=placement.units.num_chunks,
+            root=placement.root,
+            in_place=placement.in_place,
+            out_of_place=not placement.in_place,
             input_chunks=sizes[0].astype(np.int32),
             output_chunks=sizes[1].astype(np.int32),
-            scratch_chunks=(self._traffic.scratch + staging).astype(np.int32),
+            scratch_chunks=(self._table.scratch + staging).astype(np.int32),
             rank_start=rank_start,
             block_send=rows[by_rank, 1].astype(np.int32),
             block_recv=rows[by_rank, 2].astype(np.int32),
@@ -144,12 +152,43 @@ class Writer:
         )
         return _without_gaps(program)
 
+    def _own_copies(self) -> tuple[_Ints, _Ints, _Ints]:
+        """What ranks copy from their input to their output, each in its thread block with least to do.
+
+        Returns:
+            All thread blocks, with one more for each rank that had none but has something to copy; their lines; and
+            (thread block, first input slot, first output slot, count) of the copies, sorted.
+        """
+        placement, accesses = self._placement, self._accesses
+        lines: list[int] = np.bincount(self._line_block, minlength=len(self._rows)).tolist()
+        rows = [tuple(row) for row in self._rows.tolist()]
+        blocks: dict[int, list[int]] = defaultdict(list)
+        for row, (rank, *_) in enumerate(rows):
+            blocks[rank].append(row)
+        run, rank = np.divmod(accesses.value[accesses.write & (accesses.next_write < 0)], placement.ranks)
+        buffer, offset = placement.after_receive(rank, run)
+        out = buffer == Buffer.OUTPUT
+        copier: dict[int, int] = {}
+        copies: list[tuple[int, int, int, int]] = []
+        for owner, source, target, count in placement.own_copies(
+            rank[out], offset[out], placement.units.count[run[out]]
+        ):
+            if not blocks[owner]:
+                blocks[owner].append(len(rows))
+                rows.append((owner, -1, -1, 0))
+                lines.append(0)
+            if owner not in copier:
+                copier[owner] = min(blocks[owner], key=lines.__getitem__)
+            copies.append((copier[owner], source, target, count))
+        table, own, found = (np.array(each, dtype=np.int64) for each in (rows, lines, sorted(copies)))
+        return table.reshape(-1, 4), own, found.reshape(-1, 4)
+
     def _blocks_of_events(self) -> _Ints:
         """Thread block (row) that carries out each event."""
-        traffic, rows = self._traffic, self._rows
-        ranks, channels = self._places.ranks + 1, int(self._rows[:, 3].max(initial=0)) + 1
+        table, rows = self._table, self._rows
+        ranks, channels = self._placement.ranks + 1, int(self._rows[:, 3].max(initial=0)) + 1
         block = np.zeros(len(self._message), dtype=np.int64)
-        connection = (traffic.src * ranks + traffic.dst) * channels + traffic.color
+        connection = (table.src * ranks + table.dst) * channels + table.color
         for mask, sender, receiver in (
             (~self._receives, rows[:, 0], rows[:, 1]),
             (self._receives, rows[:, 2], rows[:, 0]),
@@ -161,30 +200,20 @@ class Writer:
             block[mask] = found[self._message[mask]]
         return block
 
-    def _uses_of_cells(self) -> _Uses:
-        traffic, message = self._traffic, self._message
-        runs = traffic.runs[message]
+    def _accesses_of_values(self) -> _Accesses:
+        table, message = self._table, self._message
+        runs = table.runs[message]
         event = np.repeat(np.arange(len(message)), runs)
-        within = np.arange(len(event)) - np.repeat(np.cumsum(runs) - runs, runs)
-        rank = np.where(self._receives, traffic.dst[message], traffic.src[message])
-        cell = (traffic.first[message][event] + within) * self._places.ranks + rank[event]
-        by = sorted_rows(cell, event)
-        cell, event = cell[by], event[by]
+        rank = np.where(self._receives, table.dst[message], table.src[message])
+        value = ranges(table.first[message], runs) * self._placement.ranks + rank[event]
+        by = sorted_rows(value, event)
+        value, event = value[by], event[by]
         write = self._receives[event]
-        place = np.arange(len(cell))
-        last = np.full(len(cell), -1, dtype=np.int64)
-        following = last.copy()
-        if len(cell):
-            last[1:] = np.maximum.accumulate(np.where(write, place, -1))[:-1]
-            last[(last >= 0) & (cell[last] != cell)] = -1
-            following[:-1] = np.minimum.accumulate(np.where(write, place, len(cell))[::-1])[::-1][1:]
-            following[following == len(cell)] = -1
-            following[(following >= 0) & (cell[following] != cell)] = -1
-        return _Uses(cell, event, write, last, following)
+        return _Accesses(value, event, write, last_before(value, write), next_after(value, write))
 
     def _joins(self) -> _Bools:
         """Sends of what the step before them in their thread block receives, of all of it and of nothing else."""
-        traffic, message, uses = self._traffic, self._message, self._uses
+        table, message, accesses = self._table, self._message, self._accesses
         by = np.argsort(self._block, kind="stable")
         before = np.full(len(by), -1, dtype=np.int64)
         if len(by):
@@ -193,13 +222,13 @@ class Writer:
         joins: _Bools = ~self._receives & (before >= 0)
         joins[joins] = self._receives[before[joins]]
         for kept, passed in (
-            (traffic.dst_buffer, traffic.src_buffer),
-            (traffic.dst_offset, traffic.src_offset),
-            (traffic.count, traffic.count),
+            (table.dst_buffer, table.src_buffer),
+            (table.dst_offset, table.src_offset),
+            (table.count, table.count),
         ):
             joins[joins] = kept[message[before[joins]]] == passed[message[joins]]
-        reads = np.flatnonzero((uses.last >= 0) & joins[uses.event])
-        wrote, event = uses.event[uses.last[reads]], uses.event[reads]
+        reads = np.flatnonzero((accesses.last_write >= 0) & joins[accesses.event])
+        wrote, event = accesses.event[accesses.last_write[reads]], accesses.event[reads]
         found = np.zeros(len(joins), dtype=np.bool_)
         found[event[wrote == before[event]]] = True
         joins &= found
@@ -217,7 +246,7 @@ class Writer:
         """Events that receive in one line, and add in the next."""
         if self._fused:
             return np.zeros(len(self._message), dtype=np.bool_)
-        return np.asarray(self._receives & (self._traffic.op[self._message] == Op.REDUCE))
+        return np.asarray(self._receives & (self._table.op[self._message] == Op.REDUCE))
 
     @cached_property
     def _lines_of_event(self) -> _Ints:
@@ -230,11 +259,7 @@ class Writer:
     @cached_property
     def _line_position(self) -> _Ints:
         """Position of each line in its thread block."""
-        by = np.argsort(self._line_block, kind="stable")
-        position = np.empty(len(by), dtype=np.int64)
-        block = self._line_block[by]
-        position[by] = np.arange(len(by)) - np.searchsorted(block, block)
-        return position
+        return nth_in_group(self._line_block)
 
     @cached_property
     def _last_line(self) -> _Ints:
@@ -246,48 +271,47 @@ class Writer:
         return done
 
     def _lines(self) -> tuple[dict[str, _Ints], _Ints]:
-        """Columns of all lines, and the slots of scratch that each rank needs beside those of its homes."""
-        traffic, event = self._traffic, self._line_event
+        """Columns of all lines, and the slots of scratch that each rank needs as staging buffers."""
+        table, event = self._table, self._line_event
         message, receives = self._message[event], self._receives[event]
-        adds = receives & (traffic.op[message] == Op.REDUCE)
+        adds = receives & (table.op[message] == Op.REDUCE)
         slots = {
-            "src_buffer": np.where(receives, Buffer.NONE, traffic.src_buffer[message]),
-            "src_offset": np.where(receives, -1, traffic.src_offset[message]),
-            "dst_buffer": np.where(receives, traffic.dst_buffer[message], Buffer.NONE),
-            "dst_offset": np.where(receives, traffic.dst_offset[message], -1),
+            "src_buffer": np.where(receives, Buffer.NONE, table.src_buffer[message]),
+            "src_offset": np.where(receives, -1, table.src_offset[message]),
+            "dst_buffer": np.where(receives, table.dst_buffer[message], Buffer.NONE),
+            "dst_offset": np.where(receives, table.dst_offset[message], -1),
         }
-        fresh = traffic.fresh[message]
-        old_buffer = np.where(fresh, traffic.old_buffer[message], traffic.dst_buffer[message])
-        old_offset = np.where(fresh, traffic.old_offset[message], traffic.dst_offset[message])
-        staging = np.zeros(self._places.ranks, dtype=np.int64)
+        fresh = table.fresh[message]
+        old_buffer = np.where(fresh, table.old_buffer[message], table.dst_buffer[message])
+        old_offset = np.where(fresh, table.old_offset[message], table.dst_offset[message])
+        staging = np.zeros(self._placement.ranks, dtype=np.int64)
         if self._fused:
             op = np.where(receives, np.where(adds, StepOp.RECV_REDUCE_COPY, StepOp.RECV), StepOp.SEND)
             slots["src_buffer"] = np.where(adds, old_buffer, slots["src_buffer"])
             slots["src_offset"] = np.where(adds, old_offset, slots["src_offset"])
             self._fuse(op, slots)
         else:
-            second = np.zeros(len(event), dtype=np.bool_)
-            second[1:] = event[1:] == event[:-1]
+            second = ~begins_run(event)
             op = np.where(second, StepOp.REDUCE, np.where(receives, StepOp.RECV, StepOp.SEND))
             slots["src_buffer"] = np.where(second, old_buffer, slots["src_buffer"])
             slots["src_offset"] = np.where(second, old_offset, slots["src_offset"])
-            staged = adds & (old_buffer == traffic.dst_buffer[message])
-            staged &= old_offset == traffic.dst_offset[message]
+            staged = adds & (old_buffer == table.dst_buffer[message])
+            staged &= old_offset == table.dst_offset[message]
             where = self._staging(event, staged, staging)
             for side, mask in (("src", staged & second), ("dst", staged & ~second)):
                 slots[f"{side}_buffer"] = np.where(mask, Buffer.SCRATCH, slots[f"{side}_buffer"])
                 slots[f"{side}_offset"] = np.where(mask, where, slots[f"{side}_offset"])
-        return {"op": op, "count": traffic.count[message], **slots}, staging
+        return {"op": op, "count": table.count[message], **slots}, staging
 
     def _staging(self, event: _Ints, staged: _Bools, staging: _Ints) -> _Ints:
         """Slot of scratch of each line that is received to be added; ``staging`` counts them for each rank."""
         most = np.zeros(len(self._rows), dtype=np.int64)
-        np.maximum.at(most, self._block[event[staged]], self._traffic.count[self._message[event[staged]]])
+        np.maximum.at(most, self._block[event[staged]], self._table.count[self._message[event[staged]]])
         rank = self._rows[:, 0]
-        total = np.cumsum(most) - most  # thread blocks are sorted by rank
+        total = first_rows(most)  # thread blocks are sorted by rank
         start = total[np.searchsorted(rank, rank)] if len(rank) else total
         np.add.at(staging, rank, most)
-        slot: _Ints = (self._traffic.scratch[rank] + total - start)[self._block[event]]
+        slot: _Ints = (self._table.scratch[rank] + total - start)[self._block[event]]
         return slot
 
     def _fuse(self, op: _Ints, slots: dict[str, _Ints]) -> None:
@@ -297,15 +321,17 @@ class Writer:
         op[line] = np.where(sums, StepOp.RECV_REDUCE_COPY_SEND, StepOp.RECV_COPY_SEND)
         if not sums.any():
             return
-        places, uses = self._places, self._uses
+        placement, accesses = self._placement, self._accesses
         kept = np.ones(len(self._message), dtype=np.bool_)
         kept[self._joined_to[self._merged][sums]] = False
-        adds = self._receives & (self._traffic.op[self._message] == Op.REDUCE)
-        reads = (uses.last >= 0) & (np.where(uses.write, adds[uses.event], ~self._merged[uses.event]))
-        kept[uses.event[uses.last[reads]]] = True
-        final = np.flatnonzero(uses.write & (uses.next < 0))
-        run, rank = np.divmod(uses.cell[final], places.ranks)
-        kept[uses.event[final[places.wanted(rank, places.units.slot[run])]]] = True
+        adds = self._receives & (self._table.op[self._message] == Op.REDUCE)
+        reads = (accesses.last_write >= 0) & (
+            np.where(accesses.write, adds[accesses.event], ~self._merged[accesses.event])
+        )
+        kept[accesses.event[accesses.last_write[reads]]] = True
+        final = np.flatnonzero(accesses.write & (accesses.next_write < 0))
+        run, rank = np.divmod(accesses.value[final], placement.ranks)
+        kept[accesses.event[final[placement.wanted(rank, placement.units.slot[run])]]] = True
         passing = self._last_line[~kept]
         op[passing] = StepOp.RECV_REDUCE_SEND
         slots["dst_buffer"][passing] = Buffer.NONE
@@ -313,55 +339,51 @@ class Writer:
 
     def _dependencies(self) -> tuple[_Ints, _Ints, _Ints]:
         """(line, thread block that it waits for, position there), as few as are needed."""
-        uses, traffic = self._uses, self._traffic
-        after_write = np.flatnonzero(uses.last >= 0)
-        after_read = np.flatnonzero(~uses.write & (uses.next >= 0))
-        earlier = uses.event[np.concatenate([uses.last[after_write], after_read])]
-        later = uses.event[np.concatenate([after_write, uses.next[after_read]])]
+        accesses, table = self._accesses, self._table
+        after_write = np.flatnonzero(accesses.last_write >= 0)
+        after_read = np.flatnonzero(~accesses.write & (accesses.next_write >= 0))
+        earlier = accesses.event[np.concatenate([accesses.last_write[after_write], after_read])]
+        later = accesses.event[np.concatenate([after_write, accesses.next_write[after_read]])]
         apart = self._block[earlier] != self._block[later]
         earlier, later = earlier[apart], later[apart]
         line = np.cumsum(self._lines_of_event)[later] - 1
-        first = self._adds_apart[later] & traffic.fresh[self._message[later]]
-        old = (traffic.old_buffer != traffic.dst_buffer) | (traffic.old_offset != traffic.dst_offset)
+        first = self._adds_apart[later] & table.fresh[self._message[later]]
+        old = (table.old_buffer != table.dst_buffer) | (table.old_offset != table.dst_offset)
         line -= first & old[self._message[later]]  # what is received goes straight to where it is added
         block, other = self._line_block[line], self._block[earlier]
         awaited = self._line_position[self._last_line[earlier]]
         by = sorted_rows(block, other, self._line_position[line], awaited)
         block, other, line, awaited = block[by], other[by], line[by], awaited[by]
-        same = np.zeros(len(by), dtype=np.bool_)
-        same[1:] = (block[1:] == block[:-1]) & (other[1:] == other[:-1])
+        begins = begins_run(block, other)
         # Within each pair of thread blocks: only what has not been waited for before.
-        group = np.cumsum(~same)
+        group = np.cumsum(begins)
         span = int(awaited.max(initial=0)) + 2
         high = np.maximum.accumulate(group * span + awaited + 1)
-        new = np.ones(len(by), dtype=np.bool_)
-        new[1:] = ~same[1:] | (high[1:] > high[:-1])
-        kept = np.flatnonzero(new)
-        last = np.ones(len(kept), dtype=np.bool_)  # of those that one line waits for in one thread block
-        last[:-1] = (line[kept[1:]] != line[kept[:-1]]) | (other[kept[1:]] != other[kept[:-1]])
-        kept = kept[last]
+        kept = np.flatnonzero(begins | begins_run(high))
+        # The last of those that one line waits for in one thread block stands for all of them.
+        kept = kept[begins_run(line[kept][::-1], other[kept][::-1])[::-1]]
         return line[kept], other[kept], awaited[kept]
 
 
 def _without_gaps(program: Program) -> Program:
-    """The same program with scratch slots that no step uses taken out."""
-    rank = program.block_rank[program.step_block]
-    start = np.cumsum(program.scratch_chunks, dtype=np.int64) - program.scratch_chunks
+    """The same program with scratch slots that no step accesses taken out."""
+    rank = program.step_rank
+    start = first_rows(program.scratch_chunks)
     total = int(program.scratch_chunks.sum())
     change = np.zeros(total + 1, dtype=np.int64)
-    sides = (
+    operands = (
         (program.src_buffer == Buffer.SCRATCH, program.src_offset),
         (program.dst_buffer == Buffer.SCRATCH, program.dst_offset),
     )
-    for mask, offset in sides:
+    for mask, offset in operands:
         first = start[rank[mask]] + offset[mask]
         np.add.at(change, first, 1)
         np.add.at(change, first + program.count[mask], -1)
     used = np.cumsum(change[:-1]) > 0
-    kept = np.concatenate([[0], np.cumsum(used)])
+    kept = offsets(used)
     moved = [
         np.where(mask, kept[np.where(mask, start[rank] + offset, 0)] - kept[start[rank]], offset)
-        for mask, offset in sides
+        for mask, offset in operands
     ]
     return replace(
         program,

@@ -14,21 +14,23 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.messages import Rows, rows_of, traffic_of
-from coppice.program.placement import Places, in_units
-from coppice.program.two_sided.channels import Limits, path_numbers, spread
-from coppice.program.two_sided.emit import Writer
-from coppice.program.two_sided.instances import replicated
+from coppice.program.deadlock import Deadlock
+from coppice.program.messages import Transfers, message_table, transfers_of
+from coppice.program.placement import Placement, in_units
+from coppice.program.two_sided.channels import ChannelLimits, path_numbers, spread
+from coppice.program.two_sided.emit import Emitter
 from coppice.program.two_sided.nics import Exits, Nics, exits_of
-from coppice.program.two_sided.order import Stuck, execution_order
+from coppice.program.two_sided.order import execution_order
 from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.structure import messages_of
+from coppice.program.two_sided.structure import message_pairs
+from coppice.rows import first_rows, inverse
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
+from coppice.schedule.parts import in_parts
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["Prepared", "lower_to_program", "prepare", "write"]
+__all__ = ["Prepared", "emit", "lower_to_program", "prepare", "replicated"]
 
 _LEAST_DEPTH = 2
 
@@ -87,9 +89,9 @@ def lower_to_program(
         (True, 8, 2)
     """
     prepared = prepare(plan, in_place=in_place, instances=instances, by_nic=by_nic, max_count=max_count)
-    limits = Limits(channels=channels, blocks=max_blocks, peers=max_peers)
+    limits = ChannelLimits(channels=channels, blocks=max_blocks, peers=max_peers)
     attributes = {"name": name, "protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
-    return write(prepared, limits, fused=fused, **attributes)
+    return emit(prepared, limits, fused=fused, **attributes)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -97,7 +99,7 @@ class Prepared:
     """A plan on its way to a program, as far as no number of channels plays a part.
 
     Attributes:
-        places: Where values lie.
+        placement: Where values lie.
         rows: The transfers.
         part: Instance of each.
         stepped: They have steps.
@@ -105,8 +107,8 @@ class Prepared:
         exits: NICs by which they are to leave, where that depends on the channel.
     """
 
-    places: Places
-    rows: Rows
+    placement: Placement
+    rows: Transfers
     part: NDArray[np.int64]
     stepped: bool
     max_count: int | None
@@ -138,30 +140,30 @@ def prepare(
         msg = f"expected 1 instance or more, found {instances}."
         raise InputError(msg)
     schedule, part = replicated(schedule, instances)
-    places = Places(
+    placement = Placement(
         collective=collective,
         ranks=schedule.topology.num_ranks,
         root=schedule.root,
         in_place=in_place,
         units=in_units(schedule, max_count=max_count),
     )
-    rows = rows_of(schedule, places)
+    rows = transfers_of(schedule, placement)
     exits = exits_of(schedule, Nics(schedule.topology)) if by_nic else None
     if exits is not None:
         exits = Exits(exits.turn[rows.path], exits.share[rows.path])  # path -1 is the last row
     if len(schedule.path_start) > 1:
         rows = replace(rows, path=np.where(rows.path < 0, -1, path_numbers(schedule)[rows.path]))
     return Prepared(
-        places=places,
+        placement=placement,
         rows=rows,
-        part=np.repeat(part, np.diff(places.units.start))[rows.run],
+        part=np.repeat(part, np.diff(placement.units.start))[rows.run],
         stepped=bool(len(schedule.step) and int(schedule.step.min()) >= 0),
         max_count=max_count,
         exits=exits,
     )
 
 
-def write(prepared: Prepared, limits: Limits, *, fused: bool = True, **attributes: Any) -> Program:
+def emit(prepared: Prepared, limits: ChannelLimits, *, fused: bool = True, **attributes: Any) -> Program:
     """The part of :func:`lower_to_program` that chooses channels and writes steps.
 
     Args:
@@ -174,27 +176,84 @@ def write(prepared: Prepared, limits: Limits, *, fused: bool = True, **attribute
         CheckError: If it does not fit.
         InputError: If no channel is allowed.
     """
-    places, rows = prepared.places, prepared.rows
+    placement, rows = prepared.placement, prepared.rows
     color, blocks = spread(
         rows,
         prepared.part,
-        len(places.units.slot),
+        len(placement.units.slot),
         limits,
         stepped=prepared.stepped,
         exits=prepared.exits,
     )
-    traffic = traffic_of(rows, color, places, max_count=prepared.max_count)
-    writer = Writer(places, traffic, blocks, fused=fused)
-    program = writer.program(**attributes)
-    if writer.joins and not _comes_to_an_end(program):
-        program = Writer(places, traffic, blocks, fused=fused, joined=False).program(**attributes)
-    return replace(program, in_place=places.in_place, out_of_place=not places.in_place)
+    table = message_table(rows, color, placement, max_count=prepared.max_count)
+    emitter = Emitter(placement, table, blocks, fused=fused)
+    program = emitter.program(**attributes)
+    if emitter.joins and not _comes_to_an_end(program):
+        program = Emitter(placement, table, blocks, fused=fused, joined=False).program(**attributes)
+    return replace(program, in_place=placement.in_place, out_of_place=not placement.in_place)
+
+
+def replicated(schedule: Schedule, instances: int) -> tuple[Schedule, NDArray[np.int64]]:
+    """A schedule ``instances`` times, each on its part of every slot (of all the data, in an all-reduce).
+
+    Args:
+        schedule: A verified schedule.
+        instances: N, 1 or more.
+
+    Returns:
+        The schedule, whose row ``i * N + q`` is row i of instance q; and the instance of each of its chunks.
+
+    Raises:
+        InputError: If the chunks of an all-reduce are no whole multiples of a unit.
+
+    Examples:
+        >>> from coppice.bounds.problem import Problem
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.schedule.lower import lower
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(topology=preset("ring", gpus=3), collective=Collective.ALL_GATHER)
+        >>> twice, part = replicated(lower(plan(problem, trees=1).plan.body), 2)
+        >>> twice.num_transfers, part.tolist()
+        (12, [0, 1, 0, 1, 0, 1])
+    """
+    if instances == 1:
+        return schedule, np.zeros(schedule.num_chunks, dtype=np.int64)
+    if schedule.collective is Collective.ALL_REDUCE:
+        schedule = _in_one_slot(schedule)
+    slot = schedule.chunk_slot.astype(np.int64)
+    sizes = np.bincount(slot, minlength=len(schedule.slot_weight))
+    starts = first_rows(sizes)
+    within = np.arange(schedule.num_chunks) - starts[slot]
+    parts = np.arange(instances)
+    # Part q of every chunk of a slot comes before part q + 1 of any of them.
+    number = ((starts[slot] * instances + within)[:, None] + parts * sizes[slot][:, None]).reshape(-1)
+    chunk = inverse(number)
+    cut = in_parts(schedule, instances)
+    made = replace(
+        cut,
+        chunk_slot=cut.chunk_slot[chunk],
+        chunk_share=cut.chunk_share[chunk],
+        chunk=number[cut.chunk].astype(np.int32),
+    )
+    return made, chunk % instances
+
+
+def _in_one_slot(schedule: Schedule) -> Schedule:
+    """An all-reduce with all its data in slot 0, sized as before: parts of all slots then lie side by side."""
+    weight = np.zeros_like(schedule.slot_weight)
+    weight[0] = 1
+    return replace(
+        schedule,
+        slot_weight=weight,
+        chunk_slot=np.zeros_like(schedule.chunk_slot),
+        chunk_share=in_units(schedule).of_chunk,
+    )
 
 
 def _comes_to_an_end(program: Program) -> bool:
     """Whether joined steps leave every connection enough room."""
     try:
-        execution_order(program, messages_of(program, Findings()), depth=_LEAST_DEPTH)
-    except Stuck:
+        execution_order(program, message_pairs(program, Findings()), depth=_LEAST_DEPTH)
+    except Deadlock:
         return False
     return True

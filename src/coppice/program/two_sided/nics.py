@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from coppice.program.placement import in_units
 from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.structure import op_mask
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import NodeKind, Topology
 
@@ -261,19 +260,18 @@ def kept_share(program: Program, schedule: Schedule) -> Fraction | None:
     if exits is None:
         return None
     units = in_units(schedule)
-    size = np.zeros(schedule.num_chunks, dtype=np.int64)
-    has = units.start[1:] > units.start[:-1]
-    size[has] = units.count[units.start[:-1][has]]
     asks = (exits.turn >= 0) & (exits.share > 1)
     rows = np.flatnonzero(asks[schedule.path])
     if not len(rows):
         return None
     widest = int(exits.share.max())
     planned = np.zeros((topology.num_ranks, widest), dtype=np.int64)
-    np.add.at(planned, (schedule.src[rows], exits.turn[schedule.path[rows]]), size[schedule.chunk[rows]])
+    np.add.at(
+        planned, (schedule.src[rows], exits.turn[schedule.path[rows]]), units.of_chunk[schedule.chunk[rows]]
+    )
     pairs = set(zip(schedule.src[rows].tolist(), schedule.dst[rows].tolist(), strict=True))
     sent = np.zeros_like(planned)
-    steps = np.flatnonzero(op_mask(program, lambda op: op.sends))
+    steps = np.flatnonzero(program.sends)
     block = program.step_block[steps]
     src, dst, channel = program.block_rank[block], program.block_send[block], program.block_channel[block]
     share = np.array([max(len(nics.of(rank)), 1) for rank in range(topology.num_ranks)])

@@ -16,22 +16,19 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.program.deadlock import Deadlock, circle_from, waits_in_words
 from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.structure import Messages, step_name
+from coppice.program.two_sided.structure import MessagePairs, step_name
+from coppice.rows import grouped, rows_of_groups
 
-__all__ = ["Order", "Stuck", "execution_order", "find_order"]
+__all__ = ["StepOrder", "execution_order", "find_order"]
 
-_SHOWN = 8
 _PATIENCE = 256
 _NARROW = 16
 
 
-class Stuck(Exception):  # noqa: N818  (an outcome, caught by the verifier)
-    """The program stands still; the message is the circle of waiting, a sentence."""
-
-
 @dataclass(frozen=True, eq=False)
-class Order:
+class StepOrder:
     """All steps in an order in which they can take place.
 
     Attributes:
@@ -50,13 +47,13 @@ class Order:
 
 
 def execution_order(
-    program: Program, messages: Messages, *, depth: int, seed: int | None = None
+    program: Program, messages: MessagePairs, *, depth: int, seed: int | None = None
 ) -> list[int]:
     """All steps one after the other; see :func:`find_order`."""
     return find_order(program, messages, depth=depth, seed=seed).steps
 
 
-def find_order(program: Program, messages: Messages, *, depth: int, seed: int | None = None) -> Order:
+def find_order(program: Program, messages: MessagePairs, *, depth: int, seed: int | None = None) -> StepOrder:
     """All steps in an order in which they can take place.
 
     Args:
@@ -66,45 +63,41 @@ def find_order(program: Program, messages: Messages, *, depth: int, seed: int | 
         seed: Take a random order, one step after the other, rather than one in waves.
 
     Raises:
-        Stuck: If it stands still.
+        Deadlock: If it stands still.
     """
-    return _Run(program, messages, depth).order(seed)
+    return _StepRun(program, messages, depth).order(seed)
 
 
-class _Run:
+class _StepRun:
     """One run of a program: what every step waits for, and which steps are done.
 
     Steps that wait for nothing any more take place together, in waves. Where waves are many and narrow, thread blocks
     run one after the other instead, each as far as it can.
     """
 
-    def __init__(self, program: Program, messages: Messages, depth: int) -> None:
+    def __init__(self, program: Program, messages: MessagePairs, depth: int) -> None:
         self.program = program
         steps = program.num_steps
         self._sent_by = np.full(steps, -1, dtype=np.int64)
         self._sent_by[messages.recv] = messages.send
         self._room_by = np.full(steps, -1, dtype=np.int64)
-        late = np.flatnonzero(messages.place >= depth)
-        self._room_by[messages.send[late]] = messages.recv[late - depth]
-        self._waiting = np.repeat(np.arange(steps), np.diff(program.dep_start))
-        block = program.step_block[self._waiting]
-        target = program.rank_start[program.block_rank[block]] + program.dep_block
-        self._deps = program.step_start[target] + program.dep_step
+        beyond = np.flatnonzero(messages.place >= depth)
+        self._room_by[messages.send[beyond]] = messages.recv[beyond - depth]
         self._waves: list[NDArray[np.int64]] = []
 
-    def order(self, seed: int | None) -> Order:
+    def order(self, seed: int | None) -> StepOrder:
         """All steps in order.
 
         Raises:
-            Stuck: If the program stands still.
+            Deadlock: If the program stands still.
         """
         if seed is None:
             self._in_waves()
         found = sum(map(len, self._waves))
         rest = self._one_by_one(seed) if found < self.program.num_steps else []
         if found + len(rest) < self.program.num_steps:
-            raise Stuck(self._circle())
-        return Order(tuple(self._waves), rest)
+            raise Deadlock(self._circle())
+        return StepOrder(tuple(self._waves), rest)
 
     def _in_waves(self) -> None:
         """Carry out whole waves, until nothing can take place or waves are too narrow to be worth it."""
@@ -116,16 +109,15 @@ class _Run:
         begins[self.program.step_start] = True
         inner = np.flatnonzero(~begins)
         successors[0, inner - 1] = inner
-        left = np.bincount(self._waiting, minlength=steps + 1)
+        left = np.bincount(self.program.dep_waiter, minlength=steps + 1)
         left[inner] += 1
         for row, earlier in ((1, self._sent_by), (2, self._room_by)):
             later = np.flatnonzero(earlier >= 0)
             successors[row, earlier[later]] = later
             left[later] += 1
         left[steps] = np.iinfo(np.int64).max
-        by = np.argsort(self._deps, kind="stable")
-        waiters = self._waiting[by]
-        first = np.searchsorted(self._deps[by], np.arange(steps + 1))
+        waits, start = grouped(self.program.dep_target, steps)
+        waiters = self.program.dep_waiter[waits]
         mark = np.zeros(steps + 1, dtype=np.int64)
         ready = np.flatnonzero(left == 0)
         waves = 0
@@ -135,13 +127,7 @@ class _Run:
             waves, done = waves + 1, done + len(ready)
             if waves % _PATIENCE == 0 and done < waves * _NARROW:
                 return
-            begin, count = first[ready], first[ready + 1] - first[ready]
-            total = int(count.sum())
-            following = [successors[:, ready].ravel()]
-            if total:
-                within = np.arange(total) - np.repeat(np.cumsum(count) - count, count)
-                following.append(waiters[np.repeat(begin, count) + within])
-            reached = np.concatenate(following)
+            reached = np.concatenate([successors[:, ready].ravel(), waiters[rows_of_groups(start, ready)[0]]])
             np.subtract.at(left, reached, 1)
             reached = reached[left[reached] == 0]
             mark[reached] = np.arange(len(reached))
@@ -153,7 +139,7 @@ class _Run:
         self.sent_by: list[int] = self._sent_by.tolist()
         self.room_by: list[int] = self._room_by.tolist()
         self.dep_start: list[int] = program.dep_start.tolist()
-        self.deps: list[int] = self._deps.tolist()
+        self.deps: list[int] = program.dep_target.tolist()
         done = np.concatenate([np.zeros(0, dtype=np.int64), *self._waves])
         passed = np.bincount(program.step_block[done], minlength=program.num_blocks)
         self.next: list[int] = (program.step_start[:-1] + passed).tolist()
@@ -205,13 +191,7 @@ class _Run:
     def _circle(self) -> str:
         """The circle of waiting in words."""
         block = next(b for b, (step, end) in enumerate(zip(self.next, self.end, strict=True)) if step < end)
-        place: dict[int, int] = {}
-        walk: list[int] = []
-        while block not in place:
-            place[block] = len(walk)
-            walk.append(block)
-            block = int(self.program.step_block[self.blocker(self.next[block])])
-        walk = [*walk[place[block] :], block]
+        walk = circle_from(block, lambda b: int(self.program.step_block[self.blocker(self.next[b])]))
         waits = [
             f"{self._reason(self.next[a])} {step_name(self.program, self.blocker(self.next[a]))}"
             + (
@@ -221,9 +201,7 @@ class _Run:
             )
             for a, b in pairwise(walk)
         ]
-        if len(waits) > _SHOWN:
-            waits = [*waits[: _SHOWN - 1], f".. ({len(waits) - _SHOWN} more) ..", waits[-1]]
-        return f"{step_name(self.program, self.next[walk[0]])} {'; that '.join(waits)}."
+        return waits_in_words(step_name(self.program, self.next[walk[0]]), waits)
 
     def _reason(self, step: int) -> str:
         earlier = self.blocker(step)

@@ -1,21 +1,6 @@
 """The program: what each thread block of each rank does, step by step.
 
-A program runs one collective on R ranks. All M bytes of the collective (see :mod:`coppice.collectives`) are cut into
-``num_chunks`` = C equal chunks, numbered in the order of the data; every buffer is an array of *slots* of one chunk:
-
-    collective        input of rank r      output of rank r     slot k of the input / output holds, at the start / end
-    all_gather        B = C / R            C                    chunk r B + k of the data / chunk k
-    reduce_scatter    C                    B                    r's share of chunk k / the sum of chunk r B + k
-    all_reduce        C                    C                    r's share of chunk k / the sum of chunk k
-    broadcast         C (root)             C                    chunk k / chunk k
-    reduce            C                    C (root)             r's share of chunk k / the sum of chunk k
-    all_to_all        C                    C                    block k // B goes to that rank / came from that rank
-    gather            B                    C (root)             as all_gather, at the root only
-    scatter           C (root)             B                    chunk k / chunk r B + k
-
-In place, input and output share memory: ``input[k]`` is ``output[r B + k]`` in all_gather and at the root of a gather,
-``output[k]`` is ``input[r B + k]`` in reduce_scatter and at the root of a scatter, and ``input[k]`` is ``output[k]``
-in all others. Scratch slots belong to the program.
+Buffers, slots and chunks are those of :mod:`coppice.program.memory`.
 
 A *thread block* is a sequential program of one rank. It has at most one peer that it sends to, at most one that it
 receives from, and one channel. The directed *connection* (source, destination, channel) is a FIFO of messages of a
@@ -28,6 +13,7 @@ A program is only a description: it can hold a wrong one, and :mod:`coppice.prog
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -36,16 +22,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 
-__all__ = ["Buffer", "Program", "StepOp"]
-
-
-class Buffer(enum.IntEnum):
-    """Where a slot lies."""
-
-    NONE = -1
-    INPUT = 0
-    OUTPUT = 1
-    SCRATCH = 2
+__all__ = ["Program", "StepOp"]
 
 
 class StepOp(enum.IntEnum):
@@ -225,6 +202,54 @@ class Program:
     def step_block(self) -> NDArray[np.int32]:
         """Thread block (row) of each step."""
         return np.repeat(np.arange(self.num_blocks, dtype=np.int32), np.diff(self.step_start))
+
+    @cached_property
+    def step_rank(self) -> NDArray[np.int32]:
+        """Rank of each step."""
+        return self.block_rank[self.step_block]
+
+    @cached_property
+    def receives(self) -> NDArray[np.bool_]:
+        """Steps that take a message."""
+        return self._where(lambda op: op.receives)
+
+    @cached_property
+    def sends(self) -> NDArray[np.bool_]:
+        """Steps that give a message."""
+        return self._where(lambda op: op.sends)
+
+    @cached_property
+    def reads_src(self) -> NDArray[np.bool_]:
+        """Steps that read the slots that ``src`` names."""
+        return self._where(lambda op: op.reads_src)
+
+    @cached_property
+    def writes_dst(self) -> NDArray[np.bool_]:
+        """Steps that write the slots that ``dst`` names."""
+        return self._where(lambda op: op.writes_dst)
+
+    def _where(self, holds: Callable[[StepOp], bool]) -> NDArray[np.bool_]:
+        """The steps whose operation has a property; unknown operations have none."""
+        table = np.zeros(256, dtype=np.bool_)
+        for op in StepOp:
+            table[op] = holds(op)
+        mask: NDArray[np.bool_] = table[self.op.astype(np.uint8)]
+        return mask
+
+    @cached_property
+    def dep_waiter(self) -> NDArray[np.int64]:
+        """The step (row) that waits, for each dependency."""
+        return np.repeat(np.arange(self.num_steps), np.diff(self.dep_start))
+
+    @cached_property
+    def dep_target_block(self) -> NDArray[np.int64]:
+        """The thread block (row) that is waited for, for each dependency."""
+        return self.rank_start[self.step_rank[self.dep_waiter]] + self.dep_block
+
+    @cached_property
+    def dep_target(self) -> NDArray[np.int64]:
+        """The step (row) that is waited for, for each dependency; all of them must name steps that are there."""
+        return self.step_start[self.dep_target_block] + self.dep_step
 
     @property
     def most_blocks(self) -> int:

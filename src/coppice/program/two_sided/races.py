@@ -15,9 +15,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.memory import Memory
-from coppice.program.two_sided.program import Buffer, Program, StepOp
-from coppice.program.two_sided.structure import Messages, op_mask, step_name
+from coppice.program.accesses import conflicting_pairs
+from coppice.program.memory import Buffer, ProgramMemory
+from coppice.program.two_sided.program import Program, StepOp
+from coppice.program.two_sided.structure import MessagePairs, step_addresses, step_name
+from coppice.rows import grouped, inverse, ranges
 
 __all__ = ["find_races"]
 
@@ -26,7 +28,7 @@ _Ints = NDArray[np.int64]
 
 
 def find_races(
-    program: Program, memory: Memory, messages: Messages, order: list[int], *, examples: int = 5
+    program: Program, memory: ProgramMemory, messages: MessagePairs, order: list[int], *, examples: int = 5
 ) -> tuple[list[str], int]:
     """Races of a program.
 
@@ -57,52 +59,24 @@ def find_races(
     return sentences, len(left)
 
 
-def _conflicts(program: Program, memory: Memory, order: list[int]) -> tuple[_Ints, _Ints, _Ints]:
+def _conflicts(program: Program, memory: ProgramMemory, order: list[int]) -> tuple[_Ints, _Ints, _Ints]:
     """Pairs of steps (earlier and later in ``order``) that conflict at an address, each pair once."""
-    steps = np.arange(program.num_steps)
-    time = np.empty(program.num_steps, dtype=np.int64)
-    time[np.array(order, dtype=np.int64)] = steps
-    rank = program.block_rank[program.step_block]
-    parts = []
-    writing = op_mask(program, lambda op: op.writes_dst) & ~_copies_onto_itself(program, memory, rank)
-    for mask, buffer, offset, write in (
-        (op_mask(program, lambda op: op.reads_src), program.src_buffer, program.src_offset, False),
-        (writing, program.dst_buffer, program.dst_offset, True),
-    ):
-        rows = np.flatnonzero(mask)
-        count = program.count[rows].astype(np.int64)
-        start = memory.base[buffer[rows], rank[rows]] + offset[rows]
-        within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        parts.append((np.repeat(start, count) + within, np.repeat(rows, count), np.full(len(within), write)))
-    address = np.concatenate([part[0] for part in parts])
-    step = np.concatenate([part[1] for part in parts])
-    writes = np.concatenate([part[2] for part in parts])
-    if not len(step):
-        return step, step, address
-    by = np.lexsort((writes, time[step], address))  # a step's own read comes before its write
-    address, step, writes = address[by], step[by], writes[by]
-    place = np.arange(len(step))
-    # The last write before each access, and the next write after each read, at the same address.
-    before = np.concatenate([[-1], np.maximum.accumulate(np.where(writes, place, -1))[:-1]])
-    after = np.minimum.accumulate(np.where(writes, place, len(place))[::-1])[::-1]
-    clipped = np.minimum(after, len(place) - 1)
-    has_before = (before >= 0) & (address[before] == address)
-    has_after = ~writes & (after < len(place)) & (address[clipped] == address)
-    first = np.concatenate([step[before[has_before]], step[has_after]])
-    second = np.concatenate([step[has_before], step[clipped[has_after]]])
-    where = np.concatenate([address[has_before], address[has_after]])
+    time = inverse(np.array(order, dtype=np.int64))
+    src, dst = step_addresses(program, memory)
+    # Copies of slots onto themselves, as in place, leave every byte as it is and disturb no reader.
+    writing = program.writes_dst & ~((program.op == StepOp.COPY) & (src == dst))
+    reads, writes = np.flatnonzero(program.reads_src), np.flatnonzero(writing)
+    rows = np.concatenate([reads, writes])
+    count = program.count[rows].astype(np.int64)
+    address = ranges(np.concatenate([src[reads], dst[writes]]), count)
+    step = np.repeat(rows, count)
+    write = np.repeat(np.arange(len(rows)) >= len(reads), count)
+    one, two = conflicting_pairs(address, time[step], write)
+    first, second, where = step[one], step[two], address[two]
     _, unique = np.unique(first * program.num_steps + second, return_index=True)
     first, second, where = first[unique], second[unique], where[unique]
     apart = first != second
     return first[apart], second[apart], where[apart]
-
-
-def _copies_onto_itself(program: Program, memory: Memory, rank: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Copies of slots onto themselves, as in place: they leave every byte as it is, and disturb no reader."""
-    copies = np.asarray(program.op == StepOp.COPY)
-    here = memory.base[program.src_buffer, rank] + program.src_offset
-    same: NDArray[np.bool_] = copies & (here == memory.base[program.dst_buffer, rank] + program.dst_offset)
-    return same
 
 
 def _joined(program: Program, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
@@ -110,12 +84,10 @@ def _joined(program: Program, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
 
     The later one, or a step before it in its thread block, depends on the earlier one or on a step after that.
     """
-    waiting = np.repeat(np.arange(program.num_steps), np.diff(program.dep_start))
+    waiting, reached = program.dep_waiter, program.dep_target
     block = program.step_block.astype(np.int64)
-    target = program.rank_start[program.block_rank[block[waiting]]] + program.dep_block
-    reached = program.step_start[target] + program.dep_step
     blocks = max(program.num_blocks, 1)
-    key = block[waiting] * blocks + target
+    key = block[waiting] * blocks + program.dep_target_block
     by = np.lexsort((waiting, key))
     key, waiting, reached = key[by], waiting[by], reached[by]
     if not len(key):
@@ -136,18 +108,15 @@ def _joined(program: Program, first: _Ints, second: _Ints) -> NDArray[np.bool_]:
 class _Clocks:
     """Vector clocks, a few thread blocks at a time."""
 
-    def __init__(self, program: Program, messages: Messages, order: list[int]) -> None:
+    def __init__(self, program: Program, messages: MessagePairs, order: list[int]) -> None:
         self.program = program
         steps = program.num_steps
         self.sent_by = np.full(steps, -1, dtype=np.int64)
         self.sent_by[messages.recv] = messages.send
-        waiting = np.repeat(np.arange(steps), np.diff(program.dep_start))
-        target = program.rank_start[program.block_rank[program.step_block[waiting]]] + program.dep_block
-        self.deps = program.step_start[target] + program.dep_step
-        self.level = self._levels(order)
-        by = np.argsort(self.level, kind="stable")
-        bounds = np.searchsorted(self.level[by], np.arange(int(self.level.max(initial=0)) + 2))
-        self.layers = [by[a:b] for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)]
+        self.deps = program.dep_target
+        level = self._levels(order)
+        rows, start = grouped(level, int(level.max(initial=0)) + 1)
+        self.layers = np.split(rows, start[1:-1])
 
     def _levels(self, order: list[int]) -> _Ints:
         """Length of the longest chain that leads to each step."""
@@ -203,9 +172,9 @@ class _Clocks:
         return clock
 
 
-def _slot_name(program: Program, memory: Memory, step: int, address: int) -> str:
+def _slot_name(program: Program, memory: ProgramMemory, step: int, address: int) -> str:
     """The slot that ``step`` uses at an address."""
-    rank = program.block_rank[program.step_block[step]]
+    rank = program.step_rank[step]
     op = StepOp(program.op[step])
     for used, buffer, offset in (
         (op.writes_dst, program.dst_buffer, program.dst_offset),

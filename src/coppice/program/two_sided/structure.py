@@ -13,18 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.program.memory import buffer_sizes
-from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.program.memory import Buffer, ProgramMemory, buffer_sizes
+from coppice.program.two_sided.program import Program, StepOp
+from coppice.rows import nth_in_run
 from coppice.schedule.verification.report import Findings
 
-__all__ = ["Messages", "check_structure", "messages_of", "op_mask", "step_name"]
+__all__ = ["MessagePairs", "check_structure", "message_pairs", "step_addresses", "step_name"]
 
 _EXAMPLES = 5
 _BLOCKED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL, Collective.GATHER)
 
 
 @dataclass(frozen=True, eq=False)
-class Messages:
+class MessagePairs:
     """The messages of a program in the order of their connections.
 
     Attributes:
@@ -38,13 +39,18 @@ class Messages:
     place: NDArray[np.int64]
 
 
-def op_mask(program: Program, holds: Callable[[StepOp], bool]) -> NDArray[np.bool_]:
-    """The steps whose operation has a property; unknown operations have none."""
-    table = np.zeros(256, dtype=np.bool_)
-    for op in StepOp:
-        table[op] = holds(op)
-    mask: NDArray[np.bool_] = table[program.op.astype(np.uint8)]
-    return mask
+def step_addresses(program: Program, memory: ProgramMemory) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First address that each step reads, and first that it writes; where it does neither, they mean nothing.
+
+    Args:
+        program: A program of sound structure.
+        memory: Its slots.
+    """
+    rank = program.step_rank
+    return (
+        memory.base[program.src_buffer, rank] + program.src_offset,
+        memory.base[program.dst_buffer, rank] + program.dst_offset,
+    )
 
 
 def step_name(program: Program, step: int) -> str:
@@ -55,7 +61,7 @@ def step_name(program: Program, step: int) -> str:
     return f"rank {rank}, thread block {block}, step {place} ({name})"
 
 
-def check_structure(program: Program, findings: Findings) -> Messages | None:
+def check_structure(program: Program, findings: Findings) -> MessagePairs | None:
     """Judge the form of a program.
 
     Args:
@@ -73,7 +79,7 @@ def check_structure(program: Program, findings: Findings) -> Messages | None:
     _check_dependencies(program, findings)
     if findings.failures:
         return None
-    messages = messages_of(program, findings)
+    messages = message_pairs(program, findings)
     return None if findings.failures else messages
 
 
@@ -162,10 +168,9 @@ def _check_steps(program: Program, findings: Findings) -> None:
     _examples(
         findings, ~known, "steps", lambda step: f"{step_name(program, step)}: expected a known operation."
     )
-    sends, receives = op_mask(program, lambda o: o.sends), op_mask(program, lambda o: o.receives)
     for mask, peer, verb in (
-        (sends, program.block_send, "send"),
-        (receives, program.block_recv, "receive"),
+        (program.sends, program.block_send, "send"),
+        (program.receives, program.block_recv, "receive"),
     ):
 
         def lonely(step: int, verb: str = verb) -> str:
@@ -184,10 +189,10 @@ def _check_steps(program: Program, findings: Findings) -> None:
     sizes[Buffer.SCRATCH] = program.scratch_chunks
     if program.in_place and not program.out_of_place and _whole_alias(program.collective):
         sizes[:2] = sizes[:2].max(axis=0)
-    rank = program.block_rank[block]
+    rank = program.step_rank
     for mask, buffer, offset, verb in (
-        (op_mask(program, lambda o: o.reads_src), program.src_buffer, program.src_offset, "reads"),
-        (op_mask(program, lambda o: o.writes_dst), program.dst_buffer, program.dst_offset, "writes"),
+        (program.reads_src, program.src_buffer, program.src_offset, "reads"),
+        (program.writes_dst, program.dst_buffer, program.dst_offset, "writes"),
     ):
         real = (buffer >= 0) & (buffer <= Buffer.SCRATCH)
         limit = np.where(real, sizes[np.where(real, buffer, 0), rank], 0)
@@ -225,8 +230,8 @@ def _whole_alias(collective: Collective) -> bool:
 
 def _check_dependencies(program: Program, findings: Findings) -> None:
     """Each names a step that is there, in another thread block or earlier in its own."""
-    step = np.repeat(np.arange(program.num_steps), np.diff(program.dep_start))
-    rank = program.block_rank[program.step_block[step]]
+    step = program.dep_waiter
+    rank = program.step_rank[step]
     blocks = np.diff(program.rank_start)[rank]
     there = (program.dep_block >= 0) & (program.dep_block < blocks)
     target = program.rank_start[rank] + np.where(there, program.dep_block, 0)
@@ -245,7 +250,7 @@ def _check_dependencies(program: Program, findings: Findings) -> None:
     )
 
 
-def messages_of(program: Program, findings: Findings) -> Messages:
+def message_pairs(program: Program, findings: Findings) -> MessagePairs:
     """Pair the sends and the receives of every connection, and judge that they fit.
 
     Args:
@@ -255,16 +260,15 @@ def messages_of(program: Program, findings: Findings) -> Messages:
     block = program.step_block
     out = _connection(program, program.block_rank, program.block_send)
     into = _connection(program, program.block_recv, program.block_rank)
-    send = np.flatnonzero(op_mask(program, lambda o: o.sends))
-    recv = np.flatnonzero(op_mask(program, lambda o: o.receives))
+    send = np.flatnonzero(program.sends)
+    recv = np.flatnonzero(program.receives)
     send_key, recv_key = out[block[send]], into[block[recv]]
     send_order, recv_order = np.argsort(send_key, kind="stable"), np.argsort(recv_key, kind="stable")
     send, recv = send[send_order], recv[recv_order]
     send_key, recv_key = send_key[send_order], recv_key[recv_order]
     if len(send) != len(recv) or (send_key != recv_key).any():
         _report_unmatched(program, send, send_key, recv, recv_key, findings)
-        return Messages(send[:0], recv[:0], send[:0])
-    first = np.searchsorted(send_key, send_key, side="left")
+        return MessagePairs(send[:0], recv[:0], send[:0])
     differ = program.count[send] != program.count[recv]
     _examples(
         findings,
@@ -275,7 +279,7 @@ def messages_of(program: Program, findings: Findings) -> Messages:
             f"{step_name(program, int(recv[row]))} takes for {program.count[recv[row]]}."
         ),
     )
-    return Messages(send, recv, np.arange(len(send)) - first)
+    return MessagePairs(send, recv, nth_in_run(send_key))
 
 
 def _report_unmatched(

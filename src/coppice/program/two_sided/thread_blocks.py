@@ -10,15 +10,24 @@ is passed on from one to the other; with ``tight``, those that are left are pair
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.messages import Rows
-from coppice.rows import distinct, sorted_rows
+from coppice.program.messages import Transfers
+from coppice.program.two_sided.program import Program
+from coppice.rows import distinct, grouped, inverse, nth_in_run, rows_of_groups, sorted_rows
 
-__all__ = ["Blocks", "blocks_of", "colors_of", "fewest_blocks", "most_trees_together", "paths_differ"]
+__all__ = [
+    "Blocks",
+    "blocks_of",
+    "colors_of",
+    "fewest_blocks",
+    "most_trees_together",
+    "paths_differ",
+    "waited_first",
+]
 
 _Ints = NDArray[np.int64]
 
@@ -53,31 +62,31 @@ class _Links:
     channel: _Ints
 
 
-def _span(rows: Rows) -> int:
+def _span(rows: Transfers) -> int:
     """More than any rank."""
     return int(max(rows.src.max(initial=0), rows.dst.max(initial=0))) + 1
 
 
-def _pair(rows: Rows) -> _Ints:
+def _pair(rows: Transfers) -> _Ints:
     """A number for each (sender, receiver)."""
     return rows.src * _span(rows) + rows.dst
 
 
-def most_trees_together(rows: Rows) -> int:
+def most_trees_together(rows: Transfers) -> int:
     """Largest number of runs that pass between the same two ranks."""
     runs = rows.run.max(initial=0) + 1
     pairs, _ = distinct(_pair(rows) * runs + rows.run)
     return int(distinct(pairs // runs)[1].max(initial=1))
 
 
-def paths_differ(rows: Rows) -> int:
+def paths_differ(rows: Transfers) -> int:
     """Largest number of different paths between the same two ranks."""
     paths = rows.path.max(initial=-1) + 2
     ways, _ = distinct(_pair(rows) * paths + rows.path + 1)
     return int(distinct(ways // paths)[1].max(initial=1))
 
 
-def colors_of(rows: Rows, runs: int, colors: int) -> _Ints:
+def colors_of(rows: Transfers, runs: int, colors: int) -> _Ints:
     """Channel of each row, of ``colors`` channels.
 
     Args:
@@ -87,13 +96,13 @@ def colors_of(rows: Rows, runs: int, colors: int) -> _Ints:
     """
     if colors == 1:
         return np.zeros(len(rows.run), dtype=np.int64)
-    used, inverse = np.unique(rows.run, return_inverse=True)
+    used, which = np.unique(rows.run, return_inverse=True)
     chosen = np.zeros(runs, dtype=np.int64)
     dealt = _dealt(len(used), colors)
     chosen[used] = dealt
     if paths_differ(rows) > 1:
-        order = np.argsort(inverse, kind="stable")
-        bounds = np.searchsorted(inverse[order], np.arange(len(used) + 1)).tolist()
+        order, start = grouped(which, len(used))
+        bounds = start.tolist()
         pair = _pair(rows)[order].tolist()
         path = rows.path[order].tolist()
         taken: list[dict[int, int]] = [{} for _ in range(colors)]
@@ -124,7 +133,7 @@ def _dealt(number: int, colors: int) -> _Ints:
     return total % colors
 
 
-def fewest_blocks(rows: Rows, color: _Ints) -> int:
+def fewest_blocks(rows: Transfers, color: _Ints) -> int:
     """Thread blocks that the rank which has most needs at least: as :func:`blocks_of` finds them if ``tight``."""
     links = _links(rows, color)
     width = int(links.channel.max(initial=0)) + 1
@@ -135,7 +144,7 @@ def fewest_blocks(rows: Rows, color: _Ints) -> int:
     return int(np.maximum(*sizes).reshape(-1, width).sum(axis=1).max(initial=0))
 
 
-def blocks_of(rows: Rows, color: _Ints, *, tight: bool) -> Blocks:
+def blocks_of(rows: Transfers, color: _Ints, *, tight: bool) -> Blocks:
     """Thread blocks for the connections of all rows."""
     links = _links(rows, color)
     into, outof = _passed_on(rows, color, links)
@@ -160,7 +169,7 @@ def blocks_of(rows: Rows, color: _Ints, *, tight: bool) -> Blocks:
     return Blocks(rows=found, most=int(np.bincount(found[:, 0], minlength=1).max(initial=0)))
 
 
-def _links(rows: Rows, color: _Ints) -> _Links:
+def _links(rows: Transfers, color: _Ints) -> _Links:
     channels = int(color.max(initial=0)) + 1
     key, _ = distinct(_pair(rows) * channels + color)
     pair, channel = np.divmod(key, channels)
@@ -168,7 +177,7 @@ def _links(rows: Rows, color: _Ints) -> _Links:
     return _Links(key, src, dst, channel)
 
 
-def _passed_on(rows: Rows, color: _Ints, links: _Links) -> tuple[_Ints, _Ints]:
+def _passed_on(rows: Transfers, color: _Ints, links: _Links) -> tuple[_Ints, _Ints]:
     """(link in, link out) of every pair that passes runs on, those that pass on most runs first."""
     span, channels = _span(rows), int(color.max(initial=0)) + 1
     into, outof = rows.run * span + rows.dst, rows.run * span + rows.src
@@ -218,8 +227,41 @@ def _paired_off(links: _Links, receives: _Ints, sends: _Ints) -> tuple[_Ints, _I
         place = rank[left] * width + links.channel[left]
         by = sorted_rows(place, -peer[left])
         left, place = left[by], place[by]
-        turn = np.arange(len(left)) - np.searchsorted(place, place)
-        ends.append((left, place * (len(links.key) + 1) + turn))
+        ends.append((left, place * (len(links.key) + 1) + nth_in_run(place)))
     (one, one_key), (other, other_key) = ends
     _, here, there = np.intersect1d(one_key, other_key, assume_unique=True, return_indices=True)
     return one[here], other[there]
+
+
+def waited_first(program: Program) -> Program:
+    """The same program; at every rank, thread blocks that others wait for have the lowest numbers.
+
+    Loaders keep the number of a thread block that is waited for in few bits. Any numbering carries out the same
+    program.
+
+    Args:
+        program: A program whose dependencies name thread blocks that exist.
+    """
+    target = program.dep_target_block
+    idle = np.ones(program.num_blocks, dtype=np.bool_)
+    idle[target] = False
+    order = np.lexsort((idle, program.block_rank))
+    steps, step_start = rows_of_groups(program.step_start, order)
+    deps, dep_start = rows_of_groups(program.dep_start, steps)
+    new_id = inverse(order)[target] - program.rank_start[program.block_rank[target]]
+    return replace(
+        program,
+        block_send=program.block_send[order],
+        block_recv=program.block_recv[order],
+        block_channel=program.block_channel[order],
+        step_start=step_start,
+        op=program.op[steps],
+        src_buffer=program.src_buffer[steps],
+        src_offset=program.src_offset[steps],
+        dst_buffer=program.dst_buffer[steps],
+        dst_offset=program.dst_offset[steps],
+        count=program.count[steps],
+        dep_start=dep_start,
+        dep_block=new_id[deps].astype(np.int32),
+        dep_step=program.dep_step[deps],
+    )

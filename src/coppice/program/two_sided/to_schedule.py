@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.deadlock import Deadlock
 from coppice.program.memory import memory_of
 from coppice.program.moves import Move, schedule_of_moves
 from coppice.program.two_sided.nics import NicRoutes
-from coppice.program.two_sided.order import Stuck, execution_order
+from coppice.program.two_sided.order import execution_order
 from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.structure import check_structure, step_name
+from coppice.program.two_sided.structure import check_structure, step_addresses, step_name
 from coppice.program.two_sided.verify import fifo_depth
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.report import Findings
@@ -63,7 +64,7 @@ def to_schedule(program: Program, topology: Topology) -> Schedule:
     if topology.num_ranks != program.num_ranks:
         msg = f"expected a topology of {program.num_ranks} ranks, as the program has, found {topology.num_ranks}."
         raise InputError(msg)
-    trace = _Trace(program)
+    trace = _StepTrace(program)
     moves = trace.run()
     unit_moves = [moves.get(unit, []) for unit in range(_num_units(program))]
     routes = NicRoutes(topology)
@@ -82,7 +83,7 @@ def _num_units(program: Program) -> int:
 
 
 @dataclass
-class _Trace:
+class _StepTrace:
     """Runs a program and notes the moves of every chunk."""
 
     program: Program
@@ -101,22 +102,18 @@ class _Trace:
             raise InputError(msg)
         try:
             order = execution_order(program, messages, depth=fifo_depth(program.protocol))
-        except Stuck as circle:
+        except Deadlock as circle:
             msg = f"expected a program that verifies: {circle}"
             raise InputError(msg) from None
         self.order = list(order)
         memory = memory_of(program, in_place=program.in_place)
-        words = [0] * memory.words
+        words = memory.initial()
         ranks = program.num_ranks
-        for first, values in memory.start:
-            words[first : first + len(values)] = values
-        rank = program.block_rank[program.step_block]
-        src = (memory.base[program.src_buffer, rank] + program.src_offset).tolist()
-        dst = (memory.base[program.dst_buffer, rank] + program.dst_offset).tolist()
+        src, dst = (each.tolist() for each in step_addresses(program, memory))
         self._hold_start(words, memory.start, rank_of_start=_ranks_of_start(program))
         sender = dict(zip(messages.recv.tolist(), messages.send.tolist(), strict=True))
         travelling: dict[int, tuple[int, list[int]]] = {}
-        at: list[int] = rank.tolist()
+        at: list[int] = program.step_rank.tolist()
         for time, step in enumerate(order):
             op, count, here = StepOp(program.op[step]), int(program.count[step]), at[step]
             out: list[int] = []

@@ -9,19 +9,20 @@ Every message that is sent is received, with the length that its receiver expect
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from coppice.errors import CheckError
-from coppice.program.memory import buffer_sizes, memory_of
+from coppice.program.deadlock import Deadlock
+from coppice.program.memory import Buffer, buffer_sizes, memory_of
 from coppice.program.two_sided.acceptance import accepts
 from coppice.program.two_sided.contents import Contents
-from coppice.program.two_sided.order import Order, Stuck, find_order
-from coppice.program.two_sided.program import Buffer, Program
+from coppice.program.two_sided.order import StepOrder, find_order
+from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.races import find_races
-from coppice.program.two_sided.structure import check_structure, op_mask
-from coppice.schedule.verification.report import Findings
+from coppice.program.two_sided.structure import check_structure
+from coppice.schedule.verification.report import Findings, Verdict
 
 __all__ = ["ProgramReport", "fifo_depth", "verify_program"]
 
@@ -31,33 +32,18 @@ _WIDE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramReport:
-    """Result of the verification of a program.
+class ProgramReport(Verdict):
+    """Result of the verification of a program; the attributes of :class:`Verdict`, and these.
 
     Attributes:
-        ok: Everything holds, in every way the program is meant to run.
-        failures: One sentence for each violated statement, with rank, thread block and step.
         warnings: What is allowed, but a caller should know.
         depth: Messages that a connection was taken to hold.
-        checked: How many things were checked, by name.
     """
 
-    ok: bool
-    failures: tuple[str, ...] = ()
+    subject: ClassVar[str] = "program"
+
     warnings: tuple[str, ...] = ()
     depth: int
-    checked: dict[str, int] = field(default_factory=dict)
-
-    def require_ok(self) -> None:
-        """Do nothing if the program holds.
-
-        Raises:
-            CheckError: With the first violated statement.
-        """
-        if not self.ok:
-            more = f" ({len(self.failures) - 1} more.)" if len(self.failures) > 1 else ""
-            msg = f"the program does not verify: {self.failures[0]}{more}"
-            raise CheckError(msg)
 
 
 def fifo_depth(protocol: str) -> int:
@@ -104,7 +90,7 @@ step 1 (send), behind its step 0.
         checked["messages"] = len(messages.send)
         try:
             order = find_order(program, messages, depth=depth, seed=seed)
-        except Stuck as circle:
+        except Deadlock as circle:
             findings.add(f"it stands still with connections of {depth} messages: {circle}")
         else:
             checked["slots"] = 0
@@ -134,7 +120,7 @@ step 1 (send), behind its step 0.
     )
 
 
-def _wide(order: Order) -> bool:
+def _wide(order: StepOrder) -> bool:
     """Whether waves are so wide that they are quicker than one step after the other."""
     return not order.rest and sum(map(len, order.waves)) >= _WIDE * len(order.waves)
 
@@ -147,9 +133,9 @@ def _warnings(program: Program) -> list[str]:
     """What is allowed, but strange."""
     warnings = []
     if program.out_of_place:
-        written = op_mask(program, lambda op: op.writes_dst) & (program.dst_buffer == Buffer.INPUT)
+        written = program.writes_dst & (program.dst_buffer == Buffer.INPUT)
         if written.any():
-            rank = int(program.block_rank[program.step_block[np.flatnonzero(written)[0]]])
+            rank = int(program.step_rank[np.flatnonzero(written)[0]])
             warnings.append(f"out of place it overwrites the input of its caller, at rank {rank} first.")
     sizes = buffer_sizes(program.collective, program.num_ranks, program.num_chunks, program.root)
     for given, size, name in (

@@ -13,8 +13,8 @@ import numpy as np
 
 from coppice.report.tree.picture import Sketch
 from coppice.schedule.forest import Forest, Phase
+from coppice.schedule.paths import routed
 from coppice.schedule.plan import Plan
-from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.shape import tree_heights
 from coppice.text import plural

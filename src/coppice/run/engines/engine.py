@@ -7,13 +7,17 @@ the same order. When one rank raises, all others raise :class:`~coppice.run.erro
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from coppice.collectives import Collective
+from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.errors import PeerLost
 from coppice.run.programs.rank_program import RankProgram
 
-__all__ = ["DirectEngine", "Engine"]
+__all__ = ["BaseEngine", "DirectEngine", "Engine", "check_rank"]
 
 
 @runtime_checkable
@@ -94,3 +98,106 @@ class DirectEngine(Engine, Protocol):
             InputError: If a buffer or argument does not fit; nothing was sent.
             RunError: If the collective did not complete.
         """
+
+
+class BaseEngine(Engine):
+    """What all engines do alike: they know their place in the group, and refuse what is not theirs to carry out.
+
+    Args:
+        rank: This rank.
+        ranks: Number of ranks.
+        exchange_timeout_s: Longest time to wait for another rank in an exchange, in seconds.
+    """
+
+    def __init__(self, rank: int, ranks: int, exchange_timeout_s: float) -> None:
+        self.rank, self.ranks = rank, ranks
+        self._exchange_timeout_s = exchange_timeout_s
+        self._groups: list[BaseEngine] = []
+        self._closed = False
+        self._lost: str | None = None
+
+    def run(
+        self,
+        program: RankProgram,
+        input: Any,  # noqa: A002
+        output: Any,
+        *,
+        dtype: DataType,
+        op: ReduceOp,
+        timeout_s: float,
+    ) -> None:
+        """See :meth:`Engine.run`."""
+        self._check_open()
+        if (program.rank, program.ranks) != (self.rank, self.ranks):
+            msg = (
+                f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
+                f"{program.ranks}: lower the schedule for this group."
+            )
+            raise InputError(msg)
+        self._carry_out(program, input, output, dtype, op, timeout_s)
+
+    @abstractmethod
+    def _carry_out(
+        self,
+        program: RankProgram,
+        given: Any,
+        wanted: Any,
+        dtype: DataType,
+        op: ReduceOp,
+        timeout_s: float,
+    ) -> None:
+        """Carry out a program of this rank, as :meth:`Engine.run` says."""
+
+    def close(self) -> None:
+        """See :meth:`Engine.close`; groups that this engine has made are closed first."""
+        while self._groups:
+            self._groups.pop(0).close()
+        self._closed = True
+
+    def _check_open(self) -> None:
+        """Refuse to go on after a failure, or once the engine is closed.
+
+        Raises:
+            PeerLost: If the group broke earlier.
+            InputError: If it is closed.
+        """
+        if self._lost is not None:
+            raise PeerLost(self._lost)
+        if self._closed:
+            raise self.closed_error
+
+    @property
+    def closed_error(self) -> InputError:
+        """What is raised once the engine is closed."""
+        return InputError(f"the engine of rank {self.rank} is closed: make a new group.")
+
+    def _members(self, ranks: Sequence[int]) -> list[int]:
+        """The ranks of a group that this one is to be in.
+
+        Raises:
+            InputError: If they are not different ranks of the engine, or this one is not among them.
+        """
+        members = list(ranks)
+        distinct = set(members)
+        if (
+            self.rank not in distinct
+            or len(distinct) < len(members)
+            or not distinct <= set(range(self.ranks))
+        ):
+            msg = (
+                f"expected a list of distinct ranks below {self.ranks} with rank {self.rank} in it once, found "
+                f"{members}."
+            )
+            raise InputError(msg)
+        return members
+
+
+def check_rank(rank: int, ranks: int) -> None:
+    """Refuse a rank that a group of so many ranks does not have.
+
+    Raises:
+        InputError: If there is no such rank.
+    """
+    if not 0 <= rank < ranks:
+        msg = f"expected a rank of 0 to {ranks - 1}, found {rank}."
+        raise InputError(msg)

@@ -1,8 +1,8 @@
 """All ranks of a collective in one process, one event after the other: the reference for every engine.
 
-Step by step, or in a random order that keeps to nothing but ``needs`` and the pairing of messages: a message moves
-between the two memories at a random time after both ends have started. A program whose order holds by chance only
-gives wrong results for some seed.
+Step by step, or in a random order that keeps to nothing but ``predecessors`` and the pairing of messages: a message
+moves between the two memories at a random time after both ends have started. A program whose order holds by chance
+only gives wrong results for some seed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from coppice.errors import CheckError, InputError
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.engines.reduction import combine, divide, elements_of
-from coppice.run.programs.rank_program import Kind, Place, RankProgram
+from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 
-__all__ = ["Memory", "interpret"]
+__all__ = ["RankMemory", "interpret"]
 
 Array = NDArray[Any]
 
 
-class Memory:
+class RankMemory:
     """The three memories of one rank, and what rows do to them."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Memory:
             elements_of(wanted, dtype, program.output_elements, name=f"the output {who}", writable=True),
             scratch,
         )
-        self._place: list[int] = program.place.tolist()
+        self._buffer: list[int] = program.buffer.tolist()
         self._offset: list[int] = program.offset.tolist()
         self._length: list[int] = program.length.tolist()
         self._source: list[int] = program.source.tolist()
@@ -60,7 +60,7 @@ class Memory:
     @property
     def scratch(self) -> Array:
         """SCRATCH."""
-        return self._arrays[Place.SCRATCH]
+        return self._arrays[RankBuffer.SCRATCH]
 
     @property
     def addresses(self) -> tuple[int, int]:
@@ -73,9 +73,9 @@ class Memory:
         self._arrays = (*self._arrays[:2], scratch)
 
     def at(self, row: int) -> Array:
-        """What ``place`` and ``offset`` of a row name."""
+        """What ``buffer`` and ``offset`` of a row name."""
         begin = self._offset[row]
-        return self._arrays[self._place[row]][begin : begin + self._length[row]]
+        return self._arrays[self._buffer[row]][begin : begin + self._length[row]]
 
     def own(self, row: int) -> Array:
         """What ``source`` and ``source_offset`` of a row name."""
@@ -92,7 +92,7 @@ class Memory:
 
     def take(self, row: int, received: Array) -> None:
         """Carry out a RECV or RECV_REDUCE row whose message has arrived elsewhere."""
-        if self.program.kind[row] == Kind.RECV_REDUCE:
+        if self.program.kind[row] == RowKind.RECV_REDUCE:
             self.add(row, received)
         else:
             self.at(row)[:] = received
@@ -102,12 +102,12 @@ class Memory:
         program = self.program
         if self.op is ReduceOp.AVG and program.collective.reduces:
             first = program.result_offset
-            result = self._arrays[Place.OUTPUT][first : first + program.result_elements]
+            result = self._arrays[RankBuffer.OUTPUT][first : first + program.result_elements]
             divide(self.dtype, result, program.ranks)
 
     def spoil(self, value: int) -> None:
         """Fill SCRATCH with bytes that are no result."""
-        self._arrays[Place.SCRATCH].view(np.uint8)[:] = value
+        self._arrays[RankBuffer.SCRATCH].view(np.uint8)[:] = value
 
 
 def interpret(
@@ -152,22 +152,22 @@ def interpret(
         )
         raise InputError(msg)
     memories = [
-        Memory(program, given, wanted, dtype=dtype, op=op)
+        RankMemory(program, given, wanted, dtype=dtype, op=op)
         for program, given, wanted in zip(programs, inputs, outputs, strict=True)
     ]
-    _Run(programs, memories, seed).carry_out()
+    _Execution(programs, memories, seed).carry_out()
     for memory in memories:
         memory.finish()
 
 
-class _Run:
+class _Execution:
     """One execution; rows are numbered through all ranks.
 
-    A row is *posted* once its end of the message may move, and *due* once its needs are met but what it is to add up
-    has not arrived.
+    A row is *posted* once its end of the message may move, and *due* once its predecessors are complete but
+    what it is to add up has not arrived.
     """
 
-    def __init__(self, programs: Sequence[RankProgram], memories: list[Memory], seed: int | None) -> None:
+    def __init__(self, programs: Sequence[RankProgram], memories: list[RankMemory], seed: int | None) -> None:
         self._memories = memories
         self._random = None if seed is None else random.Random(seed)
         self._first = np.cumsum([0, *(program.num_rows for program in programs)]).tolist()
@@ -187,11 +187,11 @@ class _Run:
         waits: list[int] = []
         waiting: list[list[int]] = [[] for _ in self._rank]
         for program, first in zip(programs, self._first, strict=False):
-            start, needs = program.needs_start.tolist(), program.needs.tolist()
+            start, predecessors = program.predecessors_start.tolist(), program.predecessors.tolist()
             for row in range(program.num_rows):
                 waits.append(start[row + 1] - start[row])
-                for need in needs[start[row] : start[row + 1]]:
-                    waiting[first + need].append(first + row)
+                for earlier in predecessors[start[row] : start[row + 1]]:
+                    waiting[first + earlier].append(first + row)
         return waits, waiting
 
     def carry_out(self) -> None:
@@ -203,7 +203,7 @@ class _Run:
         if self._random is None:
             self._by_steps()
         else:
-            self._by_needs(self._random)
+            self._by_dependencies(self._random)
 
     def _by_steps(self) -> None:
         """All ranks finish a step before any begins the next: sends read what is there when the step begins."""
@@ -216,14 +216,14 @@ class _Run:
                     int(np.searchsorted(program.step, step)), int(np.searchsorted(program.step, step + 1))
                 )
             ]
-            sent = {row: self._at(row).copy() for row in rows if self._kind[row] == Kind.SEND}
+            sent = {row: self._at(row).copy() for row in rows if self._kind[row] == RowKind.SEND}
             for row in rows:
                 match self._kind[row]:
-                    case Kind.COPY:
+                    case RowKind.COPY:
                         self._memories[self._rank[row]].copy(row - self._first[self._rank[row]])
-                    case Kind.RECV:
+                    case RowKind.RECV:
                         self._at(row)[:] = sent[self._sender(row, sent)]
-                    case Kind.RECV_REDUCE:
+                    case RowKind.RECV_REDUCE:
                         self._add(row, sent[self._sender(row, sent)])
 
     def _sender(self, row: int, sent: dict[int, Array]) -> int:
@@ -237,12 +237,12 @@ class _Run:
             raise CheckError(msg)
         return self._other[row]
 
-    def _by_needs(self, pick: random.Random) -> None:
-        """Any row whose needs are met, in any order."""
+    def _by_dependencies(self, pick: random.Random) -> None:
+        """Any row whose predecessors are complete, in any order."""
         ready = [row for row, waits in enumerate(self._waits) if not waits]
         left = len(self._rank)
         # The arrival of what will be added up waits for nothing.
-        self._posted |= {row for row, kind in enumerate(self._kind) if kind == Kind.RECV_REDUCE}
+        self._posted |= {row for row, kind in enumerate(self._kind) if kind == RowKind.RECV_REDUCE}
         while ready:
             place = pick.randrange(len(ready))
             ready[place], ready[-1] = ready[-1], ready[place]
@@ -260,10 +260,10 @@ class _Run:
         """Start a row; returns the rows that are complete with it."""
         other = self._other[row]
         match self._kind[row]:
-            case Kind.COPY:
+            case RowKind.COPY:
                 self._memories[self._rank[row]].copy(row - self._first[self._rank[row]])
                 return [row]
-            case Kind.RECV_REDUCE:
+            case RowKind.RECV_REDUCE:
                 if row not in self._arrived:
                     self._due.add(row)
                     return []
@@ -272,12 +272,12 @@ class _Run:
             case _ if other not in self._posted:
                 self._posted.add(row)
                 return []
-            case Kind.SEND if self._kind[other] == Kind.RECV_REDUCE:
+            case RowKind.SEND if self._kind[other] == RowKind.RECV_REDUCE:
                 self._arrived[other] = self._at(row).copy()
                 if other in self._due:
                     ready.append(other)
                 return [row]
-            case Kind.SEND:
+            case RowKind.SEND:
                 self._at(other)[:] = self._at(row)
                 return [row, other]
             case _:
@@ -307,9 +307,9 @@ def _partners(programs: Sequence[RankProgram], first: list[int]) -> list[int]:
         for row, (kind, peer, tag, length) in enumerate(
             zip(*(column.tolist() for column in columns), strict=True)
         ):
-            if kind == Kind.COPY:
+            if kind == RowKind.COPY:
                 continue
-            pair = (program.rank, peer) if kind == Kind.SEND else (peer, program.rank)
+            pair = (program.rank, peer) if kind == RowKind.SEND else (peer, program.rank)
             mate = ends.pop((*pair, tag), None)
             if mate is None:
                 ends[*pair, tag] = (base + row, length)

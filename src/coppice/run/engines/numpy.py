@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.interpreter import Memory
+from coppice.run.engines.engine import BaseEngine
+from coppice.run.engines.interpreter import RankMemory
 from coppice.run.errors import Mismatch, PeerLost, TimedOut
-from coppice.run.programs.rank_program import Kind, RankProgram
+from coppice.run.programs.rank_program import RankProgram, RowKind
 
 __all__ = ["NumpyEngine", "numpy_engines", "run_ranks"]
 
@@ -58,52 +59,42 @@ def numpy_engines(ranks: int, *, exchange_timeout_s: float = 300.0) -> list[Nump
     return [NumpyEngine(hub, rank, exchange_timeout_s) for rank in range(ranks)]
 
 
-class NumpyEngine:
+class NumpyEngine(BaseEngine):
     """One rank's end of a group of threads; made by :func:`numpy_engines`."""
 
     name = "numpy"
 
     def __init__(self, hub: _Hub, rank: int, exchange_timeout_s: float) -> None:
-        self.rank, self.ranks = rank, hub.ranks
-        self._hub, self._exchange_timeout_s = hub, exchange_timeout_s
-        self._rounds = 0
-        self._groups: list[NumpyEngine] = []
+        super().__init__(rank, hub.ranks, exchange_timeout_s)
+        self._hub, self._rounds = hub, 0
 
-    def run(
+    def _carry_out(
         self,
         program: RankProgram,
-        input: Any,  # noqa: A002
-        output: Any,
-        *,
+        given: Any,
+        wanted: Any,
         dtype: DataType,
         op: ReduceOp,
         timeout_s: float,
     ) -> None:
-        """See :meth:`coppice.run.engines.engine.Engine.run`."""
-        if (program.rank, program.ranks) != (self.rank, self.ranks):
-            msg = (
-                f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
-                f"{program.ranks}: lower the schedule for this group."
-            )
-            raise InputError(msg)
-        memory = Memory(program, input, output, dtype=dtype, op=op)
+        memory = RankMemory(program, given, wanted, dtype=dtype, op=op)
         with self._failing_together(f"{program.collective} of rank {self.rank}"):
             for begin, end in pairwise(program.step_start.tolist()):
                 self._step(memory, range(begin, end), timeout_s)
             memory.finish()
 
-    def _step(self, memory: Memory, rows: range, timeout_s: float) -> None:
+    def _step(self, memory: RankMemory, rows: range, timeout_s: float) -> None:
         program = memory.program
         for row in rows:
-            if program.kind[row] == Kind.SEND:
+            if program.kind[row] == RowKind.SEND:
                 self._put(int(program.peer[row]), (int(program.tag[row]), memory.at(row).copy()))
         for row in rows:
             match int(program.kind[row]):
-                case Kind.COPY:
+                case RowKind.COPY:
                     memory.copy(row)
-                case Kind.RECV:
+                case RowKind.RECV:
                     memory.at(row)[:] = self._get(program, row, timeout_s)
-                case Kind.RECV_REDUCE:
+                case RowKind.RECV_REDUCE:
                     memory.add(row, self._get(program, row, timeout_s))
 
     def _put(self, peer: int, message: _Message) -> None:
@@ -142,10 +133,7 @@ class NumpyEngine:
 
     def subset(self, ranks: Sequence[int]) -> NumpyEngine:
         """See :meth:`coppice.run.communicator.communicator.GroupingEngine.subset`."""
-        members = tuple(ranks)
-        if self.rank not in members or len(set(members)) != len(members):
-            msg = f"expected a list of ranks with rank {self.rank} in it once, found {list(members)}."
-            raise InputError(msg)
+        members = tuple(self._members(ranks))
         hub = self._hub
         with hub.changed:
             group = hub.groups.setdefault((len(self._groups), members), _Hub(len(members)))
@@ -155,8 +143,7 @@ class NumpyEngine:
 
     def close(self) -> None:
         """See :meth:`coppice.run.engines.engine.Engine.close`."""
-        for group in self._groups:
-            group.close()
+        super().close()
         with self._hub.changed:
             self._hub.gone.setdefault(self.rank, "closed its engine")
             self._hub.changed.notify_all()
@@ -177,8 +164,7 @@ class NumpyEngine:
                 msg = f"rank {self.rank} gave up {what}, because {hub.failed}: see the output of that rank."
                 raise PeerLost(msg)
             if self.rank in hub.gone:
-                msg = f"the engine of rank {self.rank} is closed: make a new group."
-                raise InputError(msg)
+                raise self.closed_error
             left = end - time.monotonic()
             if left <= 0:
                 msg = (

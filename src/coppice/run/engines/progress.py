@@ -1,4 +1,4 @@
-"""Carrying out a program by its needs: a row starts as soon as what it needs is complete, steps need not wait.
+"""Execution of a program by its dependencies: a row starts once its predecessors are complete, steps need not wait.
 
 Rows open in step order, so many steps at a time as the window is wide: it bounds the messages under way and the memory
 for arrivals. A program that is free of deadlock step by step is so with any window, since the rows of the first
@@ -20,11 +20,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.run.engines.interpreter import Memory
+from coppice.rows import first_rows
+from coppice.run.engines.interpreter import RankMemory
 from coppice.run.errors import TimedOut
-from coppice.run.programs.rank_program import Kind, RankProgram
+from coppice.run.programs.rank_program import RankProgram, RowKind
 
-__all__ = ["Order", "Transport", "carry_out"]
+__all__ = ["ExecutionOrder", "Transport", "carry_out"]
 
 WINDOW = 4
 _SPINS = 10
@@ -50,7 +51,7 @@ class Transport(Protocol):
         """
 
 
-class Order:
+class ExecutionOrder:
     """What of a program does not depend on buffers: who waits for whom, and where arrivals lie.
 
     Args:
@@ -66,21 +67,21 @@ class Order:
     def __init__(self, program: RankProgram, window: int = WINDOW, *, early: bool = False) -> None:
         rows = program.num_rows
         self.program, self.window = program, window
-        self.needs: list[int] = np.diff(program.needs_start).tolist()
-        waiting = np.repeat(np.arange(rows), np.diff(program.needs_start))
-        by_need = np.argsort(program.needs, kind="stable")
-        ends = np.searchsorted(program.needs[by_need], np.arange(rows + 1)).tolist()
-        waiters = waiting[by_need].tolist()
+        self.waits: list[int] = np.diff(program.predecessors_start).tolist()
+        waiting = np.repeat(np.arange(rows), np.diff(program.predecessors_start))
+        by_predecessor = np.argsort(program.predecessors, kind="stable")
+        ends = np.searchsorted(program.predecessors[by_predecessor], np.arange(rows + 1)).tolist()
+        waiters = waiting[by_predecessor].tolist()
         self.dependents: list[list[int]] = [waiters[ends[row] : ends[row + 1]] for row in range(rows)]
         self.kind: list[int] = program.kind.tolist()
         bounds = program.step_start.tolist()
         self.steps = [range(begin, end) for begin, end in pairwise(bounds)]
         self.step_of = np.repeat(np.arange(len(self.steps)), np.diff(program.step_start)).tolist()
-        waits = (program.kind == Kind.RECV) & (np.diff(program.needs_start) > 0) & early
-        staged = (program.kind == Kind.RECV_REDUCE) | waits
+        early_receives = (program.kind == RowKind.RECV) & (np.diff(program.predecessors_start) > 0) & early
+        staged = (program.kind == RowKind.RECV_REDUCE) | early_receives
         self.staged: list[bool] = staged.tolist()
         arrives = np.where(staged, program.length, 0)
-        before = np.cumsum(arrives) - arrives
+        before = first_rows(arrives)
         inside = before - before[program.step_start[:-1]][self.step_of] if rows else before
         longest = int((inside + arrives).max(initial=0))
         lanes = np.array(self.step_of, dtype=np.int64) % window
@@ -94,7 +95,12 @@ class Order:
 
 
 def carry_out(
-    order: Order, memory: Memory, staging: NDArray[Any], transport: Transport, *, timeout_s: float
+    order: ExecutionOrder,
+    memory: RankMemory,
+    staging: NDArray[Any],
+    transport: Transport,
+    *,
+    timeout_s: float,
 ) -> None:
     """Carry out the program of ``order`` on ``memory``; the result is there when it returns.
 
@@ -109,7 +115,7 @@ def carry_out(
         TimedOut: If nothing completed for that long.
         RunError: As the transport finds.
     """
-    needs, kinds, dependents, step_of = list(order.needs), order.kind, order.dependents, order.step_of
+    waits, kinds, dependents, step_of = list(order.waits), order.kind, order.dependents, order.step_of
     staged = order.staged
     left = [len(rows) for rows in order.steps]
     arrived = bytearray(len(kinds))
@@ -119,8 +125,8 @@ def carry_out(
     def complete(row: int) -> None:
         left[step_of[row]] -= 1
         for waiter in dependents[row]:
-            needs[waiter] -= 1
-            open_now = not needs[waiter] and step_of[waiter] < opened
+            waits[waiter] -= 1
+            open_now = not waits[waiter] and step_of[waiter] < opened
             if open_now and (not staged[waiter] or arrived[waiter]):
                 ready.append(waiter)
 
@@ -128,15 +134,15 @@ def carry_out(
     while frontier < len(left):
         while opened < min(frontier + order.window, len(left)):
             for row in order.steps[opened]:
-                if staged[row] or (kinds[row] == Kind.RECV and not needs[row]):
+                if staged[row] or (kinds[row] == RowKind.RECV and not waits[row]):
                     transport.start(row)
                     under_way += 1
-                elif not needs[row]:
+                elif not waits[row]:
                     ready.append(row)
             opened += 1
         while ready:
             row = ready.popleft()
-            if kinds[row] == Kind.COPY:
+            if kinds[row] == RowKind.COPY:
                 memory.copy(row)
                 complete(row)
             elif staged[row]:
@@ -158,7 +164,7 @@ def carry_out(
         for row in done:
             if not staged[row]:
                 complete(row)
-            elif needs[row]:
+            elif waits[row]:
                 arrived[row] = 1
             else:
                 ready.append(row)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import signal
@@ -16,6 +15,7 @@ from typing import IO
 
 from coppice.errors import CheckError, InputError
 from coppice.run.lab.namespaces import IDENTITY, Lab
+from coppice.run.processes import end_with_parent, stop
 
 __all__ = ["launch_mpi", "launch_ranks"]
 
@@ -25,7 +25,6 @@ _GRACE_S = 20.0
 
 _LAST_WORDS_S = 3.0
 _POLL_S = 0.02
-_PR_SET_PDEATHSIG = 1
 
 Writer = Callable[[str], None]
 
@@ -71,7 +70,7 @@ def launch_ranks(
                 text=True,
                 errors="replace",
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=end_with_parent(signal.SIGKILL),
             )
             processes.append(process)
             for stream, sink in ((process.stdout, out or sys.stdout), (process.stderr, err or sys.stderr)):
@@ -81,7 +80,7 @@ def launch_ranks(
                     readers.append(reader)
         failed = _watch(processes, timeout_s)
     finally:
-        _stop(processes)
+        stop(processes, last_words_s=_LAST_WORDS_S)
         for reader in readers:
             reader.join(timeout=1.0)
     if failed is not None:
@@ -103,10 +102,6 @@ def _variables(lab: Lab, rank: int) -> dict[str, str]:
         "COPPICE_TOPOLOGY": str(lab.topology_file),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _copy(stream: IO[str], sink: IO[str], rank: int, lock: threading.Lock) -> None:
@@ -145,23 +140,6 @@ def _code(code: int | None) -> str:
     if code is not None and code < 0:
         return f"signal {signal.Signals(-code).name}"
     return str(code)
-
-
-def _stop(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """Ask what still runs to stop, then make it."""
-    for how, patience in ((signal.SIGTERM, _LAST_WORDS_S), (signal.SIGKILL, _LAST_WORDS_S)):
-        running = [process for process in processes if process.poll() is None]
-        for process in running:
-            try:
-                os.killpg(process.pid, how)
-            except ProcessLookupError:
-                continue
-        deadline = time.monotonic() + patience
-        for process in running:
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                continue
 
 
 def launch_mpi(
@@ -226,7 +204,7 @@ def launch_mpi(
         stderr=subprocess.DEVNULL if quiet else None,
         text=True,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
+        preexec_fn=end_with_parent(signal.SIGKILL),
     )
     try:
         process.wait(timeout_s)
@@ -234,7 +212,7 @@ def launch_mpi(
         msg = f"`{library}` still ran after {timeout_s:g} s: it was stopped."
         raise CheckError(msg) from None
     finally:
-        _stop([process])
+        stop([process], last_words_s=_LAST_WORDS_S)
         _clear(lab)
     if process.returncode:
         msg = f"expected the launcher of {library} to exit with 0, found {_code(process.returncode)}."

@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.run.probe.probe import Experiment, Measurement
+from coppice.run.probe.probe import Experiment, RateMeasurement
 from coppice.topology.model import Topology
 from coppice.topology.operations import set_link_rate
 from coppice.topology.routing import Router
@@ -67,7 +67,7 @@ def expected_rate(topology: Topology, experiment: Experiment, router: Router | N
     return _limit(topology, load)[0]
 
 
-def judge_links(topology: Topology, measurements: Sequence[Measurement]) -> list[LinkFinding]:
+def judge_links(topology: Topology, measurements: Sequence[RateMeasurement]) -> list[LinkFinding]:
     """What every link was seen to carry, in link order."""
     router = Router(topology, relay_gpus=True)
     most = np.zeros(topology.num_links)

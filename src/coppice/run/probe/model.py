@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.run.probe.probe import Measurement
+from coppice.run.probe.probe import RateMeasurement
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
 __all__ = ["locality_groups", "measured_topology"]
@@ -64,7 +64,7 @@ def locality_groups(pair_gb_per_s: NDArray[np.float64]) -> list[list[int]]:
 
 
 def measured_topology(
-    measurements: Sequence[Measurement], groups: Sequence[Sequence[int]], *, name: str = "measured"
+    measurements: Sequence[RateMeasurement], groups: Sequence[Sequence[int]], *, name: str = "measured"
 ) -> Topology:
     """The topology that explains the measurements.
 
@@ -121,11 +121,11 @@ def _home(groups: Sequence[Sequence[int]], rank: int) -> int:
 class _Rates:
     """Measurements by what they are of."""
 
-    def __init__(self, measurements: Sequence[Measurement]) -> None:
+    def __init__(self, measurements: Sequence[RateMeasurement]) -> None:
         self._pairs: dict[tuple[int, int], float] = {}
         self._of_rank: dict[tuple[str, int], float] = {}
         self._of_group: dict[tuple[str, frozenset[int]], float] = {}
-        self._all: list[Measurement] = []
+        self._all: list[RateMeasurement] = []
         for each in measurements:
             kind, flows = each.experiment.kind, each.experiment.flows
             if kind == "pair":

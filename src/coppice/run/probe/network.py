@@ -15,7 +15,7 @@ from coppice.errors import CheckError
 from coppice.run.engines.engine import Engine
 from coppice.run.probe.expect import LinkFinding, judge_links, with_measured_rates
 from coppice.run.probe.model import locality_groups, measured_topology
-from coppice.run.probe.probe import Measurement, engine_rate, run_experiments
+from coppice.run.probe.probe import RateMeasurement, engine_rate, run_experiments
 from coppice.topology.model import Topology
 
 __all__ = ["Probed", "probe_network"]
@@ -32,7 +32,7 @@ class Probed:
         findings: Every link that was expected.
     """
 
-    measurements: list[Measurement]
+    measurements: list[RateMeasurement]
     groups: list[list[int]]
     topology: Topology
     findings: list[LinkFinding]

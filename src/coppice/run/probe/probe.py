@@ -15,16 +15,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.rows import first_rows
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine
-from coppice.run.programs.rank_program import Kind, Place, RankProgram
+from coppice.run.programs.rank_program import RankBuffer, RankProgram
 
 __all__ = [
     "Experiment",
-    "Measurement",
     "Rate",
+    "RateMeasurement",
     "engine_rate",
     "group_experiments",
     "pair_experiments",
@@ -63,7 +63,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measurement:
+class RateMeasurement:
     """An experiment with the rate that a flow of weight one had, in GB/s."""
 
     experiment: Experiment
@@ -155,7 +155,7 @@ def run_experiments(
     groups_of: Callable[[NDArray[np.float64]], Sequence[Sequence[int]]],
     *,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[list[Measurement], list[list[int]]]:
+) -> tuple[list[RateMeasurement], list[list[int]]]:
     """All pairs, then ranks and groups against the rest; the measurements and the groups.
 
     Args:
@@ -164,14 +164,14 @@ def run_experiments(
         groups_of: Groups from the matrix of pair rates in GB/s (row sends to column, diagonal 0).
         progress: Called with the numbers of experiments done and of all known.
     """
-    found: list[Measurement] = []
+    found: list[RateMeasurement] = []
     known = 0
 
-    def run(experiments: Sequence[Experiment]) -> list[Measurement]:
+    def run(experiments: Sequence[Experiment]) -> list[RateMeasurement]:
         nonlocal known
         known += len(experiments)
         for experiment in experiments:
-            found.append(Measurement(experiment=experiment, gb_per_s=rate(experiment)))
+            found.append(RateMeasurement(experiment=experiment, gb_per_s=rate(experiment)))
             if progress is not None:
                 progress(len(found), known)
         return found[len(found) - len(experiments) :]
@@ -238,29 +238,14 @@ def _program(experiment: Experiment, rank: int, ranks: int, size: int) -> RankPr
         if rank in (src, dst)
     ]
     own.sort(key=lambda flow: not flow[0])  # within a step, what is sent comes first
-    rows = len(own)
     length = np.array([flow[2] for flow in own], dtype=np.int64)
-    return RankProgram(
-        rank=rank,
-        ranks=ranks,
-        collective=Collective.BARRIER,
-        root=-1,
-        count=0,
-        in_place=True,
-        input_elements=0,
-        output_elements=int(length.sum()),
-        scratch_elements=0,
-        result_offset=0,
-        result_elements=0,
-        step=np.zeros(rows, dtype=np.int32),
-        kind=np.array([Kind.SEND if sends else Kind.RECV for sends, _, _ in own], dtype=np.int8),
-        peer=np.array([peer for _, peer, _ in own], dtype=np.int32),
-        tag=np.zeros(rows, dtype=np.int32),
-        place=np.full(rows, Place.OUTPUT, dtype=np.int8),
-        offset=np.cumsum(length) - length,
+    return RankProgram.of_messages(
+        rank,
+        ranks,
+        buffer=RankBuffer.OUTPUT,
+        step=np.zeros(len(own), dtype=np.int64),
+        sends=np.array([sends for sends, _, _ in own], dtype=np.bool_),
+        peer=np.array([peer for _, peer, _ in own], dtype=np.int64),
+        offset=first_rows(length),
         length=length,
-        source=np.full(rows, -1, dtype=np.int8),
-        source_offset=np.zeros(rows, dtype=np.int64),
-        needs_start=np.zeros(rows + 1, dtype=np.int64),
-        needs=np.zeros(0, dtype=np.int32),
     )

@@ -1,8 +1,8 @@
-"""Are the programs of all ranks right? A check that shares nothing with the lowering that made them.
+"""Verification of the programs of all ranks; it shares nothing with the lowering that made them.
 
-Both ends of every message must agree and meet in one step, so that no order of ranks can stand still; whatever two
-rows do to one memory must be ordered by ``needs``, so that any engine that keeps to them computes the same; and the
-programs, carried out on symbols instead of numbers (:mod:`coppice.run.programs.symbols`), must give what the
+Both ends of every message must agree and be in one step, so that no order of ranks can deadlock; conflicting accesses
+to one memory must be ordered by ``predecessors``, so that any engine that keeps to them computes the same; and the
+programs, executed on symbols instead of numbers (:mod:`coppice.run.programs.symbolic_execution`), must give what the
 collective says.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from coppice.errors import CheckError
-from coppice.run.programs.rank_program import Kind, Place, RankProgram
-from coppice.run.programs.symbols import carry_out
+from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
+from coppice.run.programs.symbolic_execution import all_predecessors, execute, fail
 
 __all__ = ["check_programs"]
 
@@ -61,27 +61,22 @@ def check_programs(programs: Sequence[RankProgram], *, blocks: Sequence[int] | N
     _check_messages(programs)
     for program in programs:
         _check_order(program)
-    carry_out(programs, blocks)
-
-
-def _fail(program: RankProgram, row: int, sentence: str) -> None:
-    msg = f"row {row} of rank {program.rank} {sentence}: lower the schedule again."
-    raise CheckError(msg)
+    execute(programs, blocks)
 
 
 def _check_columns(program: RankProgram) -> None:
     """Rows are in order and keep to their memory."""
     rows = program.num_rows
     columns = (
-        *(program.kind, program.peer, program.tag, program.place, program.offset, program.length),
+        *(program.kind, program.peer, program.tag, program.buffer, program.offset, program.length),
         *(program.source, program.source_offset),
     )
-    starts = program.needs_start
+    starts = program.predecessors_start
     if (
         any(len(column) != rows for column in columns)
         or len(starts) != rows + 1
         or (np.diff(starts) < 0).any()
-        or (int(starts[0]), int(starts[-1])) != (0, len(program.needs))
+        or (int(starts[0]), int(starts[-1])) != (0, len(program.predecessors))
     ):
         msg = f"expected columns of {rows} rows in the program of rank {program.rank}: lower the schedule again."
         raise CheckError(msg)
@@ -91,31 +86,31 @@ def _check_columns(program: RankProgram) -> None:
         msg = f"expected the result of rank {program.rank} inside its output of {program.output_elements} elements."
         raise CheckError(msg)
     step, kind = program.step.tolist(), program.kind.tolist()
-    peer, needs, begin = program.peer.tolist(), program.needs.tolist(), starts.tolist()
+    peer, predecessors, begin = program.peer.tolist(), program.predecessors.tolist(), starts.tolist()
     for row in range(rows):
         if row and (step[row], kind[row]) < (step[row - 1], kind[row - 1]):
-            _fail(program, row, "comes after a later step or kind")
-        if kind[row] not in tuple(Kind):
-            _fail(program, row, f"is of kind {kind[row]}, which does not exist")
-        if kind[row] != Kind.COPY and (not 0 <= peer[row] < program.ranks or peer[row] == program.rank):
-            _fail(program, row, f"has rank {peer[row]} at its other end")
-        spans = [(int(program.place[row]), int(program.offset[row]))]
-        if kind[row] in (Kind.RECV_REDUCE, Kind.COPY):
+            fail(program, row, "comes after a later step or kind")
+        if kind[row] not in tuple(RowKind):
+            fail(program, row, f"is of kind {kind[row]}, which does not exist")
+        if kind[row] != RowKind.COPY and (not 0 <= peer[row] < program.ranks or peer[row] == program.rank):
+            fail(program, row, f"has rank {peer[row]} at its other end")
+        spans = [(int(program.buffer[row]), int(program.offset[row]))]
+        if kind[row] in (RowKind.RECV_REDUCE, RowKind.COPY):
             spans.append((int(program.source[row]), int(program.source_offset[row])))
         length = int(program.length[row])
-        for place, offset in spans:
-            if not (length >= 1 and place in tuple(Place) and 0 <= offset <= size[place] - length):
-                _fail(
+        for buffer, offset in spans:
+            if not (length >= 1 and buffer in tuple(RankBuffer) and 0 <= offset <= size[buffer] - length):
+                fail(
                     program,
                     row,
-                    f"touches {length} elements at {offset} of place {place}, which are not there",
+                    f"touches {length} elements at {offset} of buffer {buffer}, which are not there",
                 )
-        if kind[row] != Kind.SEND and spans[0][0] == Place.INPUT:
-            _fail(program, row, "writes the input")
-        early = kind[row] in (Kind.SEND, Kind.RECV)
-        for need in needs[begin[row] : begin[row + 1]]:
-            if not 0 <= need < row or (early and step[need] >= step[row]):
-                _fail(program, row, f"needs row {need}, which is not early enough")
+        if kind[row] != RowKind.SEND and spans[0][0] == RankBuffer.INPUT:
+            fail(program, row, "writes the input")
+        early = kind[row] in (RowKind.SEND, RowKind.RECV)
+        for earlier in predecessors[begin[row] : begin[row + 1]]:
+            if not 0 <= earlier < row or (early and step[earlier] >= step[row]):
+                fail(program, row, f"waits for row {earlier}, which is not early enough")
 
 
 def _check_messages(programs: Sequence[RankProgram]) -> None:
@@ -123,13 +118,13 @@ def _check_messages(programs: Sequence[RankProgram]) -> None:
     ends: dict[tuple[int, int], tuple[list[tuple[int, ...]], list[tuple[int, ...]]]] = {}
     for program in programs:
         for row, kind in enumerate(program.kind.tolist()):
-            if kind == Kind.COPY:
+            if kind == RowKind.COPY:
                 continue
-            sends = kind == Kind.SEND
+            sends = kind == RowKind.SEND
             peer = int(program.peer[row])
             pair = (program.rank, peer) if sends else (peer, program.rank)
-            place = ends.setdefault(pair, ([], []))[0 if sends else 1]
-            place.append((int(program.tag[row]), int(program.step[row]), int(program.length[row])))
+            end = ends.setdefault(pair, ([], []))[0 if sends else 1]
+            end.append((int(program.tag[row]), int(program.step[row]), int(program.length[row])))
     for (source, target), (sent, received) in ends.items():
         if [tag for tag, _, _ in sent] != list(range(len(sent))):
             msg = f"expected tags 0, 1, 2, .. of messages from rank {source} to rank {target}: lower again."
@@ -150,50 +145,38 @@ def _check_messages(programs: Sequence[RankProgram]) -> None:
 
 
 def _check_order(program: RankProgram) -> None:
-    """Rows that touch the same memory, one of them writing, are ordered by what rows need."""
-    begin, needs = program.needs_start.tolist(), program.needs.tolist()
+    """Rows that touch the same memory, one of them writing, are ordered by their predecessors."""
 
-    def waits(row: int, earlier: int) -> bool:
-        """``row`` needs ``earlier``, perhaps by way of others."""
-        open_rows, seen = [row], {row}
-        while open_rows:
-            current = open_rows.pop()
-            for need in needs[begin[current] : begin[current + 1]]:
-                if need == earlier:
-                    return True
-                if need > earlier and need not in seen:
-                    seen.add(need)
-                    open_rows.append(need)
-        return False
-
-    def require(row: int, earlier: int, place: Place, offset: int) -> None:
+    def require(row: int, earlier: int, buffer: RankBuffer, offset: int) -> None:
         """Fail unless ``row`` waits for ``earlier``, where it is another row."""
-        if earlier >= 0 and row != earlier and not waits(row, earlier):
-            _fail(
+        if earlier >= 0 and row != earlier and earlier not in all_predecessors(program, row, since=earlier):
+            fail(
                 program,
                 row,
-                f"may start before row {earlier} is done with element {offset} of {place.name}",
+                f"may start before row {earlier} is done with element {offset} of {buffer.name}",
             )
 
-    touched: dict[Place, list[tuple[int, int, int, bool]]] = {place: [] for place in Place}
+    touched: dict[RankBuffer, list[tuple[int, int, int, bool]]] = {buffer: [] for buffer in RankBuffer}
     for row, kind in enumerate(program.kind.tolist()):
         length = int(program.length[row])
-        if kind in (Kind.RECV_REDUCE, Kind.COPY):
+        if kind in (RowKind.RECV_REDUCE, RowKind.COPY):
             offset = int(program.source_offset[row])
-            touched[Place(int(program.source[row]))].append((row, offset, offset + length, False))
+            touched[RankBuffer(int(program.source[row]))].append((row, offset, offset + length, False))
         offset = int(program.offset[row])
-        touched[Place(int(program.place[row]))].append((row, offset, offset + length, kind != Kind.SEND))
-    for place, accesses in touched.items():
+        touched[RankBuffer(int(program.buffer[row]))].append(
+            (row, offset, offset + length, kind != RowKind.SEND)
+        )
+    for buffer, accesses in touched.items():
         bounds = sorted({bound for _, low, high, _ in accesses for bound in (low, high)})
         number = {bound: index for index, bound in enumerate(bounds)}
         writer = [-1] * len(bounds)
         readers: list[list[int]] = [[] for _ in bounds]
         for row, low, high, writes in accesses:
-            for cell in range(number[low], number[high]):
-                require(row, writer[cell], place, bounds[cell])
+            for part in range(number[low], number[high]):
+                require(row, writer[part], buffer, bounds[part])
                 if writes:
-                    for reader in readers[cell]:
-                        require(row, reader, place, bounds[cell])
-                    writer[cell], readers[cell] = row, []
+                    for reader in readers[part]:
+                        require(row, reader, buffer, bounds[part])
+                    writer[part], readers[part] = row, []
                 else:
-                    readers[cell].append(row)
+                    readers[part].append(row)

@@ -1,4 +1,4 @@
-"""What every row of a program must wait for, from the memory that rows read and write."""
+"""Which reads and writes of memory must keep their order: read after write, write after write, and write after read."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Accesses", "needs_of"]
+from coppice.rows import distinct, ranges
 
-_PLACE = 2**60
+__all__ = ["Accesses", "dependences", "predecessors_of"]
+
+_BUFFER = 2**60
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -19,22 +21,51 @@ class Accesses:
     Attributes:
         row: Row (int64).
         writes: It writes the range, otherwise it reads it (bool). A row that does both reads first.
-        place: Which memory (int64).
+        buffer: Which memory (int64).
         offset: First element (int64).
         length: Elements, 1 or more (int64).
     """
 
     row: NDArray[np.int64]
     writes: NDArray[np.bool_]
-    place: NDArray[np.int64]
+    buffer: NDArray[np.int64]
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
 
 
-def needs_of(accesses: Accesses, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Columns ``needs_start`` and ``needs``: for each row the latest earlier rows that it must wait for.
+def dependences(
+    location: NDArray[np.int64], writes: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs of accesses, earlier and later, that order all conflicting ones, those between being implied.
 
-    A read waits for the last write of what it reads; a write waits for the last write, and for all reads since.
+    A read depends on the last write before it, and a write on all reads since the last write, or on that write itself
+    where nothing has read.
+
+    Args:
+        location: What each access touches, ascending; accesses to one location are in their order.
+        writes: It writes, otherwise it reads.
+
+    Examples:
+        Two reads of what access 0 wrote, and a write behind them:
+
+        >>> earlier, later = dependences(np.zeros(4, dtype=np.int64), np.array([True, False, False, True]))
+        >>> list(zip(earlier.tolist(), later.tolist()))
+        [(0, 1), (0, 2), (1, 3), (2, 3)]
+    """
+    access = np.arange(len(location))
+    last_write = np.maximum.accumulate(np.where(writes, access, -1))
+    before = np.concatenate([[-1], last_write])[: len(access)]
+    following = np.minimum.accumulate(np.where(writes, access, len(access))[::-1])[::-1]
+    later = np.flatnonzero((before >= 0) & (~writes | (before == access - 1)))
+    later = later[location[before[later]] == location[later]]
+    reads = np.flatnonzero(~writes & (following < len(access)))
+    reads = reads[location[following[reads]] == location[reads]]
+    return np.concatenate([before[later], reads]), np.concatenate([later, following[reads]])
+
+
+def predecessors_of(accesses: Accesses, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Columns ``predecessors_start`` and ``predecessors``: for each row the earlier rows that it must wait for.
+
     Ranges are cut at all bounds of ranges, so that any overlap counts.
 
     Args:
@@ -43,48 +74,24 @@ def needs_of(accesses: Accesses, rows: int) -> tuple[NDArray[np.int64], NDArray[
 
     Examples:
         >>> column = lambda *values: np.array(values, dtype=np.int64)
-        >>> start, needs = needs_of(
-        ...     Accesses(row=column(0, 1, 2), writes=column(1, 0, 1) > 0, place=column(0, 0, 0),
+        >>> start, found = predecessors_of(
+        ...     Accesses(row=column(0, 1, 2), writes=column(1, 0, 1) > 0, buffer=column(0, 0, 0),
         ...              offset=column(0, 2, 3), length=column(4, 1, 4)),
         ...     3)
-        >>> start.tolist(), needs.tolist()
+        >>> start.tolist(), found.tolist()
         ([0, 0, 1, 2], [0, 0])
     """
-    begin = accesses.place * _PLACE + accesses.offset
-    bounds = _distinct(np.concatenate([begin, begin + accesses.length]))
+    begin = accesses.buffer * _BUFFER + accesses.offset
+    bounds, _ = distinct(np.concatenate([begin, begin + accesses.length]))
     first = np.searchsorted(bounds, begin)
     count = np.searchsorted(bounds, begin + accesses.length) - first
-    total = int(count.sum())
-    cell = np.arange(total) + np.repeat(first - (np.cumsum(count) - count), count)
-    row = np.repeat(accesses.row, count)
-    writes = np.repeat(accesses.writes, count)
-    order = np.lexsort((row * 2 + writes, cell))
-    cell, row, writes = cell[order], row[order], writes[order]
-    place = np.arange(total)
-    group = np.cumsum(np.diff(cell, prepend=-1) != 0)
-    if not total:
-        return np.zeros(rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int32)
-    upto = np.maximum.accumulate(np.where(writes, place, -1))
-    before = np.concatenate([[-1], upto[:-1]])
-    known = before >= 0
-    known[known] = group[before[known]] == group[known]
-    # A write behind reads waits for the reads; they have waited for the write before.
-    waits = known & (~writes | (before == place - 1))
-    following = np.minimum.accumulate(np.where(writes, place, total)[::-1])[::-1]
-    reads = np.flatnonzero(~writes & (following < total))
-    reads = reads[group[following[reads]] == group[reads]]
-    later = np.concatenate([row[waits], row[following[reads]]])
-    earlier = np.concatenate([row[before[waits]], row[reads]])
-    both = _distinct(later * rows + earlier)
-    late, early = both // rows, both % rows
-    kept = late != early
-    late, early = late[kept], early[kept]
-    return np.searchsorted(late, np.arange(rows + 1)).astype(np.int64), early.astype(np.int32)
-
-
-def _distinct(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The different values, ascending; ``numpy.unique`` hashes, which takes ten times as long."""
-    ascending = np.sort(values)
-    different = np.ones(len(values), dtype=np.bool_)
-    different[1:] = ascending[1:] != ascending[:-1]
-    return ascending[different]
+    location = ranges(first, count)
+    row, writes = np.repeat(accesses.row, count), np.repeat(accesses.writes, count)
+    order = np.lexsort((row * 2 + writes, location))
+    row = row[order]
+    earlier, later = dependences(location[order], writes[order])
+    pairs, _ = distinct(row[later] * rows + row[earlier])
+    waiting, awaited = pairs // max(rows, 1), pairs % max(rows, 1)
+    kept = waiting != awaited
+    waiting, awaited = waiting[kept], awaited[kept]
+    return np.searchsorted(waiting, np.arange(rows + 1)).astype(np.int64), awaited.astype(np.int32)

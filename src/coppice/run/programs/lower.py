@@ -1,12 +1,12 @@
-"""From a schedule to the program of every rank.
+"""Lowering of a schedule to the program of every rank: messages, reductions and copies with their memory.
 
 Chunks are cut into equally many pieces, none longer than ``piece_elements``. Piece j of a transfer happens j steps
 after the transfer's own step (:mod:`coppice.run.programs.steps`), so that pieces follow each other through the
 network and every rank passes on what it has before it waits for more. Where chunks are not cut, transfers of one
 step between the same two ranks whose memory is contiguous at both ends travel as one message.
 
-Both ends of a message find its bounds by themselves, from what is known of all ranks: steps, starts and homes, and
-which values in scratch memory lie side by side. Only the place of a rank's scratch memory is its own business.
+Both ends of a message find its bounds by themselves, from what is known of all ranks: steps, initial and final
+addresses, and which values in scratch memory are contiguous. Addresses in scratch memory are each rank's own business.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.run.programs.barrier import barrier_program
+from coppice.run.programs.message_programs import barrier_program
 from coppice.run.programs.rank_program import RankProgram
 from coppice.run.programs.rank_rows import RankRows
-from coppice.run.programs.sides import Sides
-from coppice.run.programs.steps import flow_of
+from coppice.run.programs.steps import transfer_steps
+from coppice.run.programs.transfer_memory import TransferMemory
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
@@ -63,8 +63,8 @@ def lower_for_run(
     _check(schedule, count, piece_elements)
     if schedule.collective is Collective.BARRIER:
         return [barrier_program(schedule, rank) for rank in range(schedule.topology.num_ranks)]
-    sides = Sides(schedule, count, in_place=in_place, piece_elements=piece_elements)
-    return [RankRows(sides, rank).program() for rank in range(schedule.topology.num_ranks)]
+    memory = TransferMemory(schedule, count, in_place=in_place, piece_elements=piece_elements)
+    return [RankRows(memory, rank).program() for rank in range(schedule.topology.num_ranks)]
 
 
 def lower_rank(
@@ -84,7 +84,8 @@ def lower_rank(
         raise InputError(msg)
     if schedule.collective is Collective.BARRIER:
         return barrier_program(schedule, rank)
-    return RankRows(Sides(schedule, count, in_place=in_place, piece_elements=piece_elements), rank).program()
+    memory = TransferMemory(schedule, count, in_place=in_place, piece_elements=piece_elements)
+    return RankRows(memory, rank).program()
 
 
 def schedule_of(plan: Schedule | Forest) -> Schedule:
@@ -104,8 +105,7 @@ def _check(schedule: Schedule, count: int, piece_elements: int | None) -> None:
     if piece_elements is not None and piece_elements < 1:
         msg = f"expected pieces of 1 element or more, found {piece_elements}."
         raise InputError(msg)
-    flow = flow_of(schedule)
-    last = int(flow.step.max()) if len(flow.step) else 0
+    last = int(transfer_steps(schedule).step.max(initial=0))
     pieces = -(-count // piece_elements) if piece_elements else 1
     if last + pieces + 1 >= np.iinfo(np.int32).max:
         msg = f"expected fewer than 2^31 steps, found {last + 1} and {pieces} pieces: use longer pieces."

@@ -13,12 +13,13 @@ from coppice.collectives import Collective
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine
 from coppice.run.programs.lower import schedule_of
-from coppice.run.programs.rank_program import Kind, Place, RankProgram
+from coppice.run.programs.message_programs import ring_program
+from coppice.run.programs.rank_program import RankProgram
 from coppice.schedule.forest import Forest
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["choose_pieces", "measure_overhead_us", "piece_elements", "ring_program"]
+__all__ = ["choose_pieces", "measure_overhead_us", "piece_elements"]
 
 MOST_TRANSFERS = 2_000_000
 """Pieces are tried while the simulated transfers, pieces counted, stay below this."""
@@ -133,43 +134,3 @@ def measure_overhead_us(engine: Engine, *, timeout_s: float) -> float:
     own = max(_LEAST_US, (together - alone) / (_STEPS * (_WIDTH - 1)), alone / _STEPS / 5)
     answers = engine.exchange(msgspec.json.encode(own))
     return statistics.median(float(msgspec.json.decode(answer)) for answer in answers)
-
-
-def ring_program(rank: int, ranks: int, steps: int, width: int) -> RankProgram:
-    """``steps`` steps in which every rank sends ``width`` messages of one element to the next rank: for measuring.
-
-    Examples:
-        >>> ring_program(0, 3, 4, 2).num_rows
-        16
-    """
-    kind = np.tile(np.repeat([Kind.SEND, Kind.RECV], width), steps)
-    rows = len(kind)
-    number = np.tile(np.arange(width), 2 * steps)
-    step = np.repeat(np.arange(steps), 2 * width)
-    receives = kind == Kind.RECV
-    # Every arrival of a step needs those of the step before, for it takes their place.
-    needs = np.where(receives & (step > 0), np.arange(rows) - 2 * width, -1)
-    return RankProgram(
-        rank=rank,
-        ranks=ranks,
-        collective=Collective.BARRIER,
-        root=-1,
-        count=0,
-        in_place=True,
-        input_elements=0,
-        output_elements=0,
-        scratch_elements=width + 1,
-        result_offset=0,
-        result_elements=0,
-        step=step.astype(np.int32),
-        kind=kind.astype(np.int8),
-        peer=np.where(receives, (rank - 1) % ranks, (rank + 1) % ranks).astype(np.int32),
-        tag=(step * width + number).astype(np.int32),
-        place=np.full(rows, Place.SCRATCH, dtype=np.int8),
-        offset=np.where(receives, number + 1, 0).astype(np.int64),
-        length=np.ones(rows, dtype=np.int64),
-        source=np.full(rows, -1, dtype=np.int8),
-        source_offset=np.zeros(rows, dtype=np.int64),
-        needs_start=np.concatenate([[0], np.cumsum(needs >= 0)]).astype(np.int64),
-        needs=needs[needs >= 0].astype(np.int32),
-    )

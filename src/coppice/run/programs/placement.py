@@ -1,32 +1,50 @@
-"""Where the value of a chunk lies at a rank: before anything reaches it there, and after.
+"""Placement of chunks in the input, output and scratch buffers of every rank.
 
-The table at the top of :mod:`coppice.run.programs.rank_program` says what INPUT and OUTPUT are; here it is
-arithmetic. What a rank holds at the beginning is at its *start*; whatever arrives lies at its *home*, which is
-OUTPUT where the collective wants it there, and scratch memory where a rank only passes it on or adds it up for others.
+The table at the top of :mod:`coppice.run.programs.rank_program` says what INPUT and OUTPUT are; here it is arithmetic.
+What a rank holds at the beginning is at its *initial* address. Whatever arrives goes to its *final* address: in OUTPUT
+where the collective wants it there, in SCRATCH where a rank only passes it on or adds it up for others.
 """
 
 from __future__ import annotations
 
 from math import gcd
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.run.programs.rank_program import Place
+from coppice.run.programs.rank_program import RankBuffer, buffer_elements
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["Homes", "Span"]
+__all__ = ["LocalCopy", "Placement"]
 
-Places = tuple[NDArray[np.int64], NDArray[np.int64]]
-Span = tuple[Place, int, Place, int, int]
-"""A copy: (source, first element there, target, first element there, elements)."""
+Addresses = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Buffer and first element there, of some chunks at some ranks."""
 
 
-class Homes:
-    """Memory of all ranks for a buffer of M = ``count`` elements.
+class LocalCopy(NamedTuple):
+    """A copy from one memory of a rank to another.
+
+    Attributes:
+        source: Buffer that is read.
+        source_offset: First element there.
+        buffer: Buffer that is written.
+        offset: First element there.
+        length: Elements.
+    """
+
+    source: RankBuffer
+    source_offset: int
+    buffer: RankBuffer
+    offset: int
+    length: int
+
+
+class Placement:
+    """Addresses of all chunks at all ranks for a buffer of M = ``count`` elements.
 
     Args:
         schedule: A schedule with well-formed columns.
@@ -50,11 +68,11 @@ class Homes:
         self.ranks = ranks = schedule.topology.num_ranks
         self.chunk_offset, self.chunk_length = chunk_bounds(schedule, count)
         self._slot = slot_starts(schedule, count)
-        self._swap = self.collective is Collective.ALL_TO_ALL
-        if self._swap:
+        self._all_to_all = self.collective is Collective.ALL_TO_ALL
+        if self._all_to_all:
             block = np.diff(self._slot).reshape(ranks, ranks)
-            self._arrives = np.cumsum(block, axis=0) - block
-            self._received = block.sum(axis=0)
+            self._received_offset = np.cumsum(block, axis=0) - block
+            self._received_elements = block.sum(axis=0)
 
     def block(self, rank: int) -> tuple[int, int]:
         """First element and length of a rank's own block of M: all of it where M is not divided."""
@@ -62,38 +80,38 @@ class Homes:
             return 0, self.count
         return int(self._slot[rank]), int(self._slot[rank + 1] - self._slot[rank])
 
-    def has_start(self, chunk: NDArray[np.int64], rank: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def has_initially(self, chunk: NDArray[np.int64], rank: NDArray[np.int64]) -> NDArray[np.bool_]:
         """The rank holds something of the chunk at the beginning."""
         if self.collective.reduces:
             return np.ones(len(chunk), dtype=np.bool_)
         if self.collective in (Collective.BROADCAST, Collective.SCATTER):
             return np.asarray(rank == self.root)
         slot = self.schedule.chunk_slot[chunk]
-        return np.asarray((slot // self.ranks if self._swap else slot) == rank)
+        return np.asarray((slot // self.ranks if self._all_to_all else slot) == rank)
 
-    def start(self, chunk: NDArray[np.int64], rank: NDArray[np.int64]) -> Places:
-        """Place and first element of what a rank holds of a chunk at the beginning."""
+    def initial(self, chunk: NDArray[np.int64], rank: NDArray[np.int64]) -> Addresses:
+        """Where a rank has what it holds of a chunk at the beginning."""
         offset = self.chunk_offset[chunk]
-        place = np.full(len(chunk), Place.OUTPUT if self.in_place else Place.INPUT, dtype=np.int64)
+        buffer = np.full(len(chunk), RankBuffer.OUTPUT if self.in_place else RankBuffer.INPUT, dtype=np.int64)
         match self.collective:
             case Collective.ALL_TO_ALL:
                 if self.in_place:
-                    place[:] = Place.SCRATCH
-                return place, offset - self._slot[rank * self.ranks]
+                    buffer[:] = RankBuffer.SCRATCH
+                return buffer, offset - self._slot[rank * self.ranks]
             case Collective.GATHER if self.in_place:
-                return place, offset - np.where(rank == self.root, 0, self._slot[rank])
+                return buffer, offset - np.where(rank == self.root, 0, self._slot[rank])
             case Collective.ALL_GATHER | Collective.GATHER if not self.in_place:
-                return place, offset - self._slot[rank]
+                return buffer, offset - self._slot[rank]
             case _:
-                return place, offset
+                return buffer, offset
 
-    def home(self, chunk: NDArray[np.int64], rank: NDArray[np.int64]) -> Places:
-        """Place and first element of what arrives of a chunk at a rank; SCRATCH is still to be placed, at 0."""
+    def final(self, chunk: NDArray[np.int64], rank: NDArray[np.int64]) -> Addresses:
+        """Where a rank puts what arrives of a chunk; addresses in SCRATCH are still to be allocated, and are 0."""
         offset, slot = self.chunk_offset[chunk], self.schedule.chunk_slot[chunk].astype(np.int64)
         match self.collective:
             case Collective.ALL_TO_ALL:
                 sender, wanted = slot // self.ranks, slot % self.ranks == rank
-                offset = self._arrives[sender, rank] + offset - self._slot[slot]
+                offset = self._received_offset[sender, rank] + offset - self._slot[slot]
             case Collective.REDUCE_SCATTER if not self.in_place:
                 wanted, offset = slot == rank, offset - self._slot[slot]
             case Collective.SCATTER:
@@ -104,32 +122,17 @@ class Homes:
                 wanted = rank == self.root
             case _:
                 wanted = np.ones(len(chunk), dtype=np.bool_)
-        return np.where(wanted, Place.OUTPUT, Place.SCRATCH).astype(np.int64), np.where(wanted, offset, 0)
+        return np.where(wanted, RankBuffer.OUTPUT, RankBuffer.SCRATCH).astype(np.int64), np.where(
+            wanted, offset, 0
+        )
 
     def sizes(self, rank: int) -> tuple[int, int, int]:
         """Elements of a rank's INPUT and OUTPUT, and of SCRATCH that is taken from the beginning."""
-        whole, (_, own), at_root = self.count, self.block(rank), rank == self.root
-        match self.collective:
-            case Collective.BARRIER:
-                return 0, 0, 0
-            case Collective.ALL_TO_ALL:
-                sent = int(self._slot[(rank + 1) * self.ranks] - self._slot[rank * self.ranks])
-                received = int(self._received[rank])
-                return (0, max(sent, received), sent) if self._staged else (sent, received, 0)
-            case Collective.ALL_GATHER:
-                sizes = own, whole
-            case Collective.REDUCE_SCATTER:
-                sizes = whole, own
-            case Collective.GATHER:
-                sizes = own, whole if at_root else 0
-            case Collective.SCATTER:
-                sizes = whole if at_root else 0, own
-            case Collective.BROADCAST:
-                sizes = whole if at_root else 0, whole
-            case Collective.REDUCE:
-                sizes = whole, whole if at_root else 0
-            case _:
-                sizes = whole, whole
+        if self._all_to_all:
+            sent = int(self._slot[(rank + 1) * self.ranks] - self._slot[rank * self.ranks])
+            received = int(self._received_elements[rank])
+            return (0, max(sent, received), sent) if self._staged else (sent, received, 0)
+        sizes = buffer_elements(self.collective, self.count, self.block(rank)[1], at_root=rank == self.root)
         return (0, max(sizes), 0) if self.in_place else (*sizes, 0)
 
     def result(self, rank: int) -> tuple[int, int]:
@@ -138,7 +141,7 @@ class Homes:
             case Collective.BARRIER:
                 return 0, 0
             case Collective.ALL_TO_ALL:
-                return 0, int(self._received[rank])
+                return 0, int(self._received_elements[rank])
             case Collective.REDUCE_SCATTER:
                 first, own = self.block(rank)
                 return (first if self.in_place else 0), own
@@ -153,43 +156,40 @@ class Homes:
     @property
     def _staged(self) -> bool:
         """What is sent is first copied away, because what arrives takes its place."""
-        return self._swap and self.in_place
+        return self._all_to_all and self.in_place
 
-    def staging(self, rank: int) -> list[Span]:
+    def staging_copies(self, rank: int) -> list[LocalCopy]:
         """Copies that must be done before anything else."""
         size = self.sizes(rank)[2]
-        return [(Place.OUTPUT, 0, Place.SCRATCH, 0, size)] if size else []
+        return [LocalCopy(RankBuffer.OUTPUT, 0, RankBuffer.SCRATCH, 0, size)] if size else []
 
-    def own(self, rank: int) -> list[Span]:
+    def own_copies(self, rank: int) -> list[LocalCopy]:
         """Copies of what stays at its rank: from where it is at the beginning to where it is wanted."""
-        source = Place.OUTPUT if self.in_place else Place.INPUT
+        source = RankBuffer.OUTPUT if self.in_place else RankBuffer.INPUT
+        begin, target = 0, 0
         first, length = self.block(rank)
-        at_root = rank == self.root
         match self.collective:
-            case Collective.BARRIER:
-                return []
             case Collective.ALL_TO_ALL:
                 slot = rank * self.ranks + rank
                 begin = int(self._slot[slot] - self._slot[rank * self.ranks])
                 length = int(self._slot[slot + 1] - self._slot[slot])
-                target = int(self._arrives[rank, rank])
+                target = int(self._received_offset[rank, rank])
                 if self._staged and begin == target:
                     return []
-                source = Place.SCRATCH if self._staged else source
-                spans: list[Span] = [(source, begin, Place.OUTPUT, target, length)]
+                source = RankBuffer.SCRATCH if self._staged else source
             case _ if self.in_place:
                 return []
             case Collective.ALL_GATHER:
-                spans = [(source, 0, Place.OUTPUT, first, length)]
+                target = first
             case Collective.GATHER:
-                spans = [(source, 0, Place.OUTPUT, first, length)] if at_root else []
+                target, length = first, length if rank == self.root else 0
             case Collective.SCATTER:
-                spans = [(source, first, Place.OUTPUT, 0, length)] if at_root else []
+                begin, length = first, length if rank == self.root else 0
             case Collective.BROADCAST:
-                spans = [(source, 0, Place.OUTPUT, 0, self.count)] if at_root else []
+                length = self.count if rank == self.root else 0
             case _:
-                spans = [(source, 0, Place.OUTPUT, 0, self.count)] if self.ranks == 1 else []
-        return [span for span in spans if span[4]]
+                length = self.count if self.ranks == 1 else 0
+        return [LocalCopy(source, begin, RankBuffer.OUTPUT, target, length)] if length else []
 
 
 def slot_starts(schedule: Schedule, count: int) -> NDArray[np.int64]:

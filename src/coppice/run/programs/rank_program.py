@@ -1,4 +1,4 @@
-"""The program of one rank: messages, reductions and copies as columns, in elements.
+"""What one rank does in a collective: sends, receives, reductions and copies as columns, in elements.
 
 Memory is three arrays of elements, whatever their type: INPUT, OUTPUT and SCRATCH. The buffer of M = ``count``
 elements is as :mod:`coppice.collectives` says; blocks are cut at the bounds of the schedule's slots, so that M need
@@ -22,11 +22,12 @@ How to carry it out. Rows come by *step*; both ends of a message have it in the 
 and the arrival of what RECV_REDUCE receives (into memory of the engine's own) may be posted all at once, in any order.
 What a SEND of a step sends is what the memory holds when the step begins. Once the messages have arrived and the
 sends of the step no longer read their memory, RECV_REDUCE rows add up and COPY rows copy, in row order. Then the next
-step begins. So ranks that finish step by step never wait in a circle, and need not look at ``needs``.
+step begins. So ranks that finish step by step never deadlock, and need not look at ``predecessors``.
 
-An engine that does not stop between steps follows ``needs`` instead: the rows that must be complete before a row may
-start; for RECV_REDUCE, before it may add up: the arrival waits for nothing. Needs of SEND and RECV lie in earlier
-steps, needs of RECV_REDUCE and COPY in earlier rows. They cover the flow of data and the reuse of memory.
+An engine that does not stop between steps follows ``predecessors`` instead: the rows that must be complete before a
+row may start; for RECV_REDUCE, before it may add up: the arrival waits for nothing. Predecessors of SEND and RECV lie
+in earlier steps, those of RECV_REDUCE and COPY in earlier rows. They cover the flow of data (read after write) and
+the reuse of memory (write after read, write after write).
 """
 
 from __future__ import annotations
@@ -39,11 +40,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.rows import nth_in_group
 
-__all__ = ["Kind", "Place", "RankProgram"]
+__all__ = ["RankBuffer", "RankProgram", "RowKind", "buffer_elements", "message_tags"]
+
+_NO_ROWS = np.zeros(0, dtype=np.int32)
 
 
-class Kind(enum.IntEnum):
+class RowKind(enum.IntEnum):
     """What a row does."""
 
     SEND = 0
@@ -52,7 +56,7 @@ class Kind(enum.IntEnum):
     COPY = 3
 
 
-class Place(enum.IntEnum):
+class RankBuffer(enum.IntEnum):
     """Memory that a row reads or writes."""
 
     INPUT = 0
@@ -77,18 +81,19 @@ class RankProgram:
         result_offset: First element of this rank's result in OUTPUT.
         result_elements: Elements of the result, 0 where this rank has none.
         step: Step of each row (int32), nondecreasing.
-        kind: :class:`Kind` (int8); within a step in the order of its values.
+        kind: :class:`RowKind` (int8); within a step in the order of its values.
         peer: The other rank, -1 for COPY (int32).
         tag: 0, 1, 2, ... among the messages from one rank to another: equal at both ends and ascending in row order
             (int32); -1 for COPY.
-        place: :class:`Place` that SEND reads, RECV and COPY write, and RECV_REDUCE writes its result to (int8).
+        buffer: :class:`RankBuffer` that SEND reads, RECV and COPY write, and RECV_REDUCE writes its result to (int8).
         offset: First element there (int64).
         length: Elements, 1 or more (int64).
-        source: Place that COPY reads, or that holds the own operand of RECV_REDUCE, which may be where the result
+        source: Buffer that COPY reads, or that holds the own operand of RECV_REDUCE, which may be where the result
             goes (int8); -1 for SEND and RECV. The result is ``source (op) received``.
         source_offset: First element there (int64); 0 for SEND and RECV.
-        needs_start: Row i needs rows ``needs[needs_start[i] : needs_start[i + 1]]`` (int64, length n + 1).
-        needs: Earlier rows (int32).
+        predecessors_start: Row i waits for rows ``predecessors[predecessors_start[i] : predecessors_start[i + 1]]``
+            (int64, length n + 1).
+        predecessors: Earlier rows (int32).
     """
 
     rank: int
@@ -106,13 +111,71 @@ class RankProgram:
     kind: NDArray[np.int8]
     peer: NDArray[np.int32]
     tag: NDArray[np.int32]
-    place: NDArray[np.int8]
+    buffer: NDArray[np.int8]
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
     source: NDArray[np.int8]
     source_offset: NDArray[np.int64]
-    needs_start: NDArray[np.int64]
-    needs: NDArray[np.int32]
+    predecessors_start: NDArray[np.int64]
+    predecessors: NDArray[np.int32]
+
+    @classmethod
+    def of_messages(
+        cls,
+        rank: int,
+        ranks: int,
+        *,
+        buffer: RankBuffer,
+        step: NDArray[np.integer],
+        sends: NDArray[np.bool_],
+        peer: NDArray[np.integer],
+        offset: NDArray[np.integer],
+        length: NDArray[np.integer],
+        predecessors_start: NDArray[np.int64] | None = None,
+        predecessors: NDArray[np.integer] = _NO_ROWS,
+    ) -> RankProgram:
+        """A program of sends and receives whose data means nothing: for a barrier, and for measuring.
+
+        Args:
+            rank: This rank.
+            ranks: Number of ranks.
+            buffer: The one memory of all messages, OUTPUT or SCRATCH, as long as they need.
+            step: As in the program.
+            sends: SEND, otherwise RECV; within a step sends come first.
+            peer: As in the program.
+            offset: As in the program.
+            length: As in the program.
+            predecessors_start: As in the program; None where no row waits for another.
+            predecessors: As in the program.
+        """
+        rows = len(step)
+        elements = int((offset + length).max(initial=0))
+        return cls(
+            rank=rank,
+            ranks=ranks,
+            collective=Collective.BARRIER,
+            root=-1,
+            count=0,
+            in_place=True,
+            input_elements=0,
+            output_elements=elements if buffer is RankBuffer.OUTPUT else 0,
+            scratch_elements=elements if buffer is RankBuffer.SCRATCH else 0,
+            result_offset=0,
+            result_elements=0,
+            step=step.astype(np.int32),
+            kind=np.where(sends, RowKind.SEND, RowKind.RECV).astype(np.int8),
+            peer=peer.astype(np.int32),
+            tag=message_tags(peer, sends).astype(np.int32),
+            buffer=np.full(rows, buffer, dtype=np.int8),
+            offset=offset.astype(np.int64),
+            length=length.astype(np.int64),
+            source=np.full(rows, -1, dtype=np.int8),
+            source_offset=np.zeros(rows, dtype=np.int64),
+            predecessors_start=(
+                np.zeros(rows + 1, dtype=np.int64) if predecessors_start is None else predecessors_start
+            ),
+            predecessors=predecessors.astype(np.int32),
+        )
 
     @property
     def num_rows(self) -> int:
@@ -130,5 +193,51 @@ class RankProgram:
         """Most elements that RECV_REDUCE rows of one step receive: memory for arrivals that always suffices."""
         if not self.num_rows:
             return 0
-        arrived = np.where(self.kind == Kind.RECV_REDUCE, self.length, 0)
+        arrived = np.where(self.kind == RowKind.RECV_REDUCE, self.length, 0)
         return int(np.add.reduceat(arrived, self.step_start[:-1]).max())
+
+
+def message_tags(peer: NDArray[np.integer], sends: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Number of each message among those of its pair of ranks and direction, in row order.
+
+    Args:
+        peer: The other rank.
+        sends: It is sent there, otherwise received from there.
+
+    Examples:
+        >>> message_tags(np.array([1, 2, 1, 1]), np.array([True, True, True, False])).tolist()
+        [0, 0, 1, 0]
+    """
+    return nth_in_group(2 * peer.astype(np.int64) + sends)
+
+
+def buffer_elements(collective: Collective, count: int, block: int, *, at_root: bool) -> tuple[int, int]:
+    """Elements of a rank's INPUT and OUTPUT where they are two memories, as the table above says.
+
+    Args:
+        collective: Any but the all-to-all, in which the blocks of all other ranks count.
+        count: M.
+        block: b.
+        at_root: The rank is the root.
+
+    Examples:
+        >>> buffer_elements(Collective.GATHER, 12, 3, at_root=False)
+        (3, 0)
+    """
+    match collective:
+        case Collective.ALL_GATHER:
+            return block, count
+        case Collective.REDUCE_SCATTER:
+            return count, block
+        case Collective.BROADCAST:
+            return count if at_root else 0, count
+        case Collective.REDUCE:
+            return count, count if at_root else 0
+        case Collective.GATHER:
+            return block, count if at_root else 0
+        case Collective.SCATTER:
+            return count if at_root else 0, block
+        case Collective.BARRIER:
+            return 0, 0
+        case _:
+            return count, count

@@ -1,4 +1,4 @@
-"""Places in scratch memory for values that live for a few steps: memory is used again once they are dead."""
+"""Allocation of scratch memory by liveness: values that are not live in the same step share addresses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def allocate(
 ) -> tuple[NDArray[np.int64], int]:
     """Offsets at which values that live at the same time do not overlap, and the elements that this takes.
 
-    A value takes the lowest free place that is long enough. A place is free again in the step after the last one of
-    its value.
+    A value takes the lowest hole that is long enough, which is free again in the step after the last one of the value.
 
     Args:
         first: First step of each value; values are placed in the order of their first steps, then of their rows.
@@ -25,7 +24,7 @@ def allocate(
         size: Elements of each value, 1 or more.
 
     Examples:
-        Each of three values lives for two steps, so that the third finds the place of the first free:
+        Each of three values lives for two steps, so that the third takes the memory of the first:
 
         >>> offset, total = allocate(np.array([0, 1, 2]), np.array([1, 2, 3]), np.array([4, 4, 4]))
         >>> offset.tolist(), total
@@ -42,32 +41,32 @@ def allocate(
     for value in order:
         now, wanted = starts[value], sizes[value]
         while alive and alive[0][0] < now:
-            _, place, length = heappop(alive)
-            total = _free(holes, place, length, total)
-        for index, (place, length) in enumerate(holes):
+            _, at, length = heappop(alive)
+            total = _free(holes, at, length, total)
+        for index, (at, length) in enumerate(holes):
             if length >= wanted:
                 if length == wanted:
                     del holes[index]
                 else:
-                    holes[index] = (place + wanted, length - wanted)
+                    holes[index] = (at + wanted, length - wanted)
                 break
         else:
-            place = total
+            at = total
             total += wanted
-        offset[value] = place
-        heappush(alive, (ends[value], place, wanted))
+        offset[value] = at
+        heappush(alive, (ends[value], at, wanted))
     return offset, int((offset + size).max()) if len(offset) else 0
 
 
-def _free(holes: list[tuple[int, int]], place: int, length: int, total: int) -> int:
-    """Give a place back; returns where memory that was never or no longer used begins."""
-    index = bisect_left(holes, (place, 0))
-    if index < len(holes) and place + length == holes[index][0]:
+def _free(holes: list[tuple[int, int]], at: int, length: int, total: int) -> int:
+    """Give memory back; returns where memory that was never or no longer used begins."""
+    index = bisect_left(holes, (at, 0))
+    if index < len(holes) and at + length == holes[index][0]:
         length += holes.pop(index)[1]
-    if index and sum(holes[index - 1]) == place:
-        place, before = holes.pop(index - 1)
+    if index and sum(holes[index - 1]) == at:
+        at, before = holes.pop(index - 1)
         length += before
-    if place + length == total:
-        return place
-    insort(holes, (place, length))
+    if at + length == total:
+        return at
+    insort(holes, (at, length))
     return total

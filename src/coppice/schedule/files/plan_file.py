@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from coppice.arguments import checked, shown
 from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
@@ -35,13 +36,25 @@ from coppice.schedule.files.columns import (
     read_schedule,
     schedule_columns,
 )
+from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter, Plan
+from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 from coppice.topology.readers.document import topology_from_document
 from coppice.topology.readers.json_yaml import parse_json
 from coppice.topology.writer import topology_document
 
-__all__ = ["FORMAT", "VERSION", "Plan", "decode_plan", "encode_plan", "read_plan", "write_plan"]
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "Plan",
+    "body_of",
+    "decode_plan",
+    "encode_plan",
+    "plan_of",
+    "read_plan",
+    "write_plan",
+]
 
 FORMAT = "coppice-plan"
 VERSION = 1
@@ -51,7 +64,7 @@ _SEAL = b',\n"sha256": "'
 _FRACTION = re.compile(r"[0-9]{1,2000}(/[0-9]{1,2000})?")
 
 
-class _Header(msgspec.Struct):
+class _PlanHeader(msgspec.Struct):
     format: str = ""
     version: int = 0
 
@@ -71,7 +84,7 @@ class _BoundRow(msgspec.Struct, forbid_unknown_fields=True):
     alternatives: dict[str, str]
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
+class _PlanDocument(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
     provenance: _Provenance
@@ -93,17 +106,18 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
     transfers: TransferColumns | None = None
 
 
-def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
+@checked
+def write_plan(plan: object, path: str | os.PathLike[str]) -> None:
     """Write a plan file; an interrupted write leaves the old file, or none.
 
     Args:
-        plan: What to write.
+        plan: What to write: a plan, or what has one (:func:`plan_of`).
         path: Where; ``-`` is standard output.
 
     Raises:
         InputError: If the file cannot be written.
     """
-    data = encode_plan(plan)
+    data = encode_plan(plan_of(plan))
     if os.fspath(path) == "-":
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -111,6 +125,7 @@ def write_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
         write_atomically(path, data)
 
 
+@checked
 def read_plan(path: str | os.PathLike[str]) -> Plan:
     """Read a plan file. What it claims is not checked: that is what ``verify`` is for.
 
@@ -122,6 +137,36 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     """
     data = read_bytes(path, what="the plan", hint="check the name", most_bytes=_MOST_BYTES)
     return decode_plan(data, name=file_name(path))
+
+
+def plan_of(source: object) -> Plan:
+    """The plan that somebody means by a plan, by a result that holds one, or by the name of a plan file.
+
+    Args:
+        source: A :class:`Plan`, whatever has one as its attribute ``plan``, or a path.
+
+    Raises:
+        InputError: If it is none of these, or the file is no plan.
+    """
+    found = getattr(source, "plan", source)
+    if isinstance(found, Plan):
+        return found
+    if isinstance(source, (str, os.PathLike)):
+        return read_plan(source)
+    msg = f"expected a plan, a result with one or a plan file, found {shown(source)}: make one with coppice.plan."
+    raise InputError(msg)
+
+
+def body_of(source: object) -> Forest | Schedule:
+    """As :func:`plan_of`, but the forest or the schedule; one that is given stands for itself.
+
+    Args:
+        source: A :class:`Forest`, a :class:`Schedule`, or what stands for a plan.
+
+    Raises:
+        InputError: As :func:`plan_of`.
+    """
+    return source if isinstance(source, (Forest, Schedule)) else plan_of(source).body
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -175,7 +220,7 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
     Raises:
         InputError: As :func:`read_plan`.
     """
-    header = decode_json(data, _Header, f"{name} $")
+    header = decode_json(data, _PlanHeader, f"{name} $")
     if header.format != FORMAT:
         found = header.format[:40]
         msg = f'{name} is no plan: expected format "{FORMAT}", found {found!r}; make one with `coppice plan`.'
@@ -190,7 +235,7 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
     if seal != hashlib.sha256(body).hexdigest().encode() + b'"}\n':
         msg = f"{name} was edited or damaged: its sha256 does not match its content; write the plan again."
         raise InputError(msg)
-    document: _Document = decode_json(data, _Document, f"{name} $")
+    document: _PlanDocument = decode_json(data, _PlanDocument, f"{name} $")
     topology = topology_from_document(
         parse_json(bytes(document.topology), file=f"{name} $.topology"), where=f"{name} $.topology"
     )
@@ -200,7 +245,7 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
     return _plan(document, topology, name)
 
 
-def _plan(document: _Document, topology: Topology, name: str) -> Plan:
+def _plan(document: _PlanDocument, topology: Topology, name: str) -> Plan:
     demands = document.demands
     problem = Problem(
         topology=topology,

@@ -19,8 +19,8 @@ from coppice.errors import CheckError
 from coppice.schedule.columns import forest_defects
 from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.hops import hops_of
 from coppice.schedule.loads import forest_loads
+from coppice.schedule.paths import hops_of
 from coppice.schedule.tree_rows import children, parents, tree_blocks
 from coppice.schedule.verification.paths import check_ends, check_paths
 from coppice.schedule.verification.report import Findings, Report

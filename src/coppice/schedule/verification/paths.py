@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.schedule.hops import Hops
+from coppice.schedule.paths import PathHops
 from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology
 
@@ -16,7 +16,7 @@ def check_paths(
     topology: Topology,
     path_start: NDArray[np.integer],
     path_nodes: NDArray[np.int32],
-    hops: Hops,
+    hops: PathHops,
     findings: Findings,
     *,
     relay_gpus: bool = False,

@@ -1,26 +1,54 @@
-"""What a verification says."""
+"""What a verification of a plan or a program says: whether it holds, and one sentence for each violated statement."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import ClassVar
 
 from coppice.errors import CheckError
 from coppice.text import plural, shortened
 
-__all__ = ["Findings", "Report"]
+__all__ = ["Findings", "Report", "Verdict"]
 
 _EXAMPLES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """Result of a verification.
+class Verdict:
+    """What every verification says.
 
     Attributes:
+        subject: What is judged, as failures name it.
         ok: Everything holds.
         failures: One sentence for each violated statement, with names and numbers.
+        checked: How many things were checked, by name.
+    """
+
+    subject: ClassVar[str]
+
+    ok: bool
+    failures: tuple[str, ...] = ()
+    checked: dict[str, int] = field(default_factory=dict)
+
+    def require_ok(self) -> None:
+        """Do nothing if it holds.
+
+        Raises:
+            CheckError: With the first violated statement.
+        """
+        if not self.ok:
+            more = f" ({len(self.failures) - 1} more.)" if len(self.failures) > 1 else ""
+            msg = f"the {self.subject} does not verify: {self.failures[0]}{more}"
+            raise CheckError(msg)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report(Verdict):
+    """Result of the verification of a plan; the attributes of :class:`Verdict`, and these.
+
+    Attributes:
         inv_rate: Time per shard that the busiest link needs, 1 / (GB/s), exact; None where loads could not be
             counted.
         claimed: Time per shard that the plan claims, or None.
@@ -35,11 +63,10 @@ class Report:
         ordered: The schedule claims that reductions join neighbouring intervals of ranks, and they do.
         deadlock_free: With buffers of any finite size no transfers wait for each other in a circle
             (:mod:`coppice.schedule.verification.deadlock`); None where that was not asked: for forests.
-        checked: How many things were checked, by name.
     """
 
-    ok: bool
-    failures: tuple[str, ...] = ()
+    subject: ClassVar[str] = "plan"
+
     inv_rate: Fraction | None = None
     claimed: Fraction | None = None
     worst_link: int = -1
@@ -49,7 +76,6 @@ class Report:
     optimal: bool = False
     ordered: bool = False
     deadlock_free: bool | None = None
-    checked: dict[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """In short what it says.
@@ -63,17 +89,6 @@ class Report:
         optimal = ", optimal" if self.optimal else ""
         checked = shortened([f"{count} {name}" for name, count in self.checked.items()], 4)
         return f"Report(ok{rate}{optimal}; checked: {checked})"
-
-    def require_ok(self) -> None:
-        """Do nothing if the plan holds.
-
-        Raises:
-            CheckError: With the first violated statement.
-        """
-        if not self.ok:
-            more = f" ({len(self.failures) - 1} more.)" if len(self.failures) > 1 else ""
-            msg = f"the plan does not verify: {self.failures[0]}{more}"
-            raise CheckError(msg)
 
 
 @dataclass

@@ -15,9 +15,8 @@ from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.schedule.columns import schedule_defects
 from coppice.schedule.exact_sums import grouped_sums
-from coppice.schedule.hops import hops_of
 from coppice.schedule.loads import LinkLoads, schedule_loads
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import hops_of, routed
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.deadlock import find_deadlock, num_connections
 from coppice.schedule.verification.execution import Execution

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from coppice.arguments import checked
 from coppice.bounds.network import check_problem
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.schedule.files.plan_file import plan_of
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.certificate import cut_inv_rate
 from coppice.schedule.verification.forest import verify_forest
@@ -22,7 +24,8 @@ from coppice.schedule.verification.transfers import verify_schedule
 __all__ = ["Report", "verify", "verify_forest", "verify_schedule"]
 
 
-def verify(plan: Plan) -> Report:
+@checked
+def verify(plan: object) -> Report:
     """Check everything that a plan claims: what it does, how long it takes, and its bound.
 
     A bound that its own cut does not prove is a failure for collectives that one cut decides; for all-reduce
@@ -30,16 +33,20 @@ def verify(plan: Plan) -> Report:
     other ranks only where the plan's parameters say so: ``"relay_gpus": true``.
 
     Args:
-        plan: The plan; it may come from anywhere.
+        plan: The plan; it may come from anywhere. What holds one stands for it, and so does the name of a plan file.
 
     Returns:
         The report; failures are collected, not raised.
+
+    Raises:
+        InputError: If there is no plan in ``plan``.
 
     Examples:
         >>> from coppice.schedule.files.plan_file import read_plan
         >>> verify(read_plan("plan.json")).ok                                           # doctest: +SKIP
         True
     """
+    plan = plan_of(plan)
     problem = plan.problem
     try:
         check_problem(problem)

@@ -60,7 +60,7 @@ class _HostRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port_gb_per_s: Fraction | None = None
 
 
-class _Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: str
     version: int
     hosts: list[_HostRow]
@@ -84,7 +84,7 @@ def cluster_from_document(
         InputError: With the path of what is wrong.
     """
     _check_version(document, where)
-    cluster = converted(_plain(document, where), _Cluster, where)
+    cluster = converted(_plain(document, where), _ClusterFile, where)
     if not cluster.hosts:
         msg = f"{where}: expected at least one host at $.hosts, found none."
         raise InputError(msg)

@@ -33,14 +33,14 @@ from coppice.topology.readers.networkx_graph import from_networkx, to_networkx
 from coppice.topology.readers.nvidia_smi import read_nvidia_smi
 from coppice.topology.readers.reading import Reading, ReadOptions
 from coppice.topology.readers.rocm_smi import read_rocm_smi
-from coppice.topology.readers.sources import Format, sniff
+from coppice.topology.readers.sources import TopologyFormat, sniff
 
-__all__ = ["Format", "ReadOptions", "Reading", "from_networkx", "read", "read_file", "to_networkx"]
+__all__ = ["ReadOptions", "Reading", "TopologyFormat", "from_networkx", "read", "read_file", "to_networkx"]
 
 _MACHINE_READERS = {
-    Format.NCCL_XML: read_nccl_xml,
-    Format.NVIDIA_SMI: read_nvidia_smi,
-    Format.ROCM_SMI: read_rocm_smi,
+    TopologyFormat.NCCL_XML: read_nccl_xml,
+    TopologyFormat.NVIDIA_SMI: read_nvidia_smi,
+    TopologyFormat.ROCM_SMI: read_rocm_smi,
 }
 
 
@@ -85,7 +85,7 @@ def read(
             data, file=file, name=name or default_name, options=parsed
         )
     else:
-        document = (parse_json if found is Format.JSON else parse_yaml)(data, file=file)
+        document = (parse_json if found is TopologyFormat.JSON else parse_yaml)(data, file=file)
         topology = topology_from_document(
             document, where=f"{file} $", name=name, default_name=default_name, options=parsed
         )

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-from coppice.run.mpi_traffic import Call, prepared
-from coppice.run.mpich_traffic import force
+from mpi_counters import prepared
+from mpi_traffic import Call
+from mpich_traffic import force
 
 given, found = (Path(each) for each in sys.argv[1:])
 communicator = MPI.COMM_WORLD

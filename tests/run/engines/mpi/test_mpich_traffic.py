@@ -18,11 +18,13 @@ from coppice.errors import InputError
 from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_mpi
 from coppice.run.lab.namespaces import build, remove
-from coppice.run.mpi_traffic import ELEMENT_BYTES, traffic_of
-from coppice.run.mpich_traffic import MPICH, algorithm_variable, schedule_of_mpich
 from coppice.selection import tables_of
 from run.engines.mpi.launching import HOME, environment
 from run.engines.mpi.networks import NAME, mesh, reason_to_skip_network
+from support.benchmark_scripts import BENCHMARKS, load_benchmark
+
+traffic, table = load_benchmark("mpi_traffic"), load_benchmark("mpich_traffic")
+MPICH, schedule_of_mpich = table.MPICH, table.schedule_of_mpich
 
 WITHIN = 0.02
 
@@ -52,7 +54,11 @@ def test_every_algorithm_sends_what_our_schedule_sends(ranks: int, tmp_path: Pat
             "mpich",
             [sys.executable, worker, str(given), str(found)],
             launcher=str(HOME / "mpich" / "bin" / "mpiexec"),
-            environment={**environment("mpich"), "MPIR_CVAR_DEVICE_COLLECTIVES": "none"},
+            environment={
+                **environment("mpich"),
+                "MPIR_CVAR_DEVICE_COLLECTIVES": "none",
+                "PYTHONPATH": str(BENCHMARKS),
+            },
             timeout_s=240,
         )
     finally:
@@ -60,8 +66,8 @@ def test_every_algorithm_sends_what_our_schedule_sends(ranks: int, tmp_path: Pat
     wrong = []
     for (function, algorithm, _, root), row in zip(calls, json.loads(found.read_text()), strict=True):
         theirs = np.array(row)
-        ours = traffic_of(
-            schedule_of_mpich(function, algorithm, ranks, root), elements, ELEMENT_BYTES
+        ours = traffic.traffic_of(
+            schedule_of_mpich(function, algorithm, ranks, root), elements, traffic.ELEMENT_BYTES
         ).size_bytes
         follows = MPICH[function][1][algorithm].follows(ranks)
         most = WITHIN * ours.max()
@@ -89,4 +95,4 @@ def test_what_mpich_has_not_is_named() -> None:
         schedule_of_mpich("allgather", "sparbit", 4)
     with pytest.raises(InputError, match="power of two of ranks, found 6"):
         schedule_of_mpich("allgather", "recursive_doubling", 6)
-    assert algorithm_variable("bcast") == "MPIR_CVAR_BCAST_INTRA_ALGORITHM"
+    assert table.algorithm_variable("bcast") == "MPIR_CVAR_BCAST_INTRA_ALGORITHM"

@@ -13,10 +13,16 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
-from coppice.run.engines.mpi.tool import MONITORED
-from coppice.run.mpi_traffic import ELEMENT_BYTES, FUNCTIONS, Call, Traffic, schedule_of, traffic_of
 from coppice.selection import tables_of
 from run.engines.mpi.launching import reason_to_skip, run_mpi
+from support.benchmark_scripts import BENCHMARKS, load_benchmark
+
+table = load_benchmark("mpi_traffic")
+ELEMENT_BYTES, FUNCTIONS, Call = table.ELEMENT_BYTES, table.FUNCTIONS, table.Call
+Traffic, schedule_of, traffic_of = table.Traffic, table.schedule_of, table.traffic_of
+
+WORKER = str(Path(__file__).with_name("traffic_worker.py"))
+BESIDE = {"PYTHONPATH": str(BENCHMARKS)}
 
 reason = reason_to_skip("open-mpi")
 needs_open_mpi = pytest.mark.skipif(reason is not None, reason=str(reason))
@@ -45,8 +51,13 @@ def monitored(calls: list[Call], ranks: int, directory: Path, *options: str) -> 
     """What Open MPI counts in each call."""
     given, found = directory / "calls.json", directory / "found.json"
     given.write_text(json.dumps([dataclasses.asdict(call) for call in calls]))
-    worker = str(Path(__file__).with_name("traffic_worker.py"))
-    done = run_mpi("open-mpi", ranks, [worker, str(given), str(found)], options=(*MONITORED, *options))
+    done = run_mpi(
+        "open-mpi",
+        ranks,
+        [WORKER, str(given), str(found)],
+        options=(*table.MONITORED, *options),
+        variables=BESIDE,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return [
         Traffic(size_bytes=np.array(size_bytes), messages=np.array(messages))
@@ -125,8 +136,8 @@ def test_uneven_blocks_differ_by_a_few_elements(tmp_path: Path) -> None:
 @needs_open_mpi
 def test_without_counters_the_launcher_is_told_how(tmp_path: Path) -> None:
     (tmp_path / "calls.json").write_text("[]")
-    worker = str(Path(__file__).with_name("traffic_worker.py"))
-    done = run_mpi("open-mpi", 1, [worker, str(tmp_path / "calls.json"), str(tmp_path / "found.json")])
+    command = [WORKER, str(tmp_path / "calls.json"), str(tmp_path / "found.json")]
+    done = run_mpi("open-mpi", 1, command, variables=BESIDE)
     assert done.returncode != 0
     assert "mpirun --mca pml_monitoring_enable 1" in done.stderr
 

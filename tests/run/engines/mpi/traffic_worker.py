@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-from coppice.run.engines.mpi.tool import Tool
-from coppice.run.mpi_traffic import Call, measure
+from mpi_counters import Tool, measure
+from mpi_traffic import Call
 
 given, found = (Path(each) for each in sys.argv[1:])
 communicator = MPI.COMM_WORLD

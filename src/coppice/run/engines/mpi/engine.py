@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError, MissingExtraError
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.interpreter import Memory
+from coppice.run.engines.engine import BaseEngine
+from coppice.run.engines.interpreter import RankMemory
 from coppice.run.engines.mpi.native import run_native
-from coppice.run.engines.progress import Order, carry_out
+from coppice.run.engines.progress import ExecutionOrder, carry_out
 from coppice.run.errors import PeerLost, RunError, TimedOut
-from coppice.run.programs.rank_program import Kind, RankProgram
+from coppice.run.programs.rank_program import RankProgram, RowKind
 
 __all__ = ["MpiEngine"]
 
@@ -37,7 +38,7 @@ _POLL_S = 200e-6
 _GRACE_S = 1.0
 
 
-class MpiEngine:
+class MpiEngine(BaseEngine):
     """One rank's end of an MPI communicator.
 
     Args:
@@ -60,45 +61,33 @@ class MpiEngine:
         self.mpi = MPI
         given = MPI.COMM_WORLD if communicator is None else communicator
         self.data, self._notices = given.Dup(), given.Dup()
-        self.rank, self.ranks = given.Get_rank(), given.Get_size()
-        self._exchange_timeout_s = exchange_timeout_s
+        super().__init__(given.Get_rank(), given.Get_size(), exchange_timeout_s)
         self._largest_tag = int(given.Get_attr(MPI.TAG_UB) or 32767)
-        self._orders: OrderedDict[int, tuple[RankProgram, Order]] = OrderedDict()
+        self._orders: OrderedDict[int, tuple[RankProgram, ExecutionOrder]] = OrderedDict()
         self._kept: OrderedDict[tuple[Any, ...], _Requests] = OrderedDict()
-        self._under_way: _Run | None = None
-        self._lost: str | None = None
+        self._under_way: _MpiTransport | None = None
         self._gone: dict[int, float] = {}
         self._sent: list[Any] = []
-        self._closed = False
 
-    def run(
+    def _carry_out(
         self,
         program: RankProgram,
-        input: Any,  # noqa: A002
-        output: Any,
-        *,
+        given: Any,
+        wanted: Any,
         dtype: DataType,
         op: ReduceOp,
         timeout_s: float,
     ) -> None:
-        """See :meth:`coppice.run.engines.engine.Engine.run`."""
-        self._check_open()
-        if (program.rank, program.ranks) != (self.rank, self.ranks):
-            msg = (
-                f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
-                f"{program.ranks}: lower the schedule for this group."
-            )
-            raise InputError(msg)
         if len(program.tag) and int(program.tag.max()) > self._largest_tag:
             msg = (
                 f"expected at most {self._largest_tag + 1} messages between two ranks, the tags of this MPI library, "
                 f"found {int(program.tag.max()) + 1}: choose longer pieces."
             )
             raise InputError(msg)
-        memory = Memory(program, input, output, dtype=dtype, op=op)
+        memory = RankMemory(program, given, wanted, dtype=dtype, op=op)
         with self._telling_others(str(program.collective)):
             requests = self._requests(program, memory, dtype)
-            self._under_way = _Run(self, requests, memory)
+            self._under_way = _MpiTransport(self, requests, memory)
             carry_out(requests.order, memory, requests.staging, self._under_way, timeout_s=timeout_s)
             self._under_way = None
 
@@ -141,13 +130,10 @@ class MpiEngine:
         """The engine of this rank in the group of ``ranks``, in that order; only those ranks call this.
 
         Raises:
-            InputError: If this rank is not among them.
+            InputError: If they are not different ranks, or this one is not among them.
         """
         self._check_open()
-        if self.rank not in ranks:
-            msg = f"expected rank {self.rank} among the ranks of the new group, found {list(ranks)}: leave it out."
-            raise InputError(msg)
-        group = self.data.Get_group().Incl(list(ranks))
+        group = self.data.Get_group().Incl(self._members(ranks))
         try:
             made = self.data.Create_group(group, tag=min(ranks))
         finally:
@@ -216,19 +202,12 @@ class MpiEngine:
                 self._lost = f"the group broke earlier: {error if isinstance(error, RunError) else kind}"
             raise
 
-    def _check_open(self) -> None:
-        if self._closed:
-            msg = f"the engine of rank {self.rank} is closed: make a new one."
-            raise InputError(msg)
-        if self._lost is not None:
-            raise PeerLost(self._lost)
-
-    def _requests(self, program: RankProgram, memory: Memory, dtype: DataType) -> _Requests:
+    def _requests(self, program: RankProgram, memory: RankMemory, dtype: DataType) -> _Requests:
         key = (id(program), dtype.itemsize, *memory.addresses)
         found = self._kept.get(key)
         if found is None:
             if id(program) not in self._orders:
-                self._orders[id(program)] = (program, Order(program))
+                self._orders[id(program)] = (program, ExecutionOrder(program))
             order = self._orders[id(program)][1]
             found = self._kept[key] = _Requests(self.mpi, order, memory)
             while len(self._kept) > _KEPT:
@@ -301,11 +280,11 @@ class _Requests:
     Attributes:
         order: Of the program.
         scratch: SCRATCH of every run.
-        staging: Memory for arrivals.
+        staging: RankMemory for arrivals.
         made: The request of every row that was started once.
     """
 
-    def __init__(self, mpi: Any, order: Order, memory: Memory) -> None:
+    def __init__(self, mpi: Any, order: ExecutionOrder, memory: RankMemory) -> None:
         self._mpi, self.order = mpi, order
         self.scratch = memory.scratch
         self.staging: NDArray[Any] = np.empty(order.staging_elements, dtype=memory.scratch.dtype)
@@ -320,10 +299,10 @@ class _Requests:
         self.made = []
 
 
-class _Run:
+class _MpiTransport:
     """One run of a program: the transport of :func:`carry_out`."""
 
-    def __init__(self, engine: MpiEngine, requests: _Requests, memory: Memory) -> None:
+    def __init__(self, engine: MpiEngine, requests: _Requests, memory: RankMemory) -> None:
         self.mpi, self._engine, self._requests, self._memory = engine.mpi, engine, requests, memory
         self._made, self._program = requests.made, requests.order.program
         self._active: list[Any] = []
@@ -344,7 +323,7 @@ class _Run:
         # Requests keep what they are given: with the array itself, buffers would outlive their last user.
         buffer = [self.mpi.buffer.fromaddress(place.ctypes.data, place.nbytes), self.mpi.BYTE]
         peer, tag = int(self._program.peer[row]), int(self._program.tag[row])
-        if order.kind[row] == Kind.SEND:
+        if order.kind[row] == RowKind.SEND:
             return data.Send_init(buffer, dest=peer, tag=tag)
         return data.Recv_init(buffer, source=peer, tag=tag)
 
@@ -376,5 +355,5 @@ class _Run:
 
 
 def _keep_for_ever(what: Any) -> None:
-    """Memory of messages that may never complete: MPI is finalized after Python has let go of everything."""
+    """RankMemory of messages that may never complete: MPI is finalized after Python has let go of everything."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))

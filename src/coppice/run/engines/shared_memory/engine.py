@@ -24,10 +24,11 @@ from coppice import _core
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
+from coppice.run.engines.engine import BaseEngine
 from coppice.run.engines.reduction import elements_of
 from coppice.run.engines.shared_memory.faults import raise_fault
 from coppice.run.engines.shared_memory.setup import Exchange, join, usual_places
-from coppice.run.programs.rank_program import RankProgram
+from coppice.run.programs.rank_program import RankProgram, buffer_elements
 
 __all__ = ["ShmEngine", "shm_engines"]
 
@@ -83,16 +84,14 @@ def shm_engines(ranks: int, *, exchange_timeout_s: float = 300.0) -> list[ShmEng
     ]
 
 
-class ShmEngine:
+class ShmEngine(BaseEngine):
     """One rank's end of a group on one host; made by :meth:`connect`, or by :func:`shm_engines` for threads."""
 
     name = "shm"
 
     def __init__(self, end: _core.ShmRank, rank: int, ranks: int, *, exchange_timeout_s: float) -> None:
-        self.rank, self.ranks = rank, ranks
+        super().__init__(rank, ranks, exchange_timeout_s)
         self._end: _core.ShmRank | None = end
-        self._exchange_timeout_s = exchange_timeout_s
-        self._groups: list[ShmEngine] = []
         self._programs: WeakKeyDictionary[RankProgram, _core.ShmProgram] = WeakKeyDictionary()
         # Of the last direct collective: small ones take no longer than these checks do.
         self._asked: tuple[object, ...] | None = None
@@ -129,28 +128,20 @@ class ShmEngine:
         end = join(rank, ranks, exchange, places=places, sizes=_SIZES)
         return cls(end, rank, ranks, exchange_timeout_s=exchange_timeout_s)
 
-    def run(
+    def _carry_out(
         self,
         program: RankProgram,
-        input: Any,  # noqa: A002
-        output: Any,
-        *,
+        given: Any,
+        wanted: Any,
         dtype: DataType,
         op: ReduceOp,
         timeout_s: float,
     ) -> None:
-        """See :meth:`coppice.run.engines.engine.Engine.run`."""
         end = self._open()
-        if (program.rank, program.ranks) != (self.rank, self.ranks):
-            msg = (
-                f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
-                f"{program.ranks}: lower the schedule for this group."
-            )
-            raise InputError(msg)
         op = op if program.collective.reduces else ReduceOp.SUM
         check_reduction(op, dtype)
-        _read, source = _memory(input, dtype, program.input_elements, "input")
-        _written, target = _memory(output, dtype, program.output_elements, "output")
+        _read, source = _memory(given, dtype, program.input_elements, "input")
+        _written, target = _memory(wanted, dtype, program.output_elements, "output")
         fault = end.run_program(
             self._native(program),
             source,
@@ -244,10 +235,7 @@ class ShmEngine:
 
     def subset(self, ranks: Sequence[int]) -> ShmEngine:
         """See :meth:`coppice.run.communicator.groups.GroupingEngine.subset`; the group has a segment of its own."""
-        members = list(ranks)
-        if members.count(self.rank) != 1 or not all(0 <= rank < self.ranks for rank in members):
-            msg = f"expected a list of ranks below {self.ranks} with rank {self.rank} in it once, found {members}."
-            raise InputError(msg)
+        members = self._members(ranks)
         path = Path(self._open().path)
         place = str(path.parent) if path.is_absolute() and path.parts[1] != "proc" else ""
 
@@ -264,8 +252,7 @@ class ShmEngine:
 
     def close(self) -> None:
         """See :meth:`coppice.run.engines.engine.Engine.close`."""
-        for group in self._groups:
-            group.close()
+        super().close()
         if self._end is not None:
             self._end.leave()
             self._end = None
@@ -282,8 +269,7 @@ class ShmEngine:
 
     def _open(self) -> _core.ShmRank:
         if self._end is None:
-            msg = f"the engine of rank {self.rank} is closed: make a new group."
-            raise InputError(msg)
+            raise self.closed_error
         return self._end
 
     def _direct_call(
@@ -299,11 +285,14 @@ class ShmEngine:
         op = op if collective.reduces else ReduceOp.SUM
         check_reduction(op, dtype)
         edges = self._edges(count, bounds)
+        block = int(edges[self.rank + 1] - edges[self.rank])
         if collective.rooted and not 0 <= root < self.ranks:
             msg = f"expected a root of 0 to {self.ranks - 1} for {collective}, found {root}."
             raise InputError(msg)
         numbers = (_COLLECTIVES[collective], _TYPES[dtype], _OPS[op])
-        return (edges, *_lengths(collective, edges, self.rank, root), numbers)
+        if collective is Collective.ALL_TO_ALL:
+            return (edges, count, block * self.ranks, numbers)
+        return (edges, *buffer_elements(collective, count, block, at_root=self.rank == root), numbers)
 
     def _edges(self, count: int, bounds: Sequence[int] | None) -> NDArray[np.int64]:
         if count < 0:
@@ -330,13 +319,13 @@ class ShmEngine:
                     program.kind,
                     program.peer,
                     program.tag,
-                    program.place,
+                    program.buffer,
                     program.offset,
                     program.length,
                     program.source,
                     program.source_offset,
-                    program.needs_start,
-                    program.needs,
+                    program.predecessors_start,
+                    program.predecessors,
                 )
             except ValueError as error:
                 msg = f"expected a well-formed program of rank {self.rank} for {program.collective}, found {error}."
@@ -363,31 +352,6 @@ def _memory(given: Any, dtype: DataType, elements: int, name: str) -> tuple[NDAr
         msg = f"expected the {name} at a multiple of {dtype.itemsize} bytes, found address {address:#x}: copy it."
         raise InputError(msg)
     return array, address
-
-
-def _lengths(collective: Collective, edges: NDArray[np.int64], rank: int, root: int) -> tuple[int, int]:
-    """Elements of the input and of the output of a rank, apart from each other."""
-    whole, block = int(edges[-1]), int(edges[rank + 1] - edges[rank])
-    at_root = whole if rank == root else 0
-    match collective:
-        case Collective.ALL_GATHER:
-            return block, whole
-        case Collective.REDUCE_SCATTER:
-            return whole, block
-        case Collective.BROADCAST:
-            return at_root, whole
-        case Collective.REDUCE:
-            return whole, at_root
-        case Collective.ALL_TO_ALL:
-            return whole, block * (len(edges) - 1)
-        case Collective.GATHER:
-            return block, at_root
-        case Collective.SCATTER:
-            return at_root, block
-        case Collective.BARRIER:
-            return 0, 0
-        case _:
-            return whole, whole
 
 
 def _signature(collective: Collective, count: int, root: int, dtype: DataType, op: ReduceOp) -> int:

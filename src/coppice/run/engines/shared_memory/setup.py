@@ -26,8 +26,9 @@ from typing import Any
 import msgspec
 
 from coppice import _core
-from coppice.errors import CoppiceError, InputError
+from coppice.errors import CoppiceError
 from coppice.files import write_atomically
+from coppice.run.engines.engine import check_rank
 from coppice.run.errors import Mismatch, RunError, TimedOut
 
 __all__ = ["Exchange", "directory_exchange", "join", "store_exchange", "usual_places"]
@@ -124,9 +125,7 @@ def join(
     """
     from coppice.version import __version__
 
-    if not 0 <= rank < ranks:
-        msg = f"expected a rank of 0 to {ranks - 1}, found {rank}."
-        raise InputError(msg)
+    check_rank(rank, ranks)
     host = _host()
     card = _Card(version=__version__, layout=_core.SHM_LAYOUT, host=host, rank=rank, ranks=ranks)
     _compare(card, exchange(msgspec.json.encode(card)))

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError, MissingExtraError
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.interpreter import Memory
-from coppice.run.engines.progress import Order, carry_out
-from coppice.run.engines.torch.messages import LARGEST_TAG, Messages, first_line, turns, wait_for
+from coppice.run.engines.engine import BaseEngine, check_rank
+from coppice.run.engines.interpreter import RankMemory
+from coppice.run.engines.progress import ExecutionOrder, carry_out
+from coppice.run.engines.torch.messages import LARGEST_TAG, GlooTransport, first_line, wait_for, wait_steps
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.programs.rank_program import RankProgram
 
@@ -39,7 +40,7 @@ _GRACE_S = 0.1
 _CLOSING = timedelta(milliseconds=1)
 
 
-class TorchEngine:
+class TorchEngine(BaseEngine):
     """One rank's end of a group of processes that have a torch store in common.
 
     Args:
@@ -61,18 +62,14 @@ class TorchEngine:
         self, store: Any, rank: int, ranks: int, *, device: str = "cpu", exchange_timeout_s: float = 300.0
     ) -> None:
         dist = _distributed()
-        if not 0 <= rank < ranks:
-            msg = f"expected a rank of 0 to {ranks - 1}, found {rank}."
-            raise InputError(msg)
+        check_rank(rank, ranks)
         if device not in ("cpu", "cuda"):
             msg = f"expected the device cpu or cuda, found {device!r}: choose one of them."
             raise InputError(msg)
-        self.rank, self.ranks, self.device = rank, ranks, device
+        super().__init__(rank, ranks, exchange_timeout_s)
+        self.device = device
         self._store = dist.PrefixStore("coppice-engine", store)
-        self._exchange_timeout_s = exchange_timeout_s
         self._calls = self._subsets = 0
-        self._lost: str | None = None
-        self._groups: list[TorchEngine] = []
         self._kept: OrderedDict[int, _Kept] = OrderedDict()
         patience = timedelta(seconds=exchange_timeout_s)
         try:
@@ -118,41 +115,32 @@ class TorchEngine:
             raise PeerLost(msg) from error
         return cls(store, rank, ranks, exchange_timeout_s=timeout_s)
 
-    def run(
+    def _carry_out(
         self,
         program: RankProgram,
-        input: Any,  # noqa: A002
-        output: Any,
-        *,
+        given: Any,
+        wanted: Any,
         dtype: DataType,
         op: ReduceOp,
         timeout_s: float,
     ) -> None:
-        """See :meth:`coppice.run.engines.engine.Engine.run`."""
-        self._check_open()
-        if (program.rank, program.ranks) != (self.rank, self.ranks):
-            msg = (
-                f"expected a program of rank {self.rank} of {self.ranks}, found one of rank {program.rank} of "
-                f"{program.ranks}: lower the schedule for this group."
-            )
-            raise InputError(msg)
         if self._grouped is not None:
             from coppice.run.engines.torch.steps import run_steps
 
             with self._failing_together(str(program.collective)):
-                run_steps(self._grouped, program, input, output, dtype=dtype, op=op, device=self.device)
+                run_steps(self._grouped, program, given, wanted, dtype=dtype, op=op, device=self.device)
             return
-        memory = Memory(program, input, output, dtype=dtype, op=op)
+        memory = RankMemory(program, given, wanted, dtype=dtype, op=op)
         self._calls += 1
         words = (program.collective, program.count, program.root, dtype, op, self._calls)
         with self._failing_together(f"{program.collective} of {program.count} {dtype}"):
             kept = self._kept_for(program)
             scratch, staging = kept.memory(memory.scratch)
             memory.use_scratch(scratch)
-            messages = Messages(
+            messages = GlooTransport(
                 self._gloo,
                 kept.order,
-                kept.turn,
+                kept.wait_step,
                 memory,
                 staging,
                 first_tag=_first_tag(words),
@@ -197,18 +185,10 @@ class TorchEngine:
         """The engine of this rank in the group of ``ranks``, in that order; every rank calls this with its own group's.
 
         Raises:
-            InputError: If this rank is not among them.
+            InputError: If they are not different ranks, or this one is not among them.
         """
         self._check_open()
-        members = list(ranks)
-        distinct = set(members)
-        if (
-            self.rank not in distinct
-            or len(distinct) < len(members)
-            or not distinct <= set(range(self.ranks))
-        ):
-            msg = f"expected distinct ranks below {self.ranks} with rank {self.rank} among them, found {members}."
-            raise InputError(msg)
+        members = self._members(ranks)
         self._subsets += 1
         prefix = f"{self._subsets}:{','.join(map(str, members))}"
         group = TorchEngine(
@@ -223,9 +203,7 @@ class TorchEngine:
 
     def close(self) -> None:
         """See :meth:`coppice.run.engines.engine.Engine.close`."""
-        for group in self._groups:
-            group.close()
-        self._groups.clear()
+        super().close()
         if self._gloo is not None:
             self._tell("closed its engine", key=f"closed/{self.rank}")
         self._gloo = self._grouped = None
@@ -263,13 +241,6 @@ class TorchEngine:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(id(program))
         return found
-
-    def _check_open(self) -> None:
-        if self._lost is not None:
-            raise PeerLost(self._lost)
-        if self._gloo is None:
-            msg = f"the engine of rank {self.rank} is closed: make a new one."
-            raise InputError(msg)
 
     @contextlib.contextmanager
     def _failing_together(self, what: str) -> Iterator[None]:
@@ -336,8 +307,8 @@ class _Kept:
 
     def __init__(self, program: RankProgram) -> None:
         self.program = program  # its id is the key
-        self.order = Order(program, WINDOW, early=True)
-        self.turn = turns(self.order)
+        self.order = ExecutionOrder(program, WINDOW, early=True)
+        self.wait_step = wait_steps(self.order)
         self._memory: dict[Any, tuple[NDArray[Any], NDArray[Any]]] = {}
 
     def memory(self, like: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:

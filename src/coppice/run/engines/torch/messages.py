@@ -15,42 +15,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.run.engines.interpreter import Memory
-from coppice.run.engines.progress import Order
+from coppice.run.engines.interpreter import RankMemory
+from coppice.run.engines.progress import ExecutionOrder
 from coppice.run.errors import PeerLost, TimedOut
-from coppice.run.programs.rank_program import Kind
+from coppice.run.programs.rank_program import RowKind
 
-__all__ = ["LARGEST_TAG", "Messages", "first_line", "turns", "wait_for"]
+__all__ = ["LARGEST_TAG", "GlooTransport", "first_line", "wait_for", "wait_steps"]
 
 LARGEST_TAG = 2**31 - 1
 _SENDS_LATER = 3
 """Steps by which waiting for a send stands back behind waiting for arrivals, below the window."""
 
 
-def turns(order: Order) -> list[int]:
+def wait_steps(order: ExecutionOrder) -> list[int]:
     """When to wait for a message: an arrival in its step, a send when its memory is needed, or some steps later.
 
     A rank that waits by these numbers, of equal ones by row, never waits for what cannot come: of all rows in the group
     that are not started, one of the first step waits for messages of earlier steps only. Those are started at both
-    ends, and have lower turns than anything of that step.
+    ends, and are waited for before anything of that step.
     """
     found = list(order.step_of)
     for row, kind in enumerate(order.kind):
-        if kind == Kind.SEND:
+        if kind == RowKind.SEND:
             used = min((order.step_of[later] for later in order.dependents[row]), default=len(order.steps))
             found[row] = min(order.step_of[row] + _SENDS_LATER, used)
     return found
 
 
-class Messages:
+class GlooTransport:
     """The messages of one run: the transport of :func:`coppice.run.engines.progress.carry_out`.
 
     Args:
         gloo: Has ``send`` and ``recv``.
         order: Of the program.
-        turn: :func:`turns` of the order.
+        wait_step: :func:`wait_steps` of the order.
         memory: The rank's buffers.
-        staging: Memory for arrivals that are added.
+        staging: RankMemory for arrivals that are added.
         first_tag: Added to the tags of the program.
         timeout_s: Longest time to wait for a message, in seconds.
     """
@@ -58,9 +58,9 @@ class Messages:
     def __init__(
         self,
         gloo: Any,
-        order: Order,
-        turn: Sequence[int],
-        memory: Memory,
+        order: ExecutionOrder,
+        wait_step: Sequence[int],
+        memory: RankMemory,
         staging: NDArray[Any],
         *,
         first_tag: int,
@@ -69,7 +69,7 @@ class Messages:
         import torch
 
         program = order.program
-        self._gloo, self._order, self._turn, self._program = gloo, order, turn, program
+        self._gloo, self._order, self._wait_step, self._program = gloo, order, wait_step, program
         self._peers, self._tags = program.peer.tolist(), program.tag.tolist()
         self._memory, self._staging, self._first_tag = memory, staging, first_tag
         self._patience = timedelta(seconds=timeout_s)
@@ -85,12 +85,12 @@ class Messages:
             memory = self._order.arrival(row, self._staging)
         # torch warns of memory that is not writable, and what is sent is not written.
         part = self._tensor((memory if memory.flags.writeable else memory.copy()).view(np.uint8))
-        sends = kind == Kind.SEND
+        sends = kind == RowKind.SEND
         try:
             work = (self._gloo.send if sends else self._gloo.recv)([part], peer, tag)
         except RuntimeError as error:
             raise _lost(self._program.rank, peer, str(self._program.collective), error) from None
-        heapq.heappush(self._waiting, (self._turn[row], row, work))
+        heapq.heappush(self._waiting, (self._wait_step[row], row, work))
 
     def completed(self) -> list[int]:
         """Wait for the message that is needed first."""

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
-from coppice.run.programs.rank_program import Kind, Place, RankProgram
+from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 
 __all__ = ["nccl_group", "run_steps"]
 
@@ -76,7 +76,7 @@ def run_steps(
         torch.empty(program.scratch_elements, dtype=getattr(torch, dtype.value), device=place),
     )
     staging = torch.empty(program.staging_elements, dtype=arrays[2].dtype, device=place)
-    rows = _Rows(program)
+    rows = _ColumnLists(program)
     for begin, end in pairwise(program.step_start.tolist()):
         arrivals: dict[int, torch.Tensor] = {}
         sends: list[tuple[torch.Tensor, int, int]] = []
@@ -84,39 +84,39 @@ def run_steps(
         used = 0
         for row in range(begin, end):
             kind, offset, length = rows.kind[row], rows.offset[row], rows.length[row]
-            if kind == Kind.COPY:
+            if kind == RowKind.COPY:
                 continue
-            target = arrays[rows.place[row]][offset : offset + length]
-            if kind == Kind.RECV_REDUCE:
+            target = arrays[rows.buffer[row]][offset : offset + length]
+            if kind == RowKind.RECV_REDUCE:
                 target = arrivals[row] = staging[used : used + length]
                 used += length
-            (sends if kind == Kind.SEND else receives).append((target, rows.peer[row], rows.tag[row]))
+            (sends if kind == RowKind.SEND else receives).append((target, rows.peer[row], rows.tag[row]))
         _move(group, sends, receives, place)
         for row in range(begin, end):
             kind, offset, length = rows.kind[row], rows.offset[row], rows.length[row]
-            if kind not in (Kind.COPY, Kind.RECV_REDUCE):
+            if kind not in (RowKind.COPY, RowKind.RECV_REDUCE):
                 continue
             first = rows.source_offset[row]
             own = arrays[rows.source[row]][first : first + length]
-            target = arrays[rows.place[row]][offset : offset + length]
-            if kind == Kind.COPY:
+            target = arrays[rows.buffer[row]][offset : offset + length]
+            if kind == RowKind.COPY:
                 target.copy_(own)
             else:
                 combine(own, arrivals[row], out=target)
     if op is ReduceOp.AVG and program.collective.reduces and program.result_elements:
         first = program.result_offset
-        result = arrays[Place.OUTPUT][first : first + program.result_elements]
+        result = arrays[RankBuffer.OUTPUT][first : first + program.result_elements]
         result.div_(program.ranks, rounding_mode=None if dtype.is_float else "trunc")
 
 
-class _Rows:
+class _ColumnLists:
     """The columns of a program as lists, which are quicker to read one by one."""
 
     def __init__(self, program: RankProgram) -> None:
         self.kind: list[int] = program.kind.tolist()
         self.peer: list[int] = program.peer.tolist()
         self.tag: list[int] = program.tag.tolist()
-        self.place: list[int] = program.place.tolist()
+        self.buffer: list[int] = program.buffer.tolist()
         self.offset: list[int] = program.offset.tolist()
         self.length: list[int] = program.length.tolist()
         self.source: list[int] = program.source.tolist()

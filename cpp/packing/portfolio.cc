@@ -1,0 +1,65 @@
+#include "packing/portfolio.h"
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+#include "packing/shortening.h"
+
+namespace coppice {
+
+namespace {
+
+constexpr std::int64_t kSmall = 200'000;  // arcs of all trees up to which a second packing costs little
+
+struct Shape {
+  std::int32_t height = 0;
+  double mean_height = 0;  // a preference, not a proof: ties at the last digit do not matter
+  std::size_t trees = 0;
+  auto operator<=>(const Shape&) const = default;
+};
+
+Shape shape_of(const Digraph& graph, std::span<const std::uint8_t> terminal, const Packing& packing) {
+  Shape shape;
+  shape.trees = packing.root.size();
+  std::vector<std::int32_t> depth(graph.num_vertices(), 0);
+  double sum = 0, weight = 0;
+  for (std::size_t t = 0; t < packing.root.size(); ++t) {
+    std::span<const Arc> arcs(packing.arcs.data() + packing.start[t], packing.arcs.data() + packing.start[t + 1]);
+    TreeDepth tree = tree_depth(graph, terminal, packing.root[t], arcs, depth);
+    shape.height = std::max(shape.height, tree.height);
+    sum += static_cast<double>(tree.height) * static_cast<double>(packing.multiplicity[t]);
+    weight += static_cast<double>(packing.multiplicity[t]);
+  }
+  shape.mean_height = weight > 0 ? sum / weight : 0;
+  return shape;
+}
+
+}  // namespace
+
+Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
+                  std::span<const Amount> capacity, const GroupAction& action, const PackingOptions& options, const StopFlag& stop) {
+  // Where switches have more out than in, one way may find no packing and another one still.
+  auto packed_in = [&](Amount pieces) -> std::optional<Packing> {
+    PackingOptions variant = options;
+    variant.pieces = pieces;
+    try {
+      return pack_trees(graph, terminal, roots, capacity, action, variant, stop);
+    } catch (const NoPacking&) {
+      return std::nullopt;
+    }
+  };
+  bool divisible = std::any_of(roots.begin(), roots.end(), [](Amount r) { return r > 1; });
+  std::optional<Packing> whole = packed_in(1), halves;
+  bool large = whole && whole->complete && static_cast<std::int64_t>(whole->arcs.size()) > kSmall;
+  if (divisible && !large) halves = packed_in(2);
+  if (!whole && !halves) throw NoPacking{};
+  if (!whole) return *std::move(halves);
+  bool better = halves && halves->complete &&
+                (!whole->complete || shape_of(graph, terminal, *halves) < shape_of(graph, terminal, *whole));
+  return better ? *std::move(halves) : *std::move(whole);
+}
+
+}  // namespace coppice

@@ -1,0 +1,150 @@
+"""Checks of arguments where people call: by annotations, in one sentence instead of a failure further in."""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from coppice.errors import InputError
+from coppice.text import nearest
+
+__all__ = ["checked", "shown"]
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+_NUMBERS: dict[object, tuple[type, ...]] = {
+    int: (int, np.integer),
+    float: (int, float, np.integer, np.floating),
+    Fraction: (int, np.integer, Fraction),
+}
+
+
+def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """A public function that refuses arguments of other types than it is annotated with.
+
+    Containers are looked at one level deep; a bool is no number. Annotations have to name types that the module of the
+    function knows when it is first called.
+
+    Args:
+        function: The function.
+
+    Examples:
+        >>> @checked
+        ... def repeat(word: str, *, times: int = 1) -> str:
+        ...     return word * times
+        >>> repeat("ab", times=2)
+        'abab'
+        >>> repeat("ab", times="2")
+        Traceback (most recent call last):
+        coppice.errors.InputError: expected `times` of repeat to be an int, found '2' (str): see help(coppice.repeat).
+        >>> repeat("ab", time=2)
+        Traceback (most recent call last):
+        coppice.errors.InputError: repeat has no argument `time`: did you mean `times`?
+    """
+    signature = inspect.signature(function)
+
+    @functools.cache
+    def hints() -> dict[str, Any]:
+        return typing.get_type_hints(function, include_extras=False)
+
+    @functools.wraps(function)
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        name = function.__name__
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InputError(_unbound(name, signature, kwargs, str(error))) from None
+        for key, value in bound.arguments.items():
+            kind = signature.parameters[key].kind
+            if kind is inspect.Parameter.VAR_KEYWORD or kind is inspect.Parameter.VAR_POSITIONAL:
+                continue
+            if key in hints() and not _fits(value, hints()[key]):
+                msg = (
+                    f"expected `{key}` of {name} to be {_words(hints()[key])}, found {shown(value)}: "
+                    f"see help(coppice.{name})."
+                )
+                raise InputError(msg)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: short, with its type.
+
+    Examples:
+        >>> shown([1, 2]), shown("abc")
+        ('[1, 2] (list)', "'abc' (str)")
+    """
+    text = repr(value)
+    kind = type(value).__name__
+    return (
+        kind if len(text) > 60 or text.startswith("<") else f"{text} ({kind})" if value is not None else text
+    )
+
+
+def _unbound(name: str, signature: inspect.Signature, kwargs: Iterable[str], error: str) -> str:
+    """What is wrong with arguments that do not match a signature."""
+    known = [key for key, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD]
+    for key in kwargs:
+        if key not in known:
+            close = nearest(key, known)
+            hint = f"did you mean `{close}`?" if close else f"its arguments are {', '.join(known)}."
+            return f"{name} has no argument `{key}`: {hint}"
+    return f"{name}: {error}: its arguments are {', '.join(known)}."
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a value is of a type."""
+    if hint is Any or hint is object or isinstance(hint, TypeVar):
+        return True
+    if hint is None or hint is type(None):
+        return value is None
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, each) for each in inner)
+    if origin is typing.Literal:
+        return value in inner
+    if origin is collections.abc.Callable or hint is collections.abc.Callable:
+        return callable(value)
+    if hint in _NUMBERS:
+        return isinstance(value, _NUMBERS[hint]) and not isinstance(value, bool)
+    if origin is None:
+        return isinstance(value, hint) if isinstance(hint, type) else True
+    if not isinstance(value, origin) or (isinstance(value, (str, bytes)) and origin not in (str, bytes)):
+        return False
+    if isinstance(value, collections.abc.Mapping):
+        key, item = inner
+        return all(_fits(each, key) and _fits(value[each], item) for each in value)
+    if isinstance(value, (collections.abc.Sequence, collections.abc.Set)) and inner:
+        return all(_fits(each, inner[0]) for each in value)
+    return True
+
+
+def _words(hint: Any) -> str:
+    """A type in words: ``an int, a str or None``."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    words = list(dict.fromkeys(_one(each) for each in parts))
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _one(hint: Any) -> str:
+    if hint is None or hint is type(None):
+        return "None"
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " or ".join(map(repr, inner))
+    if origin is collections.abc.Callable:
+        return "a function"
+    name = (origin or hint).__name__
+    if inner and origin is not None and origin.__name__ in ("Sequence", "Iterable", "tuple", "list"):
+        return f"a {name.lower()} of {_one(inner[0]).split(' ')[-1]}s"
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"

@@ -1,0 +1,53 @@
+"""Deadlock of a program: who waits for whom in a circle, and how that is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+__all__ = ["Deadlock", "circle_from", "waits_in_words"]
+
+_SHOWN = 8
+
+
+class Deadlock(Exception):  # noqa: N818  (an outcome, caught by verifiers)
+    """The program stands still; the message is the circle of waiting, a sentence."""
+
+
+def circle_from(start: int, waits_for: Callable[[int], int | None]) -> list[int]:
+    """The circle that one comes to by going from each thread block to the one that it waits for.
+
+    Args:
+        start: A thread block that waits.
+        waits_for: What a thread block waits for, None where nothing will ever end its waiting.
+
+    Returns:
+        The circle, its first member once more at its end; where there is none, the thread block that waits in vain.
+
+    Examples:
+        >>> circle_from(0, {0: 2, 2: 5, 5: 2}.get)
+        [2, 5, 2]
+        >>> circle_from(0, {0: 2}.get)
+        [2]
+    """
+    place: dict[int, int] = {}
+    walk: list[int] = []
+    while start not in place:
+        place[start] = len(walk)
+        walk.append(start)
+        following = waits_for(start)
+        if following is None:
+            return [start]
+        start = following
+    return [*walk[place[start] :], start]
+
+
+def waits_in_words(first: str, waits: Sequence[str]) -> str:
+    """The sentence for a circle, without its middle where it is long.
+
+    Args:
+        first: Who waits.
+        waits: For what it waits; for what that waits; and so on.
+    """
+    if len(waits) > _SHOWN:
+        waits = [*waits[: _SHOWN - 1], f".. ({len(waits) - _SHOWN} more) ..", waits[-1]]
+    return f"{first} {'; that '.join(waits)}."

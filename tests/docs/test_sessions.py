@@ -1,0 +1,28 @@
+"""Pages whose commands and interactive sessions need nothing else print what they show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.pages import coppice, examples, run_session
+from support.paths import ROOT
+
+
+def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COPPICE_CACHE", str(tmp_path))
+    assert run_session("run.md") > 10
+    assert len(list((tmp_path / "plans").iterdir())) == 2  # the plans of the communicator
+
+
+@pytest.mark.parametrize(("page", "count"), [("tuning.md", 2), ("selection.md", 3)])
+def test_commands(page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    shown = [each for each in examples(page) if each.command.startswith("coppice ")]
+    assert len(shown) == count
+    for each in shown:
+        done = coppice(*each.words)
+        assert done.exit_code == 0, done.output
+        assert done.stdout == each.shown
