@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from coppice.cli import app
 
 Run = Callable[..., "Outcome"]
+Call = Callable[..., Result]
 
 
 class Outcome:
@@ -36,6 +37,12 @@ def run() -> Run:
         return Outcome(result.exit_code, result.stdout, result.stderr)
 
     return call
+
+
+@pytest.fixture
+def call() -> Call:
+    """Runs `coppice design`."""
+    return lambda *arguments: CliRunner().invoke(app, ["design", *map(str, arguments)])
 
 
 @pytest.fixture

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from coppice.cli import Commands
-from coppice.cli.design import app as design
+from cli.conftest import Call
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.verification.verify import verify
-
-Call = Callable[..., Result]
-
-
-@pytest.fixture
-def call() -> Call:
-    app = typer.Typer(cls=Commands)
-    app.callback()(lambda: None)
-    app.add_typer(design, name="design")
-    return lambda *arguments: CliRunner().invoke(app, ["design", *map(str, arguments)])
 
 
 def test_show_builds_verifies_and_compares(call: Call, tmp_path: Path) -> None:

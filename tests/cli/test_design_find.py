@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
-from coppice.cli import Commands
-from coppice.cli.design import app as design
-
-Call = Callable[..., Result]
-
-
-@pytest.fixture
-def call() -> Call:
-    app = typer.Typer(cls=Commands)
-    app.callback()(lambda: None)
-    app.add_typer(design, name="design")
-    return lambda *arguments: CliRunner().invoke(app, ["design", *map(str, arguments)])
+from cli.conftest import Call
 
 
 def test_the_front_and_its_files(call: Call, tmp_path: Path) -> None:

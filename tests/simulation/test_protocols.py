@@ -56,7 +56,7 @@ def test_generation_by_name(name: str, generation: str) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(InputError, match=r"ring of 8 .*--gpu volta\|ampere"):
+    with pytest.raises(InputError, match=r"ring of 8 .*gpu=volta\|ampere"):
         generation_of(preset("ring"))
     with pytest.raises(InputError, match="expected a generation of GPUs of volta"):
         generation_of(preset("ring"), "kepler")

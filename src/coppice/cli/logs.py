@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -58,46 +57,12 @@ def logs(
         stages.begin(f"reading {plural(len(files), 'file')}")
         found = read_logs(files, collective=given)
     if as_json:
-        print_json({"files": [_record(log) for log in found]})
+        print_json({"files": [log.record() for log in found]})
     else:
         print_lines(_lines(found))
     for log in found:
         for warning in log.warnings:
             typer.echo(f"warning: {warning.rstrip('.')}.", err=True)
-
-
-def _record(log: Log) -> dict[str, Any]:
-    return {
-        "file": log.file,
-        "kind": log.kind,
-        "version": log.version,
-        "tuner": log.tuner,
-        "settings": dict(log.settings),
-        "beside": dict(log.beside),
-        "measurements": [asdict(each) for each in log.measurements],
-        "decisions": [asdict(each) | {"size_bytes": each.size_bytes} for each in log.decisions],
-        "communicators": [asdict(each) for each in log.communicators],
-        "graphs": [
-            {
-                "id": graph.id,
-                "kind": graph.kind,
-                "nchannels": graph.nchannels,
-                "speed_intra_gb_per_s": float(graph.speed_intra),
-                "speed_inter_gb_per_s": float(graph.speed_inter),
-                "type_intra": graph.type_intra,
-                "type_inter": graph.type_inter,
-                "channels": [
-                    {"entry": channel.entry, "gpus": [gpu.dev for gpu in channel.gpus], "exit": channel.exit}
-                    for channel in graph.channels
-                ],
-            }
-            for graph in log.graphs
-        ],
-        "topology": None
-        if log.topology is None
-        else {"name": log.topology.name, "ranks": log.topology.num_ranks, "sha256": log.topology.sha256},
-        "warnings": list(log.warnings),
-    }
 
 
 def _lines(found: Sequence[Log]) -> list[str]:

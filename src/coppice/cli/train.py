@@ -59,7 +59,7 @@ def lr_report(
         if not as_json:
             print_lines([f"{output}: {size_text(written)}"])
     if as_json:
-        print_json(_record(search))
+        print_json(search.record())
     elif output is None:
         print_fields(str(log), _fields(search))
 
@@ -83,22 +83,3 @@ def _fields(search: Search) -> list[tuple[str, str]]:
     lost = sum(event.steps for event in search.retreats)
     total = f"{kept} kept, {search.search_steps} of trials, {lost} lost in stages that failed"
     return [*fields, ("steps", total if search.finished is not None else f"{total}; not finished")]
-
-
-def _record(search: Search) -> dict[str, object]:
-    """The schedule as JSON."""
-    return {
-        "schedule": [
-            {
-                "phase": event.phase,
-                "stage": event.stage,
-                "lr": event.lr,
-                "first_step": event.first_step,
-                "steps": event.steps,
-            }
-            for event in search.kept
-        ],
-        "search_steps": search.search_steps,
-        "lost_steps": sum(event.steps for event in search.retreats),
-        "finished": search.finished is not None,
-    }

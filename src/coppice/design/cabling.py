@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +84,16 @@ class Cabling:
             return 0
         place = self._positions() // ports
         return int((place[:, 0] != place[:, 1]).sum())
+
+    def record(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        return {
+            "recipe": self.graph.name,
+            "kind": self.kind,
+            "count": len(self.ends),
+            "panels": self.panels,
+            "across_panels": self.across_panels,
+        }
 
     def csv_text(self) -> str:
         """The list as CSV; panels and positions are counted from 1."""

@@ -12,7 +12,8 @@ Algorithms and protocols are spelled as in tuner tables (``ring``, ``nvls_tree``
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from coppice.collectives import Collective
 from coppice.export.nccl.graph import Graph
@@ -198,6 +199,48 @@ class Log:
     def forced(self) -> bool:
         """Something limits the library's own choice."""
         return any(name in self.settings for name in FORCING)
+
+    def record(self) -> dict[str, Any]:
+        """Everything as JSON values; of the topology only what it is."""
+        return {
+            "file": self.file,
+            "kind": self.kind,
+            "version": self.version,
+            "tuner": self.tuner,
+            "settings": dict(self.settings),
+            "beside": dict(self.beside),
+            "measurements": [asdict(each) for each in self.measurements],
+            "decisions": [asdict(each) | {"size_bytes": each.size_bytes} for each in self.decisions],
+            "communicators": [asdict(each) for each in self.communicators],
+            "graphs": [
+                {
+                    "id": graph.id,
+                    "kind": graph.kind,
+                    "nchannels": graph.nchannels,
+                    "speed_intra_gb_per_s": float(graph.speed_intra),
+                    "speed_inter_gb_per_s": float(graph.speed_inter),
+                    "type_intra": graph.type_intra,
+                    "type_inter": graph.type_inter,
+                    "channels": [
+                        {
+                            "entry": channel.entry,
+                            "gpus": [gpu.dev for gpu in channel.gpus],
+                            "exit": channel.exit,
+                        }
+                        for channel in graph.channels
+                    ],
+                }
+                for graph in self.graphs
+            ],
+            "topology": None
+            if self.topology is None
+            else {
+                "name": self.topology.name,
+                "ranks": self.topology.num_ranks,
+                "sha256": self.topology.sha256,
+            },
+            "warnings": list(self.warnings),
+        }
 
 
 _COLLECTIVES = {

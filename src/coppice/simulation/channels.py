@@ -93,7 +93,7 @@ def _channel_rate(
         limit = None if each is None else each.channel_limit(name, boxes)
         if limit is not None:
             return Fraction(str(limit))
-    msg = f"expected a known rate of a channel on GPUs of generation {name}: give it (`--channel-rate`)."
+    msg = f"expected a known rate of a channel on GPUs of generation {name}: give it (`channel_rate`)."
     raise InputError(msg)
 
 

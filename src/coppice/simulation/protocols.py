@@ -124,7 +124,7 @@ def generation_of(topology: Topology, name: str | None = None) -> str:
             return generation
     msg = (
         f"expected the GPUs of {topology.name} to be known by its name: give their generation "
-        f"(`--gpu {'|'.join(known)}`), or the rate of a channel (`--channel-rate`)."
+        f"(`gpu={'|'.join(known)}`), or the rate of a channel (`channel_rate`)."
     )
     raise InputError(msg)
 

@@ -10,12 +10,12 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_fields, print_json
-from coppice.design.cabling import Cabling, CablingLimits, cabling_of
+from coppice.design.cabling import CablingLimits, cabling_of
 from coppice.design.recipes.parser import parse
 from coppice.files import write_atomically
 from coppice.text import plural
 
-__all__ = ["MaxPanelsOption", "PanelPortsOption", "PortsPerNodeOption", "cabling", "cabling_record"]
+__all__ = ["MaxPanelsOption", "PanelPortsOption", "PortsPerNodeOption", "cabling"]
 
 PortsPerNodeOption = Annotated[
     int | None,
@@ -69,7 +69,7 @@ def cabling(
     if str(output) != "-":
         write_atomically(output, made.csv_text().encode())
     if as_json:
-        print_json(cabling_record(made))
+        print_json(made.record())
         return
     fields = [(f"{made.kind}s", f"{len(made.ends):,}")]
     if panel_ports is not None:
@@ -77,14 +77,3 @@ def cabling(
     fields.append(("written to", str(output)))
     graph = made.graph
     print_fields(f"{graph.name} ({plural(graph.num_nodes, 'rank')} of degree {graph.degree})", fields)
-
-
-def cabling_record(made: Cabling) -> dict[str, object]:
-    """The figures of a cabling list as JSON values."""
-    return {
-        "recipe": made.graph.name,
-        "kind": made.kind,
-        "count": len(made.ends),
-        "panels": made.panels,
-        "across_panels": made.across_panels,
-    }

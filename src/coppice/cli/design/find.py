@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsPerNodeOption, cabling_record
+from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsPerNodeOption
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.measuring import JobsOption
 from coppice.cli.output.render import columns, print_json, print_lines, progress_bar
@@ -18,6 +17,7 @@ from coppice.design.cabling import CablingLimits, cabling_of, check_limits
 from coppice.design.families.family import optimum
 from coppice.design.schedules.breadth_first import moore_steps
 from coppice.design.search.finder import find as find_graphs
+from coppice.design.search.folder import write_front
 from coppice.design.search.table import Cell, GraphEntry
 from coppice.design.search.workload import CollectiveWorkload, NetworkOption, baselines, options
 from coppice.errors import InputError
@@ -183,16 +183,11 @@ def find(
         "front": [entry.record() for entry in front],
     }
     if workload is not None:
-        record["workload"] = {
-            "collective": workload.collective.value,
-            "size_bytes": workload.size_bytes,
-            "alpha_us": workload.alpha_us,
-            "node_gb_per_s": str(workload.node_gb_per_s),
-        }
-        record["options"] = [_option_record(option) for option in [*chosen, *others]]
+        record["workload"] = workload.record()
+        record["options"] = [option.record() for option in [*chosen, *others]]
     written = []
     if output is not None:
-        written += _write(output, front, limits, record)
+        written += write_front(output, front, limits, record)
     if cabling is not None and chosen[0].entry is not None:
         made = cabling_of(chosen[0].entry.recipe.build(), limits)
         write_atomically(cabling, made.csv_text().encode())
@@ -264,17 +259,6 @@ def _workload_lines(
     ]
 
 
-def _option_record(option: NetworkOption) -> dict[str, Any]:
-    return {
-        "name": option.name,
-        "found": option.entry is not None,
-        "ports": option.ports,
-        "steps": option.steps,
-        "t_b": str(option.time),
-        "time_us": option.time_us,
-    }
-
-
 def _print_many(fronts: dict[Cell, list[GraphEntry]], *, as_json: bool) -> None:
     """Every front, a line for each graph."""
     if as_json:
@@ -286,25 +270,3 @@ def _print_many(fronts: dict[Cell, list[GraphEntry]], *, as_json: bool) -> None:
             figures = (str(entry.steps), str(entry.time), f"{float(entry.time):.5f}")
             rows.append((str(ranks), str(degree), *figures, str(entry.recipe)))
     print_lines(columns(rows, "rrrrll"))
-
-
-def _write(folder: Path, front: list[GraphEntry], limits: CablingLimits, record: dict[str, Any]) -> list[str]:
-    """The front as JSON and a cabling list for each of its graphs."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        msg = f"cannot make the folder {folder} ({error.strerror or error}): choose another place."
-        raise InputError(msg) from None
-    written = []
-    lists: dict[str, dict[str, object]] = {}
-    for entry in front:
-        name = re.sub(r"[^a-z0-9^*]+", "-", str(entry.recipe)).strip("-").replace("^", "").replace("*", "x")
-        path = folder / f"{entry.steps:03}-steps-{name}.csv"
-        made = cabling_of(entry.recipe.build(), limits)
-        write_atomically(path, made.csv_text().encode())
-        lists[path.name] = cabling_record(made)
-        panels = f", {made.panels:,} panels" if made.panels else ""
-        written.append(f"{path}: {len(made.ends):,} {made.kind}s{panels}")
-    path = folder / "front.json"
-    write_atomically(path, (json.dumps({**record, "cabling": lists}, indent=2) + "\n").encode())
-    return [*written, str(path)]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
+from typing import Any
 
 from coppice.collectives import Collective
 from coppice.design.families.family import optimum
@@ -56,6 +57,15 @@ class CollectiveWorkload:
         """Time in which a node sends M bytes."""
         return float(self.size_bytes / self.node_gb_per_s / 1000)
 
+    def record(self) -> dict[str, Any]:
+        """The workload as JSON values."""
+        return {
+            "collective": self.collective.value,
+            "size_bytes": self.size_bytes,
+            "alpha_us": self.alpha_us,
+            "node_gb_per_s": str(self.node_gb_per_s),
+        }
+
     def time_us(self, steps: int, time: Fraction) -> float:
         """Time of so many steps and so much bandwidth time."""
         return steps * self.alpha_us + float(time) * self.bytes_us
@@ -80,6 +90,17 @@ class NetworkOption:
     time: Fraction
     time_us: float
     entry: GraphEntry | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        return {
+            "name": self.name,
+            "found": self.entry is not None,
+            "ports": self.ports,
+            "steps": self.steps,
+            "t_b": str(self.time),
+            "time_us": self.time_us,
+        }
 
 
 def options(front: Sequence[GraphEntry], workload: CollectiveWorkload) -> list[NetworkOption]:

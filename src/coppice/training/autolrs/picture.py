@@ -55,6 +55,24 @@ class Search:
         """Steps of trials."""
         return sum(trial.losses.steps[-1] + 1 for trials in self.trials.values() for trial in trials)
 
+    def record(self) -> dict[str, Any]:
+        """The schedule as JSON values."""
+        return {
+            "schedule": [
+                {
+                    "phase": event.phase,
+                    "stage": event.stage,
+                    "lr": event.lr,
+                    "first_step": event.first_step,
+                    "steps": event.steps,
+                }
+                for event in self.kept
+            ],
+            "search_steps": self.search_steps,
+            "lost_steps": sum(event.steps for event in self.retreats),
+            "finished": self.finished is not None,
+        }
+
     @property
     def by_stage(self) -> dict[int, Kept]:
         """The stages that are over, by number; -1 is the warm-up."""
