@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from coppice.export.mscclpp.writer import mscclpp_json
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
@@ -17,6 +16,7 @@ from coppice.errors import InputError
 from coppice.export.mscclpp.document import parse_document
 from coppice.export.mscclpp.program import PlanForm, one_sided_for
 from coppice.export.mscclpp.reader import program_of
+from coppice.export.mscclpp.writer import mscclpp_json
 from coppice.planners.planning import plan as make_plan
 from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided
 from coppice.topology import Topology, subset
