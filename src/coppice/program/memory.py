@@ -110,10 +110,10 @@ class ProgramMemory:
     layout: MemoryLayout
 
     @cached_property
-    def start(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """(first address, values) of what is there at the start."""
+    def start(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """(rank, first address, values) of what the inputs hold at the start."""
         return tuple(
-            (int(self.base[Buffer.INPUT, rank]), values)
+            (rank, int(self.base[Buffer.INPUT, rank]), values)
             for rank in range(self.layout.num_ranks)
             if (values := self._values(*start_columns(self.layout, rank)))
         )
@@ -130,7 +130,7 @@ class ProgramMemory:
     def initial(self) -> list[int]:
         """The value at every address at the start."""
         words = [NOTHING] * self.words
-        for first, values in self.start:
+        for _, first, values in self.start:
             words[first : first + len(values)] = values
         return words
 
