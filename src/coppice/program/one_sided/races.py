@@ -225,32 +225,22 @@ def _told(events: Events, pairs: _Pairs, rows: _Ints) -> list[str]:
 
 
 def _early(events: Events, pairs: _Pairs, rows: _Ints) -> list[str]:
-    examples = _examples(events, pairs, rows)
-    if not examples:
-        return []
-    row = examples[0]
-    sentence = (
+    return [
         f"{events.name(int(pairs.second[row]))} writes {_place(events, int(pairs.address[row]))} before that rank is "
         f"known to have begun ({len(np.unique(pairs.second[rows]))} operations do so): right only where it no longer "
         "uses that memory."
-    )
-    return [sentence]
+        for row in _examples(events, pairs, rows)[:1]
+    ]
 
 
 def _unseen(events: Events, pairs: _Pairs, rows: _Ints, strong: HappensBefore) -> list[str]:
-    if not len(rows):
-        return []
     weak = rows[~strong.holds(pairs.first[rows], pairs.second[rows])]
-    examples = _examples(events, pairs, weak)
-    if not examples:
-        return []
-    row = examples[0]
-    sentence = (
+    return [
         f"{events.name(int(pairs.second[row]))} comes after {events.name(int(pairs.first[row]))}, which writes "
         f"{_place(events, int(pairs.address[row]))}, by relaxed signals or packets alone: they do not make data "
         "visible."
-    )
-    return [sentence]
+        for row in _examples(events, pairs, weak)[:1]
+    ]
 
 
 def _place(events: Events, address: int) -> str:
