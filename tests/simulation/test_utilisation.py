@@ -15,7 +15,7 @@ from coppice.schedule.messages import messages_of
 from coppice.simulation.engine import run
 from coppice.simulation.model import Model, Sharing
 from coppice.simulation.simulator import simulate
-from coppice.simulation.timeline import Hops, Timeline
+from coppice.simulation.timeline import MessageHops, Timeline
 from coppice.simulation.utilisation import busiest_links, check_conservation, link_utilisation, passages
 from coppice.topology import fat_tree, preset, star
 from simulation.cases import ring_on, shift_on
@@ -71,7 +71,7 @@ def moved(timeline: Timeline, hop: int, by_us: float) -> Timeline:
     begin = timeline.hops.begin_us.copy()
     begin[hop] += by_us
     return replace(
-        timeline, hops=Hops(start=timeline.hops.start, begin_us=begin, behind=timeline.hops.behind)
+        timeline, hops=MessageHops(start=timeline.hops.start, begin_us=begin, behind=timeline.hops.behind)
     )
 
 

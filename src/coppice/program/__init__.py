@@ -1,25 +1,11 @@
-"""Per-rank programs: what every rank's thread blocks do, step by step; lowering to them, and their verifier.
+"""Per-rank programs: what the thread blocks of every GPU do, step by step, as runtimes take them from files.
 
-program, builder         the columns of a program; making one step by step
-verify                   independent verification of a program (`verify_program`)
-structure, order         its form and messages; an order of execution, or the circle in which it waits
-races, contents, memory  accesses that nothing orders; symbolic execution; addresses and values
-acceptance               symbolic execution of large programs, for a quick yes
-lower                    a schedule or a forest as a program (`lower_to_program`)
-places, table          where values lie; messages and the order of their ends
-thread_blocks, writing   channels and thread blocks; steps and dependencies
-own_copies, sorting      what a rank copies for itself; rows by several columns
-back                     the schedule that a program carries out (`to_schedule`)
-moves                    what chunks did one by one, as a schedule
+There are two machine models, each with a folder of its own. In *two-sided* programs (MSCCL and its relatives) thread
+blocks send and receive over FIFOs; in *one-sided* programs (MSCCL++) they put data into each other's memory and signal.
+Each folder describes its programs (``program``), lowers a schedule or a forest to them (``lower``), verifies them
+without trust in who made them (``verify``), and finds the schedule that they carry out (``to_schedule``).
 
-One-sided programs, in which ranks write into each other's memory:
-
-one_sided                      what thread blocks do; `one_sided_structure` its form, `one_sided_words` addresses
-one_sided_verify               independent verification (`verify_one_sided`)
-one_sided_events, _order       unrolled, and carried out; the circle in which it waits
-one_sided_pairing, _reach      what always comes before what
-one_sided_races, _contents     accesses that nothing orders; symbolic execution
-one_sided_lower                a schedule or a forest as such a program (`lower_one_sided`)
-one_sided_places, _writing     where messages land; their operations
-one_sided_back                 the schedule that such a program carries out (`one_sided_to_schedule`)
+What stands here is common to both: buffers, addresses and values (``memory``), how values are summed and judged at the
+end (``symbolic``), where a lowered schedule keeps its chunks (``placement``) and in which messages it moves them
+(``messages``), how a deadlock is told (``deadlock``), and the schedule of single moves (``moves``).
 """

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.rows import last_before, next_after, offsets
 
 __all__ = [
     "EVERYONE",
@@ -41,7 +42,9 @@ __all__ = [
     "Buffer",
     "MemoryLayout",
     "ProgramMemory",
+    "all_sizes",
     "buffer_sizes",
+    "conflicting_pairs",
     "end_columns",
     "memory_of",
     "start_columns",
@@ -107,10 +110,10 @@ class ProgramMemory:
     layout: MemoryLayout
 
     @cached_property
-    def start(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """(first address, values) of what is there at the start."""
+    def start(self) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        """(rank, first address, values) of what the inputs hold at the start."""
         return tuple(
-            (int(self.base[Buffer.INPUT, rank]), values)
+            (rank, int(self.base[Buffer.INPUT, rank]), values)
             for rank in range(self.layout.num_ranks)
             if (values := self._values(*start_columns(self.layout, rank)))
         )
@@ -127,7 +130,7 @@ class ProgramMemory:
     def initial(self) -> list[int]:
         """The value at every address at the start."""
         words = [NOTHING] * self.words
-        for first, values in self.start:
+        for _, first, values in self.start:
             words[first : first + len(values)] = values
         return words
 
@@ -175,14 +178,17 @@ def buffer_sizes(collective: Collective, ranks: int, chunks: int, root: int) -> 
     return np.array(sizes, dtype=np.int64)
 
 
+def all_sizes(program: MemoryLayout) -> NDArray[np.int64]:
+    """Slots of the input, the output and the scratch memory (rows, as :class:`Buffer`) of every rank."""
+    both = buffer_sizes(program.collective, program.num_ranks, program.num_chunks, program.root)
+    return np.vstack([both, program.scratch_chunks]).astype(np.int64)
+
+
 def memory_of(program: MemoryLayout, *, in_place: bool) -> ProgramMemory:
     """Addresses and values for one way to run a program whose scalars are sound."""
     ranks, chunks, collective = program.num_ranks, program.num_chunks, program.collective
-    size = np.zeros((3, ranks), dtype=np.int64)
-    size[:2] = buffer_sizes(collective, ranks, chunks, program.root)
-    size[Buffer.SCRATCH] = program.scratch_chunks
+    size = all_sizes(program)
     own = np.arange(ranks, dtype=np.int64) * (chunks // ranks)
-    base = np.zeros((3, ranks), dtype=np.int64)
     if not in_place:
         lengths = size
     elif collective in _IN_BLOCKS:
@@ -195,8 +201,8 @@ def memory_of(program: MemoryLayout, *, in_place: bool) -> ProgramMemory:
         size[:2] = size[:2].max(axis=0)
         lengths = size.copy()
         lengths[Buffer.OUTPUT] = 0
-    ends = np.cumsum(lengths.T.reshape(-1))
-    base[:] = np.concatenate([[0], ends[:-1]]).reshape(ranks, 3).T
+    start = offsets(lengths.T.reshape(-1))
+    base = start[:-1].reshape(ranks, 3).T.copy()
     if in_place:
         if collective in _IN_BLOCKS:
             base[Buffer.INPUT] = np.where(shared, base[Buffer.OUTPUT] + own, base[Buffer.INPUT])
@@ -204,7 +210,7 @@ def memory_of(program: MemoryLayout, *, in_place: bool) -> ProgramMemory:
             base[Buffer.OUTPUT] = np.where(shared, base[Buffer.INPUT] + own, base[Buffer.OUTPUT])
         else:
             base[Buffer.OUTPUT] = base[Buffer.INPUT]
-    return ProgramMemory(base, size, int(ends[-1]), program)
+    return ProgramMemory(base, size, int(start[-1]), program)
 
 
 def start_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -258,3 +264,35 @@ def end_columns(program: MemoryLayout, rank: int) -> tuple[NDArray[np.int64], ND
             return source * chunks + rank * block + whole % max(block, 1), source
         case _:
             return whole, np.full(chunks, EVERYONE)
+
+
+def conflicting_pairs(
+    address: NDArray[np.int64], time: NDArray[np.int64], write: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The pairs of accesses that have to be in order for a program to be free of races: earlier and later row of each.
+
+    Two accesses of one address conflict if one of them is a write. It is enough to look at neighbours along any one
+    order of execution: a read with the writes next to it on either side, and a write with the next one. If all these
+    pairs are always in order, so are all conflicting accesses.
+
+    Args:
+        address: What each access reads or writes.
+        time: When; what happens at one time reads before it writes.
+        write: It is a write.
+
+    Examples:
+        A write, a read and a write of one address: write and read, write and write, read and write.
+
+        >>> same, time = np.array([8, 8, 8]), np.array([0, 1, 2])
+        >>> [rows.tolist() for rows in conflicting_pairs(same, time, np.array([True, False, True]))]
+        [[0, 0, 1], [1, 2, 2]]
+    """
+    order = np.lexsort((write, time, address))
+    address, write = address[order], write[order]
+    before, after = last_before(address, write), next_after(address, write)
+    has_before = np.flatnonzero(before >= 0)
+    has_after = np.flatnonzero(~write & (after >= 0))
+    return (
+        order[np.concatenate([before[has_before], has_after])],
+        order[np.concatenate([has_before, after[has_after]])],
+    )

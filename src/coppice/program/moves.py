@@ -1,4 +1,8 @@
-"""A schedule of what chunks did one by one: moves that go together are joined, and rows put in order."""
+"""From a program back to a schedule: what every chunk did while the program ran, as the transfers of a schedule.
+
+A schedule knows one value of a chunk at a rank at a time, which a program need not keep to. Moves of chunks that travel
+together all the way become transfers of one chunk, and rows are put in order.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,12 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.program.memory import MemoryLayout
+from coppice.program.memory import MemoryLayout, ProgramMemory
 from coppice.schedule.columns import num_slots
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["Move", "schedule_of_moves"]
+__all__ = ["ChunkTrace", "Move", "check_ranks", "schedule_of_moves"]
 
 
 @dataclass(slots=True)
@@ -31,6 +35,66 @@ class Move:
     op: int
     sent: int
     written: int
+
+
+class ChunkTrace:
+    """What every rank holds of every chunk while a program runs, and the moves that brought it there.
+
+    Attributes:
+        layout: What decides on the program's values.
+        words: Value at each address.
+        held: Value of each (rank, chunk).
+        moves: Moves of each chunk so far.
+    """
+
+    def __init__(self, memory: ProgramMemory) -> None:
+        self.layout = memory.layout
+        self.words = memory.initial()
+        self.held = {
+            (rank, self.chunk_of(value)): value for rank, _, values in memory.start for value in values
+        }
+        self.moves: dict[int, list[Move]] = defaultdict(list)
+
+    def chunk_of(self, value: int) -> int:
+        """The chunk of a value."""
+        return value >> self.layout.num_ranks
+
+    def added_later(self, held: int, value: int, replaced: int) -> bool:
+        """Whether a value that arrives is to be added to what its receiver holds, and does not take its place.
+
+        Args:
+            held: What the receiver holds of the chunk, or NOTHING.
+            value: What arrives.
+            replaced: What lies at the address where it arrives.
+        """
+        apart = not held & value & ((1 << self.layout.num_ranks) - 1)
+        return bool(self.layout.collective.reduces and held and apart and replaced != held)
+
+    def several_values(self, where: str) -> InputError:
+        """The error for a program that keeps several values of a chunk at a rank."""
+        return InputError(
+            f"{where} handles another value of a chunk than the one its rank holds: expected one value of each chunk "
+            "at a rank; verify and use it as a program."
+        )
+
+    def unit_moves(self) -> list[list[Move]]:
+        """Moves of each chunk of each slot, in the order in which they are written."""
+        slots = self.layout.num_ranks if self.layout.collective is Collective.ALL_TO_ALL else 1
+        return [
+            sorted(self.moves.get(unit, ()), key=lambda move: move.written)
+            for unit in range(self.layout.num_chunks * slots)
+        ]
+
+
+def check_ranks(program: MemoryLayout, topology: Topology) -> None:
+    """Refuse a topology that is not the program's.
+
+    Raises:
+        InputError: If it has another number of ranks.
+    """
+    if topology.num_ranks != program.num_ranks:
+        msg = f"expected a topology of {program.num_ranks} ranks, as the program has, found {topology.num_ranks}."
+        raise InputError(msg)
 
 
 def schedule_of_moves(

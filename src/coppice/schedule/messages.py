@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.rows import begins_run, offsets
 from coppice.schedule.columns import schedule_defects
 from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.layout import chunk_bounds
@@ -263,7 +264,7 @@ def _routes(schedule: Schedule) -> Routes:
     return Routes(
         node_start=schedule.path_start.astype(np.int64),
         nodes=schedule.path_nodes,
-        link_start=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(length)]),
+        link_start=offsets(length),
         links=hops.link.astype(np.int32),
     )
 
@@ -309,13 +310,10 @@ def _gates(
         alone = kind == 2
     order = np.argsort(place.reshape(-1), kind="stable")
     at, what = place.reshape(-1)[order], kind.reshape(-1)[order]
-    same_place = at[1:] == at[:-1]
-    opens = np.ones(len(order), dtype=np.bool_)
-    opens[1:] = ~same_place | (what[1:] != what[:-1]) | alone.reshape(-1)[order[1:]]
+    opens = begins_run(at, what) | alone.reshape(-1)[order]
     gate = np.empty(len(order), dtype=np.int32)
     gate[order] = np.cumsum(opens, dtype=np.int64) - 1
-    chained = np.zeros(len(order), dtype=np.uint8)
-    chained[1:] = same_place
+    chained = (~begins_run(at)).astype(np.uint8)
     return gate[0::2].copy(), gate[1::2].copy(), chained[opens]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.rows import offsets
 from coppice.schedule.messages import Messages, Routes
 from coppice.simulation.model import Model
 from coppice.simulation.protocols import Protocol, generation_of, num_boxes, protocol
@@ -155,7 +156,7 @@ def _through_channels(messages: Messages, gb_per_s: Fraction) -> Messages:
     sending = topology.rank[src] >= 0
     cluster = _with_channels(topology, gb_per_s)
     length = routes.num_links + sending
-    link_start = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
+    link_start = offsets(length)
     links = np.empty(int(link_start[-1]), dtype=np.int32)
     at_begin = np.zeros(len(links), dtype=np.bool_)
     at_begin[link_start[:-1][sending]] = True

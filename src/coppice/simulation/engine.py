@@ -9,9 +9,10 @@ import numpy as np
 from coppice import _core
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.rows import offsets
 from coppice.schedule.messages import Messages
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.timeline import Hops, Rates, Timeline
+from coppice.simulation.timeline import MessageHops, Rates, Timeline
 
 __all__ = ["run"]
 
@@ -101,8 +102,6 @@ def run(
     )
 
 
-def _hops(messages: Messages, found: dict[str, Any], *, fair: bool) -> Hops:
-    start = np.arange(messages.count + 1, dtype=np.int64)
-    if not fair:
-        np.cumsum(messages.routes.num_links[messages.route], out=start[1:])
-    return Hops(start=start, begin_us=found["hop_begin"], behind=found["hop_behind"])
+def _hops(messages: Messages, found: dict[str, Any], *, fair: bool) -> MessageHops:
+    hops = np.ones(messages.count, dtype=np.int64) if fair else messages.routes.num_links[messages.route]
+    return MessageHops(start=offsets(hops), begin_us=found["hop_begin"], behind=found["hop_behind"])

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.rows import offsets
 from coppice.schedule.messages import Messages, Routes
 from coppice.simulation.union import union
 from coppice.topology.model import Topology
@@ -52,7 +53,7 @@ def joined(
         raise InputError(msg)
     topologies = [part.topology for part in parts]
     cluster = union(topologies if topology is None else [topology, *topologies])
-    first = np.concatenate([[0], np.cumsum([part.count for part in parts])]).astype(np.int64)
+    first = offsets(np.array([part.count for part in parts], dtype=np.int64))
     gates = np.cumsum([0, *(len(part.chained) for part in parts)])
     routes = np.cumsum([0, *(len(part.routes.num_links) for part in parts)])
     shift = {"route": routes, "send_gate": gates, "receive_gate": gates, "after": first}
@@ -128,5 +129,4 @@ def _after_start(parts: Sequence[Messages]) -> NDArray[np.int64]:
 
 def _starts(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Begins of stretches in columns that are put one after the other."""
-    lengths = np.concatenate([np.diff(column) for column in columns])
-    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return offsets(np.concatenate([np.diff(column) for column in columns]))

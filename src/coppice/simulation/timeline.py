@@ -16,7 +16,7 @@ from coppice.schedule.messages import Messages
 from coppice.simulation.model import Model, Sharing
 from coppice.topology.model import Topology
 
-__all__ = ["Hops", "Rates", "Reason", "Stage", "Timeline"]
+__all__ = ["MessageHops", "Rates", "Reason", "Stage", "Timeline"]
 
 _TIE_US = 1e-8
 
@@ -37,11 +37,11 @@ class Reason(enum.IntEnum):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Hops:
+class MessageHops:
     """The passage of every message over each of its links; with fair sharing over all of them at once, as one hop.
 
     Attributes:
-        start: Hops of message m are ``start[m] .. start[m + 1] - 1``, in the order of its route (int64).
+        start: MessageHops of message m are ``start[m] .. start[m + 1] - 1``, in the order of its route (int64).
         begin_us: When it begins (float64). First in, first out, it holds the link for its bytes / the link's rate.
         behind: Message that it queued behind, -1 where nothing was in the way (int32).
     """
@@ -115,7 +115,7 @@ class Timeline(Shown):
     finish_us: NDArray[np.float64]
     cause: NDArray[np.int32]
     reason: NDArray[np.int8]
-    hops: Hops | None
+    hops: MessageHops | None
     limit: NDArray[np.int32] | None
     rates: Rates | None
     link_busy_us: NDArray[np.float64]
@@ -235,7 +235,7 @@ class Timeline(Shown):
             "busiest_link_utilisation": self.utilisation(busiest) if busiest >= 0 else 0.0,
         }
 
-    def _kept_hops(self) -> Hops:
+    def _kept_hops(self) -> MessageHops:
         if self.hops is None:
             msg = "expected the passages of messages over links, which were not kept: simulate with `keep_hops`."
             raise InputError(msg)

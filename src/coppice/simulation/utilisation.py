@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import CheckError, InputError
+from coppice.rows import ranges
 from coppice.simulation.model import Sharing
 from coppice.simulation.timeline import Timeline
 
@@ -112,8 +113,7 @@ def _spread(timeline: Timeline, message: NDArray[np.int32]) -> tuple[NDArray[np.
     route = timeline.messages.route[message]
     times = routes.num_links[route]
     row = np.repeat(np.arange(len(message), dtype=np.int32), times)
-    place = np.arange(len(row)) - np.repeat(np.cumsum(times) - times, times)
-    return row, routes.links[routes.link_start[route[row]] + place]
+    return row, routes.links[ranges(routes.link_start[route], times)]
 
 
 def _rates(timeline: Timeline) -> NDArray[np.float64]:
@@ -201,11 +201,8 @@ def check_conservation(timeline: Timeline) -> None:
 
 def _check_rates(timeline: Timeline, found: Passages) -> None:
     """At no moment do the shares of a link add up to more than one."""
-    last = (
-        np.append(found.link[1:] != found.link[:-1], True) if len(found.link) else np.zeros(0, dtype=np.bool_)
-    )
-    for end in (np.flatnonzero(last) + 1).tolist():
-        rows = found.of_link(int(found.link[end - 1]))
+    for link in np.unique(found.link).tolist():
+        rows = found.of_link(link)
         time = np.concatenate([found.begin_us[rows] + _SLACK_US, found.end_us[rows]])
         change = np.concatenate([found.share[rows], -found.share[rows]])
         lasting = np.tile(found.end_us[rows] - found.begin_us[rows] > _SLACK_US, 2)
@@ -213,7 +210,7 @@ def _check_rates(timeline: Timeline, found: Passages) -> None:
         share = np.cumsum(change[lasting][order])
         if len(share) and share.max() > 1 + _SLACK:
             at = time[lasting][order][int(np.argmax(share))]
-            name = _name(timeline, int(found.link[end - 1]))
+            name = _name(timeline, link)
             msg = f"expected at most the rate of {name} at any time, found {share.max():.6f} times that at {at:.6f} us."
             raise CheckError(msg)
 

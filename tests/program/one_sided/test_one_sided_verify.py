@@ -210,7 +210,7 @@ FAULTS: dict[str, tuple[Callable[[], Plan], Callable[[Plan], object], str]] = {
     "get swaps": (
         pair,
         put(3, act("get", [there(0, 1)], [here("o", 0)], **MEMORY)),
-        "(get) does not do what it says: the executor swaps the placement of source and target",
+        "(get) does not do what it says: the executor swaps the places of source and target",
     ),
     "several buffers": (
         pair,

@@ -8,8 +8,7 @@ import pytest
 
 from coppice.program.deadlock import Deadlock
 from coppice.program.memory import memory_of
-from coppice.program.two_sided.acceptance import accepts
-from coppice.program.two_sided.contents import Contents
+from coppice.program.two_sided.contents import Contents, accepts
 from coppice.program.two_sided.order import find_order
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.races import find_races

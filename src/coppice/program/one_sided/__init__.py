@@ -1,1 +1,7 @@
-"""One-sided programs: ranks write into the memory of others and signal; lowering and their verifier."""
+"""One-sided programs: thread blocks that put data into the memory of other ranks and signal, as MSCCL++ runs them.
+
+Lowering (``lower``) decides where messages land (``placement``) and emits puts, signals and waits (``emit``). The
+verifier (``verify``) judges form (``structure``), gives every word an address (``words``), unrolls a program into
+events (``events``), finds an order of execution or a deadlock (``order``) and what holds in every order
+(``happens_before``), looks for races (``races``), and executes symbolically (``contents``).
+"""

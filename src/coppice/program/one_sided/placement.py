@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import groupby
 
 from coppice.program.memory import Buffer
 from coppice.program.messages import MessageTable
@@ -89,58 +90,65 @@ class _Ledger:
 
     def messages(self) -> tuple[list[Landing], list[int]]:
         """All messages, decided one after the other: in each round all are sent, then all are received."""
-        table, ranks = self.table, self.placement.ranks
+        table = self.table
+        start_buffer, start_offset = self.placement.at_start(table.first)
         columns = (
-            table.src, table.dst, table.color, table.op, table.first, table.runs, table.count,
-            table.src_buffer, table.src_offset, table.dst_buffer, table.dst_offset, table.round,
+            table.src, table.dst, table.color, table.op, table.count, table.src_buffer, table.src_offset,
+            table.dst_buffer, table.dst_offset, start_buffer, start_offset, table.round,
         )  # fmt: skip
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        carried = [
+            range(first, first + runs)
+            for first, runs in zip(table.first.tolist(), table.runs.tolist(), strict=True)
+        ]
         receives: dict[tuple[int, int], int] = defaultdict(int)
         sends: dict[tuple[int, int], int] = defaultdict(int)
-        for src, dst, _, op, first, runs, *_ in rows:
-            for run in range(first, first + runs):
+        for (src, dst, _, op, *_), runs in zip(rows, carried, strict=True):
+            for run in runs:
                 receives[run, dst] += 1 if op == Op.COPY else 2
                 sends[run, src] += 1
-        start_buffer, start_offset = (column.tolist() for column in self.placement.at_start(table.first))
         made: list[Landing] = []
-        for number, row in enumerate(rows):
-            src, dst, color, op, first, runs, count, sb, so, db, do, when = row
-            carried = range(first, first + runs)
+        for row, runs in zip(rows, carried, strict=True):
+            (
+                src,
+                dst,
+                color,
+                op,
+                count,
+                src_buffer,
+                src_offset,
+                dst_buffer,
+                dst_offset,
+                buffer,
+                offset,
+                when,
+            ) = row
             made.append(
                 Landing(
                     src=src,
                     dst=dst,
                     adds=op == Op.REDUCE,
                     count=count,
-                    source=(Buffer(sb), so),
-                    landing=(Buffer(db), do),
-                    final=(Buffer(db), do),
-                    old=(Buffer(start_buffer[number]), start_offset[number]),
+                    source=(Buffer(src_buffer), src_offset),
+                    landing=(Buffer(dst_buffer), dst_offset),
+                    final=(Buffer(dst_buffer), dst_offset),
+                    old=(Buffer(buffer), offset),
                     port=self.port[src][dst],
                     flush=False,
                     pending=False,
                     round=when,
-                    sends_first=all((run, src) not in receives for run in carried),
-                    ends_here=all(receives[run, dst] == 1 and (run, dst) not in sends for run in carried),
+                    sends_first=all((run, src) not in receives for run in runs),
+                    ends_here=all(receives[run, dst] == 1 and (run, dst) not in sends for run in runs),
                     color=color,
                 )
             )
-        order = sorted(range(len(rows)), key=lambda number: (made[number].round, number))
-        runs_of = [range(row[4], row[4] + row[5]) for row in rows]
-        sent: dict[int, list[_Sent]] = {}
-        place = 0
-        while place < len(order):
-            end = place
-            while end < len(order) and made[order[end]].round == made[order[place]].round:
-                end += 1
-            for number in order[place:end]:
-                sent[number] = self._send(number, made[number], runs_of[number])
-            for number in order[place:end]:
-                self._receive(made[number], made, sent.pop(number))
-            place = end
+        for _, members in groupby(range(len(rows)), key=lambda number: made[number].round):
+            sent = [(made[number], self._send(number, made[number], carried[number])) for number in members]
+            for message, known in sent:
+                self._receive(message, made, known)
         for (run, bit), number in self.arrivals.items():
             made[number].pending |= not self.knows[run, made[number].src] & bit
-        return [made[number] for number in order], self.scratch[:ranks]
+        return made, self.scratch
 
     def _new_bit(self, run: int) -> int:
         self.bits[run] += 1

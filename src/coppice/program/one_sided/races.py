@@ -1,10 +1,10 @@
 """Races of a one-sided program: two accesses of one word, one of them a write, that nothing puts in order.
 
-As in :mod:`coppice.program.two_sided.races`, accesses are paired along one order, and if all pairs are in order, all
-accesses are. Besides what thread blocks do there is the caller: before its beginning and after its end a rank's
-memory belongs to it. So a rank that reads another one's input before that one has begun, a put of which nothing
-tells the receiver, and a read that may last longer than its owner's run are races as well. A write before its
-receiver has begun is only warned of: it does harm if ranks do not begin together.
+Accesses are paired by :func:`coppice.program.memory.conflicting_pairs`. Besides what thread blocks do there is the
+caller: before its beginning and after its end a rank's memory belongs to it. So a rank that reads another one's input
+before that one has begun, a put of which nothing tells the receiver, and a read that may last longer than its owner's
+run are races as well. A write before its receiver has begun is only warned of: it does harm if ranks do not begin
+together.
 
 Order is not all: a relaxed signal, or a packet, puts execution in order, but does not carry along the data that were
 written before it. What depends on that is warned of.
@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.accesses import conflicting_pairs
-from coppice.program.memory import Buffer
+from coppice.program.memory import Buffer, conflicting_pairs
 from coppice.program.one_sided.events import Events, Touch
 from coppice.program.one_sided.happens_before import HappensBefore
 from coppice.program.one_sided.program import Act
@@ -226,32 +225,22 @@ def _told(events: Events, pairs: _Pairs, rows: _Ints) -> list[str]:
 
 
 def _early(events: Events, pairs: _Pairs, rows: _Ints) -> list[str]:
-    examples = _examples(events, pairs, rows)
-    if not examples:
-        return []
-    row = examples[0]
-    sentence = (
+    return [
         f"{events.name(int(pairs.second[row]))} writes {_place(events, int(pairs.address[row]))} before that rank is "
         f"known to have begun ({len(np.unique(pairs.second[rows]))} operations do so): right only where it no longer "
         "uses that memory."
-    )
-    return [sentence]
+        for row in _examples(events, pairs, rows)[:1]
+    ]
 
 
 def _unseen(events: Events, pairs: _Pairs, rows: _Ints, strong: HappensBefore) -> list[str]:
-    if not len(rows):
-        return []
     weak = rows[~strong.holds(pairs.first[rows], pairs.second[rows])]
-    examples = _examples(events, pairs, weak)
-    if not examples:
-        return []
-    row = examples[0]
-    sentence = (
+    return [
         f"{events.name(int(pairs.second[row]))} comes after {events.name(int(pairs.first[row]))}, which writes "
         f"{_place(events, int(pairs.address[row]))}, by relaxed signals or packets alone: they do not make data "
         "visible."
-    )
-    return [sentence]
+        for row in _examples(events, pairs, weak)[:1]
+    ]
 
 
 def _place(events: Events, address: int) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from coppice.collectives import Collective
-from coppice.program.memory import Buffer, buffer_sizes
+from coppice.program.memory import Buffer, all_sizes
 from coppice.program.one_sided.program import Act, OneSidedProgram, Operation, Slots
 from coppice.schedule.verification.report import Findings
 
@@ -34,8 +34,7 @@ def check_form(program: OneSidedProgram, findings: Findings) -> None:
             f"expected 1 or more ranks and chunks, and blocks of whole chunks, found {chunks} chunks for {ranks} ranks."
         )
         return
-    sizes = [row.tolist() for row in buffer_sizes(program.collective, ranks, chunks, -1)]
-    sizes.append(list(program.scratch))
+    sizes = all_sizes(program).tolist()
     sentences: list[str] = []
     for row, block in enumerate(program.blocks):
         if not 0 <= block.rank < ranks:

@@ -1,4 +1,4 @@
-"""The way back: the schedule that a one-sided program carries out.
+"""The schedule that a one-sided program carries out.
 
 The program is run symbolically, as in :mod:`coppice.program.two_sided.to_schedule`. Whatever goes from the memory of
 one rank to that of another is a transfer of each chunk that it holds: a copy where it takes the place of what the
@@ -11,14 +11,12 @@ may not add to it.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.program.deadlock import Deadlock
 from coppice.program.memory import NOTHING
-from coppice.program.moves import Move, schedule_of_moves
+from coppice.program.moves import ChunkTrace, Move, check_ranks, schedule_of_moves
 from coppice.program.one_sided.events import Events, Touch, events_of
 from coppice.program.one_sided.order import run_order
 from coppice.program.one_sided.program import Act, OneSidedProgram
@@ -55,9 +53,7 @@ def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Sched
         >>> one_sided_to_schedule(lower_one_sided(made.body).program(2), ring).num_transfers
         24
     """
-    if topology.num_ranks != program.num_ranks:
-        msg = f"expected a topology of {program.num_ranks} ranks, as the program has, found {topology.num_ranks}."
-        raise InputError(msg)
+    check_ranks(program, topology)
     findings = Findings()
     check_form(program, findings)
     if findings.failures:
@@ -70,9 +66,9 @@ def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Sched
     except Deadlock as circle:
         msg = f"expected a program that verifies: {circle}"
         raise InputError(msg) from None
-    moves = _EventTrace(events).run(order)
-    units = words.num_chunks * (program.num_ranks if program.collective is Collective.ALL_TO_ALL else 1)
-    return schedule_of_moves(words, topology, [moves.get(unit, []) for unit in range(units)])
+    trace = _EventTrace(events)
+    trace.run(order)
+    return schedule_of_moves(words, topology, trace.unit_moves())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +80,25 @@ class _Staged:
     before: int
 
 
-@dataclass
-class _EventTrace:
-    """Carries out events and notes the moves of every chunk."""
+class _EventTrace(ChunkTrace):
+    """Carries out events and notes the moves of every chunk.
 
-    events: Events
-    words: list[int] = field(default_factory=list)
-    moves: dict[int, list[Move]] = field(default_factory=lambda: defaultdict(list))
-    held: dict[tuple[int, int], int] = field(default_factory=dict)  # value of (rank, chunk)
-    gone: dict[tuple[int, int, int], int] = field(
-        default_factory=dict
-    )  # time when (rank, chunk) had that value last
-    staged: dict[int, _Staged] = field(default_factory=dict)  # by address
-    time: int = 0
+    Attributes:
+        events: What is run.
+        gone: Time when (rank, chunk) had that value last.
+        staged: By address, what came from another rank to be added.
+        time: Twice the place of the event that is carried out.
+    """
 
-    def run(self, order: list[int]) -> dict[int, list[Move]]:
-        """The moves of every chunk, in the order in which they are written."""
-        memory, ranks = self.events.words.memory, self.events.program.num_ranks
-        self.words = memory.initial()
-        for rank, (_, values) in enumerate(memory.start):
-            self.held.update(((rank, value >> ranks), value) for value in values)
+    def __init__(self, events: Events) -> None:
+        super().__init__(events.words.memory)
+        self.events = events
+        self.gone: dict[tuple[int, int, int], int] = {}
+        self.staged: dict[int, _Staged] = {}
+        self.time = 0
+
+    def run(self, order: list[int]) -> None:
+        """Carry out all events in an order in which they can take place."""
         for place, event in enumerate(order):
             if event not in self.events.writes:
                 continue
@@ -118,18 +113,12 @@ class _EventTrace:
                     self._copy(event, reads[0], target)
             else:
                 self._sum(event, reads, writes)
-        for each in self.moves.values():
-            each.sort(key=lambda move: move.written)
-        return self.moves
 
     def _strange(self, event: int) -> InputError:
-        return InputError(
-            f"{self.events.name(event)} handles another value of a chunk than the one its rank holds: expected one "
-            "value of each chunk at a rank; verify and use it as a program."
-        )
+        return self.several_values(self.events.name(event))
 
     def _hold(self, rank: int, value: int) -> None:
-        chunk = value >> self.events.program.num_ranks
+        chunk = self.chunk_of(value)
         before = self.held.get((rank, chunk), NOTHING)
         if before != value:
             self.gone[rank, chunk, before] = self.time - 1
@@ -138,7 +127,7 @@ class _EventTrace:
     def _sent(self, event: int, rank: int, address: int) -> int:
         """When a rank sent what lies at an address: now, or at the latest when it still was its value."""
         value = self.words[address]
-        chunk = value >> self.events.program.num_ranks
+        chunk = self.chunk_of(value)
         waiting = self.staged.pop(address, None)
         if waiting is not None:  # used by itself, it takes the place of what the rank held
             if self.held.get((rank, chunk), NOTHING) != waiting.before:
@@ -177,11 +166,9 @@ class _EventTrace:
 
     def _arrive(self, rank: int, addresses: list[int], value: int, src: int, sent: int) -> None:
         """A value is written into the memory of another rank: in place of what that holds, or to be added later."""
-        ranks = self.events.program.num_ranks
-        chunk = value >> ranks
+        chunk = self.chunk_of(value)
         held = self.held.get((rank, chunk), NOTHING)
-        apart = not held & value & ((1 << ranks) - 1)
-        later = self.events.program.collective.reduces and held and apart and self.words[addresses[0]] != held
+        later = self.added_later(held, value, self.words[addresses[0]])
         self._write(addresses, value)
         if later:
             self.staged[addresses[0]] = _Staged(src, sent, held)
@@ -204,7 +191,7 @@ class _EventTrace:
             for rank, addresses in terms:
                 address = addresses[place]
                 value = self.words[address]
-                chunk = value >> self.events.program.num_ranks
+                chunk = self.chunk_of(value)
                 total |= value
                 if rank != here:
                     found.append((rank, self._sent(event, rank, address)))

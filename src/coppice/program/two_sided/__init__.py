@@ -1,1 +1,6 @@
-"""Two-sided programs: thread blocks that send and receive over FIFOs; lowering to them, and their verifier."""
+"""Two-sided programs: thread blocks that send and receive over FIFOs of finite depth, as MSCCL and its kin run them.
+
+Lowering (``lower``) deals transfers out to channels (``channels``, ``nics``) and thread blocks (``thread_blocks``) and
+emits their steps (``emit``). The verifier (``verify``) judges form (``structure``), finds an order of execution or a
+deadlock (``order``), looks for races (``races``), and executes symbolically (``contents``).
+"""

@@ -380,7 +380,7 @@ def _without_gaps(program: Program) -> Program:
         np.add.at(change, first, 1)
         np.add.at(change, first + program.count[mask], -1)
     used = np.cumsum(change[:-1]) > 0
-    kept = offsets(used)
+    kept = offsets(used.astype(np.int8))
     moved = [
         np.where(mask, kept[np.where(mask, start[rank] + offset, 0)] - kept[start[rank]], offset)
         for mask, offset in operands

@@ -5,9 +5,8 @@ step that depends on it, the step that receives its message. That a connection h
 it does so with one depth and not with another, and is not counted on. Without a race, all orders of execution give the
 same result, so that one of them stands for all.
 
-Conflicting accesses are paired slot by slot along one order of execution: a read with the writes next to it on either
-side, and a write with the next one. If all these pairs are in order, all conflicting accesses are. Pairs in one thread
-block, or joined by a dependency between their two, are settled at once; for the rest, vector clocks are computed.
+Of the pairs of :func:`coppice.program.memory.conflicting_pairs`, those in one thread block, or joined by a dependency
+between their two, are settled at once; for the rest, vector clocks are computed.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.program.accesses import conflicting_pairs
-from coppice.program.memory import Buffer, ProgramMemory
+from coppice.program.memory import Buffer, ProgramMemory, conflicting_pairs
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.structure import MessagePairs, step_addresses, step_name
 from coppice.rows import grouped, inverse, ranges

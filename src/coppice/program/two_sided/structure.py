@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.program.memory import Buffer, ProgramMemory, buffer_sizes
+from coppice.program.memory import Buffer, ProgramMemory, all_sizes
 from coppice.program.two_sided.program import Program, StepOp
-from coppice.rows import nth_in_run
+from coppice.rows import begins_run, nth_in_run
 from coppice.schedule.verification.report import Findings
 
 __all__ = ["MessagePairs", "check_structure", "message_pairs", "step_addresses", "step_name"]
@@ -115,15 +115,7 @@ def _examples(findings: Findings, mask: NDArray[np.bool_], what: str, told: Call
 def _check_blocks(program: Program, findings: Findings) -> None:
     """Peers and channels, and one thread block at either end of a connection."""
     for peer, verb in ((program.block_send, "sends to"), (program.block_recv, "receives from")):
-        wrong = (peer < -1) | (peer >= program.num_ranks) | (peer == program.block_rank)
-
-        def told(block: int, peer: NDArray[np.int32] = peer, verb: str = verb) -> str:
-            return (
-                f"{_block_name(program, block)} {verb} rank {peer[block]}: expected another rank of the "
-                f"{program.num_ranks}, or -1."
-            )
-
-        _examples(findings, wrong, "thread blocks", told)
+        _check_peers(program, findings, peer, verb)
     _examples(
         findings,
         program.block_channel < 0,
@@ -133,23 +125,39 @@ def _check_blocks(program: Program, findings: Findings) -> None:
         ),
     )
     for peer, verb in ((program.block_send, "send to"), (program.block_recv, "receive from")):
-        key = _connection(program, program.block_rank, peer)
-        order = np.argsort(key, kind="stable")
-        twin = np.zeros(program.num_blocks, dtype=np.bool_)
-        twin[order[1:]] = (key[order[1:]] == key[order[:-1]]) & (peer[order[1:]] >= 0)
-        before = np.zeros(program.num_blocks, dtype=np.int64)
-        before[order[1:]] = order[:-1]
+        _check_connections(program, findings, peer, verb)
 
-        def shared(
-            block: int, peer: NDArray[np.int32] = peer, verb: str = verb, before: NDArray[np.int64] = before
-        ) -> str:
-            return (
-                f"{_block_name(program, int(before[block]))} and thread block "
-                f"{program.block_id(block)[1]} both {verb} rank {peer[block]} on channel "
-                f"{program.block_channel[block]}: expected one of them at most."
-            )
 
-        _examples(findings, twin, "connections", shared)
+def _check_peers(program: Program, findings: Findings, peer: NDArray[np.int32], verb: str) -> None:
+    _examples(
+        findings,
+        (peer < -1) | (peer >= program.num_ranks) | (peer == program.block_rank),
+        "thread blocks",
+        lambda block: (
+            f"{_block_name(program, block)} {verb} rank {peer[block]}: expected another rank of the "
+            f"{program.num_ranks}, or -1."
+        ),
+    )
+
+
+def _check_connections(program: Program, findings: Findings, peer: NDArray[np.int32], verb: str) -> None:
+    """No connection has two thread blocks at one end."""
+    key = _connection(program, program.block_rank, peer)
+    order = np.argsort(key, kind="stable")
+    shared = np.zeros(program.num_blocks, dtype=np.bool_)
+    shared[order] = ~begins_run(key[order]) & (peer[order] >= 0)
+    before = np.zeros(program.num_blocks, dtype=np.int64)
+    before[order[1:]] = order[:-1]
+    _examples(
+        findings,
+        shared,
+        "connections",
+        lambda block: (
+            f"{_block_name(program, int(before[block]))} and thread block "
+            f"{program.block_id(block)[1]} both {verb} rank {peer[block]} on channel "
+            f"{program.block_channel[block]}: expected one of them at most."
+        ),
+    )
 
 
 def _connection(
@@ -172,50 +180,53 @@ def _check_steps(program: Program, findings: Findings) -> None:
         (program.sends, program.block_send, "send"),
         (program.receives, program.block_recv, "receive"),
     ):
-
-        def lonely(step: int, verb: str = verb) -> str:
-            return f"{step_name(program, step)} has no peer to {verb}: its thread block names none."
-
-        _examples(findings, mask & (peer[block] < 0), "steps", lonely)
-    working = known & (op != StepOp.NOP)
+        lonely = np.flatnonzero(mask & (peer[block] < 0))
+        sentences = [
+            f"{step_name(program, step)} has no peer to {verb}: its thread block names none."
+            for step in lonely[:_EXAMPLES].tolist()
+        ]
+        findings.add_examples(sentences, len(lonely), "steps")
     _examples(
         findings,
-        working & (program.count < 1),
+        known & (op != StepOp.NOP) & (program.count < 1),
         "steps",
         lambda step: f"{step_name(program, step)} has count {program.count[step]}: expected 1 chunk or more.",
     )
-    sizes = np.zeros((3, program.num_ranks), dtype=np.int64)
-    sizes[:2] = buffer_sizes(program.collective, program.num_ranks, program.num_chunks, program.root)
-    sizes[Buffer.SCRATCH] = program.scratch_chunks
+    sizes = all_sizes(program)
     if program.in_place and not program.out_of_place and _whole_alias(program.collective):
         sizes[:2] = sizes[:2].max(axis=0)
-    rank = program.step_rank
     for mask, buffer, offset, verb in (
         (program.reads_src, program.src_buffer, program.src_offset, "reads"),
         (program.writes_dst, program.dst_buffer, program.dst_offset, "writes"),
     ):
-        real = (buffer >= 0) & (buffer <= Buffer.SCRATCH)
-        limit = np.where(real, sizes[np.where(real, buffer, 0), rank], 0)
-        outside = (offset < 0) | (offset.astype(np.int64) + program.count > limit)
+        _check_slots(program, findings, sizes, mask, buffer, offset, verb)
 
-        def beyond(
-            step: int,
-            buffer: NDArray[np.int8] = buffer,
-            offset: NDArray[np.int32] = offset,
-            verb: str = verb,
-            limit: NDArray[np.int64] = limit,
-            real: NDArray[np.bool_] = real,
-        ) -> str:
-            if not real[step]:
-                return f"{step_name(program, step)} {verb} no buffer: expected input, output or scratch."
-            first, count = int(offset[step]), int(program.count[step])
-            slots = f"slot {first}" if count == 1 else f"slots {first} to {first + count - 1}"
-            return (
-                f"{step_name(program, step)} {verb} {slots} of the {Buffer(buffer[step]).name.lower()}, which has "
-                f"{limit[step]} there."
-            )
 
-        _examples(findings, mask & (~real | outside), "steps", beyond)
+def _check_slots(
+    program: Program,
+    findings: Findings,
+    sizes: NDArray[np.int64],
+    mask: NDArray[np.bool_],
+    buffer: NDArray[np.int8],
+    offset: NDArray[np.int32],
+    verb: str,
+) -> None:
+    """Slots that steps of a mask read or write are slots of a buffer."""
+    real = (buffer >= 0) & (buffer <= Buffer.SCRATCH)
+    limit = np.where(real, sizes[np.where(real, buffer, 0), program.step_rank], 0)
+    outside = (offset < 0) | (offset.astype(np.int64) + program.count > limit)
+
+    def beyond(step: int) -> str:
+        if not real[step]:
+            return f"{step_name(program, step)} {verb} no buffer: expected input, output or scratch."
+        first, count = int(offset[step]), int(program.count[step])
+        slots = f"slot {first}" if count == 1 else f"slots {first} to {first + count - 1}"
+        return (
+            f"{step_name(program, step)} {verb} {slots} of the {Buffer(buffer[step]).name.lower()}, which has "
+            f"{limit[step]} there."
+        )
+
+    _examples(findings, mask & (~real | outside), "steps", beyond)
 
 
 def _whole_alias(collective: Collective) -> bool:

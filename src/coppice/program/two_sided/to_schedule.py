@@ -1,4 +1,4 @@
-"""The way back: the schedule that a program carries out.
+"""The schedule that a two-sided program carries out.
 
 The program is run symbolically. Every message becomes a transfer of each chunk that it brings, a copy where it takes
 the place of what the receiver had, a reduction where it is added; values that wait in scratch memory to be added count
@@ -11,18 +11,14 @@ received apart from its own contribution, say. Such programs verify, but are no 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
-
-from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.program.deadlock import Deadlock
-from coppice.program.memory import memory_of
-from coppice.program.moves import Move, schedule_of_moves
+from coppice.program.memory import ProgramMemory, memory_of
+from coppice.program.moves import ChunkTrace, Move, check_ranks, schedule_of_moves
 from coppice.program.two_sided.nics import NicRoutes
 from coppice.program.two_sided.order import execution_order
 from coppice.program.two_sided.program import Program, StepOp
-from coppice.program.two_sided.structure import check_structure, step_addresses, step_name
+from coppice.program.two_sided.structure import MessagePairs, check_structure, step_addresses, step_name
 from coppice.program.two_sided.verify import fifo_depth
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.report import Findings
@@ -61,56 +57,44 @@ def to_schedule(program: Program, topology: Topology) -> Schedule:
         >>> to_schedule(lower_to_program(made.body), ring).num_transfers
         24
     """
-    if topology.num_ranks != program.num_ranks:
-        msg = f"expected a topology of {program.num_ranks} ranks, as the program has, found {topology.num_ranks}."
+    check_ranks(program, topology)
+    findings = Findings()
+    messages = check_structure(program, findings)
+    if messages is None:
+        msg = f"expected a program that verifies: {findings.failures[0]}"
         raise InputError(msg)
-    trace = _StepTrace(program)
-    moves = trace.run()
-    unit_moves = [moves.get(unit, []) for unit in range(_num_units(program))]
+    try:
+        order = execution_order(program, messages, depth=fifo_depth(program.protocol))
+    except Deadlock as circle:
+        msg = f"expected a program that verifies: {circle}"
+        raise InputError(msg) from None
+    trace = _StepTrace(program, memory_of(program, in_place=program.in_place))
+    trace.run(order, messages)
     routes = NicRoutes(topology)
 
     def path_of(move: Move) -> tuple[int, ...] | None:
-        block = program.step_block[trace.order[move.sent]]
+        block = program.step_block[order[move.sent]]
         return routes.path(move.src, move.dst, int(program.block_channel[block]))
 
-    return schedule_of_moves(program, topology, unit_moves, path_of=path_of)
+    return schedule_of_moves(program, topology, trace.unit_moves(), path_of=path_of)
 
 
-def _num_units(program: Program) -> int:
-    """Number of chunks of all slots."""
-    ranks = program.num_ranks
-    return program.num_chunks * (ranks if program.collective is Collective.ALL_TO_ALL else 1)
+class _StepTrace(ChunkTrace):
+    """Runs a program and notes the moves of every chunk.
 
+    Attributes:
+        staged: By address, what arrived there to be added, and what the rank held at that time.
+    """
 
-@dataclass
-class _StepTrace:
-    """Runs a program and notes the moves of every chunk."""
+    def __init__(self, program: Program, memory: ProgramMemory) -> None:
+        super().__init__(memory)
+        self.program, self.memory = program, memory
+        self.staged: dict[int, tuple[Move, int]] = {}
 
-    program: Program
-    moves: dict[int, list[Move]] = field(default_factory=lambda: defaultdict(list))
-    held: dict[tuple[int, int], int] = field(default_factory=dict)  # contributions of (rank, chunk)
-    staged: dict[int, tuple[Move, int]] = field(default_factory=dict)  # address: arrival, and what was held
-    order: list[int] = field(default_factory=list)  # steps as they were carried out
-
-    def run(self) -> dict[int, list[Move]]:
-        """The moves of every chunk, in the order in which they are written."""
-        program = self.program
-        findings = Findings()
-        messages = check_structure(program, findings)
-        if messages is None:
-            msg = f"expected a program that verifies: {findings.failures[0]}"
-            raise InputError(msg)
-        try:
-            order = execution_order(program, messages, depth=fifo_depth(program.protocol))
-        except Deadlock as circle:
-            msg = f"expected a program that verifies: {circle}"
-            raise InputError(msg) from None
-        self.order = list(order)
-        memory = memory_of(program, in_place=program.in_place)
-        words = memory.initial()
-        ranks = program.num_ranks
-        src, dst = (each.tolist() for each in step_addresses(program, memory))
-        self._hold_start(words, memory.start, rank_of_start=_ranks_of_start(program))
+    def run(self, order: list[int], messages: MessagePairs) -> None:
+        """Carry out all steps in an order in which they can take place."""
+        program, words = self.program, self.words
+        src, dst = (each.tolist() for each in step_addresses(program, self.memory))
         sender = dict(zip(messages.recv.tolist(), messages.send.tolist(), strict=True))
         travelling: dict[int, tuple[int, list[int]]] = {}
         at: list[int] = program.step_rank.tolist()
@@ -131,53 +115,37 @@ class _StepTrace:
                     value |= message[k]
                 elif op.receives:
                     value = message[k]
-                    self._arrive(here, value, words, dst[step] + k, Move(origin, here, Op.COPY, sent, time))
+                    self._arrive(here, value, dst[step] + k, Move(origin, here, Op.COPY, sent, time))
                 elif op is StepOp.REDUCE:
-                    value = self._reduce(step, here, words, src[step] + k, dst[step] + k, time)
+                    value = self._reduce(step, here, src[step] + k, dst[step] + k, time)
                 elif op is StepOp.COPY and (waiting := self.staged.get(src[step] + k)):
                     self.staged[dst[step] + k] = waiting
                 if op.sends:
-                    if self.held.get((here, value >> ranks)) != value:
+                    if self.held.get((here, self.chunk_of(value))) != value:
                         raise self._strange(step)
                     out.append(value)
                 if op.writes_dst:
                     words[dst[step] + k] = value
             if op.sends:
                 travelling[step] = (time, out)
-        for each in self.moves.values():
-            each.sort(key=lambda move: move.written)
-        return self.moves
-
-    def _hold_start(
-        self, words: list[int], start: tuple[tuple[int, tuple[int, ...]], ...], *, rank_of_start: list[int]
-    ) -> None:
-        ranks = self.program.num_ranks
-        for rank, (first, values) in zip(rank_of_start, start, strict=True):
-            for value in words[first : first + len(values)]:
-                self.held[rank, value >> ranks] = value
 
     def _strange(self, step: int) -> InputError:
-        return InputError(
-            f"{step_name(self.program, step)} handles another value of a chunk than the one its rank holds: expected "
-            "one value of each chunk at a rank; verify and use it as a program."
-        )
+        return self.several_values(step_name(self.program, step))
 
     def _add(self, step: int, here: int, value: int, message: int, move: Move) -> None:
         """A message is added to a value as it arrives."""
-        chunk = message >> self.program.num_ranks
+        chunk = self.chunk_of(message)
         if self.held.get((here, chunk)) != value:
             raise self._strange(step)
         self.held[here, chunk] = value | message
         self.moves[chunk].append(move)
 
-    def _arrive(self, here: int, message: int, words: list[int], address: int, move: Move) -> None:
+    def _arrive(self, here: int, message: int, address: int, move: Move) -> None:
         """A message is written: in place of what the rank holds, or to be added to it later."""
-        ranks = self.program.num_ranks
-        chunk = message >> ranks
+        chunk = self.chunk_of(message)
         held = self.held.get((here, chunk), 0)
         self.staged.pop(address, None)
-        apart = not held & message & ((1 << ranks) - 1)
-        if self.program.collective.reduces and held and apart and words[address] != held:
+        if self.added_later(held, message, self.words[address]):
             self.staged[address] = (move, held)
             return
         self.held[here, chunk] = message
@@ -186,16 +154,16 @@ class _StepTrace:
     def _take(self, step: int, here: int, value: int, address: int) -> None:
         """What arrived is used by itself: it took the place of what the rank held."""
         move, before = self.staged.pop(address)
-        chunk = value >> self.program.num_ranks
+        chunk = self.chunk_of(value)
         if self.held.get((here, chunk)) != before:
             raise self._strange(step)
         self.held[here, chunk] = value
         self.moves[chunk].append(move)
 
-    def _reduce(self, step: int, here: int, words: list[int], source: int, target: int, time: int) -> int:
+    def _reduce(self, step: int, here: int, source: int, target: int, time: int) -> int:
         """What came before is added to what the rank holds, or the other way round."""
-        one, other = words[target], words[source]
-        chunk = one >> self.program.num_ranks
+        one, other = self.words[target], self.words[source]
+        chunk = self.chunk_of(one)
         staged, value = (source, one) if source in self.staged else (target, other)
         if staged not in self.staged or self.held.get((here, chunk)) != value:
             raise self._strange(step)
@@ -203,10 +171,3 @@ class _StepTrace:
         self.moves[chunk].append(Move(move.src, here, Op.REDUCE, move.sent, time))
         self.held[here, chunk] = one | other
         return one | other
-
-
-def _ranks_of_start(program: Program) -> list[int]:
-    """Ranks that hold something at the start, in order."""
-    if program.collective in (Collective.BROADCAST, Collective.SCATTER):
-        return [program.root]
-    return list(range(program.num_ranks))

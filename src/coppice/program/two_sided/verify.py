@@ -3,7 +3,7 @@
 What passes is right in every order in which thread blocks can run, for every depth of connections that is not smaller
 than the one asked for: execution does not stand still (:mod:`coppice.program.two_sided.order`), all orders give the
 same result (:mod:`coppice.program.two_sided.races`), and in one of them the outcome is what the collective promises
-(:mod:`coppice.program.two_sided.contents`, and for large programs :mod:`coppice.program.two_sided.acceptance`).
+(:mod:`coppice.program.two_sided.contents`).
 Every message that is sent is received, with the length that its receiver expects.
 """
 
@@ -16,8 +16,7 @@ import numpy as np
 
 from coppice.program.deadlock import Deadlock
 from coppice.program.memory import Buffer, buffer_sizes, memory_of
-from coppice.program.two_sided.acceptance import accepts
-from coppice.program.two_sided.contents import Contents
+from coppice.program.two_sided.contents import Contents, accepts
 from coppice.program.two_sided.order import StepOrder, find_order
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.races import find_races
