@@ -155,12 +155,12 @@ def interpret(
         RankMemory(program, given, wanted, dtype=dtype, op=op)
         for program, given, wanted in zip(programs, inputs, outputs, strict=True)
     ]
-    _Execution(programs, memories, seed).carry_out()
+    _Interpreter(programs, memories, seed).carry_out()
     for memory in memories:
         memory.finish()
 
 
-class _Execution:
+class _Interpreter:
     """One execution; rows are numbered through all ranks.
 
     A row is *posted* once its end of the message may move, and *due* once its predecessors are complete but
