@@ -175,7 +175,7 @@ def _check(spec: NcclSpec) -> None:
         program = _program(spec, collective)
         if not os.access(program, os.X_OK):
             msg = (
-                f"expected nccl-tests at {program}, found no program: name their directory with --tests DIR."
+                f"expected nccl-tests at {program}, found no program: name their directory with `tests=DIR`."
             )
             raise InputError(msg)
 
@@ -231,7 +231,7 @@ def _output_of(command: Sequence[str], timeout_s: float | None) -> tuple[bytes, 
             start_new_session=True,
         )
     except OSError as error:
-        msg = f"cannot start {command[0]} ({error.strerror or error}): check --launcher."
+        msg = f"cannot start {command[0]} ({error.strerror or error}): check `launcher`."
         raise InputError(msg) from None
     try:
         out, complaint = process.communicate(timeout=timeout_s)

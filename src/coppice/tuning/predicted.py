@@ -85,11 +85,11 @@ def _communicator(log: Log, ranks: int | None) -> tuple[Communicator, int]:
         raise InputError(msg)
     if len(fitting) != 1:
         known = ", ".join(f"{each.ranks} on {each.nodes} nodes (line {each.line})" for each in modelled[:6])
-        msg = f"expected one communicator in {log.file}, found ranks {known}: choose one with --ranks."
+        msg = f"expected one communicator in {log.file}, found ranks {known}: choose one with `ranks`."
         raise InputError(msg)
     size = fitting[0].ranks or ranks
     if size is None:
-        msg = f"{log.file} does not say how many ranks its communicator has: give --ranks."
+        msg = f"{log.file} does not say how many ranks its communicator has: give `ranks`."
         raise InputError(msg)
     return fitting[0], size
 

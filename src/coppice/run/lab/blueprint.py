@@ -93,7 +93,7 @@ def draw(topology: Topology, scale: Fraction) -> Blueprint:
         ('10.64.0.2', 200000000)
     """
     if topology.num_nodes > _MAX_NODES:
-        msg = f"expected at most {_MAX_NODES} nodes in a lab, found {topology.num_nodes}: take a part with --ranks."
+        msg = f"expected at most {_MAX_NODES} nodes in a lab, found {topology.num_nodes}: take a part of it."
         raise InputError(msg)
     if scale <= 0:
         msg = f"expected a scale above 0, found {scale}: 1e-4 turns 300 GB/s into 240 Mbit/s."
@@ -119,7 +119,7 @@ def _cables(topology: Topology, scale: Fraction) -> tuple[LabCable, ...]:
             msg = (
                 f"expected links of {_MIN_BITS_PER_S / 1e6:g} Mbit/s to {_MAX_BITS_PER_S / 1e9:g} Gbit/s, found "
                 f"{bits / 1e6:g} Mbit/s from {topology.node_ids[src]} to {topology.node_ids[dst]}: "
-                f"choose a {way} --scale."
+                f"choose a {way} `scale`."
             )
             raise InputError(msg)
         rate[src, dst] = bits

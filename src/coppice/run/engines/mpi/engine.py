@@ -106,7 +106,7 @@ class MpiEngine(BaseEngine):
             msg = f"expected a type that MPI knows, found {dtype}: choose float32, or leave native out."
             raise InputError(msg)
         if given is None and collective is Collective.REDUCE_SCATTER:
-            msg = "MPI's reduce-scatter in place puts the result elsewhere: leave native or --in-place out."
+            msg = "MPI's reduce-scatter in place puts the result elsewhere: leave native or `in_place` out."
             raise InputError(msg)
         run_native(self.mpi, self.data, collective, given, output, op=op, root=root)
 
