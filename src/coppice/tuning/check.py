@@ -1,4 +1,4 @@
-"""A regression gate: no size may be slower with the rules than by default, beyond noise."""
+"""Regression check of a tuning: no size may be slower with the rules than by default, beyond noise."""
 
 from __future__ import annotations
 

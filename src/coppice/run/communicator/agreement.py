@@ -1,4 +1,4 @@
-"""Ranks make sure that they are about to do the same thing, before anything is sent."""
+"""Check that all ranks are about to do the same thing, before anything is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine of a process that a launcher started: torchrun, mpirun, or the lab."""
+"""Choice of the engine for a process that a launcher started: torchrun, mpirun, or the lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what is asked for to this rank's program: agreed upon, planned once, cut into pieces, lowered, kept."""
+"""Programs of calls: ranks agree on a call, rank 0 plans it once, and every rank lowers and keeps its own program."""
 
 from __future__ import annotations
 

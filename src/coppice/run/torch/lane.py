@@ -1,4 +1,4 @@
-"""How a group carries out what it does not leave to gloo or NCCL: shared memory directly, or programs of plans."""
+"""Path of the collectives that a group does not leave to gloo or NCCL: shared memory directly, or planned programs."""
 
 from __future__ import annotations
 
