@@ -12,10 +12,9 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.run.communicator.agreement import agree
-from coppice.run.communicator.groups import GroupingEngine, topology_of
-from coppice.run.communicator.settings import AUTO, GroupSettings
+from coppice.run.communicator.groups import AUTO, GroupSettings, topology_of
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
-from coppice.run.engines.engine import DirectEngine, Engine
+from coppice.run.engines.engine import DirectEngine, Engine, GroupingEngine
 from coppice.run.engines.reduction import array_of, data_type_of
 from coppice.run.programs.planned import FOREST, CallRequest, RankPrograms
 from coppice.run.programs.rank_program import RankProgram

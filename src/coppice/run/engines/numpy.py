@@ -133,7 +133,7 @@ class NumpyEngine(BaseEngine):
             return [here[rank] for rank in range(self.ranks)]
 
     def subset(self, ranks: Sequence[int]) -> NumpyEngine:
-        """See :meth:`coppice.run.communicator.communicator.GroupingEngine.subset`."""
+        """See :meth:`coppice.run.engines.engine.GroupingEngine.subset`."""
         members = tuple(self._members(ranks))
         hub = self._hub
         with hub.changed:

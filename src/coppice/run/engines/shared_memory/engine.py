@@ -235,7 +235,7 @@ class ShmEngine(BaseEngine):
         return [whole[edges[rank] : edges[rank + 1]].tobytes() for rank in range(self.ranks)]
 
     def subset(self, ranks: Sequence[int]) -> ShmEngine:
-        """See :meth:`coppice.run.communicator.groups.GroupingEngine.subset`; the group has a segment of its own."""
+        """See :meth:`coppice.run.engines.engine.GroupingEngine.subset`; the group has a segment of its own."""
         members = self._members(ranks)
         path = Path(self._open().path)
         place = str(path.parent) if path.is_absolute() and path.parts[1] != "proc" else ""
