@@ -129,4 +129,4 @@ def test_command(spec: NcclSpec) -> None:
     assert "all_reduce by tree ll, round 1: 2 sizes" in found.output
     assert "undo: unset NCCL_TUNER_PLUGIN" in found.output
     found = CliRunner().invoke(app, words)
-    assert "`tests=DIR`" in str(found.exception)
+    assert "--tests DIR" in str(found.exception)
