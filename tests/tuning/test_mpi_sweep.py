@@ -126,7 +126,7 @@ def test_another_library_is_refused(library: str, tmp_path: Path, capfd: pytest.
         (["--library", "mpich", "-o", "r", "-c", "all_red"], "found 'all_red'"),
         (["--library", "mpich", "-o", "r", "-c", "barrier", "--ranks", "2"], "found barrier"),
         (["--library", "mpich", "-o", "r", "-b", "2K", "-e", "1K"], "at least -b"),
-        (["--library", "mpich", "-o", "r"], "--ranks of 2 or more"),
+        (["--library", "mpich", "-o", "r"], "`ranks` of 2 or more"),
         (
             ["--library", "mpich", "-o", "r", "--ranks", "2", "--launcher", "/no/mpiexec"],
             "cannot start /no/mpiexec",

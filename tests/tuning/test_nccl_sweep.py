@@ -110,7 +110,7 @@ def test_a_sweep_goes_on(spec: NcclSpec, monkeypatch: pytest.MonkeyPatch) -> Non
     ("change", "message"),
     [
         ({"collectives": (Collective.ALL_TO_ALL,)}, "found all_to_all"),
-        ({"programs": Path("/none")}, "--tests DIR"),
+        ({"programs": Path("/none")}, "`tests=DIR`"),
         ({"channels": (200,)}, "channels of 1 to 127"),
         ({"rounds": 0}, "a round at least"),
         ({"launcher": "/no/launcher -np 4"}, "cannot start /no/launcher"),

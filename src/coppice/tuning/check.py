@@ -1,4 +1,4 @@
-"""A regression gate: no size may be slower with the rules than by default, beyond noise."""
+"""Regression check of a tuning: no size may be slower with the rules than by default, beyond noise."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def check_runs(
         if not run.refusal and (deployed or (named is not None and run.choice == named)):
             found.append((run, str(named or "default")))
     if not found:
-        msg = "no rule of the table was measured: measure it with `coppice tune check ... --ranks N` or `--lab NAME`."
+        msg = "no rule of the table was measured: measure it again with `ranks=N` or `lab=NAME`."
         raise InputError(msg)
     verdicts = [compare(run.default_us, run.time_us, paired=run.paired, seed=seed) for run, _ in found]
     corrected = holm([verdict.p_slower for verdict in verdicts])

@@ -208,6 +208,6 @@ def deployed_environment(table: RuleTable, directory: Path) -> dict[str, str]:
         return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
     msg = (
         f"rules of {table.library} are measured with nccl-tests: sweep again with the plugin and the table, and check "
-        "those measurements without --ranks and --lab."
+        "those measurements without `ranks` and `lab`."
     )
     raise InputError(msg)

@@ -1,4 +1,4 @@
-"""How fast each measured collective could be: the bandwidth bound of the topology, for each shape and size."""
+"""Bandwidth bounds of the topology for each measured collective, shape and size."""
 
 from __future__ import annotations
 

@@ -46,20 +46,9 @@ class Variables:
         if index is None:
             return ()
         length, words = ctypes.c_int(_TEXT), ctypes.create_string_buffer(_TEXT)
-        own_length, own = ctypes.c_int(_TEXT), ctypes.create_string_buffer(_TEXT)
-        level, kind, enumeration = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
-        bind, scope = ctypes.c_int(), ctypes.c_int()
+        enumeration, unasked = ctypes.c_void_p(), [None] * 4  # name and its length, verbosity, type
         self._library.MPI_T_cvar_get_info(
-            index,
-            own,
-            ctypes.byref(own_length),
-            ctypes.byref(level),
-            ctypes.byref(kind),
-            ctypes.byref(enumeration),
-            words,
-            ctypes.byref(length),
-            ctypes.byref(bind),
-            ctypes.byref(scope),
+            index, *unasked, ctypes.byref(enumeration), words, ctypes.byref(length), None, None
         )
         found = self._items(enumeration) if enumeration.value else ()
         return found or tuple(enumerate(_NAMED.findall(words.value.decode(errors="replace"))))

@@ -24,11 +24,11 @@ from coppice.logs.records import Measurement
 from coppice.run.processes import stop
 from coppice.tuning.fit import NO_END
 from coppice.tuning.plugin_build import TABLE_VARIABLE
+from coppice.tuning.predicted import ALGORITHM_NAMES, PROTOCOL_NAMES
 from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
 
 __all__ = ["NcclSpec", "choices_of", "settings_of", "sweep_nccl"]
 
-_UPPER = {name: word for word, name in ALGORITHMS.items()}
 _RCCL = ("tree", "ring")
 _LAST_WORDS_S = 2.0
 
@@ -104,9 +104,7 @@ def settings_of(spec: NcclSpec, choice: LibraryChoice | None, *, table: Path) ->
         if spec.plugin == "builtin":
             return {"NCCL_TUNER_CONFIG_FILE": str(table)}
         return {"NCCL_TUNER_PLUGIN": spec.plugin, TABLE_VARIABLE: str(table)}
-    found = {"NCCL_ALGO": _UPPER[choice.algorithm], "NCCL_PROTO": choice.protocol.upper()}
-    if choice.protocol == "simple":
-        found["NCCL_PROTO"] = "Simple"
+    found = {"NCCL_ALGO": ALGORITHM_NAMES[choice.algorithm], "NCCL_PROTO": PROTOCOL_NAMES[choice.protocol]}
     if choice.channels:
         ends = ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS")
         ends = ends if spec.library == "nccl" else ("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
@@ -175,7 +173,7 @@ def _check(spec: NcclSpec) -> None:
         program = _program(spec, collective)
         if not os.access(program, os.X_OK):
             msg = (
-                f"expected nccl-tests at {program}, found no program: name their directory with --tests DIR."
+                f"expected nccl-tests at {program}, found no program: name their directory with `tests=DIR`."
             )
             raise InputError(msg)
 
@@ -231,7 +229,7 @@ def _output_of(command: Sequence[str], timeout_s: float | None) -> tuple[bytes, 
             start_new_session=True,
         )
     except OSError as error:
-        msg = f"cannot start {command[0]} ({error.strerror or error}): check --launcher."
+        msg = f"cannot start {command[0]} ({error.strerror or error}): check `launcher`."
         raise InputError(msg) from None
     try:
         out, complaint = process.communicate(timeout=timeout_s)

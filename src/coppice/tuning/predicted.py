@@ -16,10 +16,12 @@ from coppice.selection.nccl_data import constants
 from coppice.selection.nccl_model import CostCell
 from coppice.selection.selection import Selection
 
-__all__ = ["select_by_log"]
+__all__ = ["ALGORITHM_NAMES", "PROTOCOL_NAMES", "select_by_log"]
 
-_NAMES = {own: theirs for theirs, own in ALGORITHMS.items()}
-_PROTOCOLS = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+ALGORITHM_NAMES = {own: theirs for theirs, own in ALGORITHMS.items()}
+PROTOCOL_NAMES = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+"""Names that NCCL's variables use, by those of tuner tables."""
+
 _LEAST_PLATEAU_BYTES = 64
 
 
@@ -85,17 +87,17 @@ def _communicator(log: Log, ranks: int | None) -> tuple[Communicator, int]:
         raise InputError(msg)
     if len(fitting) != 1:
         known = ", ".join(f"{each.ranks} on {each.nodes} nodes (line {each.line})" for each in modelled[:6])
-        msg = f"expected one communicator in {log.file}, found ranks {known}: choose one with --ranks."
+        msg = f"expected one communicator in {log.file}, found ranks {known}: choose one with `ranks`."
         raise InputError(msg)
     size = fitting[0].ranks or ranks
     if size is None:
-        msg = f"{log.file} does not say how many ranks its communicator has: give --ranks."
+        msg = f"{log.file} does not say how many ranks its communicator has: give `ranks`."
         raise InputError(msg)
     return fitting[0], size
 
 
 def _cell(communicator: Communicator, ranks: int, cell: LogCell, size_bytes: int) -> CostCell:
-    algorithm, protocol = _NAMES[cell.algorithm], _PROTOCOLS[cell.protocol]
+    algorithm, protocol = ALGORITHM_NAMES[cell.algorithm], PROTOCOL_NAMES[cell.protocol]
     if not cell.gb_per_s:
         return CostCell(
             algorithm=algorithm, protocol=protocol, unavailable=f"0.0 GB/s in line {cell.line} of the log"
@@ -138,7 +140,7 @@ def _assumptions(communicator: Communicator, collective: Collective) -> tuple[st
 def _notes(log: Log, collective: Collective, size_bytes: int, ranks: int) -> tuple[str, ...]:
     """What the log itself shows of such calls."""
     seen = {
-        f"{_NAMES[each.algorithm]}/{_PROTOCOLS[each.protocol]}"
+        f"{ALGORITHM_NAMES[each.algorithm]}/{PROTOCOL_NAMES[each.protocol]}"
         for each in log.decisions
         if each.collective is collective and each.size_bytes == size_bytes and each.ranks in (None, ranks)
     }

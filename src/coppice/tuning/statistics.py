@@ -1,4 +1,4 @@
-"""Is a choice faster than the default, by how much, and how sure is that? All measurements count, outliers too.
+"""Statistical comparison of a choice with the default: gain, interval, p-value. All measurements count, outliers too.
 
 Pairs are compared by the signed ranks of their log ratios: under the hypothesis that the choice makes no difference,
 both orders of a pair are equally likely, so the p-value is the share of sign changes that rank as well (all of them up

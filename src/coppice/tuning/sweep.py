@@ -79,7 +79,7 @@ def sweep_mpi(
         return
     if ranks < 2:
         msg = (
-            f"expected --ranks of 2 or more, or --lab, found {ranks}: there is nothing to tune for one rank."
+            f"expected `ranks` of 2 or more, or `lab`, found {ranks}: there is nothing to tune for one rank."
         )
         raise InputError(msg)
     words = [launcher or _LAUNCHERS[spec.library], "-n", str(ranks), *options, *command]
@@ -111,7 +111,7 @@ def _run(words: Sequence[str], variables: Mapping[str, str], timeout_s: float | 
             preexec_fn=end_with_parent(signal.SIGTERM),
         )
     except OSError as error:
-        msg = f"cannot start {words[0]} ({error.strerror or error}): give its path with --launcher."
+        msg = f"cannot start {words[0]} ({error.strerror or error}): give its path with `launcher`."
         raise InputError(msg) from None
     try:
         process.wait(timeout_s)

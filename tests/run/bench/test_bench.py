@@ -7,7 +7,7 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.run.bench.bench import NATIVE, Row, bench
+from coppice.run.bench.bench import NATIVE, BenchRow, bench
 from coppice.run.bench.data import contribution, expected, wrong_elements
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp
@@ -23,10 +23,10 @@ KINDS = [
 ]
 
 
-def rows_of(ranks: int, collective: Collective, tmp_path: object, **options: object) -> list[Row]:
+def rows_of(ranks: int, collective: Collective, tmp_path: object, **options: object) -> list[BenchRow]:
     algorithms = options.pop("algorithms", ["forest", "linear"])
 
-    def work(engine: NumpyEngine) -> list[Row]:
+    def work(engine: NumpyEngine) -> list[BenchRow]:
         return list(
             bench(
                 engine,

@@ -89,9 +89,9 @@ def test_every_rank_is_reached_without_loops(topology: Topology) -> None:
 
 def test_refusals() -> None:
     ring = preset("ring", gpus=4, gb_per_s=10)
-    with pytest.raises(InputError, match="choose a larger --scale"):
+    with pytest.raises(InputError, match="choose a larger `scale`"):
         draw(ring, Fraction(1, 10**9))
-    with pytest.raises(InputError, match="choose a smaller --scale"):
+    with pytest.raises(InputError, match="choose a smaller `scale`"):
         draw(ring, Fraction(10))
     with pytest.raises(InputError, match="scale above 0"):
         draw(ring, Fraction(0))

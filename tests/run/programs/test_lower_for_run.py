@@ -236,7 +236,7 @@ def test_the_same_value_twice_in_a_step_is_received_aside() -> None:
     rows = [(0, 0, 1, 0, 0), (0, 0, 2, 0, 0), (1, 1, 3, 0, 0), (1, 2, 3, 0, 0)]
     schedule = stepped(rows, Collective.BROADCAST, 4, root=0)
     last = lower_for_run(schedule, 5, in_place=True)[3]
-    assert sorted(last.place.tolist()) == [RankBuffer.OUTPUT, RankBuffer.SCRATCH]
+    assert sorted(last.buffer.tolist()) == [RankBuffer.OUTPUT, RankBuffer.SCRATCH]
     check_programs(lower_for_run(schedule, 5, in_place=True))
     for seed in (None, 1, 2):
         run_and_check(schedule, 5, in_place=False, piece=None, seed=seed)

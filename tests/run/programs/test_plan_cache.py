@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import coppice
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.planning import plan
@@ -50,7 +49,7 @@ def test_everything_that_matters_is_part_of_the_name(tmp_path: Path, monkeypatch
         cache.path(Problem(topology=star(3), collective=Collective.BROADCAST, root=1), "forest"),
         cache.path(Problem(topology=star(3), collective=Collective.ALL_GATHER, weights=(1, 2, 3)), "forest"),
     }
-    monkeypatch.setattr(coppice, "__version__", "9.9")
+    monkeypatch.setattr("coppice.version.__version__", "9.9")
     names.add(cache.path(PROBLEM, "forest"))
     assert len(names) == 8
 

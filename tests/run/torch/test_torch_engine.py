@@ -19,9 +19,8 @@ from coppice.errors import InputError
 from coppice.planners.planning import plan
 from coppice.run.bench.bench import Native
 from coppice.run.communicator.communicator import Communicator
-from coppice.run.communicator.groups import GroupingEngine
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.engine import Engine
+from coppice.run.engines.engine import Engine, GroupingEngine
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.engines.torch.steps import run_steps
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut

@@ -34,9 +34,12 @@ def outcomes(
         ("types", "differ"),
         ("calls", "on all ranks"),
         ("options", "expected threshold_bytes none as on rank 0, found 5 on rank 1"),
-        ("topologies", "ranks are set up differently: expected topology"),
-        ("ranks", "rank 1 cannot take part in its group: expected a topology of 4 ranks, found 2"),
-        ("files", "rank 1 cannot take part in its group: there is no file"),
+        ("topologies", "the set-up of its group differs between ranks: expected topology"),
+        (
+            "ranks",
+            "rank 1 cannot take part in the set-up of its group: expected a topology of 4 ranks, found 2",
+        ),
+        ("files", "rank 1 cannot take part in the set-up of its group: there is no file"),
         ("versions", f"expected version {__version__} as on rank 0, found 0.0.1 on rank 1"),
     ],
 )

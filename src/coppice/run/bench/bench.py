@@ -26,7 +26,7 @@ from coppice.run.engines.engine import DirectEngine, Engine
 from coppice.run.programs.planned import FOREST
 from coppice.topology.model import Topology
 
-__all__ = ["DIRECT", "NATIVE", "Native", "Row", "bench"]
+__all__ = ["DIRECT", "NATIVE", "BenchRow", "Native", "bench"]
 
 NATIVE = "native"
 """Name of the contender that is the library's own collective."""
@@ -61,7 +61,7 @@ class Native(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class BenchRow:
     """One algorithm at one size.
 
     Attributes:
@@ -123,7 +123,7 @@ def bench(
     warmup: int = 5,
     timeout_s: float = 300.0,
     cache_dir: str | None = None,
-) -> Iterator[Row]:
+) -> Iterator[BenchRow]:
     """Measure; every rank calls this and gets the same rows.
 
     Args:
@@ -170,10 +170,10 @@ def bench(
         count = 0 if collective is Collective.BARRIER else size // dtype.itemsize
         if collective.sharded:
             count -= count % engine.ranks
-        rows: list[Row] = []
+        rows: list[BenchRow] = []
         contenders: dict[str, _Contender] = {}
         for name in algorithms:
-            row = Row(
+            row = BenchRow(
                 collective=collective.value,
                 algorithm=name,
                 ranks=engine.ranks,
@@ -196,8 +196,8 @@ _ALWAYS_IN_PLACE = (Collective.BROADCAST, Collective.REDUCE, Collective.BARRIER)
 
 
 def _measured(
-    engine: Engine, rows: Sequence[Row], contenders: dict[str, _Contender], *, rounds: int, warmup: int
-) -> list[Row]:
+    engine: Engine, rows: Sequence[BenchRow], contenders: dict[str, _Contender], *, rounds: int, warmup: int
+) -> list[BenchRow]:
     """All contenders in turn, round by round; the rows with their results."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     before = None
@@ -220,7 +220,7 @@ def _measured(
     ]
 
 
-def _result(row: Row, answers: Sequence[tuple[list[float], int]]) -> Row:
+def _result(row: BenchRow, answers: Sequence[tuple[list[float], int]]) -> BenchRow:
     """The row with what all ranks measured."""
     slowest = [1e6 * max(seconds) for seconds in zip(*(times for times, _ in answers), strict=True)]
     time_us = statistics.median(slowest)
@@ -243,7 +243,7 @@ class _Contender:
         InputError: On every rank, if it cannot run.
     """
 
-    def __init__(self, engine: Engine, group: Communicator, row: Row, *, timeout_s: float) -> None:
+    def __init__(self, engine: Engine, group: Communicator, row: BenchRow, *, timeout_s: float) -> None:
         self.wrong = 0
         self._engine, self._timeout_s = engine, timeout_s
         self._dtype, self._op = DataType(row.dtype), ReduceOp.SUM if row.op == "none" else ReduceOp(row.op)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.reduction import combine, divide, from_bfloat16, to_bfloat16
-from coppice.run.programs.rank_program import RankProgram
+from coppice.run.programs.rank_program import RankProgram, block_bounds
 
 __all__ = ["contribution", "expected", "wrong_elements"]
 
@@ -51,23 +51,22 @@ def expected(program: RankProgram, dtype: DataType, op: ReduceOp) -> Array:
     rank, ranks, count = program.rank, program.ranks, program.result_elements
     if not count:
         return np.zeros(0, dtype=dtype.numpy_name)
+    bounds = block_bounds(program.count, ranks)
+    first = bounds[rank]
     match program.collective:
         case Collective.ALL_GATHER | Collective.GATHER:
-            bounds = _bounds(program)
             blocks = [contribution(program, r, dtype, count=bounds[r + 1] - bounds[r]) for r in range(ranks)]
             return np.concatenate(blocks)
         case Collective.ALL_TO_ALL:
-            bounds = _bounds(program)
-            blocks = [
-                contribution(program, r, dtype, first=bounds[rank], count=bounds[rank + 1] - bounds[rank])
-                for r in range(ranks)
-            ]
+            own = bounds[rank + 1] - first
+            blocks = [contribution(program, r, dtype, first=first, count=own) for r in range(ranks)]
             return np.concatenate(blocks)
         case Collective.BROADCAST:
             return contribution(program, program.root, dtype, count=count)
         case Collective.SCATTER:
-            return contribution(program, program.root, dtype, first=_bounds(program)[rank], count=count)
-    first = _bounds(program)[rank] if program.collective is Collective.REDUCE_SCATTER else 0
+            return contribution(program, program.root, dtype, first=first, count=count)
+        case Collective.REDUCE | Collective.ALL_REDUCE:
+            first = 0
     total = contribution(program, 0, dtype, first=first, count=count)
     for other in range(1, ranks):
         combine(op, dtype, total, contribution(program, other, dtype, first=first, count=count), total)
@@ -89,11 +88,6 @@ def wrong_elements(found: Array, wanted: Array, dtype: DataType) -> int:
 
 def _given_elements(program: RankProgram) -> int:
     if program.collective in (Collective.ALL_GATHER, Collective.GATHER):
-        bounds = _bounds(program)
+        bounds = block_bounds(program.count, program.ranks)
         return bounds[program.rank + 1] - bounds[program.rank]
     return program.count
-
-
-def _bounds(program: RankProgram) -> list[int]:
-    """First elements of the blocks, of equal ranks."""
-    return [program.count * block // program.ranks for block in range(program.ranks + 1)]

@@ -12,12 +12,11 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.run.communicator.agreement import agree
-from coppice.run.communicator.groups import GroupingEngine, topology_of
-from coppice.run.communicator.settings import AUTO, GroupSettings
+from coppice.run.communicator.groups import AUTO, GroupSettings, topology_of
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
-from coppice.run.engines.engine import DirectEngine, Engine
+from coppice.run.engines.engine import DirectEngine, Engine, GroupingEngine
 from coppice.run.engines.reduction import array_of, data_type_of
-from coppice.run.programs.planned import FOREST, RankPrograms, Request
+from coppice.run.programs.planned import FOREST, CallRequest, RankPrograms
 from coppice.run.programs.rank_program import RankProgram
 from coppice.topology.model import Topology
 
@@ -85,7 +84,7 @@ class Communicator:
             check_every_call=check_every_call,
         )
         record, defect = self._settings.record(topology), self._settings.defect(topology, engine.ranks)
-        agree(engine, "the set-up of a communicator", record, error=defect)
+        agree(engine.exchange, "the set-up of a communicator", record, error=defect)
         self._direct = engine if algorithm == AUTO and isinstance(engine, DirectEngine) else None
         planned = FOREST if algorithm == AUTO else algorithm
         self._programs = RankPrograms(
@@ -129,7 +128,7 @@ class Communicator:
             Mismatch: On every rank, if some rank asks for something else.
             RunError: If a rank is gone or does not answer.
         """
-        request = Request(
+        request = CallRequest(
             collective=collective,
             count=count,
             dtype=DataType(dtype),
@@ -141,7 +140,7 @@ class Communicator:
         if found is None:
             return self._programs.make(request)
         if self._settings.check_every_call:
-            agree(self.engine, collective.value, request.record())
+            agree(self.engine.exchange, collective.value, request.record())
         return found
 
     def all_reduce(

@@ -17,7 +17,7 @@ from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.errors import PeerLost
 from coppice.run.programs.rank_program import RankProgram
 
-__all__ = ["BaseEngine", "DirectEngine", "Engine", "check_rank"]
+__all__ = ["BaseEngine", "DirectEngine", "Engine", "GroupingEngine", "check_rank"]
 
 
 @runtime_checkable
@@ -97,6 +97,20 @@ class DirectEngine(Engine, Protocol):
         Raises:
             InputError: If a buffer or argument does not fit; nothing was sent.
             RunError: If the collective did not complete.
+        """
+
+
+@runtime_checkable
+class GroupingEngine(Engine, Protocol):
+    """An engine that can make groups of some of its ranks."""
+
+    def subset(self, ranks: Sequence[int]) -> Engine:
+        """This rank's engine in the group of ``ranks``, in that order; every rank of the engine calls this.
+
+        Ranks of different groups make their groups at the same time, each with its own list.
+
+        Raises:
+            InputError: If this rank is not among them.
         """
 
 

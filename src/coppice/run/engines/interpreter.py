@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import CheckError, InputError
+from coppice.rows import offsets
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.engines.reduction import combine, divide, elements_of
 from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
@@ -155,12 +156,12 @@ def interpret(
         RankMemory(program, given, wanted, dtype=dtype, op=op)
         for program, given, wanted in zip(programs, inputs, outputs, strict=True)
     ]
-    _Execution(programs, memories, seed).carry_out()
+    _Interpreter(programs, memories, seed).carry_out()
     for memory in memories:
         memory.finish()
 
 
-class _Execution:
+class _Interpreter:
     """One execution; rows are numbered through all ranks.
 
     A row is *posted* once its end of the message may move, and *due* once its predecessors are complete but
@@ -170,7 +171,9 @@ class _Execution:
     def __init__(self, programs: Sequence[RankProgram], memories: list[RankMemory], seed: int | None) -> None:
         self._memories = memories
         self._random = None if seed is None else random.Random(seed)
-        self._first = np.cumsum([0, *(program.num_rows for program in programs)]).tolist()
+        self._first: list[int] = offsets(
+            np.array([program.num_rows for program in programs], dtype=np.int64)
+        ).tolist()
         self._rank = [rank for rank, program in enumerate(programs) for _ in range(program.num_rows)]
         self._kind: list[int] = [kind for program in programs for kind in program.kind.tolist()]
         self._other = _partners(programs, self._first)

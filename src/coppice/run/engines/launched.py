@@ -1,4 +1,4 @@
-"""The engine of a process that a launcher started: torchrun, mpirun, or the lab."""
+"""Choice of the engine for a process that a launcher started: torchrun, mpirun, or the lab."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def engine_name(asked: str | None = None, environment: Mapping[str, str] | None 
     """
     variables = os.environ if environment is None else environment
     if asked is not None and asked not in ENGINES:
-        msg = f"expected --engine {', '.join(ENGINES)}, found {asked!r}: choose one of them."
+        msg = f"expected `engine` {', '.join(ENGINES)}, found {asked!r}: choose one of them."
         raise InputError(msg)
     by_torch = all(sign in variables for sign in _TORCH_SIGNS)
     if not by_torch and (asked == "torch" or (asked == "shm" and not by_mpi(variables))):
         missing = next(sign for sign in _TORCH_SIGNS if sign not in variables)
         msg = (
-            f"expected the variables of torchrun for --engine {asked}, found no {missing}: start with "
+            f"expected the variables of torchrun for `engine={asked}`, found no {missing}: start with "
             "`torchrun --nproc-per-node N -m coppice ...`."
         )
         raise InputError(msg)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -132,7 +133,7 @@ class NumpyEngine(BaseEngine):
             return [here[rank] for rank in range(self.ranks)]
 
     def subset(self, ranks: Sequence[int]) -> NumpyEngine:
-        """See :meth:`coppice.run.communicator.communicator.GroupingEngine.subset`."""
+        """See :meth:`coppice.run.engines.engine.GroupingEngine.subset`."""
         members = tuple(self._members(ranks))
         hub = self._hub
         with hub.changed:
@@ -174,25 +175,16 @@ class NumpyEngine(BaseEngine):
                 raise TimedOut(msg)
             hub.changed.wait(left)
 
-    def _failing_together(self, what: str) -> _Guard:
-        return _Guard(self._hub, what)
-
-
-class _Guard:
-    """Tells the other ranks of the group when its body raises."""
-
-    def __init__(self, hub: _Hub, what: str) -> None:
-        self._hub, self._what = hub, what
-
-    def __enter__(self) -> None:
-        """Nothing is done before."""
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Note the first failure."""
-        if kind is not None:
+    @contextmanager
+    def _failing_together(self, what: str) -> Iterator[None]:
+        """Tell the other ranks of the group when the body raises; the first failure counts."""
+        try:
+            yield
+        except BaseException as error:
             with self._hub.changed:
-                self._hub.failed = self._hub.failed or f"{self._what} failed with {kind.__name__}"
+                self._hub.failed = self._hub.failed or f"{what} failed with {type(error).__name__}"
                 self._hub.changed.notify_all()
+            raise
 
 
 def run_ranks(

@@ -172,7 +172,7 @@ def carry_out(
 
 
 class _Patience:
-    """Waits between looks: at first not at all, then leaving the core to others, then in naps."""
+    """Waits between polls: at first not at all, then leaving the core to others, then in naps."""
 
     def __init__(self, program: RankProgram, transport: Transport, timeout_s: float) -> None:
         self._program, self._transport, self._timeout_s = program, transport, timeout_s

@@ -16,7 +16,7 @@ from ipaddress import IPv4Address
 from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology
 
-__all__ = ["BITS_PER_GB", "Blueprint", "Cable", "Route", "draw"]
+__all__ = ["BITS_PER_GB", "Blueprint", "LabCable", "LabRoute", "draw"]
 
 BITS_PER_GB = 8 * 10**9
 _IDENTITIES = int(IPv4Address("10.64.0.0"))
@@ -27,7 +27,7 @@ _MAX_BITS_PER_S = 32 * 10**9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cable:
+class LabCable:
     """Two nodes and the rates between them, in bits per second; 0 where that direction does not exist."""
 
     near: int
@@ -45,7 +45,7 @@ class Cable:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Route:
+class LabRoute:
     """At ``node``, packets for the identity ``to`` leave through ``interface`` towards ``via``."""
 
     node: int
@@ -69,8 +69,8 @@ class Blueprint:
     topology: Topology
     scale: Fraction
     identity: tuple[str, ...]
-    cables: tuple[Cable, ...]
-    routes: tuple[Route, ...]
+    cables: tuple[LabCable, ...]
+    routes: tuple[LabRoute, ...]
 
     @property
     def rank_nodes(self) -> list[int]:
@@ -93,7 +93,7 @@ def draw(topology: Topology, scale: Fraction) -> Blueprint:
         ('10.64.0.2', 200000000)
     """
     if topology.num_nodes > _MAX_NODES:
-        msg = f"expected at most {_MAX_NODES} nodes in a lab, found {topology.num_nodes}: take a part with --ranks."
+        msg = f"expected at most {_MAX_NODES} nodes in a lab, found {topology.num_nodes}: take a part of it."
         raise InputError(msg)
     if scale <= 0:
         msg = f"expected a scale above 0, found {scale}: 1e-4 turns 300 GB/s into 240 Mbit/s."
@@ -109,7 +109,7 @@ def draw(topology: Topology, scale: Fraction) -> Blueprint:
     )
 
 
-def _cables(topology: Topology, scale: Fraction) -> tuple[Cable, ...]:
+def _cables(topology: Topology, scale: Fraction) -> tuple[LabCable, ...]:
     rate: dict[tuple[int, int], int] = {}
     for link in range(topology.num_links):
         src, dst = int(topology.src[link]), int(topology.dst[link])
@@ -119,13 +119,13 @@ def _cables(topology: Topology, scale: Fraction) -> tuple[Cable, ...]:
             msg = (
                 f"expected links of {_MIN_BITS_PER_S / 1e6:g} Mbit/s to {_MAX_BITS_PER_S / 1e9:g} Gbit/s, found "
                 f"{bits / 1e6:g} Mbit/s from {topology.node_ids[src]} to {topology.node_ids[dst]}: "
-                f"choose a {way} --scale."
+                f"choose a {way} `scale`."
             )
             raise InputError(msg)
         rate[src, dst] = bits
     pairs = sorted({(min(pair), max(pair)) for pair in rate})
     return tuple(
-        Cable(
+        LabCable(
             near=near,
             far=far,
             near_to_far_bits_per_s=rate.get((near, far), 0),
@@ -137,11 +137,11 @@ def _cables(topology: Topology, scale: Fraction) -> tuple[Cable, ...]:
     )
 
 
-def _routes(topology: Topology, identity: tuple[str, ...], cables: tuple[Cable, ...]) -> list[Route]:
+def _routes(topology: Topology, identity: tuple[str, ...], cables: tuple[LabCable, ...]) -> list[LabRoute]:
     by_pair = {
         (end, cable.near + cable.far - end): cable for cable in cables for end in (cable.near, cable.far)
     }
-    routes: list[Route] = []
+    routes: list[LabRoute] = []
     rank_nodes: list[int] = topology.rank_nodes.tolist()
     for destination in range(topology.num_nodes):
         nexts = _next_hops(topology, destination)
@@ -153,7 +153,7 @@ def _routes(topology: Topology, identity: tuple[str, ...], cables: tuple[Cable, 
                     raise UnreachableError(msg)
         for node, after in nexts.items():
             interface, _, via, _ = by_pair[node, after].end(node)
-            routes.append(Route(node=node, to=identity[destination], via=via, interface=interface))
+            routes.append(LabRoute(node=node, to=identity[destination], via=via, interface=interface))
     return routes
 
 

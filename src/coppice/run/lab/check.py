@@ -57,7 +57,7 @@ def check_links(lab: Lab, *, progress: Callable[[int, int], None] | None = None)
     budget = load_of(lab.blueprint.topology, lab.blueprint.scale).limit_bits_per_s / 4
     found: list[LinkCheck] = []
     for group in _groups(links, budget):
-        streams = [_Stream(lab, src, dst, end) for src, dst, end in group]
+        streams = [_TcpStream(lab, src, dst, end) for src, dst, end in group]
         for stream in streams:
             stream.start()
         found.extend(stream.result() for stream in streams)
@@ -81,7 +81,7 @@ def _groups(links: list[tuple[int, int, _End]], budget: Fraction) -> list[list[t
     return groups
 
 
-class _Stream:
+class _TcpStream:
     """One TCP stream over one link, a thread at each end."""
 
     def __init__(self, lab: Lab, src: int, dst: int, end: _End) -> None:

@@ -163,7 +163,7 @@ _OURS = re.compile(r"coppice-([a-z0-9]{1,16})-[0-9]+")
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        msg = f"expected a lab's name of 1 to 16 small letters and digits, found {name!r}: choose another --name."
+        msg = f"expected a lab's name of 1 to 16 small letters and digits, found {name!r}: choose another `name`."
         raise InputError(msg)
 
 

@@ -1,4 +1,4 @@
-"""Into how many pieces chunks are cut: measured cost of a message, simulated time of the schedule."""
+"""Number of pieces of a chunk (pipelining), from the measured cost of a message and the simulated time."""
 
 from __future__ import annotations
 

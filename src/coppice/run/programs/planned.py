@@ -1,4 +1,4 @@
-"""From what is asked for to this rank's program: agreed upon, planned once, cut into pieces, lowered, kept."""
+"""Programs of calls: ranks agree on a call, rank 0 plans it once, and every rank lowers and keeps its own program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["RankPrograms", "Request"]
+__all__ = ["CallRequest", "RankPrograms"]
 
 PROGRAMS_KEPT = 256
 """Programs that a rank keeps; the one that was used longest ago goes first."""
@@ -34,7 +34,7 @@ FOREST = "forest"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CallRequest:
     """What a call asks for; equal on all ranks.
 
     Attributes:
@@ -97,26 +97,26 @@ class RankPrograms:
         self._engine, self._topology = engine, topology
         self._algorithm, self._pieces, self._timeout_s = algorithm, pieces, timeout_s
         self._cache = PlanCache(cache_dir)
-        self._programs: OrderedDict[Request, RankProgram] = OrderedDict()
+        self._programs: OrderedDict[CallRequest, RankProgram] = OrderedDict()
         self._bodies: dict[tuple[Collective, int | None], Schedule | Forest] = {}
         self._chosen: dict[tuple[Collective, int | None, int], int] = {}
         self._overhead_us = 0.0
 
-    def known(self, request: Request) -> RankProgram | None:
+    def known(self, request: CallRequest) -> RankProgram | None:
         """The program, if it was made before."""
         found = self._programs.get(request)
         if found is not None:
             self._programs.move_to_end(request)
         return found
 
-    def make(self, request: Request) -> RankProgram:
+    def make(self, request: CallRequest) -> RankProgram:
         """Agree on the request, and make its program; all ranks call this.
 
         Raises:
             InputError: On every rank, if it cannot be planned.
             RunError: On every rank, if ranks ask for different things; or if a rank is gone.
         """
-        agree(self._engine, request.collective.value, request.record())
+        agree(self._engine.exchange, request.collective.value, request.record())
         if self._pieces == "auto" and not self._overhead_us:
             self._overhead_us = measure_overhead_us(self._engine, timeout_s=self._timeout_s)
         body, pieces = self._planned(request)
@@ -133,7 +133,7 @@ class RankPrograms:
             self._programs.popitem(last=False)
         return program
 
-    def _planned(self, request: Request) -> tuple[Schedule | Forest, int]:
+    def _planned(self, request: CallRequest) -> tuple[Schedule | Forest, int]:
         """Plan and pieces, as rank 0 has them."""
         mine = b""
         key = (request.collective, request.root)
@@ -146,7 +146,7 @@ class RankPrograms:
             return self._bodies[key], answer.pieces
         return decode_plan(zlib.decompress(answer.plan), name="the plan of rank 0").body, answer.pieces
 
-    def _answer(self, request: Request, *, tell: bool) -> _Answer:
+    def _answer(self, request: CallRequest, *, tell: bool) -> _Answer:
         """What rank 0 says; it must answer, whatever happens."""
         key = (request.collective, request.root)
         try:
@@ -161,7 +161,7 @@ class RankPrograms:
         except Exception as error:  # noqa: BLE001  (the others wait for an answer)
             return _Answer(error=f"rank 0 cannot plan {request.collective}: {type(error).__name__}: {error}")
 
-    def _plan(self, request: Request) -> Plan:
+    def _plan(self, request: CallRequest) -> Plan:
         problem = Problem(topology=self._topology, collective=request.collective, root=request.root)
         default = self._algorithm == FOREST or request.collective is Collective.BARRIER
         name = None if default else self._algorithm
@@ -173,7 +173,7 @@ class RankPrograms:
 
         return self._cache.plan(problem, FOREST if default else self._algorithm, make)
 
-    def _chosen_pieces(self, request: Request, body: Schedule | Forest) -> int:
+    def _chosen_pieces(self, request: CallRequest, body: Schedule | Forest) -> int:
         """Pieces for the power of two at or above the size."""
         if self._pieces != "auto":
             return int(self._pieces)

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.rows import nth_in_group
 
-__all__ = ["RankBuffer", "RankProgram", "RowKind", "buffer_elements", "message_tags"]
+__all__ = ["RankBuffer", "RankProgram", "RowKind", "block_bounds", "buffer_elements", "message_tags"]
 
 _NO_ROWS = np.zeros(0, dtype=np.int32)
 
@@ -241,3 +241,13 @@ def buffer_elements(collective: Collective, count: int, block: int, *, at_root: 
             return 0, 0
         case _:
             return count, count
+
+
+def block_bounds(count: int, ranks: int) -> list[int]:
+    """First element of every rank's block of M where all ranks have equal weight, and M.
+
+    Examples:
+        >>> block_bounds(10, 4)
+        [0, 2, 5, 7, 10]
+    """
+    return [count * rank // ranks for rank in range(ranks + 1)]

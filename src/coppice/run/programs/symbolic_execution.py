@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
+from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind, block_bounds
 
 __all__ = ["all_predecessors", "execute", "fail"]
 
@@ -156,7 +156,7 @@ def _block_starts(programs: Sequence[RankProgram], blocks: Sequence[int] | None)
     """First element of every rank's block, and M."""
     ranks, count = len(programs), programs[0].count
     if blocks is None:
-        return [count * rank // ranks for rank in range(ranks + 1)]
+        return block_bounds(count, ranks)
     starts = [0, *np.cumsum(np.array(blocks, dtype=np.int64)).tolist()]
     if len(starts) != ranks + 1 or starts[-1] != count or min(blocks) < 0:
         msg = f"expected {ranks} blocks of {count} elements together, found {list(blocks)[:8]}."

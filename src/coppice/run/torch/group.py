@@ -1,4 +1,4 @@
-"""What stands behind the collectives of the torch backend: gloo and NCCL, the lanes, the queue, and the end of all."""
+"""Process group below the collectives of the torch backend: gloo and NCCL, planned paths, one queue, shutdown."""
 
 from __future__ import annotations
 

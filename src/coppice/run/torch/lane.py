@@ -1,21 +1,20 @@
-"""How a group carries out what it does not leave to gloo or NCCL: shared memory directly, or programs of plans."""
+"""Path of the collectives that a group does not leave to gloo or NCCL: shared memory directly, or planned programs."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
+from coppice.run.communicator.agreement import agree
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.communicator.groups import topology_of
 from coppice.run.engines.datatype import DataType, ReduceOp
@@ -120,20 +119,6 @@ class Lane:
         self.engine.close()
 
 
-class _Card(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank says before a group carries out its first collective."""
-
-    version: str
-    engine: str
-    algorithm: str
-    threshold_bytes: int
-    topology: str
-    check_every_call: bool
-    device: str
-    host: str = ""
-    error: str = ""
-
-
 def open_lane(
     store: Any,
     exchange: Exchange,
@@ -210,43 +195,22 @@ def _agreed(
         topology = _topology(options.topology, members, world)
     except CoppiceError as found:
         error = str(found)
-    mine = _Card(
-        version=__version__,
-        engine=str(options.engine),
-        algorithm=options.algorithm or "",
-        threshold_bytes=-1 if options.threshold_bytes is None else options.threshold_bytes,
-        topology="" if topology is None else topology.sha256,
-        check_every_call=bool(options.check_every_call),
-        device=device,
-        host=_host(),
-        error=error,
-    )
+    record = {
+        "version": __version__,
+        "engine": options.engine,
+        "algorithm": options.algorithm,
+        "threshold_bytes": options.threshold_bytes,
+        "topology": None if topology is None else topology.sha256,
+        "check_every_call": bool(options.check_every_call),
+        "device": device,
+    }
     try:
-        cards = [msgspec.json.decode(card, type=_Card) for card in exchange(msgspec.json.encode(mine))]
-    except msgspec.MsgspecError as found:
-        msg = f"expected the card of another rank, found something else ({found}): run one version on all ranks."
-        raise Mismatch(msg) from None
+        hosts = agree(exchange, "the set-up of its group", record, error=error, own=_host())
     except RuntimeError as found:
         lines = str(found).splitlines() or [type(found).__name__]
         msg = f"rank {rank} did not hear from all {len(members)} ranks of its group ({lines[0]}): see their output."
         raise PeerLost(msg) from found
-    for peer, card in enumerate(cards):
-        if card.error:
-            msg = f"rank {peer} cannot take part in its group: {card.error}"
-            raise Mismatch(msg)
-    for name in _Card.__struct_fields__:
-        if name == "host":
-            continue
-        values = [getattr(card, name) for card in cards]
-        if len(set(values)) > 1:
-            usual = Counter(values).most_common(1)[0][0]
-            odd = next(peer for peer, value in enumerate(values) if value != usual)
-            msg = (
-                f"ranks are set up differently: expected {name} {usual or 'none'} as on rank "
-                f"{values.index(usual)}, found {values[odd] or 'none'} on rank {odd}; use the same everywhere."
-            )
-            raise Mismatch(msg)
-    one_host = len({card.host for card in cards}) == 1
+    one_host = len(set(hosts)) == 1
     if options.engine == "shm" and not one_host:
         msg = "expected all ranks on one host for the engine shm, found several: use auto or torch."
         raise Mismatch(msg)

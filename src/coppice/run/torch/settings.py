@@ -1,4 +1,4 @@
-"""What a user may say about the torch backend: by ``Options``, or by variables of the environment."""
+"""Options of the torch backend, given by the program or by variables of the environment."""
 
 from __future__ import annotations
 

@@ -22,7 +22,22 @@ _NO_TIMEOUT = timedelta(0)
 _AT_EXIT_S = 2.0
 
 
-class Task(dist.Work):
+class PlannedWork(dist.Work):
+    """What torch asks of every work, by what it waits for."""
+
+    _outputs: Any
+
+    def synchronize(self) -> None:
+        """As :meth:`wait`."""
+        self.wait()
+
+    def result(self) -> Any:
+        """The outputs, when it is done."""
+        self.wait()
+        return self._outputs
+
+
+class Task(PlannedWork):
     """One collective that is under way.
 
     Args:
@@ -91,10 +106,6 @@ class Task(dist.Work):
             torch.cuda.current_stream(self._device).wait_event(self._after)
         return True
 
-    def synchronize(self) -> None:
-        """As :meth:`wait`."""
-        self.wait()
-
     def block_current_stream(self) -> None:
         """As :meth:`wait`."""
         self.wait()
@@ -110,12 +121,6 @@ class Task(dist.Work):
     def exception(self) -> Exception | None:
         """What went wrong."""
         return self._error
-
-    def result(self) -> list[torch.Tensor]:
-        """The outputs, when it is done."""
-        self.wait()
-        outputs: list[torch.Tensor] = self._outputs
-        return outputs
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the outputs, which raises what went wrong also where C++ waits for it."""
@@ -138,7 +143,7 @@ class Task(dist.Work):
         return future.value()
 
 
-class AllOf(dist.Work):
+class AllOf(PlannedWork):
     """Several works as one."""
 
     def __init__(self, works: Sequence[dist.Work], outputs: Any = None) -> None:
@@ -161,10 +166,6 @@ class AllOf(dist.Work):
             raise first
         return True
 
-    def synchronize(self) -> None:
-        """As :meth:`wait`."""
-        self.wait()
-
     def is_completed(self) -> bool:
         """All are done."""
         return all(work.is_completed() for work in self._works)
@@ -176,11 +177,6 @@ class AllOf(dist.Work):
     def exception(self) -> Any:
         """What went wrong in the first that failed."""
         return next((error for error in (work.exception() for work in self._works) if error), None)
-
-    def result(self) -> Any:
-        """The outputs, when all are done."""
-        self.wait()
-        return self._outputs
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the outputs."""
@@ -194,7 +190,7 @@ class AllOf(dist.Work):
         return gathered.then(checked)
 
 
-class Afterwards(dist.Work):
+class Afterwards(PlannedWork):
     """A work of gloo or NCCL, and something that this process does with its result.
 
     Args:
@@ -217,10 +213,6 @@ class Afterwards(dist.Work):
         self._finish()
         return True
 
-    def synchronize(self) -> None:
-        """As :meth:`wait`."""
-        self.wait()
-
     def is_completed(self) -> bool:
         """The work is done."""
         return self._work.is_completed()
@@ -232,11 +224,6 @@ class Afterwards(dist.Work):
     def exception(self) -> Any:
         """What went wrong."""
         return self._work.exception()
-
-    def result(self) -> Any:
-        """The outputs, when it is done."""
-        self.wait()
-        return self._outputs
 
     def get_future(self) -> torch.futures.Future[Any]:
         """A future of the outputs."""

@@ -1,1 +1,1 @@
-"""The engine over MPI, its native collectives, and its tool interface."""
+"""The engine over MPI, and MPI's own collectives beside it."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError, MissingExtraError
+from coppice.rows import first_rows
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import BaseEngine
 from coppice.run.engines.interpreter import RankMemory
@@ -106,7 +107,7 @@ class MpiEngine(BaseEngine):
             msg = f"expected a type that MPI knows, found {dtype}: choose float32, or leave native out."
             raise InputError(msg)
         if given is None and collective is Collective.REDUCE_SCATTER:
-            msg = "MPI's reduce-scatter in place puts the result elsewhere: leave native or --in-place out."
+            msg = "MPI's reduce-scatter in place puts the result elsewhere: leave native or `in_place` out."
             raise InputError(msg)
         run_native(self.mpi, self.data, collective, given, output, op=op, root=root)
 
@@ -119,7 +120,7 @@ class MpiEngine(BaseEngine):
             self._finish(self.data.Iallgather(own, lengths), own, lengths)
             found = np.empty(int(lengths.sum()), dtype=np.uint8)
             mine = np.frombuffer(data, dtype=np.uint8)
-            starts = np.cumsum(lengths) - lengths
+            starts = first_rows(lengths)
             counts = (lengths.tolist(), starts.tolist())
             request = self.data.Iallgatherv([mine, self.mpi.BYTE], [found, counts, self.mpi.BYTE])
             self._finish(request, mine, found)

@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 from coppice import _core
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.rows import offsets
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.engines.engine import BaseEngine
 from coppice.run.engines.reduction import elements_of
 from coppice.run.engines.shared_memory.faults import raise_fault
 from coppice.run.engines.shared_memory.setup import Exchange, join, usual_places
-from coppice.run.programs.rank_program import RankProgram, buffer_elements
+from coppice.run.programs.rank_program import RankProgram, block_bounds, buffer_elements
 
 __all__ = ["ShmEngine", "shm_engines"]
 
@@ -228,13 +229,13 @@ class ShmEngine(BaseEngine):
         self._gather(
             np.array([len(data)], dtype=np.int64), lengths, np.arange(self.ranks + 1), DataType.INT64
         )
-        edges = np.concatenate(([0], np.cumsum(lengths)))
+        edges = offsets(lengths)
         whole = np.zeros(int(edges[-1]), dtype=np.uint8)
         self._gather(np.frombuffer(data, dtype=np.uint8), whole, edges, DataType.UINT8)
         return [whole[edges[rank] : edges[rank + 1]].tobytes() for rank in range(self.ranks)]
 
     def subset(self, ranks: Sequence[int]) -> ShmEngine:
-        """See :meth:`coppice.run.communicator.groups.GroupingEngine.subset`; the group has a segment of its own."""
+        """See :meth:`coppice.run.engines.engine.GroupingEngine.subset`; the group has a segment of its own."""
         members = self._members(ranks)
         path = Path(self._open().path)
         place = str(path.parent) if path.is_absolute() and path.parts[1] != "proc" else ""
@@ -299,7 +300,7 @@ class ShmEngine(BaseEngine):
             msg = f"expected a count of 0 or more, found {count}."
             raise InputError(msg)
         if bounds is None:
-            return np.array([count * rank // self.ranks for rank in range(self.ranks + 1)], dtype=np.int64)
+            return np.array(block_bounds(count, self.ranks), dtype=np.int64)
         edges = np.asarray(bounds, dtype=np.int64)
         if len(edges) != self.ranks + 1 or edges[0] != 0 or edges[-1] != count or (np.diff(edges) < 0).any():
             msg = f"expected {self.ranks + 1} ascending bounds from 0 to {count}, found {edges.tolist()}."

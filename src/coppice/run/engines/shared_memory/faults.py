@@ -1,4 +1,4 @@
-"""What the native core finds wrong with a group in shared memory, as errors that say what to do."""
+"""Errors for what the native core finds wrong with a group in shared memory."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def directory_exchange(
     return exchange
 
 
-class _Card(msgspec.Struct, frozen=True, kw_only=True):
+class _SegmentCard(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank says of itself before anything is shared."""
 
     version: str
@@ -127,7 +127,7 @@ def join(
 
     check_rank(rank, ranks)
     host = _host()
-    card = _Card(version=__version__, layout=_core.SHM_LAYOUT, host=host, rank=rank, ranks=ranks)
+    card = _SegmentCard(version=__version__, layout=_core.SHM_LAYOUT, host=host, rank=rank, ranks=ranks)
     _compare(card, exchange(msgspec.json.encode(card)))
     number = int.from_bytes(hashlib.blake2b(host.encode(), digest_size=8).digest(), "little")
     told: list[str] = []
@@ -157,7 +157,7 @@ def _host() -> str:
     return os.uname().nodename
 
 
-def _compare(own: _Card, found: list[bytes]) -> None:
+def _compare(own: _SegmentCard, found: list[bytes]) -> None:
     """Every rank must be of the same group, version and host.
 
     Raises:
@@ -165,7 +165,7 @@ def _compare(own: _Card, found: list[bytes]) -> None:
     """
     for peer, data in enumerate(found):
         try:
-            card = msgspec.json.decode(data, type=_Card)
+            card = msgspec.json.decode(data, type=_SegmentCard)
         except msgspec.MsgspecError as error:
             msg = f"expected the card of rank {peer} of a shared memory group, found something else: {error}."
             raise Mismatch(msg) from error

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError, MissingExtraError
+from coppice.rows import offsets
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import BaseEngine, check_rank
 from coppice.run.engines.interpreter import RankMemory
@@ -228,7 +229,7 @@ class TorchEngine(BaseEngine):
                 works.append((target, self._gloo.send([torch.from_numpy(leaving)], target, tag)))
             for peer, work in works:
                 wait_for(work, patience, self.rank, peer, "an exchange")
-            ends = np.cumsum([0, *sizes]).tolist()
+            ends = offsets(np.array(sizes, dtype=np.int64)).tolist()
             have += [arrival[ends[place] : ends[place + 1]].tobytes() for place in range(number)]
             reach *= 2
         return [have[(rank - self.rank) % self.ranks] for rank in range(self.ranks)]

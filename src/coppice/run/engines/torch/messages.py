@@ -1,4 +1,4 @@
-"""Messages of a program over gloo, and noticing which of them are complete.
+"""Transport of a program's messages by gloo's sends and receives, and noticing which of them are complete.
 
 Gloo tells nobody that a message is complete but who waits for it, so a rank waits for the message of the earliest step
 and starts whatever that allows. (A thread for each connection would not do: while it waits for one message, a receive
