@@ -106,16 +106,8 @@ class PlannedResult(Bandwidths):
         found, trees, gain = self.bound, self.shape, self.ring_gain
         worst = self.report.worst_link
         return {
-            "collective": problem.collective.value,
-            "topology": topology.name,
-            "topology_sha256": topology.sha256,
-            "ranks": topology.num_ranks,
-            "root": problem.root,
-            "inv_rate": str(found.inv_rate),
-            "algbw_gb_per_s": float(found.algbw_gb_per_s),
-            "algbw_exact": str(found.algbw_gb_per_s),
-            "busbw_gb_per_s": float(found.busbw_gb_per_s),
-            "busbw_exact": str(found.busbw_gb_per_s),
+            **problem.record(),
+            **found.rates_record(),
             "cut": [topology.node_ids[node] for node in found.cut],
             "cut_in_words": describe_cut(found),
             "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
@@ -135,7 +127,7 @@ class PlannedResult(Bandwidths):
             "max_height": None if trees is None else trees.max_height,
             "mean_height": None if trees is None else float(trees.mean_height),
             "max_link_load": None if self.report.max_link_load is None else str(self.report.max_link_load),
-            "worst_link": None if worst < 0 else _link_name(self.plan, worst),
+            "worst_link": None if worst < 0 else self.plan.topology.link_name(worst),
             "size_bytes_at_50_percent": _size_at(self.pipeline, 0.5),
             "size_bytes_at_90_percent": _size_at(self.pipeline, 0.9),
             "verified": self.report.ok,
@@ -284,12 +276,6 @@ def _pipeline(problem: Problem, body: Forest | Schedule, inv_rate: Fraction) -> 
     if isinstance(body, Forest):
         return forest_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
     return schedule_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
-
-
-def _link_name(made: Plan, link: int) -> str:
-    """``gpu0 -> nvswitch``."""
-    topology = made.topology
-    return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
 
 
 def _size_at(pipeline: PipelineModel | None, share: float) -> int | None:

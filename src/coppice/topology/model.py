@@ -212,6 +212,10 @@ class Topology:
         """Exact rate of ``link`` in GB/s."""
         return Fraction(int(self.capacity[link]), self.denominator)
 
+    def link_name(self, link: int) -> str:
+        """Both ends of ``link``: ``gpu0 -> nvswitch``."""
+        return f"{self.node_ids[self.src[link]]} -> {self.node_ids[self.dst[link]]}"
+
     @cached_property
     def link_index(self) -> dict[tuple[int, int], int]:
         """Link id by (src node, dst node)."""

@@ -99,8 +99,7 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
         busbw = rate * problem.collective.busbw_factor(plan.topology.num_ranks)
         fields.append(("reaches", bandwidth_text(rate, busbw)))
     if report.max_link_load is not None and report.worst_link >= 0:
-        topology, link = plan.topology, report.worst_link
-        name = f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
+        name = plan.topology.link_name(report.worst_link)
         fields.append(
             ("worst link", f"{name}, busy {percent_text(report.max_link_load)} of the claimed time")
         )
