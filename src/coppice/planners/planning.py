@@ -27,7 +27,7 @@ from coppice.planners.choice import Choice, Made, make_body
 from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline
 from coppice.schedule.forest import Forest
-from coppice.schedule.loads import forest_loads, schedule_loads
+from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import ForestShape, shape
@@ -256,13 +256,9 @@ def peak_rss_bytes() -> int:
 def _plan(problem: Problem, made: Made, found: Bound, planner: str) -> Plan:
     """The plan with its provenance; it claims the time that its busiest link takes."""
     body = made.body
-    if isinstance(body, Forest):
-        inv_rate = forest_loads(body, problem.weights).inv_rate
-    else:
-        inv_rate = schedule_loads(body, problem.weights, problem.demands).inv_rate
     return Plan(
         problem=problem,
-        inv_rate=inv_rate,
+        inv_rate=body_loads(body, problem).inv_rate,
         forest=body if isinstance(body, Forest) else None,
         schedule=body if isinstance(body, Schedule) else None,
         bound=found,
