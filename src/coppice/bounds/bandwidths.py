@@ -34,6 +34,16 @@ class Bandwidths:
         """Bus bandwidth in GB/s, exact; 0 where nothing has to move."""
         return self.algbw_gb_per_s * self.problem.collective.busbw_factor(self.problem.topology.num_ranks)
 
+    def rates_record(self) -> dict[str, str | float]:
+        """Time and bandwidths as JSON values, exact ones as text."""
+        return {
+            "inv_rate": str(self.inv_rate),
+            "algbw_gb_per_s": float(self.algbw_gb_per_s),
+            "algbw_exact": str(self.algbw_gb_per_s),
+            "busbw_gb_per_s": float(self.busbw_gb_per_s),
+            "busbw_exact": str(self.busbw_gb_per_s),
+        }
+
     def loss_against(self, optimum: Bandwidths) -> Fraction:
         """Share of the rate of ``optimum`` that is lost (0: as fast)."""
         return 1 - optimum.inv_rate / self.inv_rate if self.inv_rate else Fraction(0)

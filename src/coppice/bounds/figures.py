@@ -100,16 +100,8 @@ def bound_record(figures: BoundFigures) -> dict[str, Any]:
     problem, topology = found.problem, found.problem.topology
     optimum = found.algbw_gb_per_s
     return {
-        "collective": problem.collective.value,
-        "topology": topology.name,
-        "topology_sha256": topology.sha256,
-        "ranks": topology.num_ranks,
-        "root": problem.root,
-        "inv_rate": str(figures.inv_rate),
-        "algbw_gb_per_s": float(figures.algbw_gb_per_s),
-        "algbw_exact": str(figures.algbw_gb_per_s),
-        "busbw_gb_per_s": float(figures.busbw_gb_per_s),
-        "busbw_exact": str(figures.busbw_gb_per_s),
+        **problem.record(),
+        **figures.rates_record(),
         "trees_per_root": figures.trees_per_root,
         "cut": [topology.node_ids[node] for node in found.cut],
         "cut_in_words": describe_cut(found),

@@ -84,6 +84,16 @@ class Problem:
         """Number of shards in M (see :class:`~coppice.collectives.Collective`)."""
         return self.collective.shards(self.topology.num_ranks, self.weights)
 
+    def record(self) -> dict[str, str | int | None]:
+        """What names the problem, as JSON values."""
+        return {
+            "collective": self.collective.value,
+            "topology": self.topology.name,
+            "topology_sha256": self.topology.sha256,
+            "ranks": self.topology.num_ranks,
+            "root": self.root,
+        }
+
 
 def problem_of(
     source: object,

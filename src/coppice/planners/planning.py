@@ -30,7 +30,7 @@ from coppice.planners.choice import Choice, Made, make_body, trees_and_tolerance
 from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline
 from coppice.schedule.forest import Forest
-from coppice.schedule.loads import forest_loads, schedule_loads
+from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import ForestShape, shape
@@ -117,16 +117,8 @@ class PlannedResult(Shown, Bandwidths):
         found, trees, gain = self.bound, self.shape, self.ring_gain
         worst = self.report.worst_link
         return {
-            "collective": problem.collective.value,
-            "topology": topology.name,
-            "topology_sha256": topology.sha256,
-            "ranks": topology.num_ranks,
-            "root": problem.root,
-            "inv_rate": str(found.inv_rate),
-            "algbw_gb_per_s": float(found.algbw_gb_per_s),
-            "algbw_exact": str(found.algbw_gb_per_s),
-            "busbw_gb_per_s": float(found.busbw_gb_per_s),
-            "busbw_exact": str(found.busbw_gb_per_s),
+            **problem.record(),
+            **found.rates_record(),
             "cut": [topology.node_ids[node] for node in found.cut],
             "cut_in_words": describe_cut(found),
             "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
@@ -146,7 +138,7 @@ class PlannedResult(Shown, Bandwidths):
             "max_height": None if trees is None else trees.max_height,
             "mean_height": None if trees is None else float(trees.mean_height),
             "max_link_load": None if self.report.max_link_load is None else str(self.report.max_link_load),
-            "worst_link": None if worst < 0 else _link_name(self.plan, worst),
+            "worst_link": None if worst < 0 else self.plan.topology.link_name(worst),
             "size_bytes_at_50_percent": _size_at(self.pipeline, 0.5),
             "size_bytes_at_90_percent": _size_at(self.pipeline, 0.9),
             "verified": self.report.ok,
@@ -287,13 +279,9 @@ def peak_rss_bytes() -> int:
 def _plan(problem: Problem, made: Made, found: Bound, planner: str) -> Plan:
     """The plan with its provenance; it claims the time that its busiest link takes."""
     body = made.body
-    if isinstance(body, Forest):
-        inv_rate = forest_loads(body, problem.weights).inv_rate
-    else:
-        inv_rate = schedule_loads(body, problem.weights, problem.demands).inv_rate
     return Plan(
         problem=problem,
-        inv_rate=inv_rate,
+        inv_rate=body_loads(body, problem).inv_rate,
         forest=body if isinstance(body, Forest) else None,
         schedule=body if isinstance(body, Schedule) else None,
         bound=found,
@@ -307,12 +295,6 @@ def _pipeline(problem: Problem, body: Forest | Schedule, inv_rate: Fraction) -> 
     if isinstance(body, Forest):
         return forest_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
     return schedule_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
-
-
-def _link_name(made: Plan, link: int) -> str:
-    """``gpu0 -> nvswitch``."""
-    topology = made.topology
-    return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
 
 
 def _size_at(pipeline: PipelineModel | None, share: float) -> int | None:

@@ -277,7 +277,7 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
     topology, until = timeline.messages.topology, timeline.time_us
     found = passages(timeline)
     for link in busiest_links(timeline, COUNTED_LINKS):
-        name = f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
+        name = topology.link_name(link)
         shares = link_utilisation(found, link, until_us=until, bins=COUNTER_BINS).tolist()
         for place, share in enumerate([*shares, 0.0]):
             yield {

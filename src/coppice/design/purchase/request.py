@@ -16,7 +16,7 @@ import msgspec
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import read_bytes
-from coppice.topology.composition.fields import converted
+from coppice.topology.composition.fabric import converted
 
 __all__ = [
     "CableClass",

@@ -84,11 +84,11 @@ class Report(Verdict):
         (Report(ok, 0.02 s/GB of shard; checked: 8 trees), Report(2 failures: a.))
         """
         if not self.ok:
-            return f"Report({plural(len(self.failures), 'failure')}: {self.failures[0][:200]})"
+            return f"Report({plural(len(self.failures), 'failure')}: {''.join(self.failures[:1])[:200]})"
         rate = "" if self.inv_rate is None else f", {float(self.inv_rate):.4g} s/GB of shard"
         optimal = ", optimal" if self.optimal else ""
-        checked = shortened([f"{count} {name}" for name, count in self.checked.items()], 4)
-        return f"Report(ok{rate}{optimal}; checked: {checked})"
+        counts = shortened([f"{count} {name}" for name, count in self.checked.items()], 4)
+        return f"Report(ok{rate}{optimal}{'; checked: ' if counts else ''}{counts})"
 
 
 @dataclass

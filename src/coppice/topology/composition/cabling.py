@@ -1,4 +1,4 @@
-"""Direct cabling: hosts joined without switches."""
+"""The fabric without switches: cables from host to host, by a pattern or one by one."""
 
 from __future__ import annotations
 

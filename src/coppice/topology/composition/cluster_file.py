@@ -22,8 +22,7 @@ import msgspec
 
 from coppice.errors import InputError
 from coppice.topology.composition.compose import Host, Port, compose, default_ports, gpu_ports, repeated
-from coppice.topology.composition.fabric import Fabric
-from coppice.topology.composition.fields import converted
+from coppice.topology.composition.fabric import Fabric, converted
 from coppice.topology.model import Topology
 from coppice.topology.readers.document import DuplicateKey, NumberText, topology_from_document
 from coppice.topology.readers.reading import checked_id

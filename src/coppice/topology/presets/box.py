@@ -10,8 +10,7 @@ from typing import Any
 from coppice.errors import InputError
 from coppice.text import suggestion
 from coppice.topology.composition.compose import Host, Port, compose, repeated
-from coppice.topology.composition.fabric import FABRIC_KINDS, Fabric
-from coppice.topology.composition.fields import fabric_from_fields
+from coppice.topology.composition.fabric import FABRIC_KINDS, Fabric, fabric_from_fields
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets.registry import Preset, PresetParameter, integer, text
 from coppice.topology.readers.link_rates import RateClass
