@@ -36,8 +36,8 @@ from coppice.run.lab.launch import launch_mpi, launch_ranks
 from coppice.run.lab.load import load_of
 from coppice.run.lab.namespaces import Lab, build, remove
 from coppice.run.programs.pieces import choose_pieces
-from coppice.simulation.engine import simulate
 from coppice.simulation.model import Model
+from coppice.simulation.simulator import simulate
 from coppice.topology import scale_nodes, subset
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import scale as scaled

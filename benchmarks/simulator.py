@@ -27,7 +27,7 @@ from rich.console import Console
 
 from coppice.bounds import Problem
 from coppice.collectives import Collective
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.algorithms.parts.moves import Moves, pairs, whole
 from coppice.planners.forest.planner import plan_forest
@@ -54,13 +54,13 @@ FAIR = Model(sharing=Sharing.FAIR)
 def ring(transfers: int) -> Made:
     """All-reduce round a ring of P GPUs at a switch: 2 P (P - 1) transfers."""
     gpus = round((transfers / 2) ** 0.5) + 1
-    case = Case(topology=preset("star", gpus=gpus), collective=Collective.ALL_REDUCE)
+    case = AlgorithmCase(topology=preset("star", gpus=gpus), collective=Collective.ALL_REDUCE)
     return make(find("ring", Collective.ALL_REDUCE), case), 1
 
 
 def binomial(transfers: int) -> Made:
     """Broadcast down a binomial tree of 1,024 GPUs at a switch, in pieces."""
-    case = Case(topology=preset("star", gpus=1024), collective=Collective.BROADCAST, root=0)
+    case = AlgorithmCase(topology=preset("star", gpus=1024), collective=Collective.BROADCAST, root=0)
     moves = Moves(case, whole(case))
     for step in range(10):
         senders = np.arange(2**step)
@@ -78,7 +78,7 @@ def forest(transfers: int) -> Made:
 def all_to_all(transfers: int) -> Made:
     """Pairwise all-to-all of P GPUs at a switch: P (P - 1) transfers, each with a route of its own."""
     gpus = round(transfers**0.5) + 1
-    case = Case(topology=preset("star", gpus=gpus), collective=Collective.ALL_TO_ALL)
+    case = AlgorithmCase(topology=preset("star", gpus=gpus), collective=Collective.ALL_TO_ALL)
     moves, at = Moves(case, pairs(case)), np.arange(gpus)
     for step in range(1, gpus):
         moves.add(step - 1, at, (at + step) % gpus, at * gpus + (at + step) % gpus)

@@ -22,7 +22,7 @@ import numpy as np
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison import Comparison, compare
-from coppice.comparison.measurement import Measurement
+from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.pool import cores, local_processes
 from coppice.comparison.ranges import percent, variants
 from coppice.comparison.table import number
@@ -151,7 +151,7 @@ def section(
     for collective in collectives:
         found = compare(
             Problem(topology=topology, collective=collective),
-            SIZES,
+            sizes=SIZES,
             relay_gpus=True,
             executor=executor,
             jobs=1,
@@ -174,7 +174,7 @@ def _row(found: Comparison, size: int) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _name(row: Measurement) -> str:
+def _name(row: SimulatedTime) -> str:
     """The algorithm with its variant; a star where GPUs relay."""
     words = variants([row]).replace(", GPUs that relay", "").replace("GPUs that relay", "")
     star = "\\*" if row.relays else ""

@@ -5,7 +5,7 @@
     plan(problem)     a plan that attains it, verified, with its figures
     verify(plan)      check a plan against its topology, independent of any planner
     simulate(body, size_bytes)    a timeline of its forest or schedule at a size
-    compare(problem, sizes)       every algorithm at every size, beside the limits
+    compare(problem, sizes=sizes)       every algorithm at every size, beside the limits
 
 Importing this package loads nothing else: every name comes with its module, when it is first used. Topologies and
 plans bring NumPy and msgspec; the rest comes with what needs it.

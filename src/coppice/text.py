@@ -25,7 +25,9 @@ __all__ = [
     "seconds_text",
     "short_size",
     "shortened",
+    "size_of",
     "size_text",
+    "sizes_of",
     "suggestion",
     "time_text",
 ]
@@ -112,6 +114,45 @@ def parse_sizes(text: str, *, option: str = "the sizes") -> tuple[int, ...]:
         msg = f"expected at most {MOST_SIZES:,} sizes in {option}, found {len(sizes):,}."
         raise InputError(msg)
     return tuple(sorted(sizes))
+
+
+def size_of(size: int | str) -> int:
+    """A message size as people give it: bytes as a number, or a text that :func:`parse_size` reads.
+
+    Args:
+        size: Such as ``65536`` or ``"64K"``.
+
+    Examples:
+        >>> size_of("64K"), size_of(1000)
+        (65536, 1000)
+
+    Raises:
+        InputError: If it is no size.
+    """
+    if isinstance(size, str):
+        return parse_size(size)
+    if 0 <= size <= MOST_BYTES:
+        return int(size)
+    msg = f"expected a size of 0 to {MOST_BYTES:,} bytes, found {size}."
+    raise InputError(msg)
+
+
+def sizes_of(sizes: str | int | Sequence[int | str]) -> tuple[int, ...]:
+    """Message sizes as people give them: one, a list, or a text that :func:`parse_sizes` reads; ascending, each once.
+
+    Args:
+        sizes: Such as ``"1K:4G"``, ``[1024, "64K"]`` or ``65536``.
+
+    Examples:
+        >>> sizes_of("1K:4K"), sizes_of([4096, "1K"])
+        ((1024, 2048, 4096), (1024, 4096))
+
+    Raises:
+        InputError: If one is no size.
+    """
+    if isinstance(sizes, str):
+        return parse_sizes(sizes)
+    return tuple(sorted({size_of(each) for each in ([sizes] if isinstance(sizes, int) else sizes)}))
 
 
 def short_size(size_bytes: int) -> str:

@@ -14,8 +14,8 @@ from coppice.bounds.latency import latency_bound
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
-from coppice.simulation.engine import simulate
 from coppice.simulation.model import Model
+from coppice.simulation.simulator import simulate
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.strategies import CONNECTED_FAMILIES, disconnected, seeded

@@ -6,7 +6,7 @@ from typing import Any
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.comparison.measurement import Measurement
+from coppice.comparison.measurement import SimulatedTime
 from coppice.topology.presets import preset
 
 
@@ -14,7 +14,7 @@ def star(gpus: int = 4, collective: Collective = Collective.ALL_REDUCE, **fields
     return Problem(topology=preset("star", gpus=gpus, gb_per_s=(10,)), collective=collective, **fields)
 
 
-def measured(algorithm: str, size_bytes: int, time_us: float, **fields: Any) -> Measurement:
-    return Measurement(
+def measured(algorithm: str, size_bytes: int, time_us: float, **fields: Any) -> SimulatedTime:
+    return SimulatedTime(
         key=f"{algorithm}-{size_bytes}", algorithm=algorithm, size_bytes=size_bytes, time_us=time_us, **fields
     )

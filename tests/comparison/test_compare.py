@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import json
 import multiprocessing
+import sys
 import time
+import types
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from comparison.cases import star
-from coppice import Collective, InputError, Problem, bound
+from coppice import Collective, InputError, MissingExtraError, Problem, bound
 from coppice.comparison import Comparison, compare
 from coppice.comparison.bodies import Bodies, most_pieces
-from coppice.comparison.candidates import Candidate, candidates
-from coppice.comparison.measurement import Job, measure, packed
+from coppice.comparison.candidates import AlgorithmVariant, candidates
+from coppice.comparison.measurement import MeasurementJob, measure, packed
 from coppice.comparison.pool import local_processes
 from coppice.simulation import Model, Sharing, simulate
 from coppice.topology.presets import preset
@@ -46,7 +50,7 @@ def as_text(found: Comparison) -> str:
 
 def test_ring_on_a_star_takes_what_the_formula_says() -> None:
     """2 (P - 1) (alpha + M / P beta), and the limits are the optimum's time and one message."""
-    found = compare(star(), [2**20, 2**10], algorithms=["ring"], model=Model(overhead_us=2.0), jobs=1)
+    found = compare(star(), sizes=[2**20, 2**10], algorithms=["ring"], model=Model(overhead_us=2.0), jobs=1)
     assert found.sizes == SIZES
     for size in SIZES:
         row = found.best(size)
@@ -66,7 +70,7 @@ def test_ring_on_a_star_takes_what_the_formula_says() -> None:
 
 def test_no_algorithm_beats_the_limit() -> None:
     problem = Problem(topology=preset("dgx-a100", boxes=2), collective=Collective.ALL_REDUCE)
-    found = compare(problem, SIZES, relay_gpus=True, jobs=1)
+    found = compare(problem, sizes=SIZES, relay_gpus=True, jobs=1)
     assert len(found.times) > 4
     for by_size in found.times.values():
         for row in by_size.values():
@@ -77,34 +81,38 @@ def test_no_algorithm_beats_the_limit() -> None:
 
 def test_outcome_does_not_depend_on_where_the_work_is_done() -> None:
     problem = star(5)
-    alone = compare(problem, SIZES, algorithms=FEW, jobs=1)
+    alone = compare(problem, sizes=SIZES, algorithms=FEW, jobs=1)
     work = len(candidates(problem, FEW))
     assert work >= 3
     with ThreadPoolExecutor(3) as threads:
-        assert as_text(compare(problem, SIZES, algorithms=FEW, executor=threads)) == as_text(alone)
-    assert as_text(compare(problem, SIZES, algorithms=FEW, executor=Backwards(work))) == as_text(alone)
-    assert as_text(compare(problem, SIZES, algorithms=reversed(FEW), jobs=2)) == as_text(alone)
+        assert as_text(compare(problem, sizes=SIZES, algorithms=FEW, executor=threads)) == as_text(alone)
+    assert as_text(compare(problem, sizes=SIZES, algorithms=FEW, executor=Backwards(work))) == as_text(alone)
+    assert as_text(compare(problem, sizes=SIZES, algorithms=reversed(FEW), jobs=2)) == as_text(alone)
 
 
 def test_jobs_are_small() -> None:
     """A job carries the topology's columns and nothing that was derived from them."""
     problem = Problem(topology=preset("dgx-h100", boxes=8), collective=Collective.ALL_GATHER)
     before = len(packed(problem))
-    compare(problem, [1024], algorithms=["ring"], order="topology", jobs=1)
+    compare(problem, sizes=[1024], algorithms=["ring"], order="topology", jobs=1)
     assert len(packed(problem)) == before < 30_000
 
 
 def test_progress_counts_jobs() -> None:
     calls: list[tuple[int, int, str]] = []
     compare(
-        star(), SIZES, algorithms=["forest", "ring"], jobs=1, on_progress=lambda *call: calls.append(call)
+        star(),
+        sizes=SIZES,
+        algorithms=["forest", "ring"],
+        jobs=1,
+        on_progress=lambda *call: calls.append(call),
     )
     assert calls == [(1, 2, "forest"), (2, 2, "ring")]
 
 
 def test_refusals_keep_their_reason() -> None:
     weighted = star(3, Collective.ALL_GATHER, weights=(1, 2, 3))
-    found = compare(weighted, SIZES, algorithms=["forest", "ring"], jobs=1)
+    found = compare(weighted, sizes=SIZES, algorithms=["forest", "ring"], jobs=1)
     assert set(found.times) == {"forest"}
     (row,) = found.refused
     assert row.algorithm == "ring"
@@ -113,27 +121,70 @@ def test_refusals_keep_their_reason() -> None:
     assert [each["refusal"] for each in found.rows() if each["algorithm"] == "ring"] == [row.refusal] * 2
 
 
+def test_table_has_a_row_for_every_algorithm_and_size() -> None:
+    weighted = star(3, Collective.ALL_GATHER, weights=(1, 2, 3))
+    found = compare(weighted, sizes=SIZES, algorithms=["forest", "ring"], jobs=1)
+    table = found.to_table()
+    statuses = [(row["algorithm"], row["size_bytes"], row["status"]) for row in table]
+    assert statuses == [
+        (name, size, status)
+        for size in SIZES
+        for name, status in (("forest", "simulated"), ("ring", "refused"))
+    ]
+    assert len({tuple(row) for row in table}) == 1
+    assert {"parameters", "time_us", "algbw_gb_per_s", "busbw_gb_per_s", "refusal"} < set(table[0])
+    simulated, refused = table[:2]
+    assert simulated["time_us"] == found.times["forest"][SIZES[0]].time_us
+    assert simulated["refusal"] is None
+    assert refused["time_us"] is None
+    assert "equal blocks" in refused["refusal"]
+
+
+def test_representation_is_short() -> None:
+    found = compare(star(), sizes=[2**k for k in range(0, 24, 3)], jobs=1)
+    assert repr(found).startswith("Comparison(all_reduce among 4 ranks of star of 4, 1 .. 2,097,152 bytes: ")
+    assert len(repr(found)) < 400
+    topology = replace(star().topology, name="x" * 500)
+    assert len(repr(replace(found, problem=replace(star(), topology=topology)))) < 400
+    assert "1,024 bytes: 1 of 1 algorithms apply; fastest: ring" in repr(
+        compare(star(), sizes=[1024], algorithms=["ring"], jobs=1)
+    )
+
+
+def test_data_frame_has_the_rows_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = compare(star(), sizes=[1024], algorithms=["ring"], jobs=1)
+    monkeypatch.setattr("coppice.comparison.outcome.PANDAS", "no_such_package")
+    with pytest.raises(MissingExtraError, match=r"coppice\[pandas\]"):
+        found.to_pandas()
+    monkeypatch.setattr("coppice.comparison.outcome.PANDAS", "data_frames")
+    frames = types.ModuleType("data_frames")
+    frames.__spec__ = importlib.machinery.ModuleSpec("data_frames", None)
+    frames.DataFrame = list  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "data_frames", frames)
+    assert found.to_pandas() == found.to_table()
+
+
 def test_missing_routes_are_refused_unless_gpus_relay() -> None:
     rails = Problem(topology=preset("dgx-h100", boxes=2), collective=Collective.ALL_GATHER)
-    (row,) = compare(rails, [1024], algorithms=["ring"], order="rank", jobs=1).refused
+    (row,) = compare(rails, sizes=[1024], algorithms=["ring"], order="rank", jobs=1).refused
     assert row.unreachable
-    relayed = compare(rails, [1024], algorithms=["ring"], order="rank", relay_gpus=True, jobs=1)
+    relayed = compare(rails, sizes=[1024], algorithms=["ring"], order="rank", relay_gpus=True, jobs=1)
     assert relayed.times["ring"][1024].relays
-    suited = compare(rails, [1024], algorithms=["ring"], jobs=1).times["ring"][1024]
+    suited = compare(rails, sizes=[1024], algorithms=["ring"], jobs=1).times["ring"][1024]
     assert suited.order == "topology"
     assert not suited.relays
 
 
 def test_best_variant_of_each_size_is_kept_and_named() -> None:
     """More segments pay for long messages only; the plain variant is the best of equals."""
-    found = compare(star(8), [2**10, 2**24], algorithms=["double-binary-tree"], jobs=1)
+    found = compare(star(8), sizes=[2**10, 2**24], algorithms=["double-binary-tree"], jobs=1)
     small, large = (found.times["double-binary-tree"][size] for size in found.sizes)
     assert small.parameters["segments"] == 1
     assert int(large.parameters["segments"]) > 4
     plain = measure(
-        Job(
+        MeasurementJob(
             problem=packed(star(8)),
-            candidate=Candidate(algorithm="double-binary-tree"),
+            candidate=AlgorithmVariant(algorithm="double-binary-tree"),
             keys={2**24: "key"},
             model=Model(),
         )
@@ -146,7 +197,7 @@ def test_forest_is_cut_into_pieces_that_suit_the_size() -> None:
     problem = Problem(
         topology=preset("ring", gpus=6, gb_per_s=(10,)), collective=Collective.BROADCAST, root=0
     )
-    found = compare(problem, [2**10, 2**26], algorithms=["forest"], jobs=1)
+    found = compare(problem, sizes=[2**10, 2**26], algorithms=["forest"], jobs=1)
     small, large = (found.times["forest"][size] for size in found.sizes)
     assert small.pieces == 1
     assert large.pieces > 8
@@ -154,15 +205,15 @@ def test_forest_is_cut_into_pieces_that_suit_the_size() -> None:
 
 
 def test_model_changes_the_times() -> None:
-    fair = compare(star(), [2**20], algorithms=["ring"], model=Model(sharing=Sharing.FAIR), jobs=1)
-    slow = compare(star(), [2**20], algorithms=["ring"], model=Model(reduce_gb_per_s=1.0), jobs=1)
-    plain = compare(star(), [2**20], algorithms=["ring"], jobs=1)
+    fair = compare(star(), sizes=[2**20], algorithms=["ring"], model=Model(sharing=Sharing.FAIR), jobs=1)
+    slow = compare(star(), sizes=[2**20], algorithms=["ring"], model=Model(reduce_gb_per_s=1.0), jobs=1)
+    plain = compare(star(), sizes=[2**20], algorithms=["ring"], jobs=1)
     assert fair.times["ring"][2**20].time_us == pytest.approx(plain.times["ring"][2**20].time_us)
     assert slow.times["ring"][2**20].time_us > 1.5 * plain.times["ring"][2**20].time_us
 
 
 def test_barrier_has_one_size() -> None:
-    found = compare(star(5, Collective.BARRIER), [1024], jobs=1)
+    found = compare(star(5, Collective.BARRIER), sizes=[1024], jobs=1)
     assert found.sizes == (0,)
     assert found.optimal_name is None
     best = found.best(0)
@@ -173,7 +224,7 @@ def test_barrier_has_one_size() -> None:
 @pytest.mark.parametrize("collective", list(Collective))
 def test_every_collective_can_be_compared(collective: Collective) -> None:
     problem = star(4, collective, root=1 if collective.rooted else None)
-    found = compare(problem, [4096], jobs=1)
+    found = compare(problem, sizes=[4096], jobs=1)
     assert found.times
     assert found.ranges[0].text
     for row in found.fastest_first(found.sizes[0]):
@@ -217,11 +268,11 @@ def test_processes_are_gone_after_a_failure(tmp_path: Path) -> None:
 def test_switches_help_only_where_they_may() -> None:
     problem = Problem(topology=preset("dgx-h100", boxes=2), collective=Collective.ALL_REDUCE)
     names = ["forest", "nvls-tree"]
-    plain = compare(problem, [2**26], algorithms=names, jobs=1)
-    assert [(row.algorithm, "--in-network" in str(row.refusal)) for row in plain.refused] == [
+    plain = compare(problem, sizes=[2**26], algorithms=names, jobs=1)
+    assert [(row.algorithm, "`in_network`" in str(row.refusal)) for row in plain.refused] == [
         ("nvls-tree", True)
     ]
-    helped = compare(problem, [2**26], algorithms=names, in_network=True, jobs=1)
+    helped = compare(problem, sizes=[2**26], algorithms=names, in_network=True, jobs=1)
     assert not helped.refused
     assert helped.limit_us(2**26) < 0.8 * plain.limit_us(2**26)
     for name in names:
@@ -230,7 +281,7 @@ def test_switches_help_only_where_they_may() -> None:
         assert row.time_us < plain.times["forest"][2**26].time_us
         assert helped.share_of_limit(row) <= 1
     with pytest.raises(InputError):
-        compare(star(4, Collective.ALL_TO_ALL), [1024], in_network=True, jobs=1)
+        compare(star(4, Collective.ALL_TO_ALL), sizes=[1024], in_network=True, jobs=1)
 
 
 def test_work_on_many_ranks_is_cut_smaller() -> None:
@@ -238,7 +289,7 @@ def test_work_on_many_ranks_is_cut_smaller() -> None:
     many = star(300, Collective.BROADCAST, root=0)
     compare(
         many,
-        [2**k for k in range(10, 20)],
+        sizes=[2**k for k in range(10, 20)],
         algorithms=["binomial"],
         order="rank",
         jobs=1,
@@ -252,8 +303,8 @@ def test_work_on_many_ranks_is_cut_smaller() -> None:
 def test_search_for_pieces_finds_the_best_power_of_two(name: str) -> None:
     problem = Problem(topology=preset(name, boxes=2), collective=Collective.REDUCE_SCATTER)
     sizes = [2**k for k in range(16, 29, 4)]
-    found = compare(problem, sizes, algorithms=["forest"], jobs=1)
-    body = Bodies(problem, Candidate(algorithm="forest"), bound(problem)).body(1)
+    found = compare(problem, sizes=sizes, algorithms=["forest"], jobs=1)
+    body = Bodies(problem, AlgorithmVariant(algorithm="forest"), bound(problem)).body(1)
     for size in sizes:
         most = most_pieces(body, size)
         times = {2**k: simulate(body, size, pieces=2**k).time_us for k in range(most.bit_length())}

@@ -17,7 +17,7 @@ NAMES = ["forest", "ring", "recursive-doubling"]
 
 @pytest.mark.filterwarnings("default")  # Dask's own
 def test_same_outcome_on_a_dask_cluster(tmp_path: Path) -> None:
-    alone = compare(star(), SIZES, algorithms=NAMES, jobs=1)
+    alone = compare(star(), sizes=SIZES, algorithms=NAMES, jobs=1)
     path = tmp_path / "results.jsonl"
     seen: list[int] = []
     with (
@@ -32,7 +32,7 @@ def test_same_outcome_on_a_dask_cluster(tmp_path: Path) -> None:
     ):
         found = compare(
             star(),
-            SIZES,
+            sizes=SIZES,
             algorithms=NAMES,
             executor=executor,
             results=path,
@@ -46,7 +46,7 @@ def test_same_outcome_on_a_dask_cluster(tmp_path: Path) -> None:
     # What the cluster measured, this process need not.
     again = compare(
         star(),
-        SIZES,
+        sizes=SIZES,
         algorithms=NAMES,
         jobs=1,
         results=path,

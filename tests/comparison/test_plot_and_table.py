@@ -21,7 +21,7 @@ SIZES = tuple(2**k for k in range(10, 27, 4))
 
 @pytest.fixture(scope="module")
 def found() -> Comparison:
-    return compare(star(8), SIZES, algorithms=["forest", "ring", "double-binary-tree"], jobs=1)
+    return compare(star(8), sizes=SIZES, algorithms=["forest", "ring", "double-binary-tree"], jobs=1)
 
 
 def test_csv_has_a_row_for_every_algorithm_and_size(found: Comparison) -> None:
@@ -41,7 +41,7 @@ def test_csv_has_a_row_for_every_algorithm_and_size(found: Comparison) -> None:
 
 def test_csv_of_refusals() -> None:
     weighted = star(3, Collective.ALL_GATHER, weights=(1, 1, 2))
-    rows = list(csv.DictReader(io.StringIO(csv_text([compare(weighted, [1024], jobs=1)]))))
+    rows = list(csv.DictReader(io.StringIO(csv_text([compare(weighted, sizes=[1024], jobs=1)]))))
     refused = [row for row in rows if row["refusal"]]
     assert refused
     assert all(row["time_us"] == row["algbw_gb_per_s"] == "" for row in refused)
@@ -102,7 +102,7 @@ def test_picture_names_everything(found: Comparison, tmp_path: Path) -> None:
 
 def test_picture_of_one_size(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
-    plot.plot(compare(star(), [1024], algorithms=["ring"], jobs=1), tmp_path / "one.png")
+    plot.plot(compare(star(), sizes=[1024], algorithms=["ring"], jobs=1), tmp_path / "one.png")
     assert (tmp_path / "one.png").stat().st_size > 10_000
 
 
@@ -111,7 +111,7 @@ def test_pictures_that_cannot_be_drawn(
 ) -> None:
     with pytest.raises(InputError, match=r"called \*.png, \*.svg, \*.pdf, found picture.gif"):
         plot.plot(found, tmp_path / "picture.gif")
-    barrier = compare(star(4, Collective.BARRIER), [1], jobs=1)
+    barrier = compare(star(4, Collective.BARRIER), sizes=[1], jobs=1)
     with pytest.raises(InputError, match="nothing to draw"):
         plot.plot(barrier, tmp_path / "picture.png")
     monkeypatch.setattr(plot, "find_spec", lambda _: None)

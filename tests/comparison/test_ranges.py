@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from comparison.cases import measured
-from coppice.comparison.measurement import Measurement
+from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.ranges import Range, percent, ranges, variants
 from coppice.text import short_size
 
 K, M = 2**10, 2**20
 
 
-def found(times: Mapping[str, Mapping[int, Measurement]], limit: float = 1.0) -> list[Range]:
+def found(times: Mapping[str, Mapping[int, SimulatedTime]], limit: float = 1.0) -> list[Range]:
     sizes = sorted({size for by_size in times.values() for size in by_size})
     return list(ranges(sizes, times, limit_us=lambda _: limit, overhead_us=1.0))
 
 
-def line(name: str, times: Mapping[int, float], **fields: object) -> dict[int, Measurement]:
+def line(name: str, times: Mapping[int, float], **fields: object) -> dict[int, SimulatedTime]:
     return {size: measured(name, size, time, **fields) for size, time in times.items()}
 
 

@@ -16,9 +16,9 @@ import pytest
 from comparison.cases import measured, star
 from coppice import Collective, InputError
 from coppice.comparison import compare
-from coppice.comparison.candidates import Candidate
+from coppice.comparison.candidates import AlgorithmVariant
 from coppice.comparison.measurement import measure
-from coppice.comparison.results import ResultsFile, key_of, problem_sha256
+from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256
 from coppice.simulation import Model
 
 SIZES = (2**10, 2**20)
@@ -42,12 +42,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         seen.extend((job.candidate.algorithm, size) for size in job.keys)
         return measure(job)
 
-    monkeypatch.setattr("coppice.comparison.pool.measure", counting)
+    monkeypatch.setattr("coppice.comparison.sweep.measure", counting)
     return seen
 
 
 def record(**options: Any) -> str:
-    return json.dumps(compare(star(), SIZES, algorithms=FEW, jobs=1, **options).record())
+    return json.dumps(compare(star(), sizes=SIZES, algorithms=FEW, jobs=1, **options).record())
 
 
 def test_interrupted_comparison_goes_on(tmp_path: Path, counted: list[tuple[str, int]]) -> None:
@@ -87,10 +87,12 @@ def test_further_sizes_and_models_share_a_file(tmp_path: Path, counted: list[tup
     path = tmp_path / "results.jsonl"
     record(results=path)
     counted.clear()
-    found = compare(star(), [2**10, 2**15], algorithms=["ring"], jobs=1, results=path)
+    found = compare(star(), sizes=[2**10, 2**15], algorithms=["ring"], jobs=1, results=path)
     assert counted == [("ring", 2**15)]
     assert set(found.times["ring"]) == {2**10, 2**15}
-    slower = compare(star(), [2**10], algorithms=["ring"], jobs=1, results=path, model=Model(overhead_us=9.0))
+    slower = compare(
+        star(), sizes=[2**10], algorithms=["ring"], jobs=1, results=path, model=Model(overhead_us=9.0)
+    )
     assert counted[1:] == [("ring", 2**10)]
     assert slower.times["ring"][2**10].time_us > 50
 
@@ -101,7 +103,7 @@ def test_file_of_another_problem_is_refused(tmp_path: Path) -> None:
     before = path.read_bytes()
     for other in (star(5), star(4, Collective.ALL_GATHER)):
         with pytest.raises(InputError, match="holds results of all_reduce on star"):
-            compare(other, SIZES, algorithms=["ring"], jobs=1, results=path)
+            compare(other, sizes=SIZES, algorithms=["ring"], jobs=1, results=path)
     assert path.read_bytes() == before
 
 
@@ -143,22 +145,22 @@ def test_rows_survive_the_file(tmp_path: Path) -> None:
         measured("ring", 10, 1.25, parameters={"segments": 4, "mapping": "x"}, chain=3, relays=True),
         measured("bruck", 10, 0.0, refusal="needs more", unreachable=True),
     ]
-    ResultsFile(path, star()).add(rows)
-    assert list(ResultsFile(path, star()).known.values()) == rows
+    MeasurementsFile(path, star()).add(rows)
+    assert list(MeasurementsFile(path, star()).known.values()) == rows
 
 
 def test_key_depends_on_everything_that_decides() -> None:
-    ring = Candidate(algorithm="ring")
+    ring = AlgorithmVariant(algorithm="ring")
     cases = [
         (star(), ring, 10, Model()),
         (star(5), ring, 10, Model()),
         (star(4, Collective.ALL_GATHER), ring, 10, Model()),
         (star(4, Collective.BROADCAST, root=0), ring, 10, Model()),
         (star(4, Collective.BROADCAST, root=1), ring, 10, Model()),
-        (star(), Candidate(algorithm="ring", order="topology"), 10, Model()),
-        (star(), Candidate(algorithm="ring", relay_gpus=True), 10, Model()),
-        (star(), Candidate(algorithm="ring", parameters={"radix": 4}), 10, Model()),
-        (star(), Candidate(algorithm="ring", doubled="segments"), 10, Model()),
+        (star(), AlgorithmVariant(algorithm="ring", order="topology"), 10, Model()),
+        (star(), AlgorithmVariant(algorithm="ring", relay_gpus=True), 10, Model()),
+        (star(), AlgorithmVariant(algorithm="ring", parameters={"radix": 4}), 10, Model()),
+        (star(), AlgorithmVariant(algorithm="ring", doubled="segments"), 10, Model()),
         (star(), ring, 11, Model()),
         (star(), ring, 10, Model(send_engines=1)),
     ]
@@ -174,7 +176,7 @@ from coppice.comparison import compare
 
 if __name__ == "__main__":
     problem = Problem(topology=load("dgx-a100", boxes=4), collective=Collective.ALL_REDUCE)
-    compare(problem, [2**k for k in range(10, 24)], relay_gpus=True, jobs=2, results=sys.argv[1])
+    compare(problem, sizes=[2**k for k in range(10, 24)], relay_gpus=True, jobs=2, results=sys.argv[1])
 """
 
 
@@ -199,5 +201,5 @@ def test_interrupt_of_a_running_sweep_leaves_a_valid_file(tmp_path: Path) -> Non
 
 def test_sweep_keeps_nothing_where_no_file_is_asked_for(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    compare(star(), SIZES, algorithms=["ring"], jobs=1)
+    compare(star(), sizes=SIZES, algorithms=["ring"], jobs=1)
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from coppice.design.families.circulants import two_jumps
+from coppice.design.families.abelian import two_jumps
 from coppice.design.graph import Graph
 from coppice.design.recipes.parser import parse
 from coppice.design.schedules.breadth_first import moore_steps, schedule_facts

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from hypothesis import assume, given, settings
 
-from coppice.design.cabling import Cabling, Limits, cabling_of, check_limits
+from coppice.design.cabling import Cabling, CablingLimits, cabling_of, check_limits
 from coppice.design.graph import Graph
 from coppice.design.recipes.parser import parse
 from coppice.design.recipes.recipe import Recipe
@@ -61,7 +61,7 @@ def test_every_link_has_its_cable(recipe: Recipe) -> None:
         graph = recipe.build()
     except InputError:
         assume(False)
-    check(cabling_of(graph, Limits(panel_ports=24)))
+    check(cabling_of(graph, CablingLimits(panel_ports=24)))
 
 
 @settings(max_examples=100, deadline=None)
@@ -76,7 +76,7 @@ def test_parallel_links_come_back_over_their_own_cables() -> None:
 
 
 def test_limits_that_hold() -> None:
-    limits = Limits(ports_per_node=4, panel_ports=512, max_panels=8)
+    limits = CablingLimits(ports_per_node=4, panel_ports=512, max_panels=8)
     made = cabling_of(parse("gkautz(4, 1024)").build(), limits)
     assert (made.panels, made.kind) == (8, "fibre")
 
@@ -84,12 +84,12 @@ def test_limits_that_hold() -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        (Limits(ports_per_node=3), r"degree <= ports per node, found 4 > 3"),
-        (Limits(panel_ports=512, max_panels=7), r"ceil\(1024 x 4 / 512\) = 8 > 7"),
-        (Limits(panel_ports=4095, max_panels=1), r"= 2 > 1"),
+        (CablingLimits(ports_per_node=3), r"degree <= ports per node, found 4 > 3"),
+        (CablingLimits(panel_ports=512, max_panels=7), r"ceil\(1024 x 4 / 512\) = 8 > 7"),
+        (CablingLimits(panel_ports=4095, max_panels=1), r"= 2 > 1"),
     ],
 )
-def test_limits_that_do_not(limits: Limits, message: str) -> None:
+def test_limits_that_do_not(limits: CablingLimits, message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_limits(1024, 4, limits)
 
@@ -97,4 +97,4 @@ def test_limits_that_do_not(limits: Limits, message: str) -> None:
 @pytest.mark.parametrize("fields", [{"panel_ports": 0}, {"max_panels": 3}, {"ports_per_node": -1}])
 def test_limits_without_meaning(fields: dict[str, int]) -> None:
     with pytest.raises(InputError, match="expected"):
-        Limits(**fields)
+        CablingLimits(**fields)

@@ -21,8 +21,8 @@ from coppice.design.purchase.request import (
     Failures,
     Prices,
     SwitchPrice,
+    TrainingWorkload,
     Use,
-    Workload,
     read_prices,
     read_workload,
 )
@@ -42,17 +42,17 @@ def prices(*radixes: int) -> Prices:
     )
 
 
-def workload(**fields: object) -> Workload:
+def workload(**fields: object) -> TrainingWorkload:
     given = {"ranks": 8, "collectives": [ALL], "gb_per_s": Fraction(10), "latency_us": 0.0, **fields}
-    return Workload(**given)  # type: ignore[arg-type]
+    return TrainingWorkload(**given)  # type: ignore[arg-type]
 
 
-def named(made: Workload, listed: Prices, *ratios: int) -> dict[str, Offer]:
+def named(made: TrainingWorkload, listed: Prices, *ratios: int) -> dict[str, Offer]:
     found = offers(made, listed, oversubscriptions=[Fraction(ratio) for ratio in ratios or (1,)])
     return {offer.name: offer for offer in found}
 
 
-def check(offer: Offer, made: Workload) -> None:
+def check(offer: Offer, made: TrainingWorkload) -> None:
     """Ports of switches are enough for their cables, and rates are those of the cables."""
     topology = offer.topology
     assert topology.num_ranks == made.ranks

@@ -13,8 +13,7 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.design.evaluation import evaluate
-from coppice.design.from_topology import graph_of
-from coppice.design.graph import Graph
+from coppice.design.graph import Graph, graph_of
 from coppice.design.recipes.parser import parse
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.schedules.collectives import breadth_first_schedule, schedule_of

@@ -16,16 +16,15 @@ from coppice.collectives import Collective
 from coppice.design.families.family import optimum
 from coppice.design.graph import Graph
 from coppice.design.recipes.parser import parse
-from coppice.design.recipes.recipe import Degree, Line, Power, Product, Recipe
+from coppice.design.recipes.recipe import Degree, LineGraph, Power, Product, Recipe
 from coppice.design.schedules.breadth_first import moore_steps, schedule_facts
 from coppice.design.schedules.deliveries import loads_of
 from coppice.design.schedules.expanded import expanded_deliveries
 from coppice.design.search.bases import known_bases
 from coppice.design.search.circulants import circulant_facts, circulant_steps
-from coppice.design.search.entries import Entry, front_of
 from coppice.design.search.finder import find, measured
-from coppice.design.search.table import Table, cells_below
-from coppice.design.search.workload import Workload, baselines, options
+from coppice.design.search.table import GraphEntry, GraphTable, cells_below, front_of
+from coppice.design.search.workload import CollectiveWorkload, baselines, options
 from coppice.errors import InputError
 from support.design_samples import random_graphs
 
@@ -75,12 +74,12 @@ def test_every_figure_is_that_of_a_schedule(both_ways: bool) -> None:
 
 def _expansions(recipe: Recipe) -> Iterator[Recipe]:
     yield recipe
-    yield from (Line(recipe), Degree(recipe, 2), Degree(recipe, 3), Power(recipe, 2), Power(recipe, 3))
+    yield from (LineGraph(recipe), Degree(recipe, 2), Degree(recipe, 3), Power(recipe, 2), Power(recipe, 3))
 
 
 def test_nothing_that_follows_from_the_bases_is_better() -> None:
     bases = known_bases(cells_below([(n, d) for n in range(2, 65) for d in range(1, 5)]))
-    table = Table(bases)
+    table = GraphTable(bases)
     simple = [
         entry.recipe for (ranks, _), found in bases.items() if ranks <= 12 for entry in found if entry.simple
     ]
@@ -233,7 +232,7 @@ def test_more_ports_than_other_ranks_have_no_graph() -> None:
 
 def test_scheduling_a_graph_improves_the_formula() -> None:
     recipe = parse("line^3(dicirculant(16, 1, 2, 3, 6))")
-    formula, exact = measured(Entry(recipe, recipe.facts()))
+    formula, exact = measured(GraphEntry(recipe, recipe.facts()))
     assert (formula.time, exact.time) == (Fraction(261, 256), Fraction(257, 256))
     assert front_of([formula, exact]) == [exact]
 
@@ -242,7 +241,7 @@ def test_the_choice_follows_the_size() -> None:
     front = find([(64, 4)], jobs=1)[64, 4]
     names = []
     for size in (2**10, 2**30):
-        workload = Workload(size_bytes=size, alpha_us=10, node_gb_per_s=Fraction(25, 2))
+        workload = CollectiveWorkload(size_bytes=size, alpha_us=10, node_gb_per_s=Fraction(25, 2))
         found = options(front, workload)
         names.append(found[0].name)
         assert [option.time_us for option in found] == sorted(option.time_us for option in found)
@@ -256,12 +255,14 @@ def test_the_choice_follows_the_size() -> None:
 
 
 def test_a_reduce_scatter_runs_on_the_transposed_graph() -> None:
-    entry = Entry(parse("gkautz(3, 11)"), parse("gkautz(3, 11)").facts())
+    entry = GraphEntry(parse("gkautz(3, 11)"), parse("gkautz(3, 11)").facts())
     graph = entry.recipe.build()
     forward, backward = schedule_facts(graph), schedule_facts(graph.transposed())
     times = {}
     for collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE):
-        workload = Workload(collective=collective, size_bytes=1, alpha_us=1, node_gb_per_s=Fraction(1))
+        workload = CollectiveWorkload(
+            collective=collective, size_bytes=1, alpha_us=1, node_gb_per_s=Fraction(1)
+        )
         times[collective] = options([entry], workload)[0].time
     assert list(times.values()) == [
         forward.bandwidth_time,
@@ -287,7 +288,7 @@ def test_graphs_that_are_their_transposes(text: str) -> None:
 
 def test_trees_are_pipelined_in_the_best_number_of_segments() -> None:
     for size in (2**10, 2**20, 2**28):
-        workload = Workload(size_bytes=size, alpha_us=5, node_gb_per_s=Fraction(10))
+        workload = CollectiveWorkload(size_bytes=size, alpha_us=5, node_gb_per_s=Fraction(10))
         tree = baselines(48, 4, workload)[-1]
         unit = size / 10e3
         by_hand = min((9 + k) * (5 + 2 * unit / k) for k in range(1, 4000))
@@ -306,7 +307,7 @@ def test_trees_are_pipelined_in_the_best_number_of_segments() -> None:
 def test_workloads_without_meaning_are_refused(fields: dict[str, object], message: str) -> None:
     given = {"size_bytes": 1, "alpha_us": 1.0, "node_gb_per_s": Fraction(12), **fields}
     with pytest.raises(InputError, match=message):
-        Workload(**given)  # type: ignore[arg-type]
+        CollectiveWorkload(**given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("ranks", "degree", "steps"), [(8, 2, 4), (16, 2, 5), (9, 3, 3), (16, 4, 3)])

@@ -28,7 +28,7 @@ from coppice.export.mscclpp.limits import block_excesses, largest_message, size_
 from coppice.export.mscclpp.program import PlanForm, one_sided_for
 from coppice.export.mscclpp.reader import program_of
 from coppice.export.mscclpp.writer import mscclpp_json, write_mscclpp
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.moves import Moves, blocks
 from coppice.planners.planning import plan as make_plan
 from coppice.program.one_sided.lower import lower_one_sided
@@ -137,7 +137,7 @@ def test_two_mi250_boxes() -> None:
 
 def doubling(ranks: int, collective: Collective) -> Schedule:
     """Ranks exchange everything they have with the rank 1, 2, 4, .. away, in steps; sums in an all-reduce."""
-    case = Case(topology=preset("star", gpus=ranks), collective=collective)
+    case = AlgorithmCase(topology=preset("star", gpus=ranks), collective=collective)
     moves = Moves(case, blocks(case))
     distance, step = 1, 0
     while distance < ranks:

@@ -19,7 +19,7 @@ from coppice.fitting.open_mpi import Choice, choices_of, compared
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.selection import select, tables_of
 from coppice.selection.open_mpi_names import FUNCTIONS
-from coppice.simulation.engine import simulate
+from coppice.simulation.simulator import simulate
 from coppice.topology.presets import preset
 from export import ompi_reader as reader
 

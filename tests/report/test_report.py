@@ -21,7 +21,7 @@ from coppice.report.timeline import timeline_picture
 from coppice.report.tree.choice import sketches
 from coppice.report.tree.picture import Sketch, tree_picture
 from coppice.schedule.plan import Plan
-from coppice.simulation.engine import simulate
+from coppice.simulation.simulator import simulate
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
 
@@ -103,7 +103,7 @@ def _pairs(names: list[str]) -> list[tuple[str, str, int]]:
 def test_comparison() -> None:
     made = plan_of(preset("star", gpus=4), Collective.ALL_REDUCE)
     sizes = [2**10, 2**16, 2**20]
-    found = compare(made.problem, sizes, jobs=1)
+    found = compare(made.problem, sizes=sizes, jobs=1)
     root = check_page(report_html(made, size_bytes=2**20, comparison=found))
     charts = [svg for svg in root.iter(f"{SVG}svg") if "comparison" in (svg.get("class") or "")]
     assert len(charts) == 1

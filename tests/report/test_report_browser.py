@@ -45,7 +45,7 @@ root.dataset.probe = [
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     problem = Problem(topology=preset("dgx-a100", boxes=2), collective=Collective.ALL_REDUCE)
     made = plan(problem, ring=False).plan
-    rivals = compare(problem, [2**10, 2**20], algorithms=["forest", "rabenseifner"], jobs=1)
+    rivals = compare(problem, sizes=[2**10, 2**20], algorithms=["forest", "rabenseifner"], jobs=1)
     target = tmp_path_factory.mktemp("report") / "report.html"
     text = report_html(made, size_bytes=2**20, comparison=rivals)
     target.write_text(text.replace("</body>", f"</body>{PROBE}"), encoding="utf-8")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs, whole
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.pieces import in_pieces
@@ -21,7 +21,7 @@ from coppice.topology.presets import preset
 
 def schedule(collective: Collective, ranks: int = 4, **columns: list[int]) -> Schedule:
     root = 0 if collective.rooted else -1
-    case = Case(topology=preset("star", gpus=ranks), collective=collective, root=root)
+    case = AlgorithmCase(topology=preset("star", gpus=ranks), collective=collective, root=root)
     layout = pairs(case) if collective is Collective.ALL_TO_ALL else blocks(case)
     made = Moves(case, layout).schedule()
     kinds = {"chunk_slot": np.int32, "slot_weight": np.int64, "chunk_share": np.int64}
@@ -75,12 +75,12 @@ def test_all_to_all_has_a_buffer_of_m_for_every_sender() -> None:
 
 
 def test_a_buffer_in_one_slot() -> None:
-    case = Case(topology=preset("star", gpus=4), collective=Collective.ALL_REDUCE)
+    case = AlgorithmCase(topology=preset("star", gpus=4), collective=Collective.ALL_REDUCE)
     assert chunk_bounds(Moves(case, whole(case, 2)).schedule(), 11)[1].tolist() == [5, 6]
 
 
 def test_a_barrier_has_no_bytes() -> None:
-    case = Case(topology=preset("star", gpus=4), collective=Collective.BARRIER)
+    case = AlgorithmCase(topology=preset("star", gpus=4), collective=Collective.BARRIER)
     assert chunk_bounds(Moves(case, whole(case)).schedule(), 11)[1].tolist() == [0]
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.selection.nccl_data import constants
-from coppice.selection.nccl_model import Cell, Channels, Communicator, cells
+from coppice.selection.nccl_model import Channels, CostCell, NcclCommunicator, cells
 from support.shared_data import SHARED
 
 NOTE = SHARED / "systems" / "collectives.md"
 
-H100 = Communicator(
+H100 = NcclCommunicator(
     ranks=8,
     nodes=1,
     generation="hopper",
@@ -26,7 +26,7 @@ H100 = Communicator(
 FEW = replace(H100, ring=Channels(count=2, within=30, across=30))
 RAILS = Channels(count=8, within=48, across=48, across_type="PXB", same=False)
 CLUSTER = replace(H100, ranks=32, nodes=4, ring=RAILS, tree=RAILS, nvls=replace(RAILS, within=40), cpu="amd")
-A100 = Communicator(
+A100 = NcclCommunicator(
     ranks=16,
     nodes=2,
     generation="ampere",
@@ -37,8 +37,8 @@ A100 = Communicator(
 
 
 def cell(
-    comm: Communicator, collective: Collective, algorithm: str, protocol: str, size: int = 2**20
-) -> Cell:
+    comm: NcclCommunicator, collective: Collective, algorithm: str, protocol: str, size: int = 2**20
+) -> CostCell:
     found = [c for c in cells(comm, collective, size) if (c.algorithm, c.protocol) == (algorithm, protocol)]
     assert len(found) == 1
     return found[0]
@@ -82,7 +82,13 @@ CELLS = [
 
 @pytest.mark.parametrize(("comm", "collective", "algorithm", "protocol", "size", "latency", "rate"), CELLS)
 def test_cells(
-    comm: Communicator, collective: str, algorithm: str, protocol: str, size: int, latency: float, rate: float
+    comm: NcclCommunicator,
+    collective: str,
+    algorithm: str,
+    protocol: str,
+    size: int,
+    latency: float,
+    rate: float,
 ) -> None:
     found = cell(comm, Collective(collective), algorithm, protocol, size)
     assert found.latency_us == pytest.approx(latency, rel=1e-12)

@@ -9,7 +9,7 @@ import pytest
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection import select
-from coppice.selection.rules import OTHERWISE, Rule, parse_rules
+from coppice.selection.rules import OTHERWISE, TableRule, parse_rules
 from coppice.selection.tables import library
 from coppice.topology.presets import preset
 from support.shared_data import SHARED
@@ -30,7 +30,7 @@ def published() -> dict[tuple[str, str], str]:
     return found
 
 
-def compact(rules: tuple[Rule, ...], ids: dict[str, int]) -> str:
+def compact(rules: tuple[TableRule, ...], ids: dict[str, int]) -> str:
     """Rules in the note's notation."""
     lines = []
     for rule in rules:

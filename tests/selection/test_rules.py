@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from coppice.errors import InputError
-from coppice.selection.rules import Step, decide, parse_rules
+from coppice.selection.rules import RuleTest, decide, parse_rules
 
 NESTED = [
     "P == 1: alone",
@@ -61,10 +61,10 @@ def test_trail_has_every_test_with_the_numbers_put_in() -> None:
     facts = {"P": 6, "m": 9, "commutative": False}
     _, trail = decide(parse_rules(NESTED, "t"), facts, table="name")
     assert trail == (
-        Step("name", "P == 1", "6 == 1", held=False, depth=0),
-        Step("name", "not commutative", "commutative: no", held=True, depth=0),
-        Step("name", "m <= 8", "9 <= 8", held=False, depth=1),
-        Step("name", "otherwise", "", held=True, depth=1),
+        RuleTest("name", "P == 1", "6 == 1", held=False, depth=0),
+        RuleTest("name", "not commutative", "commutative: no", held=True, depth=0),
+        RuleTest("name", "m <= 8", "9 <= 8", held=False, depth=1),
+        RuleTest("name", "otherwise", "", held=True, depth=1),
     )
 
 

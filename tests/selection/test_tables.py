@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from coppice.collectives import Collective
+from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms
+from coppice.selection import LIBRARIES, select
 from coppice.selection.nccl_data import constants
-from coppice.selection.request import Request
-from coppice.selection.rules import Rule, parse_rules
+from coppice.selection.request import SelectionRequest
+from coppice.selection.rules import TableRule, parse_rules
 from coppice.selection.tables import library
 
 NAMES = ("open-mpi", "mpich", "mvapich2")
 FUNCTIONS = [(name, function) for name in NAMES for function in library(name).functions]
 
 
-def leaves(rules: tuple[Rule, ...]) -> Iterator[str]:
+def leaves(rules: tuple[TableRule, ...]) -> Iterator[str]:
     for rule in rules:
         if isinstance(rule.outcome, str):
             yield rule.outcome
@@ -26,7 +29,7 @@ def leaves(rules: tuple[Rule, ...]) -> Iterator[str]:
             yield from leaves(rule.outcome)
 
 
-def named(rules: tuple[Rule, ...]) -> Iterator[str]:
+def named(rules: tuple[TableRule, ...]) -> Iterator[str]:
     for rule in rules:
         for term in rule.terms:
             yield term.left
@@ -39,7 +42,7 @@ def named(rules: tuple[Rule, ...]) -> Iterator[str]:
 @pytest.mark.parametrize(("name", "function"), FUNCTIONS)
 def test_outcomes_and_facts_exist(name: str, function: str) -> None:
     entry = library(name).functions[function]
-    facts = Request(collective=entry.performs, ranks=2, size_bytes=8).facts(entry.m)
+    facts = SelectionRequest(collective=entry.performs, ranks=2, size_bytes=8).facts(entry.m)
     reached: set[str] = set()
     assert entry.start in entry.tables
     for table, data in entry.tables.items():
@@ -127,3 +130,35 @@ def test_constants_have_every_row() -> None:
     for speeds in (*data.speeds_within.values(), *data.speeds_across.values()):
         assert speeds == sorted(speeds, reverse=True)
     assert {box.generation for box in data.boxes.values()} == generations
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"library": None}, "expected a library whose choice is known, found None"),
+        ({"collective": "all_reduc"}, r"expected a collective, found 'all_reduc': did you mean all_reduce\?"),
+        ({"collective": 3}, "expected a collective, found 3"),
+        ({"size_bytes": "64K"}, "expected a whole number for `size_bytes`, found '64K'"),
+        ({"size_bytes": 1.5}, "expected a whole number for `size_bytes`"),
+        ({"size_bytes": True}, "expected a whole number for `size_bytes`"),
+        ({"ranks": "48"}, "expected a whole number for `ranks`"),
+        ({"ranks_per_box": 2.0}, "expected a whole number for `ranks_per_box`"),
+        ({"element_bytes": None}, "expected a whole number for `element_bytes`"),
+        ({"ranks": None, "topology": "dgx-a100"}, "expected a Topology for `topology`, found 'dgx-a100'"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_named(changes: dict[str, Any], words: str) -> None:
+    call = {"library": "open-mpi", "collective": "all_reduce", "size_bytes": 65536, "ranks": 48} | changes
+    with pytest.raises(InputError, match=words):
+        select(**call)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_names_and_numpy_numbers_are_taken_and_the_pick_is_shown_in_a_line(name: str) -> None:
+    picked = select(name, "all_reduce", np.int64(65536), ranks=np.int32(48))
+    assert picked.record() == select(name, Collective.ALL_REDUCE, 65536, ranks=48).record()
+    assert picked.collective is Collective.ALL_REDUCE
+    assert type(picked.size_bytes) is int
+    assert repr(picked).startswith(f"Selection({picked.library}: ")
+    assert picked.algorithm in repr(picked)
+    assert len(repr(picked)) < 400

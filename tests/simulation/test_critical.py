@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from coppice.simulation.critical import critical_lines, critical_stretches, time_by_reason
-from coppice.simulation.engine import simulate
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.simulation.model import Model
+from coppice.simulation.simulator import simulate
 from coppice.simulation.timeline import Reason
 from coppice.topology import preset, star
 from simulation.cases import ring_on, shift_on

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.schedule.schedule import Op
@@ -22,8 +22,8 @@ CROSSBAR = Model(overhead_us=2.0, send_engines=1, receive_engines=1)
 FREE = Model(overhead_us=0.0)
 
 
-def crossbar(gpus: int, gb_per_s: int = 8) -> Case:
-    return Case(
+def crossbar(gpus: int, gb_per_s: int = 8) -> AlgorithmCase:
+    return AlgorithmCase(
         topology=preset("star", gpus=gpus, gb_per_s=gb_per_s), collective=Collective.BROADCAST, root=0
     )
 
@@ -54,7 +54,7 @@ class TestPatterns:
         "collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE]
     )
     def test_ring_costs_what_the_catalogue_says(self, collective: Collective, gpus: int) -> None:
-        case = Case(topology=preset("star", gpus=gpus, gb_per_s=8), collective=collective)
+        case = AlgorithmCase(topology=preset("star", gpus=gpus, gb_per_s=8), collective=collective)
         ring = find("ring", collective)
         size = 64_000 * gpus
         model = Model(overhead_us=2.0, send_engines=1, receive_engines=1, reduce_gb_per_s=16.0)

@@ -12,7 +12,7 @@ import pytest
 from coppice.bounds import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Phase
@@ -63,7 +63,7 @@ class TestSizes:
             assert found.summary()["busiest_link"] is None
 
     def test_one_rank(self, model: Model) -> None:
-        case = Case(topology=preset("star", gpus=1), collective=Collective.ALL_REDUCE)
+        case = AlgorithmCase(topology=preset("star", gpus=1), collective=Collective.ALL_REDUCE)
         found = simulate(make(find("ring", Collective.ALL_REDUCE), case), 1000, model=model)
         assert (found.time_us, found.messages.count) == (0, 0)
 
@@ -173,7 +173,9 @@ class TestForests:
 class TestBestPieces:
     def test_of_a_pipelined_chain(self) -> None:
         # (P - 2 + m)(alpha + B / m) is least near m = sqrt((P - 2) B / alpha) = sqrt(14 * 128 / 2) = 30.
-        case = Case(topology=preset("star", gpus=16, gb_per_s=8), collective=Collective.BROADCAST, root=0)
+        case = AlgorithmCase(
+            topology=preset("star", gpus=16, gb_per_s=8), collective=Collective.BROADCAST, root=0
+        )
         table = [(i, i + 1, 0, COPY, (), i) for i in range(15)]
         model = Model(overhead_us=2.0, send_engines=1, receive_engines=1)
         pieces, found = best_pieces(rows(case.topology, table), 1_024_000, model=model)
@@ -190,7 +192,7 @@ class TestBestPieces:
 
 def test_the_simulator_can_be_interrupted() -> None:
     topology = preset("star", gpus=64)
-    case = Case(topology=topology, collective=Collective.ALL_REDUCE)
+    case = AlgorithmCase(topology=topology, collective=Collective.ALL_REDUCE)
     messages = messages_of(make(find("ring", Collective.ALL_REDUCE), case), 2**20, pieces=40)
     timer = threading.Timer(0.06, signal.raise_signal, [signal.SIGINT])
 

@@ -11,9 +11,9 @@ import pytest
 from coppice.errors import InputError
 from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.engine import simulate
 from coppice.simulation.hashed import Hashed, hashed_times
 from coppice.simulation.model import Model
+from coppice.simulation.simulator import simulate
 from coppice.topology import Topology, fat_tree
 from simulation.cases import ring_on, shift_on
 

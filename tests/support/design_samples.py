@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from coppice.design.graph import Graph
-from coppice.design.recipes.recipe import Base, Bidirectional, Degree, Line, Power, Product, Recipe
+from coppice.design.recipes.recipe import Base, Bidirectional, Degree, LineGraph, Power, Product, Recipe
 from reference.breadth_first import Links
 
 
@@ -42,7 +42,7 @@ BASES = st.one_of(
 
 def _expanded(inner: st.SearchStrategy[Recipe]) -> st.SearchStrategy[Recipe]:
     return st.one_of(
-        st.builds(Line, inner, st.integers(1, 2)),
+        st.builds(LineGraph, inner, st.integers(1, 2)),
         st.builds(Degree, inner, st.integers(2, 3)),
         st.builds(Power, inner, st.integers(2, 3)),
         st.builds(lambda parts: Product(tuple(parts)), st.lists(inner, min_size=2, max_size=3)),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.moves import Moves, pairs
 from coppice.schedule.paths import routed
 from coppice.schedule.pieces import in_pieces
@@ -107,7 +107,7 @@ def test_presets(seed: int) -> None:
 
 def all_to_all(topology: Topology) -> Schedule:
     """One transfer for every two ranks, in no order of receivers."""
-    case = Case(topology=topology, collective=Collective.ALL_TO_ALL)
+    case = AlgorithmCase(topology=topology, collective=Collective.ALL_TO_ALL)
     gpus = topology.num_ranks
     moves, at = Moves(case, pairs(case)), np.arange(gpus)
     for shift in range(1, gpus):

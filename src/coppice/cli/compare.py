@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from coppice.bounds.describe import describe_cut
+from coppice.cli import with_flags
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.measuring import JobsOption, OverheadOption
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, RelayGpusOption
@@ -29,6 +30,9 @@ from coppice.text import parse_sizes
 from coppice.topology.readers.link_rates import RateClass
 
 __all__ = ["compare"]
+
+_FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("in_network", "order", "relay_gpus", "weights")}
+"""Options that a refusal may name."""
 
 
 @with_options("topology collective ... root weights ranks relays rates settings round_digits as_json")
@@ -158,7 +162,7 @@ def compare(
         made = [
             run_comparison(
                 replace(asked, boxes=counts[0], rates=rate_class).load_problem(),
-                wanted,
+                sizes=wanted,
                 algorithms=names,
                 results=results,
                 on_progress=on_progress,
@@ -199,7 +203,7 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
         lines += ["#", *algorithm_lines(first)]
     lines += ["", "best per size", *(f"  {line}" for line in range_lines(first))]
     if first.refused:
-        lines += ["", "do not apply", *(f"  {line}" for line in refusal_lines(first))]
+        lines += ["", "do not apply", *(f"  {with_flags(line, _FLAGS)}" for line in refusal_lines(first))]
     return lines
 
 

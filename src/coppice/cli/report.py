@@ -101,7 +101,7 @@ def _compared(plan: Plan, sizes: tuple[int, ...], stages: Stages) -> Comparison:
         stages.begin(f"comparing algorithms: {done} of {total} ({name})")
 
     relays = plan.parameters.get("relay_gpus") is True
-    return compare(plan.problem, sizes, relay_gpus=relays, on_progress=on_progress)
+    return compare(plan.problem, sizes=sizes, relay_gpus=relays, on_progress=on_progress)
 
 
 def picture(plan: Plan, suffix: str) -> str:

@@ -6,9 +6,9 @@ import numpy as np
 
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.comparison.candidates import Candidate
+from coppice.comparison.candidates import AlgorithmVariant
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.choice import FOREST, Choice, make_body
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
@@ -37,7 +37,7 @@ class Bodies:
         plain: The problem's bound.
     """
 
-    def __init__(self, problem: Problem, candidate: Candidate, plain: Bound) -> None:
+    def __init__(self, problem: Problem, candidate: AlgorithmVariant, plain: Bound) -> None:
         self.problem = problem
         self.candidate = candidate
         self._plain = plain
@@ -70,7 +70,7 @@ class Bodies:
             )
             body = _ready(make_body(self.problem, choice, self._plain).body)
             if isinstance(body, Forest) and not candidate.in_network:
-                msg = f"{candidate.algorithm} lets switches copy and add: allow that with `--in-network`."
+                msg = f"{candidate.algorithm} lets switches copy and add: allow that with `in_network`."
                 raise InputError(msg)
             self._made[doubled] = body
         return self._made[doubled]

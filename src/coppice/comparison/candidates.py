@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 
 from coppice.bounds.problem import Problem
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import Algorithm, Parameter
-from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmParameter, Value
 from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.algorithms.catalogue import find
 from coppice.planners.algorithms.parts.orders import box_order
 from coppice.planners.choice import ORDERS, optimal_planner
 
-__all__ = ["BOTH_ORDERS", "Candidate", "candidates"]
+__all__ = ["BOTH_ORDERS", "AlgorithmVariant", "candidates"]
 
 BOTH_ORDERS = "both"
 """Algorithms run in rank order and in one that suits the topology, and the better of the two counts."""
@@ -28,7 +27,7 @@ SWEPT: Mapping[str, tuple[int, ...]] = {"radix": (2, 4, 8, 16)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class AlgorithmVariant:
     """One algorithm with fixed parameters, in one order of ranks.
 
     Attributes:
@@ -55,15 +54,15 @@ def candidates(
     order: str = BOTH_ORDERS,
     relay_gpus: bool = False,
     in_network: bool = False,
-) -> list[Candidate]:
+) -> list[AlgorithmVariant]:
     """Everything to try for ``problem``: the optimal planner first, then the catalogue in its order.
 
     Args:
         problem: What is to be done.
         names: Algorithms to try; None takes all that perform the collective.
         order: One of :data:`~coppice.planners.choice.ORDERS`, or ``both``.
-        relay_gpus: See :class:`Candidate`.
-        in_network: See :class:`Candidate`.
+        relay_gpus: See :class:`AlgorithmVariant`.
+        in_network: See :class:`AlgorithmVariant`.
 
     Raises:
         InputError: If a name is unknown for the collective, or the order is.
@@ -87,15 +86,15 @@ def candidates(
     if order == BOTH_ORDERS:
         suited = box_order(problem.topology) != tuple(range(problem.topology.num_ranks))
         orders = ("rank", "topology") if suited else ("rank",)
-    found: list[Candidate] = []
+    found: list[AlgorithmVariant] = []
     if optimal is not None and (wanted is None or optimal in wanted):
-        found.append(Candidate(algorithm=optimal))
+        found.append(AlgorithmVariant(algorithm=optimal))
         if in_network:
-            found.append(Candidate(algorithm=optimal, in_network=True))
+            found.append(AlgorithmVariant(algorithm=optimal, in_network=True))
     for (name, collective), entry in catalogue().items():
         if collective is problem.collective and (wanted is None or name in wanted):
             found += [
-                Candidate(
+                AlgorithmVariant(
                     algorithm=name,
                     parameters=parameters,
                     doubled=_doubled(entry),
@@ -131,7 +130,7 @@ def _variants(entry: Algorithm, ranks: int) -> list[dict[str, Value]]:
     ]
 
 
-def _values(name: str, parameter: Parameter, ranks: int) -> list[Value]:
+def _values(name: str, parameter: AlgorithmParameter, ranks: int) -> list[Value]:
     """The default, and what else is worth a trial."""
     others: Iterable[Value] = parameter.choices
     if isinstance(parameter.default, int):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coppice.bounds.problem import Problem
-from coppice.comparison.measurement import Measurement
+from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.sweep import compare
 from coppice.comparison.table import aligned, number
@@ -39,8 +39,8 @@ class GainRow:
 
     boxes: int
     ranks: int
-    optimal: Measurement
-    rivals: Mapping[str, Measurement | None]
+    optimal: SimulatedTime
+    rivals: Mapping[str, SimulatedTime | None]
     limit_us: float
 
     def over(self, family: str) -> float | None:
@@ -111,7 +111,7 @@ def gain(problems: Mapping[int, Problem], size_bytes: int, **options: Any) -> Ga
             for family, members in FAMILIES.items()
         }
         tried = [optimal, *(name for members in names.values() for name in members)]
-        found = compare(problem, [size_bytes], algorithms=tried, **options)
+        found = compare(problem, sizes=[size_bytes], algorithms=tried, **options)
         rows.append(
             GainRow(
                 boxes=boxes,
@@ -170,6 +170,6 @@ def gain_words(found: Gain) -> list[str]:
     return sentences
 
 
-def _fastest(found: Comparison, names: list[str], size_bytes: int) -> Measurement | None:
+def _fastest(found: Comparison, names: list[str], size_bytes: int) -> SimulatedTime | None:
     rows = [found.times[name][size_bytes] for name in names if size_bytes in found.times.get(name, {})]
     return min(rows, key=lambda row: row.time_us, default=None)

@@ -14,9 +14,9 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.comparison.bodies import Bodies, most_pieces, relays
-from coppice.comparison.candidates import Candidate
+from coppice.comparison.candidates import AlgorithmVariant
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.algorithm import Value
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
@@ -24,7 +24,7 @@ from coppice.simulation.engine import run
 from coppice.simulation.model import Model
 from coppice.simulation.timeline import Timeline
 
-__all__ = ["Job", "Measurement", "faster", "measure", "packed"]
+__all__ = ["MeasurementJob", "SimulatedTime", "faster", "measure", "packed"]
 
 MOST_SEGMENTS = 1024
 PATIENCE = 2
@@ -32,7 +32,7 @@ WORTH = 0.005
 """A parameter is doubled up to this value, or until so many doublings in a row save less than this share of time."""
 
 
-class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One candidate at one size: a simulated time with what explains it, or why there is none.
 
     Attributes:
@@ -76,7 +76,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class MeasurementJob:
     """A candidate at some sizes, small enough to be sent anywhere.
 
     Attributes:
@@ -87,7 +87,7 @@ class Job:
     """
 
     problem: bytes
-    candidate: Candidate
+    candidate: AlgorithmVariant
     keys: dict[int, str]
     model: Model
 
@@ -102,7 +102,7 @@ def packed(problem: Problem) -> bytes:
     return pickle.dumps(replace(problem, topology=replace(problem.topology)))
 
 
-def measure(job: Job) -> list[Measurement]:
+def measure(job: MeasurementJob) -> list[SimulatedTime]:
     """Simulate a candidate at all sizes of a job.
 
     An algorithm that does not apply gives a refusal at every size.
@@ -115,7 +115,7 @@ def measure(job: Job) -> list[Measurement]:
     except InputError as error:
         refusal = " ".join(str(error).split())
         return [
-            Measurement(
+            SimulatedTime(
                 key=key,
                 algorithm=candidate.algorithm,
                 size_bytes=size_bytes,
@@ -149,13 +149,13 @@ class _Found:
     relays: bool
     in_network: bool
 
-    def measurement(self, key: str, candidate: Candidate, size_bytes: int) -> Measurement:
+    def measurement(self, key: str, candidate: AlgorithmVariant, size_bytes: int) -> SimulatedTime:
         """Its figures."""
         timeline = self.timeline
         messages, link = timeline.messages, timeline.busiest_link
         topology = messages.topology
         sent = np.bincount(messages.routes.src[messages.route], weights=messages.num_bytes)
-        return Measurement(
+        return SimulatedTime(
             key=key,
             algorithm=candidate.algorithm,
             size_bytes=size_bytes,

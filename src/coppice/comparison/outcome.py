@@ -5,22 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.latency import LatencyBound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.comparison.measurement import Measurement, faster
+from coppice.comparison.measurement import SimulatedTime, faster
 from coppice.comparison.ranges import Range, ranges
 from coppice.display import Shown
+from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.model import Model
 
 __all__ = ["Comparison"]
 
 
-@dataclass(frozen=True, kw_only=True)
+PANDAS = "pandas"
+"""Package of :meth:`Comparison.to_pandas`."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(Shown):
     """Simulated times of the algorithms that apply, the best variant of each at each size.
 
@@ -39,12 +46,23 @@ class Comparison(Shown):
     sizes: tuple[int, ...]
     optimum: Bound
     latency: LatencyBound
-    measurements: tuple[Measurement, ...]
+    measurements: tuple[SimulatedTime, ...]
+
+    def __repr__(self) -> str:
+        topology = self.problem.topology
+        sizes = f"{self.sizes[0]:,} .. {self.sizes[-1]:,}" if len(self.sizes) > 1 else f"{self.sizes[0]:,}"
+        winners = [f"{found.algorithm} ({found.sizes_text})" for found in self.ranges[:3]]
+        more = f", and {len(self.ranges) - 3} more ranges" if len(self.ranges) > 3 else ""
+        return (
+            f"Comparison({self.problem.collective} among {topology.num_ranks} ranks of {topology.name:.60}, "
+            f"{sizes} bytes: {len(self.times)} of {len(self.times) + len(self.refused)} algorithms apply; "
+            f"fastest: {', '.join(winners) or 'none'}{more})"
+        )
 
     @cached_property
-    def times(self) -> Mapping[str, Mapping[int, Measurement]]:
+    def times(self) -> Mapping[str, Mapping[int, SimulatedTime]]:
         """The fastest variant of each algorithm that applies, by algorithm and size; the first one of equals."""
-        found: dict[str, dict[int, Measurement]] = {}
+        found: dict[str, dict[int, SimulatedTime]] = {}
         for row in self.measurements:
             if row.refusal is None:
                 best = found.setdefault(row.algorithm, {}).setdefault(row.size_bytes, row)
@@ -53,9 +71,9 @@ class Comparison(Shown):
         return found
 
     @cached_property
-    def refused(self) -> tuple[Measurement, ...]:
+    def refused(self) -> tuple[SimulatedTime, ...]:
         """The first refusal of each algorithm of which no variant applies."""
-        first: dict[str, Measurement] = {}
+        first: dict[str, SimulatedTime] = {}
         for row in self.measurements:
             if row.algorithm not in self.times:
                 first.setdefault(row.algorithm, row)
@@ -67,12 +85,12 @@ class Comparison(Shown):
         name = optimal_planner(self.problem.collective)
         return name if name in self.times else None
 
-    def fastest_first(self, size_bytes: int) -> list[Measurement]:
+    def fastest_first(self, size_bytes: int) -> list[SimulatedTime]:
         """The algorithms at a size by time; of equals the one with the shortest chain of messages first."""
         rows = [by_size[size_bytes] for by_size in self.times.values() if size_bytes in by_size]
         return sorted(rows, key=lambda row: (float(f"{row.time_us:.9g}"), row.chain))
 
-    def best(self, size_bytes: int) -> Measurement | None:
+    def best(self, size_bytes: int) -> SimulatedTime | None:
         """The fastest algorithm at a size, None where none applies."""
         return next(iter(self.fastest_first(size_bytes)), None)
 
@@ -81,11 +99,11 @@ class Comparison(Shown):
         bandwidth = float(self.optimum.inv_rate) * size_bytes / self.problem.shards / 1000
         return max(bandwidth, self.latency.time_us)
 
-    def share_of_limit(self, row: Measurement) -> float:
+    def share_of_limit(self, row: SimulatedTime) -> float:
         """How close a measurement comes to the limit: 1 where it reaches it."""
         return self.limit_us(row.size_bytes) / row.time_us if row.time_us else 1.0
 
-    def busbw_gb_per_s(self, row: Measurement) -> float:
+    def busbw_gb_per_s(self, row: SimulatedTime) -> float:
         """Bus bandwidth as nccl-tests reports it."""
         return row.algbw_gb_per_s * float(
             self.problem.collective.busbw_factor(self.problem.topology.num_ranks)
@@ -125,6 +143,35 @@ class Comparison(Shown):
                     "refusal": row.refusal,
                 }
 
+    def to_table(self) -> list[dict[str, Any]]:
+        """A row for each algorithm and size, the fastest algorithm of a size first, refused ones last.
+
+        Columns are those of :meth:`rows`, with units in their names, and ``status``: ``simulated``, or ``refused``
+        with the reason under ``refusal`` and None for all figures.
+
+        Examples:
+            >>> from coppice.collectives import Collective
+            >>> from coppice.comparison import compare
+            >>> from coppice.topology.presets import preset
+            >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_GATHER)
+            >>> (row,) = compare(problem, sizes=[2**20], algorithms=["ring"], jobs=1).to_table()
+            >>> row["algorithm"], row["size_bytes"], row["status"]
+            ('ring', 1048576, 'simulated')
+        """
+        return [
+            {**row, "status": "simulated" if row["refusal"] is None else "refused"} for row in self.rows()
+        ]
+
+    def to_pandas(self) -> Any:
+        """The rows of :meth:`to_table` as a ``pandas.DataFrame``.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+        """
+        if find_spec(PANDAS) is None:
+            raise MissingExtraError.of(PANDAS, extra="pandas")
+        return import_module(PANDAS).DataFrame(self.to_table())
+
     def record(self) -> dict[str, Any]:
         """Everything as JSON values."""
         problem, topology = self.problem, self.problem.topology
@@ -147,7 +194,7 @@ class Comparison(Shown):
         }
 
 
-def parameters_text(row: Measurement) -> str:
+def parameters_text(row: SimulatedTime) -> str:
     """The variant in a few words: ``segments=8 order=topology``; empty for the plain algorithm."""
     words = [f"{name}={value}" for name, value in row.parameters.items()]
     if row.pieces > 1:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from typing import TypeVar
 
-from coppice.comparison.measurement import Job, Measurement, measure
 from coppice.errors import InputError
 
-__all__ = ["cores", "local_processes", "run"]
+__all__ = ["chosen_executor", "cores", "local_processes", "run"]
+
+_Job = TypeVar("_Job")
+_Result = TypeVar("_Result")
 
 
 def cores() -> int:
@@ -33,7 +36,7 @@ def local_processes(workers: int) -> Iterator[Executor]:
         InputError: If there is no process.
     """
     if workers < 1:
-        msg = f"expected 1 or more processes, found {workers}: leave out `--jobs` for one per core."
+        msg = f"expected 1 or more processes, found {workers}: leave out `jobs` for one per core."
         raise InputError(msg)
     # Fresh processes: a copy of one that runs threads, such as a progress bar, may hang.
     context = multiprocessing.get_context("spawn")
@@ -49,17 +52,44 @@ def local_processes(workers: int) -> Iterator[Executor]:
         pool.shutdown(cancel_futures=True)
 
 
-def run(jobs: Sequence[Job], executor: Executor | None) -> Iterator[list[Measurement]]:
-    """Measurements of each job as it is done, in any order.
+@contextmanager
+def chosen_executor(
+    executor: Executor | None, *, processes: int | None, units: int, large: bool
+) -> Iterator[Executor | None]:
+    """Where work is done: on the caller's executor, in processes of this machine, or in this process (None).
 
     Args:
+        executor: What the caller brings, if anything.
+        processes: How many to start; None is one per core where the work is large, 1 is none.
+        units: Pieces that the work comes in.
+        large: The work takes longer than to start processes.
+
+    Raises:
+        InputError: If there is no process.
+    """
+    if executor is None and processes != 1 and units and (large or processes is not None):
+        count = cores() if processes is None else processes
+        if count != 1:
+            with local_processes(min(count, units)) as pool:
+                yield pool
+            return
+    yield executor
+
+
+def run(
+    work: Callable[[_Job], _Result], jobs: Sequence[_Job], executor: Executor | None
+) -> Iterator[_Result]:
+    """What ``work`` makes of each job as it is done, in any order.
+
+    Args:
+        work: Function of a module, which other processes can import.
         jobs: What to do.
         executor: Where; None does one after the other in this process.
     """
     if executor is None:
-        yield from map(measure, jobs)
+        yield from map(work, jobs)
         return
-    futures: list[Future[list[Measurement]]] = [executor.submit(measure, job) for job in jobs]
+    futures: list[Future[_Result]] = [executor.submit(work, job) for job in jobs]
     try:
         for future in as_completed(futures):
             yield future.result()

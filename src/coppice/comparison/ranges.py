@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coppice.comparison.measurement import Measurement
+from coppice.comparison.measurement import SimulatedTime
 from coppice.text import plural, short_size
 
 __all__ = ["TOLERANCE", "Range", "ranges", "variants"]
@@ -18,7 +18,7 @@ __all__ = ["TOLERANCE", "Range", "ranges", "variants"]
 TOLERANCE = 0.01
 """Share by which a time may exceed the best one and still count as the best."""
 
-Times = Mapping[str, Mapping[int, Measurement]]
+Times = Mapping[str, Mapping[int, SimulatedTime]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ def ranges(
     return tuple(found)
 
 
-def variants(rows: Sequence[Measurement]) -> str:
+def variants(rows: Sequence[SimulatedTime]) -> str:
     """Values of the parameters of some measurements of one algorithm: ``segments 1..16, order topology``."""
     words = []
     for name in dict.fromkeys(name for row in rows for name in row.parameters):
@@ -185,7 +185,7 @@ def _second(name: str, size: int, times: Times) -> str | None:
     return min(others, key=lambda each: others[each], default=None)
 
 
-def _why(winner: Measurement, rival: Measurement, overhead_us: float) -> str:
+def _why(winner: SimulatedTime, rival: SimulatedTime, overhead_us: float) -> str:
     """The figure that explains most of the difference."""
     gap = rival.time_us - winner.time_us
     chain_us = (rival.chain - winner.chain) * overhead_us

@@ -5,23 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import ExitStack
+from typing import Any
 
+from coppice.arguments import checked
 from coppice.bounds.in_network import in_network_optimum
 from coppice.bounds.latency import latency_bound
 from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound
-from coppice.bounds.problem import Problem
+from coppice.bounds.problem import Problem, problem_of
 from coppice.collectives import Collective
-from coppice.comparison.candidates import BOTH_ORDERS, Candidate, candidates
-from coppice.comparison.measurement import Job, packed
+from coppice.comparison.candidates import BOTH_ORDERS, AlgorithmVariant, candidates
+from coppice.comparison.measurement import MeasurementJob, measure, packed
 from coppice.comparison.outcome import Comparison
-from coppice.comparison.pool import cores, local_processes, run
-from coppice.comparison.results import ResultsFile, key_of, problem_sha256
+from coppice.comparison.pool import chosen_executor, run
+from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256
 from coppice.errors import InputError
 from coppice.simulation.model import Model
+from coppice.text import sizes_of
 
 __all__ = ["compare"]
+
+USUAL_SIZES = "1K:4G"
 
 SMALL = 20_000
 """Up to this many ranks x ranks x candidates x sizes the work is done before processes have started."""
@@ -31,10 +35,15 @@ FEW_SIZES = 4
 """From more ranks than that on, a job has so many sizes only: less is lost when it is interrupted."""
 
 
+@checked
 def compare(
-    problem: Problem,
-    sizes: Sequence[int],
+    problem: Any,
+    collective: Collective | str | None = None,
     *,
+    sizes: str | int | Sequence[int | str] = USUAL_SIZES,
+    root: int | None = None,
+    weights: Sequence[int] | None = None,
+    demands: Sequence[Sequence[int]] | None = None,
     algorithms: Iterable[str] | None = None,
     model: Model | None = None,
     order: str = BOTH_ORDERS,
@@ -51,8 +60,13 @@ def compare(
     number of processes, or how often the work was interrupted.
 
     Args:
-        problem: What is to be done, and where.
-        sizes: Sizes M in bytes.
+        problem: What is to be done, and where: a problem, what has one, or a topology (also by name) with a
+            ``collective``.
+        collective: The collective, where ``problem`` is a topology.
+        sizes: Sizes M in bytes, as a list or as text such as ``"1K:4G"``.
+        root: Root rank of a rooted collective; None is 0.
+        weights: Relative shard size of each rank (all_gather, reduce_scatter).
+        demands: For all_to_all, relative size from each rank to each.
         algorithms: Names to try; None takes all that perform the collective.
         model: How to simulate; None is the default model.
         order: ``rank``, ``topology`` (boxes and rails kept together), ``auto`` (the first that has routes) or ``both``
@@ -74,13 +88,14 @@ def compare(
     Examples:
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_GATHER)
-        >>> found = compare(problem, [1024, 2**20], algorithms=["ring"], jobs=1)
+        >>> found = compare(problem, sizes=[1024, 2**20], algorithms=["ring"], jobs=1)
         >>> found.best(1024).algorithm
         'ring'
     """
     chosen = Model() if model is None else model
+    problem = problem_of(problem, collective, root=root, weights=weights, demands=demands)
     check_problem(problem)
-    wanted = _sizes(problem, sizes)
+    wanted = _sizes(problem, sizes_of(sizes))
     tried = candidates(problem, algorithms, order=order, relay_gpus=relay_gpus, in_network=in_network)
     optimum = in_network_optimum(bound(problem)) if in_network else bound(problem)
     latency = latency_bound(
@@ -96,16 +111,11 @@ def compare(
         for position, candidate in enumerate(tried)
         for size in wanted
     }
-    file = ResultsFile(results, problem)
+    file = MeasurementsFile(results, problem)
     work = _work(problem, tried, wanted, keys, file, chosen)
-    with ExitStack() as stack:
-        where = executor
-        many = len(work) > 1 and problem.topology.num_ranks**2 * sum(len(job.keys) for job in work) > SMALL
-        if executor is None and jobs != 1 and (many or jobs is not None):
-            count = cores() if jobs is None else jobs
-            if count != 1 and work:
-                where = stack.enter_context(local_processes(min(count, len(work))))
-        for done, rows in enumerate(run(work, where), start=1):
+    many = len(work) > 1 and problem.topology.num_ranks**2 * sum(len(job.keys) for job in work) > SMALL
+    with chosen_executor(executor, processes=jobs, units=len(work), large=many) as where:
+        for done, rows in enumerate(run(measure, work, where), start=1):
             file.add(rows)
             if on_progress is not None:
                 on_progress(done, len(work), rows[0].algorithm if rows else "")
@@ -132,12 +142,12 @@ def _sizes(problem: Problem, sizes: Sequence[int]) -> tuple[int, ...]:
 
 def _work(
     problem: Problem,
-    tried: Sequence[Candidate],
+    tried: Sequence[AlgorithmVariant],
     sizes: Sequence[int],
     keys: dict[tuple[int, int], str],
-    file: ResultsFile,
+    file: MeasurementsFile,
     model: Model,
-) -> list[Job]:
+) -> list[MeasurementJob]:
     """What the results file does not hold yet: a job for each candidate, several where a job would take minutes."""
     data = packed(problem)
     found = []
@@ -146,5 +156,5 @@ def _work(
         missing = [size for size in sizes if keys[position, size] not in file.known]
         for first in range(0, len(missing), together):
             open_keys = {size: keys[position, size] for size in missing[first : first + together]}
-            found.append(Job(problem=data, candidate=candidate, keys=open_keys, model=model))
+            found.append(MeasurementJob(problem=data, candidate=candidate, keys=open_keys, model=model))
     return found

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from coppice.comparison.measurement import Measurement
+from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.outcome import Comparison, parameters_text
 from coppice.comparison.ranges import percent
 
@@ -95,7 +95,7 @@ def refusal_lines(comparison: Comparison) -> list[str]:
     apart = [row.algorithm for row in comparison.refused if row.unreachable]
     if apart:
         why = "they send between GPUs that no path of switches and NICs joins"
-        lines.append(f"{', '.join(apart)}: {why}; `--relay-gpus` lets other GPUs pass that on")
+        lines.append(f"{', '.join(apart)}: {why}; `relay_gpus` lets other GPUs pass that on")
     return lines
 
 
@@ -120,7 +120,7 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.3g}"
 
 
-def _figures(comparison: Comparison, row: Measurement) -> list[str]:
+def _figures(comparison: Comparison, row: SimulatedTime) -> list[str]:
     return [
         number(row.time_us),
         number(row.algbw_gb_per_s),

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from coppice.design.graph import Graph
 from coppice.errors import InputError
 
-__all__ = ["Cabling", "Limits", "cabling_of", "check_limits"]
+__all__ = ["Cabling", "CablingLimits", "cabling_of", "check_limits"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class CablingLimits:
     """What there is to plug cables into.
 
     Attributes:
@@ -45,7 +45,9 @@ class Limits:
                 msg = f"expected {name} of 1 or more, found {value}."
                 raise InputError(msg)
         if self.max_panels is not None and self.panel_ports is None:
-            msg = f"expected the size of the {self.max_panels} panels as well, found none: give `--panel-ports`."
+            msg = (
+                f"expected the size of the {self.max_panels} panels as well, found none: give `panel_ports`."
+            )
             raise InputError(msg)
 
 
@@ -60,7 +62,7 @@ class Cabling:
     """
 
     graph: Graph
-    limits: Limits
+    limits: CablingLimits
     ends: NDArray[np.int64]
 
     @property
@@ -116,7 +118,7 @@ class Cabling:
         return self.ends[:, 0::2] * degree + self.ends[:, 1::2]
 
 
-def cabling_of(graph: Graph, limits: Limits | None = None) -> Cabling:
+def cabling_of(graph: Graph, limits: CablingLimits | None = None) -> Cabling:
     """The cabling list of a graph.
 
     Args:
@@ -128,14 +130,14 @@ def cabling_of(graph: Graph, limits: Limits | None = None) -> Cabling:
 
     Examples:
         >>> from coppice.design.recipes.parser import parse
-        >>> print(cabling_of(parse("biring(4)").build(), Limits(panel_ports=4)).csv_text(), end="")
+        >>> print(cabling_of(parse("biring(4)").build(), CablingLimits(panel_ports=4)).csv_text(), end="")
         cable,from_node,from_port,to_node,to_port,from_panel,from_position,to_panel,to_position
         1,gpu0,0,gpu1,0,1,1,1,3
         2,gpu0,1,gpu3,0,1,2,2,3
         3,gpu1,1,gpu2,0,1,4,2,1
         4,gpu2,1,gpu3,1,2,2,2,4
     """
-    asked = limits or Limits()
+    asked = limits or CablingLimits()
     check_limits(graph.num_nodes, graph.degree, asked)
     src, dst = (ends.astype(np.int64) for ends in graph.single_links())
     sent = _place_within(src)
@@ -154,14 +156,14 @@ def cabling_of(graph: Graph, limits: Limits | None = None) -> Cabling:
     return Cabling(graph=graph, limits=asked, ends=ends)
 
 
-def check_limits(ranks: int, degree: int, limits: Limits) -> None:
+def check_limits(ranks: int, degree: int, limits: CablingLimits) -> None:
     """Refuse a network that cannot be plugged in.
 
     Raises:
         InputError: With the inequality that does not hold.
 
     Examples:
-        >>> check_limits(1024, 4, Limits(ports_per_node=4, panel_ports=512, max_panels=8))
+        >>> check_limits(1024, 4, CablingLimits(ports_per_node=4, panel_ports=512, max_panels=8))
     """
     if limits.ports_per_node is not None and degree > limits.ports_per_node:
         msg = f"expected degree <= ports per node, found {degree} > {limits.ports_per_node}: choose a smaller degree."

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.comparison.measurement import Measurement
+from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.sweep import compare
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.algorithms.catalogue import find
-from coppice.selection import Request, select, tables_of
+from coppice.selection import SelectionRequest, select, tables_of
 from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
 from coppice.selection.rules import decide, parse_rules
-from coppice.selection.tables import Entry
+from coppice.selection.tables import FunctionEntry
 from coppice.topology.model import Topology
 
 __all__ = ["COLLECTIVES", "Choice", "choices_of", "compared"]
@@ -66,7 +66,9 @@ def compared(
     """
     names = {entry.ours for _, entry in _algorithms(collective)}
     problem = Problem(topology=topology, collective=collective, root=0 if collective.rooted else None)
-    return compare(problem, sizes, algorithms=sorted(name for name in names if name), order="rank", jobs=jobs)
+    return compare(
+        problem, sizes=sizes, algorithms=sorted(name for name in names if name), order="rank", jobs=jobs
+    )
 
 
 def choices_of(comparison: Comparison) -> tuple[Choice, ...]:
@@ -106,7 +108,7 @@ def choices_of(comparison: Comparison) -> tuple[Choice, ...]:
 
 
 def _choice(
-    problem: Problem, size_bytes: int, rows: list[tuple[Measurement, str, Entry]], own: str
+    problem: Problem, size_bytes: int, rows: list[tuple[SimulatedTime, str, FunctionEntry]], own: str
 ) -> Choice:
     """The fastest of some measurements, or 0 where Open MPI's ``own`` algorithm does as well."""
     collective, ranks = problem.collective, problem.topology.num_ranks
@@ -130,7 +132,7 @@ def _choice(
     )
 
 
-def _algorithms(collective: Collective) -> list[tuple[str, Entry]]:
+def _algorithms(collective: Collective) -> list[tuple[str, FunctionEntry]]:
     if collective not in FUNCTIONS:
         msg = f"expected a collective that is one of {', '.join(FUNCTIONS)}, found {collective}."
         raise InputError(msg)
@@ -140,13 +142,13 @@ def _algorithms(collective: Collective) -> list[tuple[str, Entry]]:
     ]
 
 
-def _plain(row: Measurement) -> bool:
+def _plain(row: SimulatedTime) -> bool:
     """Simulated as Open MPI would run it."""
     whole = row.pieces == 1 and not row.relays and not row.in_network
     return row.refusal is None and row.order == "rank" and whole
 
 
-def _same(problem: Problem, row: Measurement, name: str, entry: Entry) -> bool:
+def _same(problem: Problem, row: SimulatedTime, name: str, entry: FunctionEntry) -> bool:
     """Whether a measurement is what Open MPI runs as ``name``, where a rules file may say segments and fan-outs."""
     if row.algorithm != entry.ours or _falls_back(problem, row, name, entry):
         return False
@@ -158,14 +160,14 @@ def _same(problem: Problem, row: Measurement, name: str, entry: Entry) -> bool:
     return all(ours[key] == theirs[key] for key in ours.keys() | theirs.keys() if key not in given)
 
 
-def _falls_back(problem: Problem, row: Measurement, name: str, entry: Entry) -> bool:
+def _falls_back(problem: Problem, row: SimulatedTime, name: str, entry: FunctionEntry) -> bool:
     """Whether Open MPI would run another algorithm instead."""
     if name == "segmented_ring":  # falls back on the ring where a rule gives it no segments
         return _number(row, "segments") == 1
     if not entry.becomes:
         return False
     function = FUNCTIONS[problem.collective]
-    request = Request(
+    request = SelectionRequest(
         collective=problem.collective, ranks=problem.topology.num_ranks, size_bytes=row.size_bytes
     )
     facts = request.facts(tables_of("open-mpi").functions[function].m)
@@ -176,7 +178,7 @@ def _defaults(collective: Collective, algorithm: str) -> dict[str, Value]:
     return {name: each.default for name, each in find(algorithm, collective).parameters.items()}
 
 
-def _number(row: Measurement, parameter: str) -> int:
+def _number(row: SimulatedTime, parameter: str) -> int:
     """A number of a measurement's algorithm, 1 where it has none of that name."""
     value = row.parameters.get(parameter)
     if value is None and row.refusal is None and parameter == "fanout":

@@ -25,7 +25,7 @@ from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.display import Shown
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Value
+from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.choice import Choice, Made, make_body, trees_and_tolerance
 from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline

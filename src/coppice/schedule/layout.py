@@ -33,10 +33,10 @@ def chunk_bounds(schedule: Schedule, size_bytes: int) -> tuple[NDArray[np.int64]
         InputError: If the size is negative, or the bytes of all slots reach 2^63.
 
     Examples:
-        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
         >>> from coppice.planners.algorithms.parts.moves import Moves, blocks
         >>> from coppice.topology.presets import preset
-        >>> case = Case(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)
         >>> offset, length = chunk_bounds(Moves(case, blocks(case)).schedule(), 10)
         >>> offset.tolist(), length.tolist()
         ([0, 2, 5, 7], [2, 3, 2, 3])

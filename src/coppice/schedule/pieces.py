@@ -29,10 +29,10 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
         A chain of two transfers in three pieces takes 2 + 3 - 1 steps:
 
         >>> from coppice.collectives import Collective
-        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
         >>> from coppice.planners.algorithms.parts.moves import Moves, whole
         >>> from coppice.topology.presets import preset
-        >>> case = Case(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
         >>> chain = Moves(case, whole(case))
         >>> chain.add([0, 1], [0, 1], [1, 2], 0)
         >>> in_pieces(chain.schedule(), 3).step.tolist()

@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection.nccl import select_by_cost
-from coppice.selection.request import Request, box_sizes
-from coppice.selection.selection import Part, Selection
+from coppice.selection.request import SelectionRequest, box_sizes
+from coppice.selection.selection import Selection, SelectionPart
 from coppice.selection.tables import library as tables_of
 from coppice.selection.tables import select_by_table
-from coppice.text import nearest
+from coppice.text import size_of, suggestion
+from coppice.topology.load import load
 from coppice.topology.model import Topology
 
-__all__ = ["LIBRARIES", "Part", "Request", "Selection", "select", "tables_of"]
+__all__ = ["LIBRARIES", "Selection", "SelectionPart", "SelectionRequest", "select", "tables_of"]
 
 LIBRARIES = ("open-mpi", "mpich", "mvapich2", "nccl")
 """Libraries whose choice is known."""
 
 
+@checked
 def select(
     library: str,
-    collective: Collective,
-    size_bytes: int,
+    collective: Collective | str,
+    size_bytes: int | str,
     *,
     ranks: int | None = None,
-    topology: Topology | None = None,
+    topology: Any = None,
     ranks_per_box: int | None = None,
     function: str | None = None,
     variant: str | None = None,
@@ -39,10 +43,10 @@ def select(
 
     Args:
         library: One of :data:`LIBRARIES`.
-        collective: What is performed.
-        size_bytes: M (see :mod:`coppice.collectives`).
+        collective: What is performed, or its name.
+        size_bytes: M in bytes (see :mod:`coppice.collectives`), also as text such as ``64K``.
         ranks: Number of ranks, or None for those of ``topology``.
-        topology: Where it runs, or None where only the number of ranks is known.
+        topology: Where it runs, as :func:`coppice.load` takes it, or None where only the number of ranks is known.
         ranks_per_box: Ranks in each box, where no topology says it.
         function: The library's function, where several perform the collective (``allgatherv``).
         variant: Table to start with, instead of what the library would decide by boxes.
@@ -52,23 +56,26 @@ def select(
         settings: Inputs of NCCL's cost model.
 
     Raises:
-        InputError: If the library or its function is unknown, or the call has no meaning.
+        InputError: If the library, its function or the collective is unknown, an argument is of the wrong type, or the
+            call has no meaning.
 
     Examples:
-        >>> pick = select("open-mpi", Collective.ALL_REDUCE, 65536, ranks=48)
+        >>> pick = select("open-mpi", "all_reduce", 65536, ranks=48)
+        >>> pick
+        Selection(Open MPI: allreduce of 65,536 bytes among 48 ranks by rabenseifner)
         >>> pick.algorithm, pick.id, pick.ours, dict(pick.parameters)
         ('rabenseifner', 6, 'rabenseifner', {'folding': 'open-mpi'})
         >>> [(step.rule, step.values) for step in pick.why if step.held and "P" in step.rule]
         [('P < 64', '48 < 64')]
     """
     if library not in LIBRARIES:
-        near = nearest(library, LIBRARIES)
-        hint = f"did you mean {near}?" if near else f"choose one of {', '.join(LIBRARIES)}."
-        msg = f"expected a library whose choice is known, found {library!r}: {hint}"
+        msg = f"expected a library whose choice is known, found {library!r}: {suggestion(library, LIBRARIES)}"
         raise InputError(msg)
+    if topology is not None:
+        topology = load(topology)
     request = _request(
-        collective,
-        size_bytes,
+        Collective.named(collective),
+        size_of(size_bytes),
         ranks=ranks,
         topology=topology,
         ranks_per_box=ranks_per_box,
@@ -98,7 +105,7 @@ def _request(
     commutative: bool,
     builtin: bool,
     element_bytes: int,
-) -> Request:
+) -> SelectionRequest:
     boxes, even = 1, True
     if topology is not None:
         if ranks not in (None, topology.num_ranks) or ranks_per_box is not None:
@@ -116,7 +123,7 @@ def _request(
             msg = f"expected 1 .. {ranks} ranks per box, found {ranks_per_box}."
             raise InputError(msg)
         boxes, even = -(-ranks // ranks_per_box), ranks % ranks_per_box == 0
-    return Request(
+    return SelectionRequest(
         collective=collective,
         ranks=ranks,
         size_bytes=size_bytes,

@@ -8,8 +8,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection.nccl_data import constants
 from coppice.selection.nccl_inputs import inputs_of
-from coppice.selection.nccl_model import Cell, Communicator, cells
-from coppice.selection.request import Request
+from coppice.selection.nccl_model import CostCell, NcclCommunicator, cells
+from coppice.selection.request import SelectionRequest
 from coppice.selection.selection import Selection
 from coppice.topology.model import Topology
 
@@ -19,7 +19,7 @@ _DIRECT = (Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER)
 
 
 def select_by_cost(
-    request: Request, *, topology: Topology | None = None, settings: Mapping[str, str] | None = None
+    request: SelectionRequest, *, topology: Topology | None = None, settings: Mapping[str, str] | None = None
 ) -> Selection:
     """The pick of NCCL 2.30, with the predicted time of every algorithm and protocol.
 
@@ -62,7 +62,7 @@ def select_by_cost(
     )
 
 
-def _without_model(request: Request, function: str) -> Selection:
+def _without_model(request: SelectionRequest, function: str) -> Selection:
     alone = request.ranks == 1
     return Selection(
         library="NCCL",
@@ -81,7 +81,7 @@ def _without_model(request: Request, function: str) -> Selection:
     )
 
 
-def _notes(comm: Communicator, best: Cell, size_bytes: int) -> tuple[str, ...]:
+def _notes(comm: NcclCommunicator, best: CostCell, size_bytes: int) -> tuple[str, ...]:
     """Channels and threads of the kernel, and what the model leaves out."""
     found = [
         "symmetric-memory and copy-engine kernels, registered buffers, tuner plugins and NCCL_ALGO are not modelled"
@@ -94,7 +94,7 @@ def _notes(comm: Communicator, best: Cell, size_bytes: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _kernel(comm: Communicator, best: Cell, size_bytes: int) -> tuple[int, int]:
+def _kernel(comm: NcclCommunicator, best: CostCell, size_bytes: int) -> tuple[int, int]:
     """Channels and threads: fewer for sizes that would leave each less than its threshold."""
     data = constants()
     threads, channels = data.most_threads[best.protocol], comm.channels

@@ -7,10 +7,10 @@ from importlib import resources
 
 import msgspec
 
-__all__ = ["Box", "Constants", "constants"]
+__all__ = ["Constants", "KnownBox", "constants"]
 
 
-class Box(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KnownBox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A known kind of box: what its preset does not say.
 
     Attributes:
@@ -57,7 +57,7 @@ class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nic_gb_per_s_of_100_gbit: float
     speeds_within: dict[str, list[float]]
     speeds_across: dict[str, list[float]]
-    boxes: dict[str, Box]
+    boxes: dict[str, KnownBox]
     ours: dict[str, dict[str, str]]
     missing: dict[str, str]
 

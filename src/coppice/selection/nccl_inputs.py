@@ -9,10 +9,10 @@ import msgspec
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.selection.nccl_data import Box, constants
-from coppice.selection.nccl_model import MOST_CHANNELS, PATHS, Channels, Communicator
+from coppice.selection.nccl_data import KnownBox, constants
+from coppice.selection.nccl_model import MOST_CHANNELS, PATHS, Channels, NcclCommunicator
 from coppice.selection.nccl_search import searched
-from coppice.selection.request import Request
+from coppice.selection.request import SelectionRequest
 from coppice.topology.model import NodeKind, Topology
 
 __all__ = ["SETTINGS", "Inputs", "inputs_of"]
@@ -47,7 +47,7 @@ class Inputs:
         assumptions: What was read off or assumed.
     """
 
-    communicator: Communicator
+    communicator: NcclCommunicator
     assumptions: tuple[str, ...]
 
 
@@ -81,7 +81,7 @@ class _Given:
         return self.text(key, "yes" if default else "no", ("yes", "no")) == "yes"
 
 
-def inputs_of(request: Request, topology: Topology | None, settings: Mapping[str, str]) -> Inputs:
+def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Mapping[str, str]) -> Inputs:
     """The communicator of a call.
 
     Args:
@@ -123,7 +123,7 @@ def inputs_of(request: Request, topology: Topology | None, settings: Mapping[str
     if adds:
         words.append("CollNet with the channels of the tree (NCCL would search for them)")
     return Inputs(
-        communicator=Communicator(
+        communicator=NcclCommunicator(
             ranks=request.ranks,
             nodes=nodes,
             generation=box.generation,
@@ -187,7 +187,7 @@ def _settled(
     )
 
 
-def _box(request: Request, topology: Topology | None, given: _Given, words: list[str]) -> Box:
+def _box(request: SelectionRequest, topology: Topology | None, given: _Given, words: list[str]) -> KnownBox:
     """The kind of box, with what the topology says put in."""
     boxes = constants().boxes
     generations = tuple(constants().compute_capability)
@@ -227,10 +227,10 @@ def _rates(topology: Topology) -> tuple[float, int, float]:
     return float(np.sum(rates[inside])), int(leaving.sum()), float(out.min()) if len(out) else 0.0
 
 
-def _boxes(request: Request, box: Box, words: list[str]) -> tuple[int, int]:
+def _boxes(request: SelectionRequest, box: KnownBox, words: list[str]) -> tuple[int, int]:
     """Number of boxes and ranks in each."""
     if not request.even:
-        msg = "NCCL's cost model is for equal boxes here: choose ranks that divide evenly (`--ranks`)."
+        msg = "NCCL's cost model is for equal boxes here: choose ranks that divide evenly (`ranks`)."
         raise InputError(msg)
     if request.ranks_per_box is not None:
         return request.boxes, request.per_box
@@ -240,7 +240,7 @@ def _boxes(request: Request, box: Box, words: list[str]) -> tuple[int, int]:
     if request.ranks % box.gpus:
         msg = (
             f"expected ranks of one box (up to {box.gpus}) or a multiple of {box.gpus}, found {request.ranks}: "
-            "say how many share a box (`--ranks-per-box`)."
+            "say how many share a box (`ranks_per_box`)."
         )
         raise InputError(msg)
     words.append(f"{request.ranks // box.gpus} boxes of {box.gpus} GPUs")

@@ -14,7 +14,7 @@ from typing import Any
 from coppice.collectives import Collective
 from coppice.selection.nccl_data import constants
 
-__all__ = ["PATHS", "Cell", "Channels", "Communicator", "cells"]
+__all__ = ["PATHS", "Channels", "CostCell", "NcclCommunicator", "cells"]
 
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
 PROTOCOLS = ("LL", "LL128", "Simple")
@@ -54,7 +54,7 @@ class Channels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Communicator:
+class NcclCommunicator:
     """What the model knows about a communicator.
 
     Attributes:
@@ -114,7 +114,7 @@ class Communicator:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class CostCell:
     """One algorithm with one protocol.
 
     Attributes:
@@ -148,7 +148,7 @@ class Cell:
         }
 
 
-def cells(comm: Communicator, collective: Collective, size_bytes: int) -> tuple[Cell, ...]:
+def cells(comm: NcclCommunicator, collective: Collective, size_bytes: int) -> tuple[CostCell, ...]:
     """Every algorithm and protocol that could perform ``collective``, in NCCL's order.
 
     Args:
@@ -162,13 +162,13 @@ def cells(comm: Communicator, collective: Collective, size_bytes: int) -> tuple[
             channels = comm.of(algorithm)
             reason = _unavailable(comm, collective, algorithm, protocol)
             if channels is None or reason is not None:
-                found.append(Cell(algorithm=algorithm, protocol=protocol, unavailable=reason))
+                found.append(CostCell(algorithm=algorithm, protocol=protocol, unavailable=reason))
             else:
                 found.append(_cell(comm, collective, algorithm, protocol, channels, size_bytes))
     return tuple(found)
 
 
-def _unavailable(comm: Communicator, collective: Collective, algorithm: str, protocol: str) -> str | None:
+def _unavailable(comm: NcclCommunicator, collective: Collective, algorithm: str, protocol: str) -> str | None:
     """Why a cell is not available, or None."""
     channels = comm.of(algorithm)
     if algorithm not in ("Tree", "Ring") and protocol != "Simple":
@@ -198,7 +198,7 @@ def _unavailable(comm: Communicator, collective: Collective, algorithm: str, pro
     return None
 
 
-def _no_ll128(comm: Communicator, channels: Channels) -> str | None:
+def _no_ll128(comm: NcclCommunicator, channels: Channels) -> str | None:
     worst = "PXN" if comm.capability >= 90 else "PXB"
     if comm.capability < 70:
         return "LL128 needs Volta or later"
@@ -210,13 +210,13 @@ def _no_ll128(comm: Communicator, channels: Channels) -> str | None:
 
 
 def _cell(
-    comm: Communicator,
+    comm: NcclCommunicator,
     collective: Collective,
     algorithm: str,
     protocol: str,
     channels: Channels,
     size_bytes: int,
-) -> Cell:
+) -> CostCell:
     bandwidth, rate_terms = _bandwidth(comm, collective, algorithm, protocol, channels)
     latency, latency_terms = _latency(comm, collective, algorithm, protocol, channels)
     terms = [*latency_terms, *rate_terms]
@@ -231,7 +231,7 @@ def _cell(
                 plateau = constants().plateau["before_ampere" if comm.capability < 80 else "ampere_and_later"]
                 latency *= plateau
                 terms.append(f"plateau: {part} bytes per channel and rank >= 64: latency x {plateau:g}")
-    return Cell(
+    return CostCell(
         algorithm=algorithm,
         protocol=protocol,
         time_us=latency + size_bytes / (1000 * bandwidth),
@@ -241,7 +241,7 @@ def _cell(
     )
 
 
-def _correction(comm: Communicator, algorithm: str, protocol: str, size_bytes: int) -> float | None:
+def _correction(comm: NcclCommunicator, algorithm: str, protocol: str, size_bytes: int) -> float | None:
     """Factor on the rate of trees, by size in powers of two from 64 bytes."""
     power = (size_bytes >> 6).bit_length() - 1
     table = constants().tree_correction[protocol]
@@ -253,7 +253,7 @@ def _correction(comm: Communicator, algorithm: str, protocol: str, size_bytes: i
 
 
 def _bandwidth(
-    comm: Communicator, collective: Collective, algorithm: str, protocol: str, channels: Channels
+    comm: NcclCommunicator, collective: Collective, algorithm: str, protocol: str, channels: Channels
 ) -> tuple[float, list[str]]:
     """Algorithm bandwidth in GB/s, before corrections by size."""
     data, generation, ranks = constants(), comm.generation, comm.ranks
@@ -316,7 +316,7 @@ def _bandwidth(
 
 
 def _nvls_rate(
-    comm: Communicator, collective: Collective, algorithm: str, channels: Channels, column: int
+    comm: NcclCommunicator, collective: Collective, algorithm: str, channels: Channels, column: int
 ) -> tuple[float, str]:
     """GB/s of a channel of NVLS: the least of inside the box, between boxes, and what a tree of it reaches."""
     data, count = constants(), channels.count
@@ -332,7 +332,7 @@ def _nvls_rate(
 
 
 def _latency(
-    comm: Communicator, collective: Collective, algorithm: str, protocol: str, channels: Channels
+    comm: NcclCommunicator, collective: Collective, algorithm: str, protocol: str, channels: Channels
 ) -> tuple[float, list[str]]:
     """Latency in microseconds, before the plateau."""
     data, column = constants(), PROTOCOLS.index(protocol)
@@ -367,7 +367,7 @@ def _latency(
 
 
 def _ring_latency(
-    comm: Communicator,
+    comm: NcclCommunicator,
     collective: Collective,
     protocol: str,
     channels: Channels,

@@ -11,14 +11,14 @@ from coppice.errors import InputError
 from coppice.selection.rules import Facts
 from coppice.topology.model import Topology
 
-__all__ = ["MOST_RANKS", "Request", "box_sizes"]
+__all__ = ["MOST_RANKS", "SelectionRequest", "box_sizes"]
 
 MOST_RANKS = 2**31 - 1
 """Ranks of a communicator are counted by 32-bit integers."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SelectionRequest:
     """A call whose algorithm is asked for.
 
     Attributes:
@@ -64,7 +64,7 @@ class Request:
         """Ranks in a box; all where nothing is known about boxes."""
         return self.ranks if self.ranks_per_box is None else self.ranks_per_box
 
-    def within(self, ranks: int, collective: Collective, size_bytes: int) -> Request:
+    def within(self, ranks: int, collective: Collective, size_bytes: int) -> SelectionRequest:
         """The call that one level of a composition makes: all ranks of it in one box, or each in its own."""
         alone = ranks == self.boxes and self.boxes > 1
         return replace(
@@ -83,7 +83,7 @@ class Request:
             measure: What the table calls ``m``: ``total`` (M) or ``block`` (the block of one rank).
 
         Examples:
-            >>> request = Request(collective=Collective.ALL_GATHER, ranks=12, size_bytes=4096)
+            >>> request = SelectionRequest(collective=Collective.ALL_GATHER, ranks=12, size_bytes=4096)
             >>> facts = request.facts("block")
             >>> facts["m"], facts["total"], facts["P is a power of two"], facts["floor_pow"]
             (341, 4096, False, 8)

@@ -20,7 +20,7 @@ from typing import Any
 
 from coppice.errors import InputError
 
-__all__ = ["OTHERWISE", "Facts", "Rule", "Step", "Term", "decide", "parse_rules"]
+__all__ = ["OTHERWISE", "Facts", "RuleTest", "TableRule", "Term", "decide", "parse_rules"]
 
 OTHERWISE = "otherwise"
 
@@ -65,16 +65,16 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class TableRule:
     """A condition and what follows from it: a name, or further rules."""
 
     condition: str
     terms: tuple[Term, ...]
-    outcome: str | tuple[Rule, ...]
+    outcome: str | tuple[TableRule, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RuleTest:
     """One test on the way to a decision.
 
     Attributes:
@@ -92,7 +92,7 @@ class Step:
     depth: int
 
 
-def parse_rules(data: Any, where: str) -> tuple[Rule, ...]:
+def parse_rules(data: Any, where: str) -> tuple[TableRule, ...]:
     """The rules of a table.
 
     Args:
@@ -115,7 +115,7 @@ def parse_rules(data: Any, where: str) -> tuple[Rule, ...]:
     return rules
 
 
-def decide(rules: tuple[Rule, ...], facts: Facts, *, table: str) -> tuple[str, tuple[Step, ...]]:
+def decide(rules: tuple[TableRule, ...], facts: Facts, *, table: str) -> tuple[str, tuple[RuleTest, ...]]:
     """The outcome of a table and every test that led to it.
 
     Args:
@@ -123,13 +123,15 @@ def decide(rules: tuple[Rule, ...], facts: Facts, *, table: str) -> tuple[str, t
         facts: What is known about the call.
         table: Name of the table, for the trail.
     """
-    trail: list[Step] = []
+    trail: list[RuleTest] = []
     depth = 0
     while True:
         for rule in rules:
             tests = [term.test(facts) for term in rule.terms]
             held = all(holds for holds, _ in tests)
-            trail.append(Step(table, rule.condition, " and ".join(text for _, text in tests), held, depth))
+            trail.append(
+                RuleTest(table, rule.condition, " and ".join(text for _, text in tests), held, depth)
+            )
             if held:
                 break
         if isinstance(rule.outcome, str):
@@ -137,14 +139,14 @@ def decide(rules: tuple[Rule, ...], facts: Facts, *, table: str) -> tuple[str, t
         rules, depth = rule.outcome, depth + 1
 
 
-def _parse_rule(entry: Any, where: str) -> Rule:
+def _parse_rule(entry: Any, where: str) -> TableRule:
     if isinstance(entry, str):
         condition, colon, outcome = entry.partition(": ")
         if colon and outcome.strip():
-            return Rule(condition, _parse_terms(condition, where), outcome.strip())
+            return TableRule(condition, _parse_terms(condition, where), outcome.strip())
     elif isinstance(entry, dict) and set(entry) == {"if", "rules"}:
         condition = entry["if"]
-        return Rule(
+        return TableRule(
             condition, _parse_terms(condition, where), parse_rules(entry["rules"], f"{where}, {condition}")
         )
     msg = f'expected a rule "CONDITION: OUTCOME" or {{"if": ..., "rules": ...}} in {where}, found {entry!r}.'

@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.case import Value
-from coppice.selection.nccl_model import Cell
-from coppice.selection.rules import Step
+from coppice.planners.algorithms.algorithm import Value
+from coppice.selection.nccl_model import CostCell
+from coppice.selection.rules import RuleTest
 
-__all__ = ["Part", "Selection"]
+__all__ = ["Selection", "SelectionPart"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SelectionPart:
     """A pick inside a composition, such as the reduction within each box."""
 
     role: str
     selection: Selection
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Selection:
     """The pick of a library for one call.
 
@@ -62,14 +62,21 @@ class Selection:
     ours: str | None = None
     parameters: Mapping[str, Value] = field(default_factory=dict)
     reason: str | None = None
-    why: tuple[Step, ...] = ()
-    parts: tuple[Part, ...] = ()
+    why: tuple[RuleTest, ...] = ()
+    parts: tuple[SelectionPart, ...] = ()
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    cells: tuple[Cell, ...] = ()
+    cells: tuple[CostCell, ...] = ()
+
+    def __repr__(self) -> str:
+        runs = f", which runs {self.runs_as}" if self.runs_as not in ("", self.algorithm) else ""
+        return (
+            f"Selection({self.library}: {self.function} of {self.size_bytes:,} bytes "
+            f"among {self.ranks:,} ranks by {self.algorithm}{runs})"
+        )
 
     @property
-    def cell(self) -> Cell | None:
+    def cell(self) -> CostCell | None:
         """The cell that was chosen, None without a cost model."""
         timed = [cell for cell in self.cells if cell.time_us is not None]
         return min(timed, key=lambda cell: cell.time_us or 0.0, default=None)

@@ -11,11 +11,11 @@ import msgspec
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.selection.request import Request
-from coppice.selection.rules import Facts, Rule, Step, decide, parse_rules
-from coppice.selection.selection import Part, Selection
+from coppice.selection.request import SelectionRequest
+from coppice.selection.rules import Facts, RuleTest, TableRule, decide, parse_rules
+from coppice.selection.selection import Selection, SelectionPart
 
-__all__ = ["Entry", "Function", "Library", "PartOf", "library", "select_by_table"]
+__all__ = ["Function", "FunctionEntry", "Library", "PartOf", "library", "select_by_table"]
 
 _TABLE = "table "
 
@@ -29,7 +29,7 @@ class PartOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     table: str
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FunctionEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An algorithm as a library has it.
 
     Attributes:
@@ -67,7 +67,7 @@ class Function(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     performs: Collective
     m: str
-    algorithms: dict[str, Entry]
+    algorithms: dict[str, FunctionEntry]
     tables: dict[str, list[Any]]
     start: str
     note: str | None = None
@@ -103,18 +103,18 @@ def library(name: str) -> Library:
 
 
 @cache
-def _rules(name: str, function: str, table: str) -> tuple[Rule, ...]:
+def _rules(name: str, function: str, table: str) -> tuple[TableRule, ...]:
     return parse_rules(library(name).functions[function].tables[table], f"{name}, {function}, table {table}")
 
 
 @cache
-def _fallbacks(name: str, function: str, algorithm: str) -> tuple[Rule, ...]:
+def _fallbacks(name: str, function: str, algorithm: str) -> tuple[TableRule, ...]:
     data = library(name).functions[function].algorithms[algorithm].becomes
     return parse_rules(data, f"{name}, {function}, {algorithm}")
 
 
 def select_by_table(
-    name: str, request: Request, *, function: str | None = None, variant: str | None = None
+    name: str, request: SelectionRequest, *, function: str | None = None, variant: str | None = None
 ) -> Selection:
     """The pick of a library that decides by tables.
 
@@ -139,7 +139,7 @@ def select_by_table(
     if unknown and tables.assume == "apart":
         request = replace(request, ranks_per_box=1, boxes=request.ranks)
     facts = request.facts(entry.m)
-    trail: list[Step] = []
+    trail: list[RuleTest] = []
     outcome = _TABLE + start
     while outcome.startswith(_TABLE):
         start = outcome.removeprefix(_TABLE)
@@ -187,7 +187,7 @@ def _function(tables: Library, collective: Collective, function: str | None) -> 
     return function or known[0]
 
 
-def _parts(name: str, request: Request, algorithm: Entry) -> list[Part]:
+def _parts(name: str, request: SelectionRequest, algorithm: FunctionEntry) -> list[SelectionPart]:
     found = []
     size = min(request.size_bytes, algorithm.segment_bytes or request.size_bytes)
     for part in algorithm.parts:
@@ -198,7 +198,7 @@ def _parts(name: str, request: Request, algorithm: Entry) -> list[Part]:
             ranks = request.boxes if part.ranks == "boxes" else request.per_box
             inner = request.within(ranks, collective, size)
         picked = select_by_table(name, inner, function=part.function, variant=part.table)
-        found.append(Part(role=part.role, selection=picked))
+        found.append(SelectionPart(role=part.role, selection=picked))
     return found
 
 
@@ -209,7 +209,7 @@ def _value(value: int | str, facts: Facts) -> int | str:
     return value
 
 
-def _assumptions(request: Request, trail: list[Step], boxes: str | None) -> list[str]:
+def _assumptions(request: SelectionRequest, trail: list[RuleTest], boxes: str | None) -> list[str]:
     """What the tested rules asked for and the call did not say."""
     asked = " ".join(step.rule for step in trail)
     found = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
+from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.engine import simulate
+from coppice.simulation.engine import run
 from coppice.simulation.model import DEFAULT_MODEL, Model
 from coppice.simulation.timeline import Timeline
 
@@ -29,7 +30,7 @@ def best_pieces(
         most: Most pieces to try, 1 or more.
 
     Raises:
-        InputError: As :func:`~coppice.simulation.engine.simulate`, or if ``most`` is less than 1.
+        InputError: As :func:`~coppice.simulation.simulator.simulate`, or if ``most`` is less than 1.
     """
     if most < 1:
         msg = f"expected at least 1 piece at most, found {most}."
@@ -37,7 +38,12 @@ def best_pieces(
     tried: dict[int, float] = {}
 
     def attempt(pieces: int) -> tuple[float, int, Timeline]:
-        timeline = simulate(body, size_bytes, model=model, pieces=pieces)
+        timeline = run(
+            messages_of(body, size_bytes, pieces=pieces),
+            model=model,
+            collective=body.collective,
+            size_bytes=size_bytes,
+        )
         tried[pieces] = timeline.time_us
         return timeline.time_us, pieces, timeline
 

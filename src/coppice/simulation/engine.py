@@ -9,51 +9,13 @@ import numpy as np
 from coppice import _core
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.schedule.forest import Forest
-from coppice.schedule.messages import Messages, messages_of
-from coppice.schedule.schedule import Schedule
-from coppice.simulation.model import DEFAULT_MODEL, Model, Sharing
+from coppice.schedule.messages import Messages
+from coppice.simulation.model import Model, Sharing
 from coppice.simulation.timeline import Hops, Rates, Timeline
 
-__all__ = ["run", "simulate"]
+__all__ = ["run"]
 
 _NS_PER_US = 1000.0
-
-
-def simulate(
-    body: Schedule | Forest, size_bytes: int, *, model: Model = DEFAULT_MODEL, pieces: int = 1
-) -> Timeline:
-    """When every message of a schedule starts and arrives.
-
-    Args:
-        body: What is carried out; it should have been verified. A forest is simulated as it is: switches at which its
-            trees branch copy and add, without overhead and engines.
-        size_bytes: M in bytes, 0 or more.
-        model: What messages cost beside rates and latencies of links.
-        pieces: Every chunk is cut into so many pieces that follow each other, as
-            :func:`coppice.schedule.pieces.in_pieces` does.
-
-    Raises:
-        InputError: If the body is malformed, or the size or number of pieces out of range.
-        UnreachableError: If a transfer names no path and there is none.
-
-    Examples:
-        A chain of two hops, 18,000 bytes at 3 GB/s and 1 us a message, in one piece and in three:
-
-        >>> from coppice.collectives import Collective
-        >>> from coppice.planners.algorithms.case import Case
-        >>> from coppice.planners.algorithms.parts.moves import Moves, whole
-        >>> from coppice.topology.presets import preset
-        >>> case = Case(topology=preset("ring", gpus=3, gb_per_s=3), collective=Collective.BROADCAST, root=0)
-        >>> chain = Moves(case, whole(case))
-        >>> chain.add([0, 1], [0, 1], [1, 2], 0)
-        >>> simulate(chain.schedule(), 18000).time_us
-        14.0
-        >>> simulate(chain.schedule(), 18000, pieces=3).time_us
-        12.0
-    """
-    messages = messages_of(body, size_bytes, pieces=pieces)
-    return run(messages, model=model, collective=body.collective, size_bytes=size_bytes)
 
 
 def run(

@@ -13,7 +13,7 @@ from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES
 from coppice.logs.records import Cell as LogCell
 from coppice.logs.records import Communicator, Log
 from coppice.selection.nccl_data import constants
-from coppice.selection.nccl_model import Cell
+from coppice.selection.nccl_model import CostCell
 from coppice.selection.selection import Selection
 
 __all__ = ["select_by_log"]
@@ -94,10 +94,10 @@ def _communicator(log: Log, ranks: int | None) -> tuple[Communicator, int]:
     return fitting[0], size
 
 
-def _cell(communicator: Communicator, ranks: int, cell: LogCell, size_bytes: int) -> Cell:
+def _cell(communicator: Communicator, ranks: int, cell: LogCell, size_bytes: int) -> CostCell:
     algorithm, protocol = _NAMES[cell.algorithm], _PROTOCOLS[cell.protocol]
     if not cell.gb_per_s:
-        return Cell(
+        return CostCell(
             algorithm=algorithm, protocol=protocol, unavailable=f"0.0 GB/s in line {cell.line} of the log"
         )
     latency, rate = cell.latency_us, cell.gb_per_s
@@ -114,7 +114,7 @@ def _cell(communicator: Communicator, ranks: int, cell: LogCell, size_bytes: int
             plateau = constants().plateau["ampere_and_later"]
             latency *= plateau
             terms.append(f"plateau: {part} bytes per channel and rank >= 64: latency x {plateau:g}")
-    return Cell(
+    return CostCell(
         algorithm=algorithm,
         protocol=protocol,
         time_us=latency + size_bytes / (1000 * rate),

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from coppice.design.families import FAMILIES
-from coppice.design.families.rewired import REWIRED
+from coppice.design.families.de_bruijn import REWIRED
 from coppice.design.graph import Graph
 from coppice.design.recipes.parser import parse
 from coppice.design.recipes.recipe import Recipe, base, degree, line, power, product

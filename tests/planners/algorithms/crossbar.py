@@ -15,8 +15,8 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.loads import chunk_sizes
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.verify import Report, verify_forest, verify_schedule
-from coppice.simulation.engine import simulate
 from coppice.simulation.model import Model
+from coppice.simulation.simulator import simulate
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.presets import preset
 

@@ -7,10 +7,8 @@ from fractions import Fraction
 import pytest
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.parts.clocks import Clocks
-from coppice.planners.algorithms.parts.cost import Chain
-from coppice.planners.algorithms.parts.folding import folding, reversed_digits
-from coppice.planners.algorithms.parts.radix import levels
+from coppice.planners.algorithms.parts.cost import Chain, Clocks
+from coppice.planners.algorithms.parts.radix import folding, levels, reversed_digits
 from planners.algorithms.exchange_cases import RANKS, made, refused, steps_of
 
 GATHER = Collective.ALL_GATHER

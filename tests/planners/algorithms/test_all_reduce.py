@@ -13,7 +13,7 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.planners.algorithms.parts.cost import Chain
 from coppice.planners.algorithms.parts.exchange import partners
-from coppice.planners.algorithms.parts.tree_shapes import SHAPES
+from coppice.planners.algorithms.trees.single_tree import SHAPES
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.verify import verify_schedule
 from coppice.topology.presets import preset

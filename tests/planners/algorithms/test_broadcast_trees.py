@@ -10,22 +10,20 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.planners.algorithms.parts.cost import Chain
-from coppice.planners.algorithms.parts.tree_pace import (
-    Pace,
-    chains_pace,
-    k_ary_pace,
-    k_nomial_by_depth_pace,
-    k_nomial_pace,
-    preorder_binary_pace,
-)
 from coppice.planners.algorithms.parts.trees import (
+    Pace,
     Tree,
     by_depth,
     chains,
+    chains_pace,
     growing_k_nomial,
     k_ary,
+    k_ary_pace,
     k_nomial,
+    k_nomial_by_depth_pace,
+    k_nomial_pace,
     preorder_binary,
+    preorder_binary_pace,
 )
 from planners.algorithms.exchange_cases import RANKS, made, steps_of
 

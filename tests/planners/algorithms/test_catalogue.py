@@ -16,8 +16,8 @@ from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.algorithms.parts.moves import Moves
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.verify import verify_schedule
-from coppice.simulation.engine import simulate
 from coppice.simulation.model import Model
+from coppice.simulation.simulator import simulate
 from coppice.topology.presets import preset
 
 RANKS = (*range(1, 18), 24, 32, 64)

@@ -10,7 +10,7 @@ import pytest
 from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.algorithms.parts.cost import Chain
-from coppice.planners.algorithms.parts.tree_shapes import SHAPES
+from coppice.planners.algorithms.trees.single_tree import SHAPES
 from coppice.schedule.verification.verify import verify_schedule
 from planners.algorithms.exchange_cases import RANKS, disordered_rows, made, steps_of
 

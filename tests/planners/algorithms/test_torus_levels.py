@@ -10,7 +10,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find
-from coppice.planners.algorithms.hierarchies.accl import halves
+from coppice.planners.algorithms.hierarchies.levels import halves
 from coppice.topology.presets import preset
 from planners.algorithms.crossbar import RANKS, check_cost, made, verified, with_ranks_shuffled
 

@@ -284,8 +284,8 @@ def test_pieces_suit_the_cost_of_a_message() -> None:
     from coppice.bounds.problem import Problem
     from coppice.planners.planning import plan
     from coppice.run.programs.lower import schedule_of
-    from coppice.simulation.engine import simulate
     from coppice.simulation.model import Model
+    from coppice.simulation.simulator import simulate
 
     fast = preset("ring", gpus=8)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Case as AlgorithmCase
+from coppice.planners.algorithms.algorithm import AlgorithmCase as AlgorithmCase
 from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.planning import plan

@@ -10,7 +10,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_fields, print_json
-from coppice.design.cabling import Limits, cabling_of
+from coppice.design.cabling import CablingLimits, cabling_of
 from coppice.design.recipes.parser import parse
 from coppice.files import write_atomically
 from coppice.text import plural
@@ -61,7 +61,7 @@ def cabling(
       coppice design cabling 'torus(4,6)' -o torus.csv
       coppice design cabling 'gkautz(4,1024)' --panel-ports 512 --max-panels 8 -o kautz.csv
     """  # noqa: D301 (\b is for the help formatter)
-    limits = Limits(ports_per_node=ports_per_node, panel_ports=panel_ports, max_panels=max_panels)
+    limits = CablingLimits(ports_per_node=ports_per_node, panel_ports=panel_ports, max_panels=max_panels)
     made = cabling_of(parse(recipe).build(), limits)
     if str(output) == "-" and not as_json:
         sys.stdout.write(made.csv_text())

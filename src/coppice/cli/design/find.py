@@ -13,14 +13,13 @@ from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.measuring import JobsOption
 from coppice.cli.output.render import columns, print_json, print_lines, progress_bar
 from coppice.collectives import Collective
-from coppice.design.cabling import Limits, cabling_of, check_limits
+from coppice.design.cabling import CablingLimits, cabling_of, check_limits
 from coppice.design.families.family import optimum
 from coppice.design.schedules.breadth_first import moore_steps
-from coppice.design.search.bases import Cell
-from coppice.design.search.entries import Entry
 from coppice.design.search.finder import find as find_graphs
 from coppice.design.search.folder import write_front
-from coppice.design.search.workload import Option, Workload, baselines, options
+from coppice.design.search.table import Cell, GraphEntry
+from coppice.design.search.workload import CollectiveWorkload, NetworkOption, baselines, options
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.text import parse_size, plural, size_text
@@ -135,7 +134,7 @@ def find(
         msg = "expected `--ranks` and `--degree` together, found one of them at most: give both, or a subcommand."
         raise InputError(msg)
     goals = [(n, d) for n in _range(ranks, "--ranks") for d in _range(degree, "--degree")]
-    limits = Limits(ports_per_node=ports_per_node, panel_ports=panel_ports, max_panels=max_panels)
+    limits = CablingLimits(ports_per_node=ports_per_node, panel_ports=panel_ports, max_panels=max_panels)
     for goal in goals:
         check_limits(*goal, limits)
     single = len(goals) == 1
@@ -149,7 +148,7 @@ def find(
         raise InputError(msg)
     workload = None
     if size is not None:
-        workload = Workload(
+        workload = CollectiveWorkload(
             collective=collective,
             size_bytes=parse_size(size, option="--size"),
             alpha_us=alpha_us,
@@ -213,7 +212,7 @@ def _range(text: str, option: str) -> range:
     return range(int(match[1]), int(match[2] or match[1]) + 1)
 
 
-def _front_lines(cell: Cell, front: list[Entry]) -> list[str]:
+def _front_lines(cell: Cell, front: list[GraphEntry]) -> list[str]:
     """The front as a table."""
     rows = [("steps", "T_B", "", "links", "recipe")]
     for entry in front:
@@ -231,7 +230,9 @@ def _front_lines(cell: Cell, front: list[Entry]) -> list[str]:
     ]
 
 
-def _workload_lines(workload: Workload, chosen: list[Option], others: list[Option]) -> list[str]:
+def _workload_lines(
+    workload: CollectiveWorkload, chosen: list[NetworkOption], others: list[NetworkOption]
+) -> list[str]:
     """What the workload takes on each."""
     fastest = chosen[0].time_us
     rows = [("network", "ports", "steps", "T_B", "us", "")]
@@ -258,7 +259,7 @@ def _workload_lines(workload: Workload, chosen: list[Option], others: list[Optio
     ]
 
 
-def _print_many(fronts: dict[Cell, list[Entry]], *, as_json: bool) -> None:
+def _print_many(fronts: dict[Cell, list[GraphEntry]], *, as_json: bool) -> None:
     """Every front, a line for each graph."""
     if as_json:
         print_json({"fronts": [entry.record() for front in fronts.values() for entry in front]})

@@ -14,7 +14,7 @@ from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
 from coppice.cli.options.problem import CollectiveOption
 from coppice.cli.output.render import Stages, print_fields, print_json, title_of, to_stdout
 from coppice.collectives import Collective
-from coppice.design.from_topology import graph_of
+from coppice.design.graph import graph_of
 from coppice.design.schedules.collectives import breadth_first_schedule
 from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan

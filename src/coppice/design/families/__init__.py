@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from coppice.design.families import (
-    circulants,
-    complete,
-    distance_regular,
-    geometries,
-    kautz,
-    rewired,
-    rings,
-    tori,
-)
+from coppice.design.families import abelian, de_bruijn, distance_regular
 from coppice.design.families.family import Family
 
 __all__ = ["FAMILIES", "Family"]
 
 FAMILIES: dict[str, Family] = {
-    family.name: family
-    for room in (rings, complete, circulants, tori, distance_regular, geometries, kautz, rewired)
-    for family in room.FAMILIES
+    family.name: family for room in (abelian, distance_regular, de_bruijn) for family in room.FAMILIES
 }

@@ -10,7 +10,7 @@ import numpy as np
 
 from coppice.design.purchase.offers import Offer
 from coppice.design.purchase.performance import bound_us
-from coppice.design.purchase.request import Workload
+from coppice.design.purchase.request import TrainingWorkload
 from coppice.errors import UnreachableError
 from coppice.topology.model import Topology
 from coppice.topology.operations import remove_nodes, set_link_rate
@@ -33,7 +33,7 @@ class Slowdown:
     cut_off: float
 
 
-def slowdown(offer: Offer, workload: Workload) -> Slowdown | None:
+def slowdown(offer: Offer, workload: TrainingWorkload) -> Slowdown | None:
     """What the failures of a workload do to a network; None where it names none.
 
     A cable that fails takes one port's rate from its link, in both directions if it is full-duplex. Ranks of failed
@@ -68,7 +68,7 @@ def slowdown(offer: Offer, workload: Workload) -> Slowdown | None:
     return Slowdown(mean=sum(ratios) / len(ratios), worst=max(ratios), cut_off=cut_off)
 
 
-def _iteration(topology: Topology, offer: Offer, workload: Workload, alive: list[int]) -> float:
+def _iteration(topology: Topology, offer: Offer, workload: TrainingWorkload, alive: list[int]) -> float:
     """Sum of the bounds of the slowest groups."""
     new = {rank: place for place, rank in enumerate(alive)}
     total = 0.0
@@ -79,11 +79,11 @@ def _iteration(topology: Topology, offer: Offer, workload: Workload, alive: list
     return total
 
 
-def _ranks(host: int, workload: Workload) -> range:
+def _ranks(host: int, workload: TrainingWorkload) -> range:
     return range(host * workload.ranks_per_host, (host + 1) * workload.ranks_per_host)
 
 
-def _cables(offer: Offer, workload: Workload) -> list[tuple[int, int]]:
+def _cables(offer: Offer, workload: TrainingWorkload) -> list[tuple[int, int]]:
     """A pair of ends for every cable of the network; links inside of hosts do not fail."""
     topology = offer.topology
     inside = (topology.host[topology.src] == topology.host[topology.dst]) & (topology.host[topology.src] >= 0)
@@ -97,7 +97,7 @@ def _cables(offer: Offer, workload: Workload) -> list[tuple[int, int]]:
     return found
 
 
-def _cut(topology: Topology, src: str, dst: str, offer: Offer, workload: Workload) -> Topology:
+def _cut(topology: Topology, src: str, dst: str, offer: Offer, workload: TrainingWorkload) -> Topology:
     """The topology without one cable between two nodes."""
     one_way = offer.graph is not None and not offer.graph.bidirectional
     for a, b in ((src, dst),) if one_way else ((src, dst), (dst, src)):

@@ -11,8 +11,8 @@ from typing import Any
 
 from coppice.design.purchase.failures import Slowdown, slowdown
 from coppice.design.purchase.offers import Offer, offers
-from coppice.design.purchase.performance import Timing, timing
-from coppice.design.purchase.request import Prices, Workload
+from coppice.design.purchase.performance import NetworkTiming, timing
+from coppice.design.purchase.request import Prices, TrainingWorkload
 from coppice.errors import InputError
 
 __all__ = ["Market", "Quote", "compare_networks", "csv_text"]
@@ -32,7 +32,7 @@ class Quote:
 
     offer: Offer
     cost: float
-    timings: tuple[Timing, ...]
+    timings: tuple[NetworkTiming, ...]
     iteration_us: float
     slowdown: Slowdown | None
 
@@ -64,7 +64,7 @@ class Quote:
 class Market:
     """All networks for a workload, the least cost per unit of performance first."""
 
-    workload: Workload
+    workload: TrainingWorkload
     prices: Prices
     quotes: tuple[Quote, ...]
 
@@ -78,7 +78,7 @@ class Market:
 
 
 def compare_networks(
-    workload: Workload,
+    workload: TrainingWorkload,
     prices: Prices,
     *,
     oversubscriptions: Sequence[Fraction] = (Fraction(1), Fraction(2)),

@@ -22,7 +22,7 @@ from math import ceil
 from coppice.design.cabling import cabling_of
 from coppice.design.graph import Graph
 from coppice.design.purchase.parts import MIDDLE, Parts
-from coppice.design.purchase.request import Prices, Workload
+from coppice.design.purchase.request import Prices, TrainingWorkload
 from coppice.design.recipes.recipe import Recipe
 from coppice.design.search.finder import Progressing, find
 from coppice.design.search.workload import best_torus
@@ -60,7 +60,7 @@ class Offer:
 
 
 def offers(
-    workload: Workload,
+    workload: TrainingWorkload,
     prices: Prices,
     *,
     oversubscriptions: Sequence[Fraction] = (Fraction(1),),
@@ -134,20 +134,20 @@ class _Dragonfly(
 
 
 Sized = tuple[Fabric, Parts]
-Sizer = Callable[[Workload, int, Prices], Sized | None]
+Sizer = Callable[[TrainingWorkload, int, Prices], Sized | None]
 
 
-def _at(make: Callable[[Workload, int, Prices, Fraction], Sized | None], ratio: Fraction) -> Sizer:
+def _at(make: Callable[[TrainingWorkload, int, Prices, Fraction], Sized | None], ratio: Fraction) -> Sizer:
     return lambda workload, radix, prices: make(workload, radix, prices, ratio)
 
 
-def _cheapest(workload: Workload, prices: Prices, make: Sizer) -> Sized | None:
+def _cheapest(workload: TrainingWorkload, prices: Prices, make: Sizer) -> Sized | None:
     """The network of the radix with the least cost; None where none suffices."""
     made = [make(workload, switch.radix, prices) for switch in prices.switches]
     return min((each for each in made if each), key=lambda each: each[1].cost(prices), default=None)
 
 
-def _clos(workload: Workload, radix: int, prices: Prices, ratio: Fraction) -> Sized | None:
+def _clos(workload: TrainingWorkload, radix: int, prices: Prices, ratio: Fraction) -> Sized | None:
     """One switch, else leaves and spines, else pods of them below cores."""
     ports, hosts = workload.host_ports, workload.hosts
     parts = _parts(workload, prices)
@@ -199,7 +199,7 @@ def _clos(workload: Workload, radix: int, prices: Prices, ratio: Fraction) -> Si
     return fabric, parts
 
 
-def _rail(workload: Workload, radix: int, prices: Prices, ratio: Fraction) -> Sized | None:
+def _rail(workload: TrainingWorkload, radix: int, prices: Prices, ratio: Fraction) -> Sized | None:
     rails, hosts, ports = workload.ranks_per_host, workload.hosts, workload.ports
     if rails < 2:
         return None
@@ -227,7 +227,7 @@ def _rail(workload: Workload, radix: int, prices: Prices, ratio: Fraction) -> Si
     return fabric, parts
 
 
-def _rail_only(workload: Workload, radix: int, prices: Prices) -> Sized | None:
+def _rail_only(workload: TrainingWorkload, radix: int, prices: Prices) -> Sized | None:
     rails = workload.ranks_per_host
     if rails < 2 or workload.hosts * workload.ports > radix:
         return None
@@ -237,7 +237,7 @@ def _rail_only(workload: Workload, radix: int, prices: Prices) -> Sized | None:
     return RailFabric(rails=rails, latency_us=workload.latency_us), parts
 
 
-def _wire_rails(parts: Parts, workload: Workload, prices: Prices, per_leaf: int) -> None:
+def _wire_rails(parts: Parts, workload: TrainingWorkload, prices: Prices, per_leaf: int) -> None:
     """Cables to the leaves of the rails, which stand in the middle of their hosts."""
     for host in range(workload.hosts):
         first = host // per_leaf * per_leaf
@@ -245,7 +245,7 @@ def _wire_rails(parts: Parts, workload: Workload, prices: Prices, per_leaf: int)
         parts.cables[_rack(host, prices), _rack(middle, prices)] += workload.host_ports
 
 
-def _dragonfly(workload: Workload, radix: int, prices: Prices) -> Sized | None:
+def _dragonfly(workload: TrainingWorkload, radix: int, prices: Prices) -> Sized | None:
     """Routers with p ports down, 2 p - 1 to their group and p to other groups."""
     down = (radix + 1) // 4
     per_router = down // workload.host_ports
@@ -281,7 +281,7 @@ def _dragonfly(workload: Workload, radix: int, prices: Prices) -> Sized | None:
     return fabric, parts
 
 
-def _switched(name: str, workload: Workload, fabric: Fabric, parts: Parts) -> Offer:
+def _switched(name: str, workload: TrainingWorkload, fabric: Fabric, parts: Parts) -> Offer:
     """The topology of a sized fabric."""
     box = _box(workload)
     host = Host(name="host", topology=box, ports=gpu_ports(box, workload.gb_per_s * workload.ports))
@@ -291,7 +291,7 @@ def _switched(name: str, workload: Workload, fabric: Fabric, parts: Parts) -> Of
     return Offer(name=f"{name}, radix {radix}", topology=topology, parts=parts, relays=apart)
 
 
-def _box(workload: Workload) -> Topology:
+def _box(workload: TrainingWorkload) -> Topology:
     """The inside of a host."""
     nodes = [Node(id=f"gpu{i}") for i in range(workload.ranks_per_host)]
     if workload.ranks_per_host == 1:
@@ -303,7 +303,7 @@ def _box(workload: Workload) -> Topology:
     return Topology.of("host", [*nodes, Node(id="switch", kind=NodeKind.SWITCH)], links)
 
 
-def _direct(recipe: Recipe, times: int, workload: Workload, prices: Prices) -> Offer:
+def _direct(recipe: Recipe, times: int, workload: TrainingWorkload, prices: Prices) -> Offer:
     """A graph between hosts, every link so many times: port p of a host is a port of its rank p div ports."""
     graph = recipe.build()
     name = str(recipe) if times == 1 else f"{recipe}, {times} links each"
@@ -345,7 +345,7 @@ def _direct(recipe: Recipe, times: int, workload: Workload, prices: Prices) -> O
     return Offer(name=name, topology=topology, parts=parts, relays=True, graph=graph)
 
 
-def _parts(workload: Workload, prices: Prices) -> Parts:
+def _parts(workload: TrainingWorkload, prices: Prices) -> Parts:
     racks = ceil(workload.hosts / prices.hosts_per_rack)
     return Parts(nic_ports=workload.ranks * workload.ports, racks=racks)
 

@@ -17,7 +17,7 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.design.purchase.offers import Offer
-from coppice.design.purchase.request import Use, Workload
+from coppice.design.purchase.request import TrainingWorkload, Use
 from coppice.design.schedules.collectives import breadth_first_schedule
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.catalogue import case_of, find, make
@@ -33,7 +33,7 @@ from coppice.simulation.model import DEFAULT_MODEL
 from coppice.topology.model import Topology
 from coppice.topology.operations import remove_nodes, subset
 
-__all__ = ["MOST_SIMULATED", "Timing", "bound_us", "timing"]
+__all__ = ["MOST_SIMULATED", "NetworkTiming", "bound_us", "timing"]
 
 MOST_SIMULATED = 128
 """Ranks up to which collectives are simulated."""
@@ -50,7 +50,7 @@ _ALGORITHMS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timing:
+class NetworkTiming:
     """What a collective takes in all groups at once.
 
     Attributes:
@@ -62,7 +62,7 @@ class Timing:
     how: str
 
 
-def timing(offer: Offer, workload: Workload, use: Use) -> Timing:
+def timing(offer: Offer, workload: TrainingWorkload, use: Use) -> NetworkTiming:
     """The least time of a collective on a network, of what is tried.
 
     Raises:
@@ -74,7 +74,7 @@ def timing(offer: Offer, workload: Workload, use: Use) -> Timing:
         times = [
             bound_us(offer.topology, use, group, relays=offer.relays) for group in _distinct(offer, groups)
         ]
-        return Timing(time_us=max(times), how="bound")
+        return NetworkTiming(time_us=max(times), how="bound")
     found: list[tuple[float, str, int]] = []
     first = _problem(offer.topology, use, groups[0], relays=offer.relays)
     for name, body in _bodies(offer, first):
@@ -85,7 +85,7 @@ def timing(offer: Offer, workload: Workload, use: Use) -> Timing:
         raise InputError(msg)
     if len(groups) == 1:
         best = min(found)
-        return Timing(time_us=best[0], how=best[1])
+        return NetworkTiming(time_us=best[0], how=best[1])
     # What is good alone may be bad beside others: the three fastest are tried in all groups.
     return min(
         (_together(offer, use, groups, name, pieces) for _, name, pieces in sorted(found)[:3]),
@@ -126,7 +126,7 @@ def _problem(topology: Topology, use: Use, group: list[int], *, relays: bool) ->
     return Problem(topology=part, collective=use.collective)
 
 
-def _together(offer: Offer, use: Use, groups: list[list[int]], name: str, pieces: int) -> Timing:
+def _together(offer: Offer, use: Use, groups: list[list[int]], name: str, pieces: int) -> NetworkTiming:
     jobs = [
         Job(
             name=f"group {number}",
@@ -136,7 +136,7 @@ def _together(offer: Offer, use: Use, groups: list[list[int]], name: str, pieces
         )
         for number, group in enumerate(groups)
     ]
-    return Timing(time_us=simulate_together(jobs, topology=offer.topology).time_us, how=name)
+    return NetworkTiming(time_us=simulate_together(jobs, topology=offer.topology).time_us, how=name)
 
 
 def _bodies(offer: Offer, problem: Problem) -> Iterator[tuple[str, Schedule | Forest]]:

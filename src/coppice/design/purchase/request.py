@@ -23,8 +23,8 @@ __all__ = [
     "Failures",
     "Prices",
     "SwitchPrice",
+    "TrainingWorkload",
     "Use",
-    "Workload",
     "read_prices",
     "read_workload",
 ]
@@ -82,7 +82,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     samples: int = 8
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TrainingWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cluster to be bought, and its iteration.
 
     Attributes:
@@ -169,13 +169,13 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return min(fitting, key=lambda cable: cable.max_m).price
 
 
-def read_workload(path: str | os.PathLike[str]) -> Workload:
+def read_workload(path: str | os.PathLike[str]) -> TrainingWorkload:
     """A workload from a TOML or JSON file.
 
     Raises:
         InputError: If the file cannot be read, or something in it has no meaning.
     """
-    made = converted(_document(path), Workload, str(path), strict=False)
+    made = converted(_document(path), TrainingWorkload, str(path), strict=False)
     checks = [
         (2 <= made.ranks <= MOST_RANKS, f"$.ranks of 2 .. {MOST_RANKS}", made.ranks),
         (1 <= made.ports <= 64, "$.ports of 1 .. 64", made.ports),

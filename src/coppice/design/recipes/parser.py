@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 from coppice.design.families import FAMILIES
-from coppice.design.recipes.recipe import Base, Bidirectional, Degree, Line, Recipe, power, product
+from coppice.design.recipes.recipe import Base, Bidirectional, Degree, LineGraph, Recipe, power, product
 from coppice.errors import InputError
 from coppice.text import nearest
 
@@ -175,7 +175,7 @@ class _Parser:
             copies = self._number()
         self._expect(")")
         makers: dict[str, Callable[[], Recipe]] = {
-            "line": lambda: Line(inner, times),
+            "line": lambda: LineGraph(inner, times),
             "degree": lambda: Degree(inner, copies),
             "bidirectional": lambda: Bidirectional(inner),
         }

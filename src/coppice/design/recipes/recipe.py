@@ -13,8 +13,17 @@ from functools import cached_property, lru_cache, reduce
 from coppice.design.families import FAMILIES
 from coppice.design.families.family import Size
 from coppice.design.graph import MAX_LINKS, MAX_NODES, Graph
-from coppice.design.recipes.expansions import cartesian_product, degree_expansion, line_graph, with_transpose
-from coppice.design.recipes.formulas import Facts, degree_facts, line_facts, power_facts, product_facts
+from coppice.design.recipes.expansions import (
+    Facts,
+    cartesian_product,
+    degree_expansion,
+    degree_facts,
+    line_facts,
+    line_graph,
+    power_facts,
+    product_facts,
+    with_transpose,
+)
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.errors import InputError
 
@@ -23,7 +32,7 @@ __all__ = [
     "Bidirectional",
     "Degree",
     "Facts",
-    "Line",
+    "LineGraph",
     "Power",
     "Product",
     "Recipe",
@@ -152,7 +161,7 @@ class Base(Recipe):
 
 
 @dataclass(frozen=True)
-class Line(Recipe):
+class LineGraph(Recipe):
     """The line graph, ``times`` times: ``line^3(R)``."""
 
     inner: Recipe
@@ -160,7 +169,7 @@ class Line(Recipe):
 
     def __post_init__(self) -> None:
         _check_times("line^n(R)", self.times)
-        if isinstance(self.inner, Line):
+        if isinstance(self.inner, LineGraph):
             object.__setattr__(self, "times", self.times + self.inner.times)
             object.__setattr__(self, "inner", self.inner.inner)
 
@@ -353,7 +362,7 @@ def base(family: str, *arguments: int) -> Recipe:
 
 def line(inner: Recipe, times: int = 1) -> Recipe:
     """The line graph of a recipe, ``times`` times."""
-    return Line(inner, times)
+    return LineGraph(inner, times)
 
 
 def degree(inner: Recipe, copies: int) -> Recipe:

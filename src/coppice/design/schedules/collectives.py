@@ -20,6 +20,7 @@ from coppice.design.schedules.breadth_first import ScheduleFacts
 from coppice.design.schedules.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries, loads_of
 from coppice.design.schedules.expanded import expanded_deliveries
 from coppice.errors import InputError
+from coppice.rows import ranges
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
 
@@ -217,7 +218,7 @@ def _rows(
     low = np.searchsorted(cuts, phase.first.astype(np.int64) * scale)
     high = np.searchsorted(cuts, (phase.first.astype(np.int64) + phase.count) * scale)
     run = np.repeat(np.arange(len(low)), high - low)
-    piece = np.arange(len(run)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + low[run]
+    piece = ranges(low, high - low)
     if backwards:
         run, piece = run[::-1], piece[::-1]
     if phase.symmetric and graph.orders:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from coppice.design.cayley import translated
 from coppice.design.graph import Graph
 from coppice.design.recipes.expansions import out_links
-from coppice.design.recipes.recipe import Degree, Line, Power, Recipe
+from coppice.design.recipes.recipe import Degree, LineGraph, Power, Recipe
 from coppice.design.schedules.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries
 from coppice.errors import InputError
+from coppice.rows import positions
 
 __all__ = ["expanded_deliveries"]
 
@@ -49,8 +50,8 @@ def expanded_deliveries(recipe: Recipe, *, max_runs: int = MAX_RUNS) -> Deliveri
         raise InputError(msg)
     if recipe.facts().exact:
         return breadth_first_deliveries(graph, max_runs=max_runs)[0]
-    if isinstance(recipe, Line):
-        inner = Line(recipe.inner, recipe.times - 1) if recipe.times > 1 else recipe.inner
+    if isinstance(recipe, LineGraph):
+        inner = LineGraph(recipe.inner, recipe.times - 1) if recipe.times > 1 else recipe.inner
         return _line(graph, out_links(inner.build()), expanded_deliveries(inner, max_runs=max_runs), max_runs)
     if isinstance(recipe, Degree):
         return _degree(graph, expanded_deliveries(recipe.inner, max_runs=max_runs), recipe.copies, max_runs)
@@ -96,7 +97,7 @@ def _dealt_out(inner: Deliveries, heads: NDArray[np.int32]) -> tuple[Deliveries,
     parallel = np.searchsorted(ends[order], key, side="right") - low
     scale = int(np.lcm.reduce(inner.graph.count))
     run = np.repeat(np.arange(len(key)), parallel)
-    turn = np.arange(len(run)) - np.repeat(np.cumsum(parallel) - parallel, parallel)
+    turn = positions(parallel)
     count = inner.count[run].astype(np.int64) * scale // parallel[run]
     columns = [
         inner.step[run],

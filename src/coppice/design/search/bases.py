@@ -5,6 +5,7 @@ A job runs in any process; what it finds is a few lines of text, which a results
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,17 +13,16 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 
+from coppice.comparison.results import ResultsFile
 from coppice.design.recipes.parser import parse
 from coppice.design.recipes.recipe import Base, Bidirectional, Facts, Recipe
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.search.circulants import circulant_facts
-from coppice.design.search.entries import Entry
+from coppice.design.search.table import Cell, GraphEntry
 from coppice.errors import InputError
+from coppice.version import __version__
 
-__all__ = ["Cell", "Found", "Job", "entry_of", "evaluate", "jobs_of", "known_bases"]
-
-Cell = tuple[int, int]
-"""Number of ranks and degree."""
+__all__ = ["BaseJob", "BasesFile", "Found", "JobResult", "entry_of", "evaluate", "jobs_of", "known_bases"]
 
 _MOST_PAIRS = 2**28
 """Pairs of nodes between which distances are looked for in graphs without symmetry."""
@@ -42,8 +42,47 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     t_b: str
 
 
+class JobResult(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The base graphs that one job found, as a results file keeps them.
+
+    Attributes:
+        key: Key of the job.
+        found: The base graphs.
+    """
+
+    key: str
+    found: list[Found]
+
+
+class _BasesHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    format: str
+    version: int
+    coppice: str
+
+
+class BasesFile(ResultsFile[_BasesHeader, JobResult]):
+    """What jobs found, in a file or nowhere (see :class:`~coppice.comparison.results.ResultsFile`).
+
+    Args:
+        path: The file; None keeps nothing.
+    """
+
+    command = "design"
+    rows_are = "base graphs"
+
+    def __init__(self, path: str | os.PathLike[str] | None) -> None:
+        header = _BasesHeader(format="coppice-design-bases", version=1, coppice=__version__)
+        super().__init__(path, header, JobResult)
+
+    def differs(self, found: _BasesHeader) -> str | None:
+        """Another format or version, or another version of Coppice, whose figures may differ."""
+        if found == self._header:
+            return None
+        return f"it holds {found.format!r} version {found.version} of coppice {found.coppice}"
+
+
 @dataclass(frozen=True)
-class Job:
+class BaseJob:
     """Base graphs to evaluate.
 
     Attributes:
@@ -67,7 +106,7 @@ class Job:
         return f"{self.kind}({self.ranks}, {self.degree}{', both ways' if self.both_ways else ''}{tries})"
 
 
-def jobs_of(cell: Cell, *, both_ways: bool, tries: int) -> Iterator[Job]:
+def jobs_of(cell: Cell, *, both_ways: bool, tries: int) -> Iterator[BaseJob]:
     """What has to be evaluated for a cell.
 
     Examples:
@@ -79,12 +118,12 @@ def jobs_of(cell: Cell, *, both_ways: bool, tries: int) -> Iterator[Job]:
         ports = degree // 2 if both_ways else degree
         even = not both_ways or degree % 2 == 0
         if ports >= 2 and even and ranks * ranks <= _MOST_PAIRS:
-            yield Job("kautz", ranks, degree, both_ways)
+            yield BaseJob("kautz", ranks, degree, both_ways)
         if degree >= 2:
-            yield Job("circulants", ranks, degree, both_ways, tries)
+            yield BaseJob("circulants", ranks, degree, both_ways, tries)
 
 
-def evaluate(job: Job) -> list[Found]:
+def evaluate(job: BaseJob) -> list[Found]:
     """The base graphs of a job."""
     if job.kind == "circulants":
         made = circulant_facts(job.ranks, job.degree, both_ways=job.both_ways, tries=job.tries)
@@ -102,7 +141,7 @@ def evaluate(job: Job) -> list[Found]:
     return [Found(recipe=str(recipe), steps=steps, t_b=str(time))]
 
 
-def entry_of(found: Found, cell: Cell) -> Entry:
+def entry_of(found: Found, cell: Cell) -> GraphEntry:
     """An entry of the table from what a job found.
 
     Raises:
@@ -118,10 +157,10 @@ def entry_of(found: Found, cell: Cell) -> Entry:
     except (ValueError, ZeroDivisionError):
         msg = f"expected a fraction for t_b of {found.recipe}, found {found.t_b!r}: remove the line."
         raise InputError(msg) from None
-    return Entry(recipe, Facts(*cell, found.steps, time, exact=True, bidirectional=size.bidirectional))
+    return GraphEntry(recipe, Facts(*cell, found.steps, time, exact=True, bidirectional=size.bidirectional))
 
 
-def known_bases(cells: Iterable[Cell]) -> dict[Cell, list[Entry]]:
+def known_bases(cells: Iterable[Cell]) -> dict[Cell, list[GraphEntry]]:
     """Members of the families with formulas, by number of ranks and degree.
 
     Examples:
@@ -129,7 +168,7 @@ def known_bases(cells: Iterable[Cell]) -> dict[Cell, list[Entry]]:
         ['bipartite(4)']
     """
     wanted = set(cells)
-    found: dict[Cell, list[Entry]] = {cell: [] for cell in wanted}
+    found: dict[Cell, list[GraphEntry]] = {cell: [] for cell in wanted}
     for ranks, degree in wanted:
         if degree == 1 and ranks > 2:
             found[ranks, degree].append(_known(Base("uniring", (ranks,))))
@@ -184,5 +223,5 @@ def _rising(family: str, values: Iterable[int], max_ranks: int) -> Iterator[Reci
         yield recipe
 
 
-def _known(recipe: Recipe) -> Entry:
-    return Entry(recipe, recipe.facts())
+def _known(recipe: Recipe) -> GraphEntry:
+    return GraphEntry(recipe, recipe.facts())

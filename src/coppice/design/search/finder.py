@@ -7,16 +7,21 @@ graphs found are scheduled themselves, since breadth-first broadcast is often be
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, as_completed
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 
-from coppice.comparison.pool import cores, local_processes
+from coppice.comparison.pool import chosen_executor, run
 from coppice.design.graph import MAX_LINKS, MAX_NODES
-from coppice.design.search.bases import Cell, Found, Job, entry_of, evaluate, jobs_of, known_bases
-from coppice.design.search.entries import Entry, front_of
-from coppice.design.search.results import BasesFile
-from coppice.design.search.table import Table, cells_below
+from coppice.design.search.bases import (
+    BaseJob,
+    BasesFile,
+    JobResult,
+    entry_of,
+    evaluate,
+    jobs_of,
+    known_bases,
+)
+from coppice.design.search.table import Cell, GraphEntry, GraphTable, cells_below, front_of
 from coppice.errors import InputError
 
 __all__ = ["TRIES", "TRIES_OF_MANY", "Progressing", "find", "measured"]
@@ -43,7 +48,7 @@ def find(
     jobs: int | None = None,
     results: str | os.PathLike[str] | None = None,
     on_progress: Progressing | None = None,
-) -> dict[Cell, list[Entry]]:
+) -> dict[Cell, list[GraphEntry]]:
     """The front of steps and bandwidth time for numbers of ranks and degrees.
 
     The outcome depends on nothing but the arguments: not on the executor, the number of processes, or how often the
@@ -82,15 +87,19 @@ def find(
         cell: list(jobs_of(cell, both_ways=both_ways, tries=tries)) for cell in sorted(cells, reverse=True)
     }
     work = [job for made in needed.values() for job in made if job.key not in file.known]
-    for done, rows in _evaluated(work, executor, jobs):
-        file.add(rows)
-        if on_progress is not None:
-            on_progress(done, len(work), next(iter(rows), ""))
+    batches, done = _batches(work), 0
+    large = sum(job.ranks**2 for job in work) > _SMALL
+    with chosen_executor(executor, processes=jobs, units=len(batches), large=large) as where:
+        for rows in run(_batch, batches, where):
+            file.add(rows)
+            done += len(rows)
+            if on_progress is not None:
+                on_progress(done, len(work), rows[0].key)
     bases = known_bases(cells)
     for cell, made in needed.items():
-        bases[cell].extend(entry_of(found, cell) for job in made for found in file.known[job.key])
-    table = Table(bases, both_ways=both_ways)
-    fronts: dict[Cell, list[Entry]] = {}
+        bases[cell].extend(entry_of(found, cell) for job in made for found in file.known[job.key].found)
+    table = GraphTable(bases, both_ways=both_ways)
+    fronts: dict[Cell, list[GraphEntry]] = {}
     for number, goal in enumerate(wanted, start=1):
         found = table.front(*goal)
         if measure:
@@ -101,19 +110,19 @@ def find(
     return fronts
 
 
-def measured(entry: Entry) -> list[Entry]:
+def measured(entry: GraphEntry) -> list[GraphEntry]:
     """An entry by formula, and the figures of breadth-first broadcast on its graph where they can be computed.
 
     Examples:
         >>> from coppice.design.recipes.parser import parse
         >>> recipe = parse("line^3(dicirculant(16, 1, 2, 3, 6))")
-        >>> [str(made.time) for made in measured(Entry(recipe, recipe.facts()))]
+        >>> [str(made.time) for made in measured(GraphEntry(recipe, recipe.facts()))]
         ['261/256', '257/256']
     """
     if entry.facts.exact:
         return [entry]
     try:
-        return [entry, Entry(entry.recipe, entry.recipe.measured())]
+        return [entry, GraphEntry(entry.recipe, entry.recipe.measured())]
     except InputError:  # too large for the distances between all nodes
         return [entry]
 
@@ -137,42 +146,12 @@ def _check(goals: Sequence[Cell]) -> None:
         raise InputError(msg)
 
 
-def _evaluated(
-    work: Sequence[Job], executor: Executor | None, jobs: int | None
-) -> Iterator[tuple[int, dict[str, Sequence[Found]]]]:
-    """(jobs done, what some of them found) in any order."""
-    batches = _batches(work)
-    pairs = sum(job.ranks**2 for job in work)
-    with ExitStack() as stack:
-        if executor is None and jobs != 1 and (jobs is not None or pairs > _SMALL):
-            count = min(cores() if jobs is None else jobs, len(batches))
-            if count > 1:
-                executor = stack.enter_context(local_processes(count))
-        done = 0
-        if executor is None:
-            for batch in batches:
-                done += len(batch)
-                yield done, _batch(batch)
-            return
-        futures: list[Future[dict[str, Sequence[Found]]]] = [
-            executor.submit(_batch, batch) for batch in batches
-        ]
-        try:
-            for future in as_completed(futures):
-                rows = future.result()
-                done += len(rows)
-                yield done, rows
-        finally:
-            for future in futures:
-                future.cancel()
-
-
-def _batch(batch: Sequence[Job]) -> dict[str, Sequence[Found]]:
+def _batch(batch: Sequence[BaseJob]) -> list[JobResult]:
     """What a few jobs found; runs in any process."""
-    return {job.key: evaluate(job) for job in batch}
+    return [JobResult(key=job.key, found=evaluate(job)) for job in batch]
 
 
-def _batches(work: Sequence[Job]) -> list[Sequence[Job]]:
+def _batches(work: Sequence[BaseJob]) -> list[Sequence[BaseJob]]:
     """Jobs together, fewer where there are few: an interruption then loses little."""
     size = max(1, min(_BATCH, len(work) // 32))
     return [work[first : first + size] for first in range(0, len(work), size)]

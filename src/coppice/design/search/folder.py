@@ -8,15 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coppice.design.cabling import Limits, cabling_of
-from coppice.design.search.entries import Entry
+from coppice.design.cabling import CablingLimits, cabling_of
+from coppice.design.search.table import GraphEntry
 from coppice.errors import InputError
 from coppice.files import write_atomically
 
 __all__ = ["write_front"]
 
 
-def write_front(folder: Path, front: Sequence[Entry], limits: Limits, record: Mapping[str, Any]) -> list[str]:
+def write_front(
+    folder: Path, front: Sequence[GraphEntry], limits: CablingLimits, record: Mapping[str, Any]
+) -> list[str]:
     """Write a front.
 
     Args:

@@ -1,25 +1,108 @@
-"""The table: for a number of ranks and a degree, the front of all graphs that bases and expansions give.
+"""The table of the best graphs: for a number of ranks and a degree, the recipes that none beats in steps and bandwidth.
 
-Every expansion makes a larger graph of smaller ones, and its formula rises with their figures; so the front of a cell
-follows from the fronts of the cells that divide it.
+An entry is a recipe with its figures; a front holds the entries that no other one beats. Every expansion makes a larger
+graph of smaller ones, and its formula rises with their figures; so the front of a cell follows from the fronts of the
+cells that divide it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
 
-from coppice.design.recipes.formulas import degree_facts, line_facts, power_facts, product_facts
-from coppice.design.recipes.recipe import Degree, Line, Recipe, power, product
-from coppice.design.search.bases import Cell
-from coppice.design.search.entries import Entry, front_of
+from coppice.design.families.family import optimum
+from coppice.design.recipes.expansions import degree_facts, line_facts, power_facts, product_facts
+from coppice.design.recipes.recipe import Degree, Facts, LineGraph, Recipe, power, product
+from coppice.design.schedules.breadth_first import moore_steps
 
-__all__ = ["Table", "cells_below"]
+__all__ = ["Cell", "GraphEntry", "GraphTable", "cells_below", "front_of"]
+
+Cell = tuple[int, int]
+"""Number of ranks and degree."""
+
+
+@dataclass(frozen=True)
+class GraphEntry:
+    """A graph that may be built.
+
+    Attributes:
+        recipe: How.
+        facts: What a schedule of it takes; exact where breadth-first broadcast was computed or has a formula, otherwise
+            what the expanded schedule takes.
+    """
+
+    recipe: Recipe
+    facts: Facts
+
+    @property
+    def steps(self) -> int:
+        """Steps of an all-gather."""
+        return self.facts.steps
+
+    @property
+    def time(self) -> Fraction:
+        """Bandwidth time of an all-gather in units of M over the bandwidth of a node."""
+        return self.facts.bandwidth_time
+
+    @property
+    def simple(self) -> bool:
+        """Known to have neither self-loops nor parallel links, so that every expansion applies."""
+        return self.recipe.size.simple
+
+    def record(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        facts = self.facts
+        return {
+            "recipe": str(self.recipe),
+            "ranks": facts.ranks,
+            "degree": facts.degree,
+            "steps": facts.steps,
+            "moore_steps": moore_steps(facts.ranks, facts.degree),
+            "t_b": str(facts.bandwidth_time),
+            "t_b_least": str(optimum(facts.ranks)),
+            "exact": facts.exact,
+            "bidirectional": facts.bidirectional,
+        }
+
+
+def front_of(entries: Iterable[GraphEntry], *, expandable: bool = False) -> list[GraphEntry]:
+    """The entries that no other beats in steps and bandwidth time: steps rise, bandwidth time falls.
+
+    Among equals the exact one counts, then the shorter recipe.
+
+    Args:
+        entries: In any order.
+        expandable: Keep the best simple graphs as well, where graphs with self-loops beat them: more follows from them.
+
+    Examples:
+        >>> from coppice.design.recipes.parser import parse
+        >>> recipes = [parse(text) for text in ("torus(4, 4)", "two_jump(16)", "biring(16)")]
+        >>> made = [GraphEntry(recipe, recipe.facts()) for recipe in recipes]
+        >>> [str(entry.recipe) for entry in front_of(made)]
+        ['two_jump(16)']
+    """
+    front: list[GraphEntry] = []
+    for entry in sorted(entries, key=_rank):
+        beaten = any(
+            kept.time <= entry.time and (kept.simple or not expandable or not entry.simple) for kept in front
+        )
+        if not beaten:
+            front.append(entry)
+    return front
+
+
+def _rank(entry: GraphEntry) -> tuple[int, Fraction, bool, bool, int, str]:
+    text = str(entry.recipe)
+    return entry.steps, entry.time, not entry.simple, not entry.facts.exact, len(text), text
+
 
 _MEASURED_PAIRS = 2**17
 """Degree expansions are scheduled where so few distances are needed: they often save the step of the formula."""
 
 
-class Table:
+class GraphTable:
     """Fronts by number of ranks and degree, each made once.
 
     Args:
@@ -27,12 +110,12 @@ class Table:
         both_ways: Only graphs whose links are full-duplex cables.
     """
 
-    def __init__(self, bases: Mapping[Cell, Sequence[Entry]], *, both_ways: bool = False) -> None:
+    def __init__(self, bases: Mapping[Cell, Sequence[GraphEntry]], *, both_ways: bool = False) -> None:
         self._bases = bases
         self._both_ways = both_ways
-        self._fronts: dict[Cell, list[Entry]] = {}
+        self._fronts: dict[Cell, list[GraphEntry]] = {}
 
-    def front(self, ranks: int, degree: int) -> list[Entry]:
+    def front(self, ranks: int, degree: int) -> list[GraphEntry]:
         """The front of a cell, with the simple graphs that expansions need; see :func:`front_of`."""
         cell = (ranks, degree)
         if cell not in self._fronts:
@@ -42,11 +125,11 @@ class Table:
             self._fronts[cell] = front_of(entries, expandable=True)
         return self._fronts[cell]
 
-    def _expanded(self, ranks: int, degree: int) -> Iterator[Entry]:
+    def _expanded(self, ranks: int, degree: int) -> Iterator[GraphEntry]:
         if degree > 1 and ranks % degree == 0 and ranks > degree:
             for entry in self.front(ranks // degree, degree):
-                recipe: Recipe = Line(entry.recipe)
-                yield Entry(recipe, line_facts(entry.facts, recipe.size))
+                recipe: Recipe = LineGraph(entry.recipe)
+                yield GraphEntry(recipe, line_facts(entry.facts, recipe.size))
         for copies in _divisors(ranks, degree):
             for entry in self.front(ranks // copies, degree // copies):
                 if entry.simple:
@@ -56,10 +139,10 @@ class Table:
             if root:
                 for entry in self.front(root, degree // exponent):
                     recipe = power(entry.recipe, exponent)
-                    yield Entry(recipe, power_facts(entry.facts, recipe.size, exponent))
+                    yield GraphEntry(recipe, power_facts(entry.facts, recipe.size, exponent))
         yield from self._products(ranks, degree)
 
-    def _products(self, ranks: int, degree: int) -> Iterator[Entry]:
+    def _products(self, ranks: int, degree: int) -> Iterator[GraphEntry]:
         """Products of two bandwidth-optimal graphs with different figures; of several, one factor after the other."""
         for first in range(2, ranks):
             if first * first > ranks:
@@ -72,9 +155,9 @@ class Table:
                     recipe = product(parts[0].recipe, parts[1].recipe)
                     facts = product_facts([parts[0].facts, parts[1].facts], recipe.size)
                     if facts is not None:
-                        yield Entry(recipe, facts)
+                        yield GraphEntry(recipe, facts)
 
-    def _optimal(self, ranks: int, degree: int) -> Entry | None:
+    def _optimal(self, ranks: int, degree: int) -> GraphEntry | None:
         """The bandwidth-optimal simple graph with the fewest steps."""
         found = (
             entry for entry in self.front(ranks, degree) if entry.simple and entry.facts.bandwidth_optimal
@@ -110,15 +193,15 @@ def cells_below(goals: Iterable[Cell]) -> set[Cell]:
     return found
 
 
-def _degree_expanded(entry: Entry, copies: int) -> Entry:
+def _degree_expanded(entry: GraphEntry, copies: int) -> GraphEntry:
     recipe = Degree(entry.recipe, copies)
     size = recipe.size
     if size.ranks * size.ranks <= _MEASURED_PAIRS:
         measured = recipe.measured()
         promised = degree_facts(entry.facts, size, copies)
         if measured.steps <= promised.steps and measured.bandwidth_time <= promised.bandwidth_time:
-            return Entry(recipe, measured)
-    return Entry(recipe, degree_facts(entry.facts, size, copies))
+            return GraphEntry(recipe, measured)
+    return GraphEntry(recipe, degree_facts(entry.facts, size, copies))
 
 
 def _divisors(ranks: int, degree: int) -> list[int]:

@@ -16,17 +16,17 @@ from coppice.collectives import Collective
 from coppice.design.families.family import optimum
 from coppice.design.recipes.recipe import Base, Facts
 from coppice.design.schedules.breadth_first import schedule_facts
-from coppice.design.search.entries import Entry
+from coppice.design.search.table import GraphEntry
 from coppice.errors import InputError
 
-__all__ = ["COLLECTIVES", "Option", "Workload", "baselines", "best_torus", "options"]
+__all__ = ["COLLECTIVES", "CollectiveWorkload", "NetworkOption", "baselines", "best_torus", "options"]
 
 COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 _TREE_PORTS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class CollectiveWorkload:
     """What the network is for.
 
     Attributes:
@@ -72,7 +72,7 @@ class Workload:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option:
+class NetworkOption:
     """A network for the workload.
 
     Attributes:
@@ -89,7 +89,7 @@ class Option:
     steps: int
     time: Fraction
     time_us: float
-    entry: Entry | None = None
+    entry: GraphEntry | None = None
 
     def record(self) -> dict[str, Any]:
         """The figures as JSON values."""
@@ -103,13 +103,13 @@ class Option:
         }
 
 
-def options(front: Sequence[Entry], workload: Workload) -> list[Option]:
+def options(front: Sequence[GraphEntry], workload: CollectiveWorkload) -> list[NetworkOption]:
     """The entries of a front for a workload, fastest first.
 
     Examples:
         >>> from coppice.design.search.finder import find
         >>> front = find([(16, 4)], jobs=1)[16, 4]
-        >>> small = Workload(size_bytes=1024, alpha_us=10, node_gb_per_s=Fraction(25, 2))
+        >>> small = CollectiveWorkload(size_bytes=1024, alpha_us=10, node_gb_per_s=Fraction(25, 2))
         >>> options(front, small)[0].steps
         4
     """
@@ -117,7 +117,7 @@ def options(front: Sequence[Entry], workload: Workload) -> list[Option]:
     for entry in front:
         steps, time = _total(workload.collective, entry.facts, _backward(entry, workload.collective))
         made.append(
-            Option(
+            NetworkOption(
                 name=str(entry.recipe),
                 ports=entry.facts.degree,
                 steps=steps,
@@ -129,7 +129,7 @@ def options(front: Sequence[Entry], workload: Workload) -> list[Option]:
     return sorted(made, key=lambda option: (option.time_us, option.steps, option.name))
 
 
-def baselines(ranks: int, degree: int, workload: Workload) -> list[Option]:
+def baselines(ranks: int, degree: int, workload: CollectiveWorkload) -> list[NetworkOption]:
     """What people build from as many ranks: ring, torus, hypercube and, for all-reduce, double binary tree.
 
     Rings use all ports, as rings side by side. A torus has parallel links where the ports allow for that. A hypercube
@@ -137,7 +137,7 @@ def baselines(ranks: int, degree: int, workload: Workload) -> list[Option]:
     of two trees, and four ports of a quarter of the bandwidth each.
 
     Examples:
-        >>> large = Workload(size_bytes=2**30, alpha_us=10, node_gb_per_s=Fraction(25, 2))
+        >>> large = CollectiveWorkload(size_bytes=2**30, alpha_us=10, node_gb_per_s=Fraction(25, 2))
         >>> [(option.name, option.ports) for option in baselines(64, 4, large)]
         [('ring', 4), ('torus(8, 8)', 4), ('hypercube(6)', 6), ('double binary tree', 4)]
     """
@@ -164,13 +164,15 @@ def best_torus(ranks: int, degree: int) -> Base | None:
     return min(tori, key=lambda torus: (torus.facts().steps, len(str(torus))), default=None)
 
 
-def _option(name: str, ports: int, workload: Workload, steps: int, time: Fraction) -> Option:
+def _option(name: str, ports: int, workload: CollectiveWorkload, steps: int, time: Fraction) -> NetworkOption:
     phases = 2 if workload.collective is Collective.ALL_REDUCE else 1
     steps, time = phases * steps, phases * time
-    return Option(name=name, ports=ports, steps=steps, time=time, time_us=workload.time_us(steps, time))
+    return NetworkOption(
+        name=name, ports=ports, steps=steps, time=time, time_us=workload.time_us(steps, time)
+    )
 
 
-def _double_tree(ranks: int, workload: Workload) -> Option:
+def _double_tree(ranks: int, workload: CollectiveWorkload) -> NetworkOption:
     """Up and down trees of depth h in k segments: 2 h + k - 1 steps of M / 2 k over a link of a quarter of the rate."""
     depth = ranks.bit_length() - 1
     fixed = 2 * depth - 1
@@ -183,7 +185,7 @@ def _double_tree(ranks: int, workload: Workload) -> Option:
 
     segments = min((max(1, min(n, 2**20)) for n in (ideal, ideal + 1)), key=time_us)
     steps = fixed + segments
-    return Option(
+    return NetworkOption(
         name="double binary tree",
         ports=_TREE_PORTS,
         steps=steps,
@@ -204,7 +206,7 @@ def _tori(ranks: int) -> Iterator[Base]:
     return (Base("torus", sizes) for sizes in splits(ranks, 2) if len(sizes) > 1)
 
 
-def _backward(entry: Entry, collective: Collective) -> Facts:
+def _backward(entry: GraphEntry, collective: Collective) -> Facts:
     """Figures of the all-gather on the transposed graph, whose reverse is the reduce-scatter."""
     facts = entry.facts
     if collective is Collective.ALL_GATHER or entry.recipe.is_transpose:

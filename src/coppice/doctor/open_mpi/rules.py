@@ -21,7 +21,7 @@ from coppice.doctor.open_mpi.case import (
     version_of,
 )
 from coppice.doctor.tuning import Case, Complaint, Given, TuningRule
-from coppice.selection import Request, tables_of
+from coppice.selection import SelectionRequest, tables_of
 from coppice.selection.open_mpi_names import SEGMENTED
 from coppice.selection.rules import decide, parse_rules
 
@@ -219,7 +219,7 @@ def _instead(
         return
     rules = parse_rules(entry.becomes, name)
     for count in counts:
-        request = Request(collective=table.performs, ranks=count, size_bytes=_LARGE)
+        request = SelectionRequest(collective=table.performs, ranks=count, size_bytes=_LARGE)
         outcome = decide(rules, request.facts(table.m), table=name)[0]
         other = None if outcome in ("this", "unsupported") else table.algorithms[outcome].id
         if other is not None:

@@ -18,7 +18,7 @@ from coppice.errors import InputError
 from coppice.files import file_name, read_text
 from coppice.selection.nccl_inputs import inputs_of
 from coppice.selection.nccl_model import cells
-from coppice.selection.request import Request, box_sizes
+from coppice.selection.request import SelectionRequest, box_sizes
 from coppice.topology.model import Topology
 
 __all__ = [
@@ -139,7 +139,7 @@ def model_timings(
     assumptions: dict[str, None] = {}
     for collective in collectives:
         for size_bytes in sizes:
-            request = Request(
+            request = SelectionRequest(
                 collective=collective,
                 ranks=topology.num_ranks,
                 size_bytes=size_bytes,

@@ -1,1 +1,1 @@
-"""Every known collective algorithm, a small file each; :mod:`.catalogue` finds them by name."""
+"""Every known collective algorithm, a file for each idea; :mod:`.catalogue` finds them by name."""

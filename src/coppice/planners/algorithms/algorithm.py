@@ -1,17 +1,81 @@
-"""An algorithm of the catalogue: its name, what it serves, and how its schedule is made."""
+"""An algorithm of the catalogue, and the case of a collective that it is asked to serve."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coppice.collectives import Collective
-from coppice.planners.algorithms.case import Case, Value
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
+from coppice.topology.model import Topology
 
-__all__ = ["ANY", "EVEN", "POWER_OF_TWO", "Algorithm", "Parameter"]
+__all__ = [
+    "ANY",
+    "EVEN",
+    "GROUP",
+    "POWER_OF_TWO",
+    "SEGMENTS",
+    "Algorithm",
+    "AlgorithmCase",
+    "AlgorithmParameter",
+    "Value",
+    "divides",
+]
+
+Value = int | str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AlgorithmCase:
+    """A collective among P positions; most algorithms look at nothing else.
+
+    Algorithms number the participants by *position*, 0 .. P - 1. Which rank sits at a position is decided outside
+    (``order``), so that any algorithm can run in rank order or in an order that suits the topology.
+
+    Attributes:
+        topology: Where it will run; only algorithms that suit themselves to a topology look at it.
+        collective: What to do.
+        root: Position of the root of a rooted collective, otherwise -1.
+        parameters: Value of every parameter that the algorithm declares.
+        order: ``order[p]`` is the rank at position p; None is rank order.
+    """
+
+    topology: Topology
+    collective: Collective
+    root: int = -1
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+    order: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of positions, P."""
+        return self.topology.num_ranks
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """All positions: 0 .. P - 1."""
+        return np.arange(self.size)
+
+    def number(self, name: str) -> int:
+        """Value of a parameter that is a number."""
+        return int(self.parameters[name])
+
+    def from_root(self, relative: int | NDArray[np.integer]) -> NDArray[np.int64]:
+        """Positions that lie ``relative`` places after the root, cyclically.
+
+        Examples:
+            >>> from coppice.topology.presets import preset
+            >>> case = AlgorithmCase(topology=preset("ring", gpus=5), collective=Collective.BROADCAST, root=3)
+            >>> case.from_root(np.arange(5)).tolist()
+            [3, 4, 0, 1, 2]
+        """
+        return (np.asarray(relative, dtype=np.int64) + max(self.root, 0)) % self.size
+
 
 ANY = "any"
 EVEN = "even"
@@ -19,7 +83,7 @@ POWER_OF_TWO = "power of two"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parameter:
+class AlgorithmParameter:
     """A parameter of an algorithm.
 
     Attributes:
@@ -33,6 +97,12 @@ class Parameter:
     summary: str
     least: int = 1
     choices: tuple[str, ...] = ()
+
+
+GROUP = AlgorithmParameter(
+    default=0, least=0, summary="ranks of a group; 0: of a box, else nearest to the root of P"
+)
+SEGMENTS = AlgorithmParameter(default=8, summary="pieces of the buffer, each a step behind the one before")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,13 +124,13 @@ class Algorithm:
 
     name: str
     collective: Collective
-    build: Callable[[Case], Schedule | Forest]
+    build: Callable[[AlgorithmCase], Schedule | Forest]
     summary: str
     source: str
-    cost: Callable[[Case], Cost] | None = None
-    needs: Callable[[Case], str | None] | None = None
+    cost: Callable[[AlgorithmCase], Cost] | None = None
+    needs: Callable[[AlgorithmCase], str | None] | None = None
     ranks: str = ANY
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)
     topological: bool = False
 
     @property
@@ -68,7 +138,7 @@ class Algorithm:
         """Roots that it takes: ``any``, or ``none`` where the collective has no root."""
         return "any" if self.collective.rooted else "none"
 
-    def refusal(self, case: Case) -> str | None:
+    def refusal(self, case: AlgorithmCase) -> str | None:
         """The condition that ``case`` fails, or None."""
         size = case.size
         if self.ranks == EVEN and size % 2 and size > 1:
@@ -76,3 +146,21 @@ class Algorithm:
         if self.ranks == POWER_OF_TWO and size & (size - 1):
             return f"{self.name} needs a power of two of ranks, found {size}: choose another algorithm."
         return None if self.needs is None else self.needs(case)
+
+
+def divides(algorithm: str, parameter: str, words: str) -> Callable[[AlgorithmCase], str | None]:
+    """The condition that a parameter, unless it is 0, divides P.
+
+    Args:
+        algorithm: Name of the algorithm.
+        parameter: Name of the parameter.
+        words: What is needed, as in ``a group that divides``.
+    """
+
+    def needs(case: AlgorithmCase) -> str | None:
+        value = case.number(parameter)
+        if value and case.size % value:
+            return f"{algorithm} needs {words} {case.size} ranks, found {value}: choose a divisor."
+        return None
+
+    return needs

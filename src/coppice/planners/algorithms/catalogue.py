@@ -10,8 +10,7 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms.algorithm import Algorithm, Parameter
-from coppice.planners.algorithms.case import Case, Value
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter, Value
 from coppice.schedule.forest import Forest
 from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
@@ -20,47 +19,49 @@ from coppice.text import nearest
 __all__ = ["algorithms", "case_of", "find", "make"]
 
 _FAMILIES = (
-    "direct.all_gather_direct",
-    "direct.all_to_all_direct",
-    "direct.allgather_reduce",
-    "direct.barrier",
-    "direct.gather_scatter",
-    "direct.pairwise",
-    "direct.reduce_scatter_root",
-    "direct.scatter_allgather",
-    "direct.two_proc",
-    "exchanges.all_gather_bruck",
-    "exchanges.all_to_all_bruck",
-    "exchanges.circulant",
-    "exchanges.circulant_all_reduce",
-    "exchanges.circulant_blocks",
-    "exchanges.k_reduce_scatter_allgather",
-    "exchanges.pat",
-    "exchanges.rabenseifner",
-    "exchanges.recexch",
-    "exchanges.recursive_doubling_blocks",
-    "exchanges.recursive_multiplying",
-    "exchanges.reduce_scatter_halving",
-    "hierarchies.accl",
-    "hierarchies.hierarchical",
-    "hierarchies.plink",
-    "hierarchies.torus",
-    "rings.best_ring",
-    "rings.k_grouped",
-    "rings.nccl_ring",
-    "rings.neighbor_exchange",
-    "rings.patarasuk_yuan",
-    "rings.ring",
-    "rings.segmented_ring",
-    "trees.all_reduce_trees",
-    "trees.broadcast_trees",
-    "trees.double_tree",
-    "trees.in_network",
-    "trees.in_order_binary",
-    "trees.nccl_tree",
-    "trees.reduce_trees",
-    "trees.split_binary",
+    "direct.straight.ALL_GATHER",
+    "direct.through_root.ALL_GATHER",
+    "direct.straight.LINEAR",
+    "exchanges.recursive_multiplying.ONE_GROUP",
+    "direct.barrier.ALGORITHMS",
+    "direct.gather_scatter.ALGORITHMS",
+    "direct.straight.PAIRWISE",
+    "direct.through_root.REDUCE_SCATTER",
+    "direct.scatter_allgather.ALGORITHMS",
+    "direct.straight.TWO_PROC",
+    "exchanges.bruck.ALL_GATHER",
+    "exchanges.bruck.ALL_TO_ALL",
+    "exchanges.circulant.ROOTED",
+    "exchanges.circulant.ALL_REDUCE",
+    "exchanges.circulant.BLOCKS",
+    "exchanges.recursive_multiplying.PARTS",
+    "exchanges.bruck.PAT",
+    "exchanges.rabenseifner.ALGORITHMS",
+    "exchanges.recexch.ALGORITHMS",
+    "exchanges.recursive_doubling_blocks.ALGORITHMS",
+    "exchanges.recursive_multiplying.WHOLE_BUFFERS",
+    "exchanges.reduce_scatter_halving.ALGORITHMS",
+    "hierarchies.levels.ACCL",
+    "hierarchies.hierarchical.ALGORITHMS",
+    "hierarchies.levels.PLINK",
+    "hierarchies.levels.TORUS",
+    "rings.fitted_rings.BEST_RING",
+    "hierarchies.k_grouped.ALGORITHMS",
+    "rings.nccl_ring.ALGORITHMS",
+    "rings.ring.NEIGHBOR_EXCHANGE",
+    "rings.fitted_rings.PATARASUK_YUAN",
+    "rings.ring.RING",
+    "rings.ring.SEGMENTED",
+    "trees.single_tree.ALL_REDUCE",
+    "trees.single_tree.BROADCAST",
+    "trees.double_tree.DOUBLE",
+    "trees.in_network.ALGORITHMS",
+    "trees.binary.IN_ORDER",
+    "trees.double_tree.NCCL",
+    "trees.single_tree.REDUCE",
+    "trees.binary.SPLIT",
 )
+"""Tuples of algorithms, by module, in the order of listings; of equally fast algorithms the first one counts."""
 
 
 @cache
@@ -68,7 +69,8 @@ def algorithms() -> dict[tuple[str, Collective], Algorithm]:
     """All algorithms by name and collective, in the order of the catalogue."""
     entries: list[Algorithm] = []
     for family in _FAMILIES:
-        entries += import_module(f"{__package__}.{family}").ALGORITHMS
+        module, _, name = family.rpartition(".")
+        entries += getattr(import_module(f"{__package__}.{module}"), name)
     return {(entry.name, entry.collective): entry for entry in entries}
 
 
@@ -104,7 +106,7 @@ def case_of(
     parameters: Mapping[str, Value | str] | None = None,
     *,
     order: tuple[int, ...] | None = None,
-) -> Case:
+) -> AlgorithmCase:
     """The case of ``entry`` for a problem, with a value for every parameter.
 
     Args:
@@ -118,7 +120,7 @@ def case_of(
     """
     check_problem(problem)
     if problem.weights is not None or problem.demands is not None:
-        msg = f"algorithm {entry.name} moves equal blocks: leave out `--weights`, or plan with `--algorithm forest`."
+        msg = f"algorithm {entry.name} moves equal blocks: leave out `weights`, or plan with `algorithm=forest`."
         raise InputError(msg)
     given = dict(parameters or {})
     values = {
@@ -132,12 +134,12 @@ def case_of(
     root = -1 if problem.root is None else problem.root
     if order is not None and root >= 0:
         root = order.index(root)
-    return Case(
+    return AlgorithmCase(
         topology=problem.topology, collective=problem.collective, root=root, parameters=values, order=order
     )
 
 
-def make(entry: Algorithm, case: Case, *, relay_gpus: bool = False) -> Schedule | Forest:
+def make(entry: Algorithm, case: AlgorithmCase, *, relay_gpus: bool = False) -> Schedule | Forest:
     """The schedule of ``entry`` for ``case``, with a route for every transfer.
 
     Args:
@@ -164,7 +166,7 @@ def make(entry: Algorithm, case: Case, *, relay_gpus: bool = False) -> Schedule 
     return found if relay_gpus else body
 
 
-def _value(entry: Algorithm, name: str, parameter: Parameter, given: Value) -> Value:
+def _value(entry: Algorithm, name: str, parameter: AlgorithmParameter, given: Value) -> Value:
     if isinstance(parameter.default, str):
         if parameter.choices and str(given) not in parameter.choices:
             found = f"expected {' or '.join(parameter.choices)}, found {given!r}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import ANY, Parameter
+from coppice.planners.algorithms.algorithm import ANY, AlgorithmParameter
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.choice import FLOW, FOREST, optimal_planner
 
@@ -36,7 +36,7 @@ class Listed:
     summary: str
     source: str
     topological: bool
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)
 
 
 _OPTIMAL = {

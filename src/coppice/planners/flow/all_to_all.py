@@ -19,6 +19,7 @@ from coppice.bounds.all_to_all.routes import FlowRoute
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.rows import offsets, sorted_rows
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["MAX_TRANSFERS", "plan_all_to_all", "routed_schedule"]
@@ -81,7 +82,7 @@ def routed_schedule(bound: AllToAllBound) -> Schedule:
     nodes = nodes.reshape(transfers, template.nodes.shape[1])
     chunk = chunk_of.reshape(-1, symmetry.order)[template.chunk].ravel()
     hop = np.repeat(template.hop, symmetry.order)
-    rows = np.lexsort((chunk, hop))
+    rows = sorted_rows(hop, chunk)
     nodes, chunk = nodes[rows], chunk[rows]
     path, path_start, path_nodes = _path_table(nodes, topology.num_nodes)
     last = (nodes >= 0).sum(axis=1) - 1
@@ -175,9 +176,11 @@ def _path_table(
         prefix = np.unique(prefix * (num_nodes + 1) + column + 1, return_inverse=True)[1].astype(np.int64)
     _, first, path = np.unique(prefix, return_index=True, return_inverse=True)
     distinct = nodes[first]
-    lengths = (distinct >= 0).sum(axis=1)
-    start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    return path.astype(np.int32), start, distinct[distinct >= 0].astype(np.int32)
+    return (
+        path.astype(np.int32),
+        offsets((distinct >= 0).sum(axis=1)),
+        distinct[distinct >= 0].astype(np.int32),
+    )
 
 
 def _refuse_too_many(transfers: int | None, ranks: int) -> None:
@@ -187,6 +190,6 @@ def _refuse_too_many(transfers: int | None, ranks: int) -> None:
     found = f"{transfers:,}" if transfers is not None else "far more"
     msg = (
         f"a routed all_to_all may have {MAX_TRANSFERS:,} transfers at most, found {found} for {ranks} ranks: "
-        "ask for the bound only, or plan fewer ranks (`--ranks`)."
+        "ask for the bound only, or plan fewer ranks (`ranks`)."
     )
     raise InputError(msg)

@@ -21,6 +21,7 @@ from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.rows import offsets
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
 
@@ -48,7 +49,9 @@ def plan_flow(problem: Problem) -> Schedule:
         [(1, 0, 0), (2, 1, 1), (1, 0, 1)]
     """
     if problem.collective not in (Collective.GATHER, Collective.SCATTER):
-        msg = f"one flow plans gather and scatter, found {problem.collective}: plan it with `--algorithm forest`."
+        msg = (
+            f"one flow plans gather and scatter, found {problem.collective}: plan it with `algorithm=forest`."
+        )
         raise InputError(msg)
     routes = _routes(problem)
     topology = problem.topology
@@ -77,7 +80,7 @@ def plan_flow(problem: Problem) -> Schedule:
         step=np.full(len(rows), -1, dtype=np.int32),
         after_start=np.zeros(len(rows) + 1, dtype=np.int64),
         after=nothing,
-        path_start=np.cumsum([0, *map(len, paths)], dtype=np.int64),
+        path_start=offsets(np.array([*map(len, paths)], dtype=np.int64)),
         path_nodes=np.array([node for leg in paths for node in leg], dtype=np.int32),
     )
 

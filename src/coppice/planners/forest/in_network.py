@@ -23,8 +23,9 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.bounds.tree_units import exact_units
 from coppice.collectives import Collective
-from coppice.planners.forest.packed import Trees, forest_of, pack
+from coppice.planners.forest.packed import PackedTrees, forest_of, pack
 from coppice.planners.forest.planner import combined_trees, plan_forest
+from coppice.rows import offsets
 from coppice.schedule.forest import Forest
 
 __all__ = ["plan_in_network"]
@@ -59,7 +60,7 @@ def plan_in_network(problem: Problem, *, optimum: Bound | None = None) -> Forest
     """
     plain = bound(problem) if optimum is None else optimum
     best = plain.inv_rate if plain.attainable is None else plain.attainable
-    found: list[Trees] | None = None
+    found: list[PackedTrees] | None = None
     for spanning in groups(problem):
         attempt = attempt_with(problem, spanning, best)
         if attempt is not None:
@@ -90,7 +91,7 @@ def groups(problem: Problem) -> Iterator[list[int]]:
 
 def attempt_with(
     problem: Problem, spanning: list[int], best: Fraction
-) -> tuple[Fraction, list[Trees]] | None:
+) -> tuple[Fraction, list[PackedTrees]] | None:
     """Trees that span ``spanning`` as well, if they take less time per shard than ``best``."""
     if problem.collective is Collective.ALL_REDUCE:
         from coppice.bounds.all_reduce import combined_all_reduce
@@ -114,7 +115,7 @@ def attempt_with(
     return inv_rate, [packed.reversed() if problem.collective.reduces else packed]
 
 
-def without_idle_switches(trees: Trees, problem: Problem) -> Trees:
+def without_idle_switches(trees: PackedTrees, problem: Problem) -> PackedTrees:
     """Drop edges to switches that pass nothing on (and, in reduce trees, from switches that were given nothing)."""
     topology = problem.topology
     switch = topology.rank < 0
@@ -130,12 +131,12 @@ def without_idle_switches(trees: Trees, problem: Problem) -> Trees:
         trees = select_edges(trees, ~idle, tree)
 
 
-def select_edges(trees: Trees, keep: NDArray[np.bool_], tree: NDArray[np.int64]) -> Trees:
+def select_edges(trees: PackedTrees, keep: NDArray[np.bool_], tree: NDArray[np.int64]) -> PackedTrees:
     """The same trees with the edges marked in ``keep``."""
     counts = np.bincount(tree[keep], minlength=len(trees.root))
     return replace(
         trees,
-        start=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)]),
+        start=offsets(counts),
         edge_src=trees.edge_src[keep],
         edge_dst=trees.edge_dst[keep],
         edge_path=trees.edge_path[keep],

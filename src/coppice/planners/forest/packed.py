@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
@@ -14,17 +14,18 @@ from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
 from coppice.bounds.tree_units import TreeUnits
 from coppice.errors import CoppiceError, InputError
+from coppice.rows import offsets
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.topology.symmetry import Symmetry
 
-__all__ = ["Trees", "forest_of", "joined", "pack", "pack_templates", "same_weight"]
+__all__ = ["PackedTrees", "forest_of", "joined", "pack", "pack_templates", "same_weight"]
 
 WRITTEN_OUT = 10_000_000
 """Up to this many tree edges templates are written out as plain trees."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Trees:
+class PackedTrees:
     """Packed trees of one phase, in the direction of the data; columns as of Forest."""
 
     root: NDArray[np.int32]
@@ -43,20 +44,16 @@ class Trees:
         """Trees that each listed tree stands for."""
         return 1 if self.symmetry is None else self.symmetry.order
 
-    def reversed(self) -> Trees:
+    def reversed(self) -> PackedTrees:
         """Every edge turned round: a broadcast tree becomes a reduce tree."""
         rows = reversed_rows(self.start)
-        return Trees(
-            root=self.root,
-            weight=self.weight,
+        return replace(
+            self,
             phase=Phase.REDUCE if self.phase is Phase.BROADCAST else Phase.BROADCAST,
-            start=self.start,
             edge_src=self.edge_dst[rows],
             edge_dst=self.edge_src[rows],
             edge_path=self.edge_path[rows],
-            path_start=self.path_start,
             path_nodes=self.path_nodes[reversed_rows(self.path_start)],
-            symmetry=self.symmetry,
         )
 
 
@@ -67,7 +64,7 @@ def reversed_rows(start: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.repeat(start[:-1] + start[1:] - 1, lengths) - rows
 
 
-def pack(network: Network, units: TreeUnits) -> Trees:
+def pack(network: Network, units: TreeUnits) -> PackedTrees:
     """Lay the trees of ``units`` on physical paths.
 
     Raises:
@@ -86,7 +83,7 @@ def pack(network: Network, units: TreeUnits) -> Trees:
     return packed_trees(network, packed, symmetry=None)
 
 
-def pack_templates(network: Network, units: TreeUnits, symmetry: Symmetry) -> Trees | None:
+def pack_templates(network: Network, units: TreeUnits, symmetry: Symmetry) -> PackedTrees | None:
     """Lay the trees of one root of each orbit, which stand for all their images; None where that was not found."""
     topology = network.topology
     packed: dict[str, Any] = _core.pack_templates(
@@ -104,7 +101,7 @@ def pack_templates(network: Network, units: TreeUnits, symmetry: Symmetry) -> Tr
     return packed_trees(network, packed, symmetry=symmetry) if packed["complete"] else None
 
 
-def packed_trees(network: Network, packed: dict[str, Any], *, symmetry: Symmetry | None) -> Trees:
+def packed_trees(network: Network, packed: dict[str, Any], *, symmetry: Symmetry | None) -> PackedTrees:
     """The columns that the native packer returned.
 
     Raises:
@@ -115,7 +112,7 @@ def packed_trees(network: Network, packed: dict[str, Any], *, symmetry: Symmetry
         names = ", ".join(topology.node_ids[v] for v in packed["violated"][:4].tolist())
         msg = f"the links into {{{names}, ...}} carry fewer trees than must enter: this is an error in the bound."
         raise CoppiceError(msg)
-    return Trees(
+    return PackedTrees(
         root=packed["tree_root"],
         weight=packed["tree_weight"],
         phase=Phase.BROADCAST,
@@ -129,20 +126,20 @@ def packed_trees(network: Network, packed: dict[str, Any], *, symmetry: Symmetry
     )
 
 
-def same_weight(*phases: Trees) -> list[Trees]:
+def same_weight(*phases: PackedTrees) -> list[PackedTrees]:
     """The phases with weights scaled so that each sums to the same total."""
     totals = [int(trees.weight.sum()) * trees.num_images for trees in phases]
     common = lcm(*totals)
     if common >= 2**62:
-        msg = "the two phases need trees in units below 2^62: round the rates (`--round 3`)."
+        msg = "the two phases need trees in units below 2^62: round the rates (`round_digits=3`)."
         raise InputError(msg)
     return [
-        Trees(**{**vars(trees), "weight": trees.weight * (common // total)})
+        replace(trees, weight=trees.weight * (common // total))
         for trees, total in zip(phases, totals, strict=True)
     ]
 
 
-def forest_of(problem: Problem, phases: list[Trees]) -> Forest:
+def forest_of(problem: Problem, phases: list[PackedTrees]) -> Forest:
     """One forest of all ``phases``, in their order; templates stay templates only where they are too many."""
     edges = sum(len(trees.edge_src) * trees.num_images for trees in phases)
     mixed = len({trees.symmetry for trees in phases}) > 1  # symmetries compare by identity
@@ -150,10 +147,10 @@ def forest_of(problem: Problem, phases: list[Trees]) -> Forest:
     return expanded(forest) if edges <= WRITTEN_OUT else forest
 
 
-def written_out(problem: Problem, trees: Trees) -> Trees:
+def written_out(problem: Problem, trees: PackedTrees) -> PackedTrees:
     """One phase with its templates written out."""
     forest = expanded(joined(problem, [trees]))
-    return Trees(
+    return PackedTrees(
         root=forest.tree_root,
         weight=forest.tree_weight,
         phase=trees.phase,
@@ -166,7 +163,7 @@ def written_out(problem: Problem, trees: Trees) -> Trees:
     )
 
 
-def joined(problem: Problem, phases: list[Trees]) -> Forest:
+def joined(problem: Problem, phases: list[PackedTrees]) -> Forest:
     """The columns of all ``phases``, one after the other."""
     paths = np.cumsum([0] + [len(trees.path_start) - 1 for trees in phases])
     return Forest(
@@ -189,5 +186,4 @@ def joined(problem: Problem, phases: list[Trees]) -> Forest:
 
 def joined_starts(starts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Segment starts of concatenated columns."""
-    lengths = np.concatenate([np.diff(start) for start in starts])
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    return offsets(np.concatenate([np.diff(start) for start in starts]))

@@ -21,7 +21,7 @@ from coppice.bounds.result import Bound
 from coppice.bounds.tree_units import TreeUnits, exact_trees, exact_units, fixed_trees
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.forest.packed import Trees, forest_of, joined, pack, same_weight
+from coppice.planners.forest.packed import PackedTrees, forest_of, joined, pack, same_weight
 from coppice.planners.forest.rounding import balanced_units
 from coppice.planners.forest.templates import pack_with_symmetry
 from coppice.schedule.forest import Forest
@@ -102,7 +102,7 @@ def plan_all_reduce(
 
 def phase_trees(
     problem: Problem, trees: int | None, tolerance: Fraction | None, optimum: Bound | None
-) -> Trees:
+) -> PackedTrees:
     """Optimal trees of a collective of one phase, in the direction of the data."""
     network = Network.of(problem)
     if optimum is None:
@@ -118,14 +118,14 @@ def phase_trees(
     return laid(problem, network, exact_units(network, best))
 
 
-def fewest_trees(problem: Problem, network: Network, best: Fraction, tolerance: Fraction) -> Trees:
+def fewest_trees(problem: Problem, network: Network, best: Fraction, tolerance: Fraction) -> PackedTrees:
     """The least number of trees whose counted time is within ``tolerance`` of ``best``.
 
     Raises:
         InputError: If the tolerance is negative.
     """
     if tolerance < 0:
-        msg = f"expected a tolerance >= 0, found {tolerance}: write for instance `--trees auto:1%`."
+        msg = f"expected a tolerance >= 0, found {tolerance}: write for instance `trees=auto:1%`."
         raise InputError(msg)
     most = best * (1 + tolerance)
     whole = Network.of(problem)  # without the limits that a switch short of input sets: a quick test
@@ -139,7 +139,7 @@ def fewest_trees(problem: Problem, network: Network, best: Fraction, tolerance: 
     return laid(problem, network, exact_units(network, best))
 
 
-def laid(problem: Problem, network: Network, units: TreeUnits) -> Trees:
+def laid(problem: Problem, network: Network, units: TreeUnits) -> PackedTrees:
     """The trees of ``units`` on physical paths, in the direction of the data."""
     packed = pack_with_symmetry(problem, network, units)
     if packed is None:
@@ -149,7 +149,7 @@ def laid(problem: Problem, network: Network, units: TreeUnits) -> Trees:
 
 def combined_trees(
     problem: Problem, combined: CombinedAllReduce, *, spanning: Collection[int] = ()
-) -> list[Trees]:
+) -> list[PackedTrees]:
     """Reduce trees and broadcast trees at the roots and within the split of links that ``combined`` chose.
 
     Args:

@@ -15,7 +15,7 @@ import numpy as np
 from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
 from coppice.bounds.tree_units import TreeUnits
-from coppice.planners.forest.packed import Trees, joined, pack_templates
+from coppice.planners.forest.packed import PackedTrees, joined, pack_templates
 from coppice.schedule.shape import shape
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry, find_symmetry, symmetry_of
@@ -28,7 +28,7 @@ MANY_RANKS = 256
 TEMPLATE_MULTIPLES = (1, 2, 3, 4)
 
 
-def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> Trees | None:
+def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> PackedTrees | None:
     """Templates where ranks are alike; None where packing tree by tree is the way.
 
     Templates are quicker to find, and shallower: every tree gets the same room. They need not exist for the whole
@@ -66,7 +66,7 @@ def subgroups(topology: Topology, symmetry: Symmetry) -> Iterator[Symmetry]:
         )
 
 
-def preference(problem: Problem, trees: Trees) -> tuple[int, Fraction, int]:
+def preference(problem: Problem, trees: PackedTrees) -> tuple[int, Fraction, int]:
     """What makes one forest better than another of the same rate: least height, mean height, number of trees."""
     found = shape(joined(problem, [trees]))
     return found.max_height, found.mean_height, found.distinct_trees

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
 from coppice.planners.ring.factors import cable_multigraph, hamiltonian_factors
-from coppice.planners.ring.model import Ring, Traffic, link_counts, reversed_ring, ring_floor
+from coppice.planners.ring.model import Ring, RingTraffic, link_counts, reversed_ring, ring_floor
 from coppice.planners.ring.search import boxes_of, search_for
 from coppice.planners.ring.weights import Mix, best_mix
 from coppice.topology.model import Topology
@@ -73,7 +73,7 @@ def best_ring(problem: Problem, *, seed: int = 0, rounds: int | None = None) -> 
     topology = problem.topology
     if topology.num_ranks < 2 or not topology.num_links or not problem.collective.made_of_trees:
         return None
-    traffic = Traffic.of(problem)
+    traffic = RingTraffic.of(problem)
     rng = np.random.default_rng(seed)
     pool = _Pool(topology, traffic)
     boxes = boxes_of(topology)
@@ -89,7 +89,7 @@ def best_ring(problem: Problem, *, seed: int = 0, rounds: int | None = None) -> 
 class _Pool:
     """Rings found so far, without repeats, and the best sharing among them."""
 
-    def __init__(self, topology: Topology, traffic: Traffic) -> None:
+    def __init__(self, topology: Topology, traffic: RingTraffic) -> None:
         self.topology, self._traffic = topology, traffic
         self.rings: list[Ring] = []
         self._columns: list[NDArray[np.int64]] = []
@@ -175,7 +175,7 @@ def _add_factors(pool: _Pool, cables: dict[tuple[int, int], int], rng: np.random
 
 def _search(
     pool: _Pool,
-    traffic: Traffic,
+    traffic: RingTraffic,
     boxes: list[NDArray[np.int32]],
     *,
     floor: Fraction,

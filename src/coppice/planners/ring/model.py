@@ -12,7 +12,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.topology.model import Topology
 
-__all__ = ["Ring", "Traffic", "link_counts", "reversed_ring", "ring_floor", "worst_time"]
+__all__ = ["Ring", "RingTraffic", "link_counts", "reversed_ring", "ring_floor", "worst_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Ring:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Traffic:
+class RingTraffic:
     """What a hop from u to v carries where one ring does all the work: ``out[u] * into[v] * scale`` shards.
 
     Attributes:
@@ -43,7 +43,7 @@ class Traffic:
     scale: Fraction
 
     @classmethod
-    def of(cls, problem: Problem) -> Traffic:
+    def of(cls, problem: Problem) -> RingTraffic:
         """The traffic of a ring that performs ``problem``.
 
         All-gather: all but the receiver's own shard passes; reduce-scatter: all but the sender's block;
@@ -78,7 +78,7 @@ class Traffic:
         return np.outer(self.out[senders], self.into[receivers]) / largest
 
 
-def link_counts(ring: Ring, traffic: Traffic, num_links: int) -> NDArray[np.int64]:
+def link_counts(ring: Ring, traffic: RingTraffic, num_links: int) -> NDArray[np.int64]:
     """Shards (over ``traffic.scale``) that pass each link when ``ring`` does all the work."""
     links = np.fromiter((link for hop in ring.hops for link in hop), dtype=np.int64)
     nodes = np.array(ring.nodes)
@@ -116,7 +116,7 @@ def worst_time(counts: NDArray[np.int64], weights: list[int], topology: Topology
     return worst * topology.denominator / sum(weights)
 
 
-def ring_floor(topology: Topology, traffic: Traffic, boxes: list[NDArray[np.int32]]) -> Fraction:
+def ring_floor(topology: Topology, traffic: RingTraffic, boxes: list[NDArray[np.int32]]) -> Fraction:
     """Time per shard (without ``Traffic.scale``) no rings beat: each enters and leaves every rank and box.
 
     Args:

@@ -13,6 +13,7 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.ring.best import RingPlan
+from coppice.rows import offsets
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
@@ -85,7 +86,7 @@ def ring_forest(ring: RingPlan) -> Forest:
         edge_src=np.array([path[0] for path in paths], dtype=np.int32)[hop],
         edge_dst=np.array([path[-1] for path in paths], dtype=np.int32)[hop],
         edge_path=hop.astype(np.int32),
-        path_start=np.concatenate([[0], np.cumsum([len(path) for path in paths])]).astype(np.int64),
+        path_start=offsets(np.array([len(path) for path in paths], dtype=np.int64)),
         path_nodes=np.array([node for path in paths for node in path], dtype=np.int32),
     )
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.planners.ring.model import Ring, Traffic
+from coppice.planners.ring.model import Ring, RingTraffic
 from coppice.planners.ring.patch import patched_tour
 from coppice.planners.ring.routes import RouteTable
 from coppice.planners.ring.tour import (
@@ -25,7 +25,7 @@ from coppice.planners.ring.tour import (
 )
 from coppice.topology.model import Topology
 
-__all__ = ["BoxSearch", "CableSearch", "FlatSearch", "Search", "boxes_of", "search_for"]
+__all__ = ["BoxSearch", "CableSearch", "FlatSearch", "RingSearch", "boxes_of", "search_for"]
 
 LOCAL_POINTS = 400  # local search up to this many ranks; beyond, boxes or cycle patching
 _CHUNK = 8  # ranks of a box where nothing divides many ranks
@@ -34,7 +34,7 @@ _EXACT_BOXES = 3  # boxes for which an exact tour is computed, for each ring
 _KEPT_TOURS = 24
 
 
-class Search(Protocol):
+class RingSearch(Protocol):
     """Finds a cheap ring under link prices."""
 
     exact: bool
@@ -66,14 +66,14 @@ def boxes_of(topology: Topology) -> list[NDArray[np.int32]]:
 
 
 def search_for(
-    topology: Topology, traffic: Traffic, boxes: list[NDArray[np.int32]], rng: np.random.Generator
-) -> list[Search]:
+    topology: Topology, traffic: RingTraffic, boxes: list[NDArray[np.int32]], rng: np.random.Generator
+) -> list[RingSearch]:
     """The searches that suit a topology, in the order in which to try them."""
     ranks = topology.num_ranks
     flat = FlatSearch(topology, traffic, rng) if ranks <= LOCAL_POINTS else None
     if flat is not None and flat.exact:
         return [flat]
-    searches: list[Search] = []
+    searches: list[RingSearch] = []
     if len(boxes) > 1:
         searches.append(BoxSearch(topology, traffic, boxes, rng))
     if flat is not None:
@@ -94,7 +94,7 @@ def _scaled(cost: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[
 class FlatSearch:
     """Rings over all ranks at once: exact for few ranks, local search or cycle patching for many."""
 
-    def __init__(self, topology: Topology, traffic: Traffic, rng: np.random.Generator) -> None:
+    def __init__(self, topology: Topology, traffic: RingTraffic, rng: np.random.Generator) -> None:
         ranks = topology.rank_nodes
         self._ranks, self._rng = ranks, rng
         self._table = RouteTable(
@@ -164,7 +164,11 @@ class BoxSearch:
     exact = False
 
     def __init__(
-        self, topology: Topology, traffic: Traffic, boxes: list[NDArray[np.int32]], rng: np.random.Generator
+        self,
+        topology: Topology,
+        traffic: RingTraffic,
+        boxes: list[NDArray[np.int32]],
+        rng: np.random.Generator,
     ) -> None:
         self._topology, self._rng = topology, rng
         self._tours: dict[int, list[list[int]]] = {}  # good tours of a box, by its number of ranks

@@ -48,10 +48,10 @@ def lower_for_run(
     Examples:
         Two pieces go down a chain of three ranks in three steps:
 
-        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
         >>> from coppice.planners.algorithms.parts.moves import Moves, whole
         >>> from coppice.topology.presets import preset
-        >>> case = Case(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
         >>> chain = Moves(case, whole(case))
         >>> chain.add([0, 1], [0, 1], [1, 2], 0)
         >>> middle = lower_for_run(chain.schedule(), 10, in_place=True, piece_elements=5)[1]

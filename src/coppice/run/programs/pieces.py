@@ -58,8 +58,8 @@ def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) 
         >>> choose_pieces(made.body, 1 << 10, 5.0), choose_pieces(made.body, 1 << 30, 5.0) > 8
         (1, True)
     """
-    from coppice.simulation.engine import simulate
     from coppice.simulation.model import Model
+    from coppice.simulation.simulator import simulate
 
     schedule = schedule_of(plan)
     if not schedule.num_transfers or not size_bytes or schedule.collective is Collective.BARRIER:

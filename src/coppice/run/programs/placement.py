@@ -196,10 +196,10 @@ def slot_starts(schedule: Schedule, count: int) -> NDArray[np.int64]:
     """First element of every slot, and the end of the last one, as :func:`~coppice.schedule.layout.chunk_bounds` cuts.
 
     Examples:
-        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
         >>> from coppice.planners.algorithms.parts.moves import Moves, blocks
         >>> from coppice.topology.presets import preset
-        >>> case = Case(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)
         >>> slot_starts(Moves(case, blocks(case)).schedule(), 10).tolist()
         [0, 2, 5, 7, 10]
     """

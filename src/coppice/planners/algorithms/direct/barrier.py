@@ -17,15 +17,13 @@ last), MPICH (k-dissemination).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.cost import Chain, Cost
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.planners.algorithms.parts.radix import levels, log_floor, num_messages, radix_parameter
 from coppice.schedule.schedule import Op, Schedule
@@ -33,7 +31,7 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["ALGORITHMS"]
 
 
-def linear(case: Case) -> Schedule:
+def linear(case: AlgorithmCase) -> Schedule:
     """All to position 0 and back."""
     moves = Moves(case, whole(case))
     others = case.positions[1:]
@@ -42,7 +40,7 @@ def linear(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def double_ring(case: Case) -> Schedule:
+def double_ring(case: AlgorithmCase) -> Schedule:
     """A token twice around."""
     moves = Moves(case, whole(case))
     position, size = case.positions, case.size
@@ -52,7 +50,7 @@ def double_ring(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def tree(case: Case) -> Schedule:
+def tree(case: AlgorithmCase) -> Schedule:
     """Up and down a binomial tree."""
     moves = Moves(case, whole(case))
     found = levels(case.size, 2)
@@ -63,7 +61,7 @@ def tree(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def recursive_doubling(case: Case) -> Schedule:
+def recursive_doubling(case: AlgorithmCase) -> Schedule:
     """Partners by exclusive or; the rest is folded in."""
     moves = Moves(case, whole(case))
     depth = log_floor(case.size, 2)
@@ -77,7 +75,7 @@ def recursive_doubling(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def dissemination(case: Case) -> Schedule:
+def dissemination(case: AlgorithmCase) -> Schedule:
     """Everybody tells k - 1 others, ever further away."""
     moves = Moves(case, whole(case))
     position = case.positions
@@ -86,71 +84,74 @@ def dissemination(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _radix(case: Case) -> int:
+def _radix(case: AlgorithmCase) -> int:
     return case.number("radix") if "radix" in case.parameters else 2
 
 
-def _linear_cost(case: Case) -> Cost:
-    return _cost(steps=2 * (case.size > 1), messages=2 * (case.size - 1))
+def _linear_cost(case: AlgorithmCase) -> Cost:
+    return Cost.of_one_chain(steps=2, sent=Fraction(0), messages=2 * (case.size - 1))
 
 
-def _double_ring_cost(case: Case) -> Cost:
-    steps = 2 * case.size if case.size > 1 else 0
-    return _cost(steps=steps, messages=steps)
+def _double_ring_cost(case: AlgorithmCase) -> Cost:
+    return Cost.of_one_chain(steps=2 * case.size if case.size > 1 else 0, sent=Fraction(0))
 
 
-def _tree_cost(case: Case) -> Cost:
-    steps = 2 * len(levels(case.size, 2))
-    return _cost(steps=steps, messages=steps)
+def _tree_cost(case: AlgorithmCase) -> Cost:
+    return Cost.of_one_chain(steps=2 * len(levels(case.size, 2)), sent=Fraction(0))
 
 
-def _recursive_doubling_cost(case: Case) -> Cost:
+def _recursive_doubling_cost(case: AlgorithmCase) -> Cost:
     depth = log_floor(case.size, 2)
-    steps = depth if case.size == 2**depth else depth + 2
-    return _cost(steps=steps, messages=steps)
+    return Cost.of_one_chain(steps=depth if case.size == 2**depth else depth + 2, sent=Fraction(0))
 
 
-def _dissemination_cost(case: Case) -> Cost:
+def _dissemination_cost(case: AlgorithmCase) -> Cost:
     radix = _radix(case)
-    return _cost(steps=len(levels(case.size, radix)), messages=num_messages(case.size, radix))
+    return Cost.of_one_chain(
+        steps=len(levels(case.size, radix)), sent=Fraction(0), messages=num_messages(case.size, radix)
+    )
 
-
-def _cost(*, steps: int, messages: int) -> Cost:
-    chains = (Chain(messages=messages, sent=Fraction(0)),) if messages else ()
-    return Cost(steps=steps, sent=Fraction(0), chains=chains)
-
-
-_ENTRIES: tuple[tuple[str, Callable[[Case], Schedule], Callable[[Case], Cost], str, str], ...] = (
-    ("linear", linear, _linear_cost, "all tell one rank, which tells all", "Open MPI"),
-    ("double-ring", double_ring, _double_ring_cost, "a token goes around twice", "Open MPI"),
-    ("tree", tree, _tree_cost, "up a binomial tree and down again", "Open MPI"),
-    (
-        "recursive-doubling",
-        recursive_doubling,
-        _recursive_doubling_cost,
-        "partners at distance 1, 2, 4 .. tell each other who has come",
-        "Open MPI, MPICH",
-    ),
-    (
-        "bruck",
-        dissemination,
-        _dissemination_cost,
-        "dissemination: everybody tells the rank 1, 2, 4 .. places further",
-        "Hensgen, Finkel and Manber 1988; Open MPI, MPICH",
-    ),
-)
 
 ALGORITHMS = (
-    *(
-        Algorithm(
-            name=name,
-            collective=Collective.BARRIER,
-            build=build,
-            summary=summary,
-            source=source,
-            cost=cost,
-        )
-        for name, build, cost, summary, source in _ENTRIES
+    Algorithm(
+        name="linear",
+        collective=Collective.BARRIER,
+        build=linear,
+        summary="all tell one rank, which tells all",
+        source="Open MPI",
+        cost=_linear_cost,
+    ),
+    Algorithm(
+        name="double-ring",
+        collective=Collective.BARRIER,
+        build=double_ring,
+        summary="a token goes around twice",
+        source="Open MPI",
+        cost=_double_ring_cost,
+    ),
+    Algorithm(
+        name="tree",
+        collective=Collective.BARRIER,
+        build=tree,
+        summary="up a binomial tree and down again",
+        source="Open MPI",
+        cost=_tree_cost,
+    ),
+    Algorithm(
+        name="recursive-doubling",
+        collective=Collective.BARRIER,
+        build=recursive_doubling,
+        summary="partners at distance 1, 2, 4 .. tell each other who has come",
+        source="Open MPI, MPICH",
+        cost=_recursive_doubling_cost,
+    ),
+    Algorithm(
+        name="bruck",
+        collective=Collective.BARRIER,
+        build=dissemination,
+        summary="dissemination: everybody tells the rank 1, 2, 4 .. places further",
+        source="Hensgen, Finkel and Manber 1988; Open MPI, MPICH",
+        cost=_dissemination_cost,
     ),
     Algorithm(
         name="k-dissemination",

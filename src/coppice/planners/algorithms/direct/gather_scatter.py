@@ -26,9 +26,8 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.cost import Chain, Cost
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
 from coppice.planners.algorithms.parts.radix import levels, num_messages, radix_parameter, spans
 from coppice.schedule.schedule import Schedule
@@ -36,17 +35,17 @@ from coppice.schedule.schedule import Schedule
 __all__ = ["ALGORITHMS"]
 
 
-def at_once(case: Case) -> Schedule:
+def at_once(case: AlgorithmCase) -> Schedule:
     """All blocks in one step."""
     return _straight(case, one_by_one=False)
 
 
-def in_turn(case: Case) -> Schedule:
+def in_turn(case: AlgorithmCase) -> Schedule:
     """One block a step."""
     return _straight(case, one_by_one=True)
 
 
-def tree(case: Case) -> Schedule:
+def tree(case: AlgorithmCase) -> Schedule:
     """Blocks of subtrees."""
     moves = Moves(case, blocks(case))
     found = levels(case.size, _radix(case))
@@ -63,7 +62,7 @@ def tree(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _straight(case: Case, *, one_by_one: bool) -> Schedule:
+def _straight(case: AlgorithmCase, *, one_by_one: bool) -> Schedule:
     moves = Moves(case, blocks(case))
     others = case.positions[case.positions != case.root]
     step = np.arange(len(others)) if one_by_one else 0
@@ -72,28 +71,26 @@ def _straight(case: Case, *, one_by_one: bool) -> Schedule:
     return moves.schedule()
 
 
-def _radix(case: Case) -> int:
+def _radix(case: AlgorithmCase) -> int:
     return case.number("radix") if "radix" in case.parameters else 2
 
 
-def _at_once_cost(case: Case) -> Cost:
+def _at_once_cost(case: AlgorithmCase) -> Cost:
     return _straight_cost(case, steps=1)
 
 
-def _in_turn_cost(case: Case) -> Cost:
+def _in_turn_cost(case: AlgorithmCase) -> Cost:
     return _straight_cost(case, steps=case.size - 1)
 
 
-def _straight_cost(case: Case, *, steps: int) -> Cost:
+def _straight_cost(case: AlgorithmCase, *, steps: int) -> Cost:
     size = case.size
     moved = Fraction(size - 1, size)
-    if size == 1:
-        return Cost(steps=0, sent=moved, chains=())
     sent = moved if case.collective is Collective.SCATTER else Fraction(1, size)
-    return Cost(steps=steps, sent=sent, chains=(Chain(messages=size - 1, sent=moved),))
+    return Cost.of_one_chain(steps=steps, sent=sent, messages=size - 1, moved=moved)
 
 
-def _tree_cost(case: Case) -> Cost:
+def _tree_cost(case: AlgorithmCase) -> Cost:
     size, radix = case.size, _radix(case)
     found = levels(size, radix)
     moved = Fraction(size - 1, size)
@@ -101,8 +98,7 @@ def _tree_cost(case: Case) -> Cost:
         (min(distance, size - child) for distance, children in found for child in children), default=0
     )
     sent = moved if case.collective is Collective.SCATTER else Fraction(largest, size)
-    chains = (Chain(messages=num_messages(size, radix), sent=moved),) if found else ()
-    return Cost(steps=len(found), sent=sent, chains=chains)
+    return Cost.of_one_chain(steps=len(found), sent=sent, messages=num_messages(size, radix), moved=moved)
 
 
 _GATHER, _SCATTER = Collective.GATHER, Collective.SCATTER

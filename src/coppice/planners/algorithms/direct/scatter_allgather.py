@@ -4,7 +4,7 @@ The root scatters P blocks along a binomial tree (longest distance first); then 
 recursive doubling (``scatter-allgather``) or around a ring (``scatter-ring-allgather``). Positions count from the
 root, and position v keeps block v. Where P is no power of two, recursive doubling takes further steps, in which those
 whose subtree met a smaller one pass on what it had; some get back what they passed down (all as in
-:mod:`.recursive_doubling_blocks`).
+:mod:`..exchanges.recursive_doubling_blocks`).
 
 With q = ceil(lg P): steps 2 q for a power of two, and q + P - 1; time ``(2 q) alpha + 2 (P - 1)/P M beta`` and
 ``(q + P - 1) alpha + 2 (P - 1)/P M beta``; bytes per rank up to 2 (P - 1)/P M, at the root. Recursive doubling among
@@ -23,11 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
 from coppice.planners.algorithms.exchanges.recursive_doubling_blocks import doubling_steps
-from coppice.planners.algorithms.parts.clocks import Clocks
-from coppice.planners.algorithms.parts.cost import Chain, Cost
+from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.planners.algorithms.parts.radix import spans
 from coppice.planners.algorithms.parts.trees import k_nomial
@@ -36,7 +34,7 @@ from coppice.schedule.schedule import Schedule
 __all__ = ["ALGORITHMS"]
 
 
-def scatter_allgather(case: Case) -> Schedule:
+def scatter_allgather(case: AlgorithmCase) -> Schedule:
     """Recursive doubling."""
     moves = Moves(case, whole(case, case.size))
     first_step = _scatter(moves)
@@ -47,7 +45,7 @@ def scatter_allgather(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def scatter_ring_allgather(case: Case) -> Schedule:
+def scatter_ring_allgather(case: AlgorithmCase) -> Schedule:
     """Every block travels around the ring."""
     size = case.size
     moves = Moves(case, whole(case, size))
@@ -77,7 +75,7 @@ def _subtrees(size: int) -> Iterator[tuple[NDArray[np.int64], ...]]:
         yield tree.parent[at], child, np.minimum(1 << (tree.height - 1 - level), size - child)
 
 
-def _scatter_allgather_cost(case: Case) -> Cost:
+def _scatter_allgather_cost(case: AlgorithmCase) -> Cost:
     size = case.size
     rounds = (size - 1).bit_length()
     if size == 1 << rounds:
@@ -91,12 +89,9 @@ def _scatter_allgather_cost(case: Case) -> Cost:
     return clocks.cost()
 
 
-def _cost(case: Case, gather_steps: int) -> Cost:
-    if case.size == 1:
-        return Cost(steps=0, sent=Fraction(0), chains=())
+def _cost(case: AlgorithmCase, gather_steps: int) -> Cost:
     steps = (case.size - 1).bit_length() + gather_steps
-    moved = Fraction(2 * (case.size - 1), case.size)
-    return Cost(steps=steps, sent=moved, chains=(Chain(messages=steps, sent=moved),))
+    return Cost.of_one_chain(steps=steps, sent=Fraction(2 * (case.size - 1), case.size))
 
 
 ALGORITHMS = (

@@ -1,8 +1,9 @@
-"""Broadcast and reduction on a circulant graph: round-optimal for any P.
+"""Collectives on a circulant graph, for any P: the fewest rounds, and for blocks the fewest bytes as well.
 
-The root cuts the buffer into S ``segments`` and sends one in every round. Rank r sends to r + skip[k] and receives from
-r - skip[k] in the k-th of q = ceil(lg P) rounds that come again and again; the skips halve from P on (rounded up). A
-table tells each rank which block (:mod:`.circulant_rounds`). The reduction runs the rounds backwards.
+**Broadcast and reduce,** round-optimal. The root cuts the buffer into S ``segments`` and sends one in every round. Rank
+r sends to r + skip[k] and receives from r - skip[k] in the k-th of q = ceil(lg P) rounds that come again and again; the
+skips halve from P on (rounded up). A table tells each rank which block (:mod:`..parts.circulant_rounds`). The reduction
+runs the rounds backwards.
 
 Steps S - 1 + q, the fewest with one port; time ``(S - 1 + q) (alpha + M/S beta)``, and ``M/S gamma`` more in every step
 of a reduction, whose root adds in each; bytes of a rank (S - 1 + q)/S M, at the root, and M in a reduction. Sums do not
@@ -10,64 +11,142 @@ keep rank order.
 
 Traff, "Optimal broadcast schedules in logarithmic time with applications to broadcast, all-broadcast, reduction and
 all-reduction", 2024; MPICH (circ_graph).
+
+**All-gather and reduce-scatter,** with the fewest rounds and the fewest bytes. The distances are s = ceil(P/2),
+ceil(P/4), .. 1, each half of the one before, rounded up. All-gather, shortest distance first: a position p that has the
+blocks p .. p + s - 1 sends the first t - s of them to p - s, t being the next distance (P after the last).
+Reduce-scatter is the reverse: p sends its partial sums of the blocks p + s .. p + t - 1 to p + s, which adds them.
+
+Steps ceil(log2 P); bytes per rank (P - 1)/P M; time on a crossbar ``ceil(log2 P) alpha + (P - 1)/P M beta``, and
+``(P - 1)/P M gamma`` where it adds. No rank can do with fewer steps or bytes, so there is nothing to pipeline. The
+sums do not keep the ranks in order.
+
+Traff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", 2024. MPICH (circ_graph) has the all-gather
+with every block cut in pieces.
+
+**All-reduce:** the reduce-scatter, then the all-gather. Steps 2 ceil(lg P); time ``2 ceil(lg P) alpha + 2 (P - 1)/P M
+beta + (P - 1)/P M gamma``; bytes per rank 2 (P - 1)/P M, the fewest there are. Sums do not keep rank order.
+
+Traff, "Optimal, non-pipelined reduce-scatter and allreduce algorithms", 2024.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.circulant_rounds import transfers
-from coppice.planners.algorithms.parts.cost import Chain, Cost
-from coppice.planners.algorithms.parts.moves import Moves, whole
-from coppice.planners.algorithms.parts.tree_shapes import SEGMENTS
+from coppice.planners.algorithms.algorithm import SEGMENTS, Algorithm, AlgorithmCase
+from coppice.planners.algorithms.parts.circulant_rounds import skips, transfers
+from coppice.planners.algorithms.parts.cost import Cost
+from coppice.planners.algorithms.parts.moves import Moves, all_reduce_of, blocks, whole
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ALGORITHMS"]
+__all__ = ["ALL_REDUCE", "BLOCKS", "ROOTED"]
 
 
-def broadcast(case: Case) -> Schedule:
-    """Round by round."""
+def rooted(case: AlgorithmCase) -> Schedule:
+    """Round by round; a reduction is the rounds of the broadcast backwards."""
     segments = case.number("segments")
     moves = Moves(case, whole(case, segments))
     if case.size > 1:
         step, sender, receiver, block = transfers(case.size, segments)
-        moves.add(step, case.from_root(sender), case.from_root(receiver), block)
+        above, below = case.from_root(sender), case.from_root(receiver)
+        if case.collective is Collective.REDUCE:
+            moves.add(step.max() - step, below, above, block, Op.REDUCE)
+        else:
+            moves.add(step, above, below, block)
     return moves.schedule()
 
 
-def reduction(case: Case) -> Schedule:
-    """The rounds of the broadcast backwards."""
+def _pipelined_cost(case: AlgorithmCase) -> Cost:
     segments = case.number("segments")
-    moves = Moves(case, whole(case, segments))
-    if case.size > 1:
-        step, sender, receiver, block = transfers(case.size, segments)
-        moves.add(step.max() - step, case.from_root(receiver), case.from_root(sender), block, Op.REDUCE)
-    return moves.schedule()
-
-
-def _cost(case: Case) -> Cost:
-    if case.size == 1:
-        return Cost(steps=0, sent=Fraction(0), chains=())
-    segments = case.number("segments")
-    rounds = segments - 1 + (case.size - 1).bit_length()
+    rounds = segments - 1 + (case.size - 1).bit_length() if case.size > 1 else 0
     moved = Fraction(rounds, segments)
     reduces = case.collective.reduces
-    chain = Chain(messages=rounds, sent=moved, reduced=moved if reduces else Fraction(0))
-    return Cost(steps=rounds, sent=Fraction(1) if reduces else moved, chains=(chain,))
+    return Cost.of_one_chain(
+        steps=rounds, sent=Fraction(1) if reduces else moved, moved=moved, reduced=moved * reduces
+    )
 
 
-ALGORITHMS = tuple(
+ROOTED = tuple(
+    Algorithm(
+        name="circulant",
+        collective=collective,
+        build=rooted,
+        summary="blocks hop along a circulant graph: the fewest rounds for any number of ranks",
+        source="Traff 2024; MPICH (circ_graph)",
+        cost=_pipelined_cost,
+        parameters={"segments": SEGMENTS},
+    )
+    for collective in (Collective.BROADCAST, Collective.REDUCE)
+)
+
+
+def all_gather(case: AlgorithmCase) -> Schedule:
+    """Runs of blocks that double, or a little less."""
+    moves = Moves(case, blocks(case))
+    position, size = case.positions[:, None], case.size
+    for step, (distance, following) in enumerate(pairwise(skips(size))):
+        run = np.arange(following - distance)
+        moves.add(step, position, (position - distance) % size, (position + run) % size)
+    return moves.schedule()
+
+
+def reduce_scatter(case: AlgorithmCase) -> Schedule:
+    """The all-gather backwards."""
+    moves = Moves(case, blocks(case))
+    position, size = case.positions[:, None], case.size
+    for step, (distance, following) in enumerate(reversed(list(pairwise(skips(size))))):
+        run = np.arange(distance, following)
+        moves.add(step, position, (position + distance) % size, (position + run) % size, Op.REDUCE)
+    return moves.schedule()
+
+
+def _blocks_cost(case: AlgorithmCase) -> Cost:
+    phases = 2 if case.collective is Collective.ALL_REDUCE else 1
+    moved = Fraction(case.size - 1, case.size)
+    return Cost.of_one_chain(
+        steps=phases * (case.size - 1).bit_length(),
+        sent=phases * moved,
+        reduced=moved * case.collective.reduces,
+    )
+
+
+BLOCKS = tuple(
     Algorithm(
         name="circulant",
         collective=collective,
         build=build,
-        summary="blocks hop along a circulant graph: the fewest rounds for any number of ranks",
-        source="Traff 2024; MPICH (circ_graph)",
-        cost=_cost,
-        parameters={"segments": SEGMENTS},
+        summary="distances halve, rounded up: the fewest steps and bytes for any number of ranks",
+        source="Traff 2024; MPICH (all-gather)",
+        cost=_blocks_cost,
     )
-    for collective, build in ((Collective.BROADCAST, broadcast), (Collective.REDUCE, reduction))
+    for collective, build in (
+        (Collective.ALL_GATHER, all_gather),
+        (Collective.REDUCE_SCATTER, reduce_scatter),
+    )
+)
+
+
+def all_reduce(case: AlgorithmCase) -> Schedule:
+    """Both, one after the other."""
+    return all_reduce_of(
+        reduce_scatter(replace(case, collective=Collective.REDUCE_SCATTER)),
+        all_gather(replace(case, collective=Collective.ALL_GATHER)),
+    )
+
+
+ALL_REDUCE = (
+    Algorithm(
+        name="circulant",
+        collective=Collective.ALL_REDUCE,
+        build=all_reduce,
+        summary="distances halve, rounded up: the fewest bytes, in few steps for any number of ranks",
+        source="Traff 2024",
+        cost=_blocks_cost,
+    ),
 )

@@ -40,12 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Parameter
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.cost import Chain, Cost
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.exchange import Exchange
-from coppice.planners.algorithms.parts.folding import Folding, folding
 from coppice.planners.algorithms.parts.moves import Moves, whole
+from coppice.planners.algorithms.parts.radix import Folding, folding
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["ALGORITHMS"]
@@ -53,7 +52,7 @@ __all__ = ["ALGORITHMS"]
 _Positions = NDArray[np.int64]
 
 
-def all_reduce(case: Case) -> Schedule:
+def all_reduce(case: AlgorithmCase) -> Schedule:
     """Reduce-scatter and all-gather among the leaders."""
     fold, halves = folding(case.size), case.parameters["folding"] == "open-mpi"
     moves = Moves(case, whole(case, fold.core))
@@ -67,7 +66,7 @@ def all_reduce(case: Case) -> Schedule:
     return moves.schedule(ordered=True)
 
 
-def reduction(case: Case) -> Schedule:
+def reduction(case: AlgorithmCase) -> Schedule:
     """Reduce-scatter among the leaders, then a binomial gather."""
     fold, halves = folding(case.size), case.parameters["folding"] == "open-mpi"
     moves = Moves(case, whole(case, fold.core))
@@ -88,7 +87,7 @@ def reduction(case: Case) -> Schedule:
     return moves.schedule(ordered=True)
 
 
-def _root_run(case: Case, fold: Folding) -> int:
+def _root_run(case: AlgorithmCase, fold: Folding) -> int:
     """Number of the leader at which a reduce comes together; a folded root takes the place of leader 0."""
     if case.root in _pairs(fold)[1]:
         return 0
@@ -117,10 +116,8 @@ def _fold(moves: Moves, leader: _Positions, folded: _Positions, *, halves: bool)
     return 2
 
 
-def _cost(case: Case) -> Cost:
+def _cost(case: AlgorithmCase) -> Cost:
     fold, halves = folding(case.size), case.parameters["folding"] == "open-mpi"
-    if case.size == 1:
-        return Cost(steps=0, sent=Fraction(0), chains=())
     everywhere = case.collective is Collective.ALL_REDUCE
     pairs, part = case.size - fold.core, Fraction(fold.core - 1, fold.core)
     folds = int(pairs > 0)
@@ -129,15 +126,15 @@ def _cost(case: Case) -> Cost:
     half = Fraction(1, 2)
     returned = half if halves else Fraction(0)
     sent = 2 * part + folds * (1 + returned) if everywhere else part + _gathered(case, fold, pairs, returned)
-    chain = Chain(
-        messages=steps,
-        sent=2 * part + folds * (1 + everywhere) + Fraction(int(moved), fold.core),
+    return Cost.of_one_chain(
+        steps=steps,
+        sent=sent,
+        moved=2 * part + folds * (1 + everywhere) + Fraction(int(moved), fold.core),
         reduced=part + folds * (half if halves else 1),
     )
-    return Cost(steps=steps, sent=sent, chains=(chain,))
 
 
-def _gathered(case: Case, fold: Folding, pairs: int, returned: Fraction) -> Fraction:
+def _gathered(case: AlgorithmCase, fold: Folding, pairs: int, returned: Fraction) -> Fraction:
     """Most that a leader of a reduce sends besides the phases that halve."""
     top = _root_run(case, fold)
     moved = Fraction(int(case.root in _pairs(fold)[1]), fold.core)
@@ -159,7 +156,7 @@ ALGORITHMS = tuple(
         source="Rabenseifner 2004; Thakur et al. 2005; Open MPI, MPICH, MVAPICH2",
         cost=_cost,
         parameters={
-            "folding": Parameter(
+            "folding": AlgorithmParameter(
                 default="mpich",
                 summary="how ranks beyond a power of two are folded in: whole buffers, or halves",
                 choices=("mpich", "open-mpi"),

@@ -32,13 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.clocks import Clocks
-from coppice.planners.algorithms.parts.cost import Cost
-from coppice.planners.algorithms.parts.folding import Folding, folding, reversed_digits
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
+from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
-from coppice.planners.algorithms.parts.radix import radix_parameter, spans
+from coppice.planners.algorithms.parts.radix import Folding, folding, radix_parameter, reversed_digits, spans
 from coppice.schedule.schedule import Schedule
 
 __all__ = ["ALGORITHMS"]
@@ -46,19 +43,19 @@ __all__ = ["ALGORITHMS"]
 Runs = NDArray[np.int64]
 
 
-def doubling(case: Case) -> Schedule:
+def doubling(case: AlgorithmCase) -> Schedule:
     """Near partners first."""
     fold = folding(case.size, case.number("radix"))
     return _schedule(case, fold, fold.runs)
 
 
-def halving(case: Case) -> Schedule:
+def halving(case: AlgorithmCase) -> Schedule:
     """Far partners first, after an exchange that puts neighbouring blocks there."""
     fold = folding(case.size, case.number("radix"))
     return _schedule(case, fold, reversed_digits(fold.depth, fold.radix))
 
 
-def _schedule(case: Case, fold: Folding, home: Runs) -> Schedule:
+def _schedule(case: AlgorithmCase, fold: Folding, home: Runs) -> Schedule:
     """Leader v begins the phases with the blocks of run ``home[v]``."""
     moves = Moves(case, blocks(case))
     folded, leader = fold.folded
@@ -96,12 +93,12 @@ def _phase_steps(fold: Folding) -> int:
     return fold.depth * (fold.radix - 1) // _rounds_per_step(fold)
 
 
-def _doubling_cost(case: Case) -> Cost:
+def _doubling_cost(case: AlgorithmCase) -> Cost:
     fold = folding(case.size, case.number("radix"))
     return _cost(fold, fold.runs)
 
 
-def _halving_cost(case: Case) -> Cost:
+def _halving_cost(case: AlgorithmCase) -> Cost:
     fold = folding(case.size, case.number("radix"))
     return _cost(fold, reversed_digits(fold.depth, fold.radix))
 

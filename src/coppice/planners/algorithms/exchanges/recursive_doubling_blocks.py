@@ -26,10 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.clocks import Clocks
-from coppice.planners.algorithms.parts.cost import Cost
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
+from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs
 from coppice.planners.algorithms.parts.radix import spans
 from coppice.schedule.schedule import Op, Schedule
@@ -91,7 +89,7 @@ def _passing_on(root: int, mask: int, partners: int) -> Iterator[DoublingStep]:
         distance //= 2
 
 
-def all_gather(case: Case) -> Schedule:
+def all_gather(case: AlgorithmCase) -> Schedule:
     """Blocks of whole subtrees."""
     moves = Moves(case, blocks(case))
     for number, step in enumerate(doubling_steps(case.size)):
@@ -101,7 +99,7 @@ def all_gather(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def reduce_scatter(case: Case) -> Schedule:
+def reduce_scatter(case: AlgorithmCase) -> Schedule:
     """Partial sums of all blocks outside the subtree that they are over."""
     moves = Moves(case, blocks(case))
     for number, step in enumerate(doubling_steps(case.size)):
@@ -120,7 +118,7 @@ def _inside(position: Positions, span: Positions) -> NDArray[np.bool_]:
     return inside
 
 
-def all_to_all(case: Case) -> Schedule:
+def all_to_all(case: AlgorithmCase) -> Schedule:
     """Everything that a subtree has to send, to everybody."""
     moves = Moves(case, pairs(case))
     size = case.size
@@ -131,7 +129,7 @@ def all_to_all(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _cost(case: Case) -> Cost:
+def _cost(case: AlgorithmCase) -> Cost:
     size, collective = case.size, case.collective
     clocks = Clocks(size, unit=size)
     for step in doubling_steps(size):
@@ -146,7 +144,7 @@ def _cost(case: Case) -> Cost:
     return clocks.cost()
 
 
-def _needs(case: Case) -> str | None:
+def _needs(case: AlgorithmCase) -> str | None:
     if case.collective is not Collective.ALL_TO_ALL or case.size <= _MOST_RANKS:
         return None
     return (

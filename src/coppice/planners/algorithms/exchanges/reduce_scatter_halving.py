@@ -32,18 +32,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Parameter
-from coppice.planners.algorithms.case import Case
-from coppice.planners.algorithms.parts.cost import Chain, Cost
-from coppice.planners.algorithms.parts.folding import Folding, folding, reversed_digits
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks
-from coppice.planners.algorithms.parts.radix import spans
+from coppice.planners.algorithms.parts.radix import Folding, folding, reversed_digits, spans
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["ALGORITHMS"]
 
 
-def recursive_halving(case: Case) -> Schedule:
+def recursive_halving(case: AlgorithmCase) -> Schedule:
     """Far partners first; runs keep the half that they are in."""
     moves, fold = Moves(case, blocks(case)), folding(case.size)
     step = _fold(moves, fold)
@@ -58,7 +56,7 @@ def recursive_halving(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def butterfly(case: Case) -> Schedule:
+def butterfly(case: AlgorithmCase) -> Schedule:
     """Near partners first; bits decide on halves."""
     moves, fold = Moves(case, blocks(case)), folding(case.size)
     step = _fold(moves, fold)
@@ -76,7 +74,7 @@ def butterfly(case: Case) -> Schedule:
     return moves.schedule(ordered=True)
 
 
-def _exchanges(case: Case, fold: Folding) -> bool:
+def _exchanges(case: AlgorithmCase, fold: Folding) -> bool:
     """Blocks are exchanged in the end: only where nothing is folded, every run has as many blocks as any."""
     return fold.core < case.size or case.parameters["mirror"] == "exchange"
 
@@ -106,11 +104,11 @@ def _give_back(moves: Moves, fold: Folding, step: int, mirror: NDArray[np.int64]
     moves.add(step, fold.leader[mirror[away]], fold.leader[away], fold.leader[away])
 
 
-def _recursive_halving_cost(case: Case) -> Cost:
+def _recursive_halving_cost(case: AlgorithmCase) -> Cost:
     return _cost(case, last_messages=1)
 
 
-def _butterfly_cost(case: Case) -> Cost:
+def _butterfly_cost(case: AlgorithmCase) -> Cost:
     fold = folding(case.size)
     cost = _cost(case, last_messages=min(len(fold.folded[0]), 2))
     if fold.core < case.size or fold.depth < 2 or not _exchanges(case, fold):
@@ -124,20 +122,20 @@ def _butterfly_cost(case: Case) -> Cost:
     )
 
 
-def _cost(case: Case, *, last_messages: int) -> Cost:
+def _cost(case: AlgorithmCase, *, last_messages: int) -> Cost:
     size, fold = case.size, folding(case.size)
     rest = size - fold.core
     kept = sum(half + min(half, rest) for half in (fold.core >> bit for bit in range(1, fold.depth + 1)))
     if not rest:
         moved = Fraction(kept, size)
-        chains = (Chain(messages=fold.depth, sent=moved, reduced=moved),) if fold.depth else ()
-        return Cost(steps=fold.depth, sent=moved, chains=chains)
-    chain = Chain(
+        return Cost.of_one_chain(steps=fold.depth, sent=moved, reduced=moved)
+    return Cost.of_one_chain(
+        steps=fold.depth + 2,
+        sent=Fraction(1),
         messages=1 + fold.depth + last_messages,
-        sent=Fraction(size + kept + last_messages, size),
+        moved=Fraction(size + kept + last_messages, size),
         reduced=Fraction(size + kept, size),
     )
-    return Cost(steps=fold.depth + 2, sent=Fraction(1), chains=(chain,))
 
 
 ALGORITHMS = (
@@ -157,7 +155,7 @@ ALGORITHMS = (
         source="Traff, EuroPVM/MPI 2005; Open MPI, MPICH",
         cost=_butterfly_cost,
         parameters={
-            "mirror": Parameter(
+            "mirror": AlgorithmParameter(
                 default="blocks",
                 summary="for a power of two of ranks: blocks are numbered mirrored, or exchanged in the end",
                 choices=("blocks", "exchange"),

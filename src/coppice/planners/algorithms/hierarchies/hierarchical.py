@@ -29,18 +29,16 @@ Open MPI, coll/han; Luo et al., "HAN: a hierarchical autotuned collective commun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Parameter
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCase, AlgorithmParameter, divides
 from coppice.planners.algorithms.parts.boxes import grouped
-from coppice.planners.algorithms.parts.clocks import Clocks
-from coppice.planners.algorithms.parts.cost import Cost
+from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.schedule.schedule import Op, Schedule
 
@@ -71,7 +69,7 @@ class _Groups:
         group: Members of each.
     """
 
-    def __init__(self, case: Case, group: int) -> None:
+    def __init__(self, case: AlgorithmCase, group: int) -> None:
         self.members, self.groups = group, case.size // group
         self._group, self._member = divmod(max(case.root, 0), group)
 
@@ -214,7 +212,7 @@ class _Task:
     rounds: list[_Round]
 
 
-def _tasks(case: Case, group: int) -> list[_Task]:
+def _tasks(case: AlgorithmCase, group: int) -> list[_Task]:
     """The tasks of a collective, one after the other."""
     groups = _Groups(case, group)
     match case.collective:
@@ -235,11 +233,11 @@ def _tasks(case: Case, group: int) -> list[_Task]:
     return [_Task(low, rounds(groups)) for low, rounds in parts]
 
 
-def _segments(case: Case) -> int:
+def _segments(case: AlgorithmCase) -> int:
     return case.number("segments") if "segments" in case.parameters else 1
 
 
-def _steps(case: Case, group: int) -> list[list[tuple[_Message, int]]]:
+def _steps(case: AlgorithmCase, group: int) -> list[list[tuple[_Message, int]]]:
     """Messages of every step, with their segment."""
     tasks = _tasks(case, group)
     steps: list[list[tuple[_Message, int]]] = []
@@ -262,7 +260,7 @@ def _steps(case: Case, group: int) -> list[list[tuple[_Message, int]]]:
     return steps
 
 
-def _build(case: Case) -> Schedule:
+def _build(case: AlgorithmCase) -> Schedule:
     case, group = grouped(case, case.number("group"))
     in_blocks = case.collective in (Collective.ALL_GATHER, Collective.GATHER, Collective.SCATTER)
     moves = Moves(case, blocks(case) if in_blocks else whole(case, _segments(case)))
@@ -272,7 +270,7 @@ def _build(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _cost(case: Case) -> Cost:
+def _cost(case: AlgorithmCase) -> Cost:
     case, group = grouped(case, case.number("group"))
     in_blocks = case.collective in (Collective.ALL_GATHER, Collective.GATHER, Collective.SCATTER)
     moved = 0 if case.collective is Collective.BARRIER else 1
@@ -285,15 +283,7 @@ def _cost(case: Case) -> Cost:
     return clocks.cost()
 
 
-def _needs(case: Case) -> str | None:
-    group = case.number("group")
-    if group and case.size % group:
-        return f"hierarchical needs a group that divides {case.size} ranks, found {group}: choose a divisor."
-    return None
-
-
-_GROUP = Parameter(default=0, least=0, summary="ranks of a group; 0: of a box, else nearest to the root of P")
-_SEGMENTS = Parameter(default=1, summary="pieces that are in different tasks at the same time")
+_SEGMENTS = AlgorithmParameter(default=1, summary="pieces that are in different tasks at the same time")
 _SEGMENTED = (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE)
 
 _SUMMARIES: dict[Collective, str] = {
@@ -307,20 +297,17 @@ _SUMMARIES: dict[Collective, str] = {
 }
 
 
-def _entry(collective: Collective, build: Callable[[Case], Schedule]) -> Algorithm:
-    return Algorithm(
+ALGORITHMS = tuple(
+    Algorithm(
         name="hierarchical",
         collective=collective,
-        build=build,
-        summary=_SUMMARIES[collective],
+        build=_build,
+        summary=summary,
         source="Open MPI coll/han; Luo et al., Cluster 2020",
         cost=_cost,
-        needs=_needs,
-        parameters={"group": _GROUP, "segments": _SEGMENTS}
-        if collective in _SEGMENTED
-        else {"group": _GROUP},
+        needs=divides("hierarchical", "group", "a group that divides"),
+        parameters={"group": GROUP, "segments": _SEGMENTS} if collective in _SEGMENTED else {"group": GROUP},
         topological=True,
     )
-
-
-ALGORITHMS = tuple(_entry(collective, _build) for collective in _SUMMARIES)
+    for collective, summary in _SUMMARIES.items()
+)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.tours import crossings, hop_costs, short_tour
 from coppice.planners.ring.search import boxes_of
 from coppice.topology.model import Topology
@@ -81,13 +81,13 @@ def nearest_divisor(number: int) -> int:
     return max(divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0)
 
 
-def in_order(case: Case, order: tuple[int, ...]) -> Case:
+def in_order(case: AlgorithmCase, order: tuple[int, ...]) -> AlgorithmCase:
     """The same case with rank ``order[p]`` at position p."""
     root = case.root if case.order is None or case.root < 0 else case.order[case.root]
     return replace(case, order=order, root=order.index(root) if root >= 0 else -1)
 
 
-def grouped(case: Case, group: int, *, alone: bool = False) -> tuple[Case, int]:
+def grouped(case: AlgorithmCase, group: int, *, alone: bool = False) -> tuple[AlgorithmCase, int]:
     """A case whose groups are runs of equal numbers of positions, and that number.
 
     Args:

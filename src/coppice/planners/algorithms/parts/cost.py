@@ -5,14 +5,20 @@ send engine and the receiver's only receive engine busy for ``alpha + b beta``; 
 for ``b gamma`` more. Ranks go from step to step as :mod:`coppice.schedule.schedule` says. The time of an algorithm is
 then the largest of a few sums ``messages alpha + M (bytes beta + reduced gamma)``, one for each chain of messages that
 can be the longest.
+
+For algorithms whose steps do not keep all ranks in time, :class:`Clocks` follows the chains that end at each position.
+Where a position sends at most one message and receives at most one in a step, no engine is ever contended for. A
+message then starts when both its ends are through with the steps before, and the time of every position is the
+largest of a few sums of message costs, whatever alpha, beta and gamma are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-__all__ = ["Chain", "Cost"]
+__all__ = ["Chain", "Clocks", "Cost"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,35 @@ class Cost:
     sent: Fraction
     chains: tuple[Chain, ...]
 
+    @classmethod
+    def of_one_chain(
+        cls,
+        *,
+        steps: int,
+        sent: Fraction,
+        messages: int | None = None,
+        moved: Fraction | None = None,
+        reduced: Fraction = Fraction(0),
+    ) -> Cost:
+        """The cost where one chain is the longest for every alpha, beta and gamma; nothing without a message.
+
+        Args:
+            steps: Number of steps.
+            sent: Most bytes that a rank sends, as a share of M.
+            messages: Messages of the chain; None: one in every step.
+            moved: Bytes of these messages; None: as many as ``sent``.
+            reduced: Bytes that are added on the chain.
+
+        Examples:
+            >>> Cost.of_one_chain(steps=2, sent=Fraction(3, 4)).chains
+            (Chain(messages=2, sent=Fraction(3, 4), reduced=Fraction(0, 1)),)
+        """
+        count = steps if messages is None else messages
+        if not count:
+            return cls(steps=0, sent=Fraction(0), chains=())
+        chain = Chain(messages=count, sent=sent if moved is None else moved, reduced=reduced)
+        return cls(steps=steps, sent=sent, chains=(chain,))
+
     def time_us(
         self,
         size_bytes: int,
@@ -74,3 +109,68 @@ class Cost:
             ),
             default=Fraction(0),
         )
+
+
+_Sum = tuple[int, int, int]
+
+
+class Clocks:
+    """Chains that end at each position, step by step.
+
+    Args:
+        size: Number of positions.
+        unit: Number of units of data in M: sizes of messages are whole units.
+
+    Examples:
+        >>> clocks = Clocks(3, unit=3)
+        >>> clocks.step([(0, 1, 1, 0), (1, 0, 1, 0)])
+        >>> clocks.step([(1, 2, 2, 0)])
+        >>> clocks.cost()
+        Cost(steps=2, sent=Fraction(1, 1), chains=(Chain(messages=2, sent=Fraction(1, 1), reduced=Fraction(0, 1)),))
+    """
+
+    def __init__(self, size: int, *, unit: int) -> None:
+        self._unit = unit
+        self._steps = 0
+        self._sent = [0] * size
+        self._chains: list[frozenset[_Sum]] = [frozenset([(0, 0, 0)])] * size
+
+    def step(self, messages: Iterable[tuple[int, int, int, int]]) -> None:
+        """Let messages (sender, receiver, units, units that the receiver adds) of one step pass."""
+        ready = list(self._chains)
+        moved = False
+        for src, dst, units, reduced in messages:
+            start = ready[src] | ready[dst]
+            arrived = {(count + 1, sent + units, added) for count, sent, added in start}
+            added_up = {(count, sent, added + reduced) for count, sent, added in arrived}
+            self._chains[src] = _longest(self._chains[src] | arrived)
+            self._chains[dst] = _longest(self._chains[dst] | added_up)
+            self._sent[src] += units
+            moved = True
+        self._steps += moved
+
+    def cost(self) -> Cost:
+        """The cost of what has passed."""
+        ends = _longest(frozenset().union(*self._chains))
+        return Cost(
+            steps=self._steps,
+            sent=Fraction(max(self._sent), self._unit),
+            chains=tuple(
+                Chain(messages=count, sent=Fraction(sent, self._unit), reduced=Fraction(added, self._unit))
+                for count, sent, added in sorted(ends)
+                if count
+            ),
+        )
+
+
+def _longest(chains: frozenset[_Sum]) -> frozenset[_Sum]:
+    """Without the chains that another one exceeds in every term."""
+    if len(chains) == 1:
+        return chains
+    return frozenset(
+        chain
+        for chain in chains
+        if not any(
+            other != chain and all(a <= b for a, b in zip(chain, other, strict=True)) for other in chains
+        )
+    )

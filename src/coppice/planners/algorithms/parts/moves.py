@@ -1,25 +1,26 @@
-"""The rows of an algorithm as they are made, step by step, and the schedule they add up to."""
+"""Collects the transfers of an algorithm, step by step, and makes a schedule of them; joins two into an all-reduce."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.schedule.columns import num_slots
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["Layout", "Moves", "blocks", "pairs", "whole"]
+__all__ = ["ChunkLayout", "Moves", "all_reduce_of", "blocks", "pairs", "whole"]
 
 Positions = int | Sequence[int] | NDArray[np.integer]
 
 
 @dataclass(frozen=True, eq=False)
-class Layout:
+class ChunkLayout:
     """How the buffer of a collective is cut: chunk ``slot * parts + part`` for every slot that is cut.
 
     Attributes:
@@ -33,28 +34,28 @@ class Layout:
     parts: int
 
 
-def blocks(case: Case, parts: int = 1) -> Layout:
+def blocks(case: AlgorithmCase, parts: int = 1) -> ChunkLayout:
     """P equal blocks, one for each position, each in ``parts`` chunks: block b has chunks b * parts + part.
 
     For all-gather, reduce-scatter, all-reduce, gather and scatter.
     """
-    return Layout(np.ones(case.size, dtype=np.int64), case.positions, parts)
+    return ChunkLayout(np.ones(case.size, dtype=np.int64), case.positions, parts)
 
 
-def whole(case: Case, parts: int = 1) -> Layout:
+def whole(case: AlgorithmCase, parts: int = 1) -> ChunkLayout:
     """One buffer that is not divided among the ranks, in ``parts`` equal chunks 0 .. parts - 1.
 
     For all-reduce, broadcast, reduce and barrier (which moves no bytes).
     """
     slot_weight = np.zeros(num_slots(case.collective, case.size), dtype=np.int64)
     slot_weight[0] = case.collective is not Collective.BARRIER
-    return Layout(slot_weight, np.zeros(1, dtype=np.int64), parts)
+    return ChunkLayout(slot_weight, np.zeros(1, dtype=np.int64), parts)
 
 
-def pairs(case: Case) -> Layout:
+def pairs(case: AlgorithmCase) -> ChunkLayout:
     """A block from every position to every position: chunk ``source * P + destination``, for all-to-all."""
     count = case.size * case.size
-    return Layout(np.ones(count, dtype=np.int64), np.arange(count), 1)
+    return ChunkLayout(np.ones(count, dtype=np.int64), np.arange(count), 1)
 
 
 class Moves:
@@ -66,7 +67,7 @@ class Moves:
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> case = Case(topology=preset("ring", gpus=4), collective=Collective.BROADCAST, root=0)
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=4), collective=Collective.BROADCAST, root=0)
         >>> moves = Moves(case, whole(case))
         >>> moves.add(0, 0, 2, 0)
         >>> moves.add(1, [0, 2], [1, 3], 0)
@@ -74,7 +75,7 @@ class Moves:
         3
     """
 
-    def __init__(self, case: Case, layout: Layout) -> None:
+    def __init__(self, case: AlgorithmCase, layout: ChunkLayout) -> None:
         self.case = case
         self.layout = layout
         self._rows: list[tuple[NDArray[np.int64], ...]] = []
@@ -139,7 +140,7 @@ class Moves:
         return [[row[column] for row in self._rows] for column in range(5)]
 
 
-def _renamed(slots: NDArray[np.int64], order: NDArray[np.int64], layout: Layout) -> NDArray[np.int64]:
+def _renamed(slots: NDArray[np.int64], order: NDArray[np.int64], layout: ChunkLayout) -> NDArray[np.int64]:
     """Slots of the ranks that sit at the positions to which ``slots`` belong."""
     count, ranks = len(layout.slot_weight), len(order)
     if count == 1 or len(slots) < count:  # one buffer: it belongs to nobody
@@ -147,3 +148,50 @@ def _renamed(slots: NDArray[np.int64], order: NDArray[np.int64], layout: Layout)
     if count == ranks:
         return order[slots]
     return order[slots // ranks] * ranks + order[slots % ranks]
+
+
+def all_reduce_of(first: Schedule, second: Schedule) -> Schedule:
+    """``second`` begins in the step after the last one of ``first``.
+
+    Args:
+        first: A reduce, or a reduce-scatter, with steps and default routes.
+        second: A broadcast from the same root, or an all-gather, on the same topology. Both cut their slots into
+            equal chunks, each in a number of its own.
+    """
+    ranks = first.topology.num_ranks
+    chunks = lcm(first.num_chunks, second.num_chunks)
+    slots = np.unique(first.chunk_slot)
+    weight = np.zeros(num_slots(Collective.ALL_REDUCE, ranks), dtype=np.int64)
+    weight[: len(first.slot_weight)] = first.slot_weight
+    steps = int(first.step.max()) + 1 if first.num_transfers else 0
+    one, two = _rows(first, chunks, 0), _rows(second, chunks, steps)
+    src, dst, chunk, op, step = (np.concatenate(columns) for columns in zip(one, two, strict=True))
+    return replace(
+        first,
+        collective=Collective.ALL_REDUCE,
+        root=-1,
+        slot_weight=weight,
+        chunk_slot=np.repeat(slots, chunks // len(slots)).astype(np.int32),
+        chunk_share=np.ones(chunks, dtype=np.int64),
+        src=src,
+        dst=dst,
+        chunk=chunk,
+        op=op,
+        path=np.full(len(src), -1, dtype=np.int32),
+        step=step,
+        after_start=np.zeros(len(src) + 1, dtype=np.int64),
+        after=np.zeros(0, dtype=np.int32),
+    )
+
+
+def _rows(schedule: Schedule, chunks: int, first_step: int) -> tuple[NDArray[np.integer], ...]:
+    """Sender, receiver, chunk, op and step of all rows, with every chunk cut so that there are ``chunks`` in all."""
+    parts = chunks // schedule.num_chunks
+    chunk = np.arange(chunks, dtype=np.int32).reshape(-1, parts)[schedule.chunk]
+    return (
+        np.repeat(schedule.src, parts),
+        np.repeat(schedule.dst, parts),
+        chunk.reshape(-1),
+        np.repeat(schedule.op, parts),
+        np.repeat(schedule.step + np.int32(first_step), parts),
+    )

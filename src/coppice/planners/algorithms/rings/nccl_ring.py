@@ -21,24 +21,23 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import Algorithm, Parameter
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter
 from coppice.planners.algorithms.parts.boxes import equal_boxes, in_order
-from coppice.planners.algorithms.parts.cost import Chain, Cost
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
-from coppice.planners.algorithms.rings.box_rings import box_rings
+from coppice.planners.algorithms.parts.orders import box_rings
 from coppice.schedule.pieces import in_pieces
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["ALGORITHMS"]
 
 
-def _channels(case: Case) -> int:
+def _channels(case: AlgorithmCase) -> int:
     found = equal_boxes(case.topology)
     return case.number("channels") or (1 if found is None else len(found[0]))
 
 
-def _rings(case: Case) -> list[np.ndarray]:
+def _rings(case: AlgorithmCase) -> list[np.ndarray]:
     """Order of the positions (which are ranks) for every channel."""
     channels = _channels(case)
     found = equal_boxes(case.topology)
@@ -48,7 +47,7 @@ def _rings(case: Case) -> list[np.ndarray]:
     return [np.array(ring) for ring in box_rings(case.topology, channels)]
 
 
-def _build(case: Case) -> Schedule:
+def _build(case: AlgorithmCase) -> Schedule:
     rings = _rings(case)
     case = in_order(case, tuple(range(case.size)))
     moves = Moves(case, blocks(case, len(rings)))
@@ -67,7 +66,7 @@ def _build(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _build_chain(case: Case) -> Schedule:
+def _build_chain(case: AlgorithmCase) -> Schedule:
     rings = _rings(case)
     case = in_order(case, tuple(range(case.size)))
     moves = Moves(case, whole(case, len(rings)))
@@ -82,34 +81,33 @@ def _build_chain(case: Case) -> Schedule:
     return in_pieces(moves.schedule(), case.number("segments"))
 
 
-def _cost(case: Case) -> Cost:
+def _cost(case: AlgorithmCase) -> Cost:
     channels = _uniform(case)
     size, steps = case.size, case.size - 1
     moved = Fraction(steps, size)
     phases = 2 if case.collective is Collective.ALL_REDUCE else 1
     ways = 2 if channels > 1 and size > 2 else 1
-    chain = Chain(
-        messages=ways * phases * steps,
+    return Cost.of_one_chain(
+        steps=phases * steps,
         sent=phases * moved,
-        reduced=moved if case.collective.reduces else Fraction(0),
+        messages=ways * phases * steps,
+        reduced=moved * case.collective.reduces,
     )
-    return Cost(steps=phases * steps, sent=phases * moved, chains=(chain,) if steps else ())
 
 
-def _cost_of_chain(case: Case) -> Cost:
+def _cost_of_chain(case: AlgorithmCase) -> Cost:
     if _uniform(case) > 1:
         msg = "expected one channel: the cost of chains in both directions has no closed form; set `channels=1`."
         raise InputError(msg)
-    if case.size == 1:
-        return Cost(steps=0, sent=Fraction(0), chains=())
     segments = case.number("segments")
-    steps = case.size - 2 + segments
+    steps = case.size - 2 + segments if case.size > 1 else 0
     moved = Fraction(steps, segments)
-    reduced = moved if case.collective.reduces else Fraction(0)
-    return Cost(steps=steps, sent=Fraction(1), chains=(Chain(messages=steps, sent=moved, reduced=reduced),))
+    return Cost.of_one_chain(
+        steps=steps, sent=Fraction(1), moved=moved, reduced=moved * case.collective.reduces
+    )
 
 
-def _uniform(case: Case) -> int:
+def _uniform(case: AlgorithmCase) -> int:
     """Number of channels on a network without boxes."""
     channels = _channels(case)
     if channels > 1 and equal_boxes(case.topology) is not None:
@@ -118,8 +116,8 @@ def _uniform(case: Case) -> int:
     return channels
 
 
-_CHANNELS = Parameter(default=0, least=0, summary="rings; 0: as many as ranks of a box, else 1")
-_SEGMENTS = Parameter(default=1, summary="pieces that follow each other")
+_CHANNELS = AlgorithmParameter(default=0, least=0, summary="rings; 0: as many as ranks of a box, else 1")
+_SEGMENTS = AlgorithmParameter(default=1, summary="pieces that follow each other")
 
 ALGORITHMS = tuple(
     Algorithm(

@@ -1,22 +1,34 @@
-"""Two binary trees with half of the data each, so that every rank's port is used in full.
+"""All-reduce, broadcast and reduce along two complementary binary trees, of ranks or of boxes (NCCL).
 
-The trees of :mod:`~coppice.planners.algorithms.parts.binary_trees`: a rank that is inner in one is a leaf in the
-other. Data is cut into two halves and each into S segments; a tree passes its segments on one after the other. A
-rank sends at most one message and receives at most one in a step: the edges of both trees have two colours, and an
-edge of colour c works in every second step from the first one of parity c after its upper edge. Broadcast goes down,
-reduce up in the mirrored steps, all-reduce up and then down. Broadcast and reduce take trees with the root as the
-root of both.
+**double-binary-tree.** Each tree has half of the data, so that every rank's port is used in full. The trees of
+:mod:`~coppice.planners.algorithms.parts.binary_trees`: a rank that is inner in one is a leaf in the other. Data is cut
+into two halves and each into S segments; a tree passes its segments on one after the other. A rank sends at most one
+message and receives at most one in a step: the edges of both trees have two colours, and an edge of colour c works in
+every second step from the first one of parity c after its upper edge. Broadcast goes down, reduce up in the mirrored
+steps, all-reduce up and then down. Broadcast and reduce take trees with the root as the root of both.
 
 With D <= 2 ceil(lg P) the steps after which the first segments are everywhere, broadcast takes D + 2 (S - 1) steps of
 M/(2 S), all-reduce twice that. On a crossbar the longest chain runs through all steps, so that the time is as many
 ``alpha + M/(2 S) beta``, and ``M/(2 S) gamma`` where it adds. For large S that tends to M ``beta``, or 2 M ``beta`` for
 all-reduce, as for a ring, with far fewer messages. A rank sends at most M, for all-reduce 2 M.
 
-An all-reduce among equal boxes takes the boxes as the vertices of the trees, as NCCL does (:mod:`.nccl_tree`), unless
+An all-reduce among equal boxes takes the boxes as the vertices of the trees, as NCCL does (``nccl-tree``), unless
 ``layout=flat`` asks for ranks.
 
 Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing
 2009; the trees of the all-reduce are those of NCCL, whose kernels serve both children at once (``nccl-tree``).
+
+**nccl-tree.** A chain through every box below its vertex of two complementary trees of boxes. Channel c begins the
+chain of every box at member c, which exchanges with members c of the boxes above and below, on one rail; each channel
+carries its share of the data half in one tree and half in the other. Values move up the chains and trees, and down
+again; a vertex serves all its neighbours in one step, as one kernel does. ``segments`` follow each other one step
+apart.
+
+With g ranks in each of m boxes and S segments: 2 (g - 1 + d) + S - 1 steps for trees of depth d, at most
+ceil(lg m); a rank sends at most 2 M. Without boxes every rank is a vertex of the trees. The time depends on how many
+messages a rank can send at a time: for the trees on a crossbar with one port see ``double-binary-tree``.
+
+NCCL 2.30, src/graph/trees.cc and connect.cc.
 """
 
 from __future__ import annotations
@@ -29,17 +41,15 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import Algorithm, Parameter
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter, divides
 from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees, rooted_pair, two_colours
-from coppice.planners.algorithms.parts.boxes import equal_boxes
-from coppice.planners.algorithms.parts.clocks import Clocks
-from coppice.planners.algorithms.parts.cost import Cost
+from coppice.planners.algorithms.parts.boxes import equal_boxes, grouped
+from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, whole
-from coppice.planners.algorithms.trees.nccl_tree import boxed_trees
+from coppice.schedule.pieces import in_pieces
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ALGORITHMS"]
+__all__ = ["DOUBLE", "NCCL", "boxed_trees"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class _Edge:
     dst: int
 
 
-def _edges(case: Case) -> list[_Edge]:
+def _edges(case: AlgorithmCase) -> list[_Edge]:
     """The edges of both trees in the order of their first steps."""
     trees = pair_of_trees(case.size) if case.collective is Collective.ALL_REDUCE else rooted_pair(case.size)
     colour = two_colours(trees)
@@ -68,7 +78,7 @@ def _edges(case: Case) -> list[_Edge]:
     return sorted(edges, key=lambda edge: (edge.start, edge.tree, edge.dst))
 
 
-def _messages(case: Case) -> list[tuple[int, int, int, int, Op]]:
+def _messages(case: AlgorithmCase) -> list[tuple[int, int, int, int, Op]]:
     """(step, sender, receiver, chunk, op) of every message, by step; steps count from 0 without gaps."""
     segments = case.number("segments")
     down = sorted(
@@ -89,7 +99,7 @@ def _messages(case: Case) -> list[tuple[int, int, int, int, Op]]:
     return messages
 
 
-def _build(case: Case) -> Schedule:
+def _double_binary_tree(case: AlgorithmCase) -> Schedule:
     if _boxed(case):
         return boxed_trees(case, segments=case.number("segments"))
     moves = Moves(case, whole(case, 2 * case.number("segments")))
@@ -102,12 +112,12 @@ def _build(case: Case) -> Schedule:
     return moves.schedule()
 
 
-def _boxed(case: Case) -> bool:
+def _boxed(case: AlgorithmCase) -> bool:
     layout = case.parameters.get("layout", "flat")
     return layout == "boxes" or (layout == "auto" and equal_boxes(case.topology) is not None)
 
 
-def _needs(case: Case) -> str | None:
+def _boxes_asked_for(case: AlgorithmCase) -> str | None:
     if case.parameters.get("layout") == "boxes" and equal_boxes(case.topology) is None:
         return (
             f"double-binary-tree by boxes needs equal boxes of 2 or more ranks, found none on {case.topology.name}: "
@@ -116,7 +126,7 @@ def _needs(case: Case) -> str | None:
     return None
 
 
-def _cost(case: Case) -> Cost:
+def _double_binary_tree_cost(case: AlgorithmCase) -> Cost:
     if _boxed(case):
         msg = "the cost of trees of boxes depends on the topology: simulate it, or take layout=flat."
         raise InputError(msg)
@@ -126,25 +136,92 @@ def _cost(case: Case) -> Cost:
     return clocks.cost()
 
 
-_SEGMENTS = {"segments": Parameter(default=1, summary="pieces of each half that follow each other")}
+_SEGMENTS = {"segments": AlgorithmParameter(default=1, summary="pieces of each half that follow each other")}
 _LAYOUT = {
-    "layout": Parameter(
+    "layout": AlgorithmParameter(
         default="auto",
         choices=("auto", "flat", "boxes"),
         summary="vertices of the trees: ranks, or boxes with a chain in each (auto: where boxes are equal)",
     )
 }
 
-ALGORITHMS = tuple(
+DOUBLE = tuple(
     Algorithm(
         name="double-binary-tree",
         collective=collective,
-        build=_build,
+        build=_double_binary_tree,
         summary="two complementary binary trees with half of the data each, pipelined",
         source="Sanders, Speck and Träff, Parallel Computing 2009; trees of NCCL 2.4 and later",
-        cost=_cost,
-        needs=_needs,
+        cost=_double_binary_tree_cost,
+        needs=_boxes_asked_for,
         parameters=_SEGMENTS | _LAYOUT if collective is Collective.ALL_REDUCE else _SEGMENTS,
     )
     for collective in (Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE)
+)
+
+
+def boxed_trees(case: AlgorithmCase, *, group: int = 0, channels: int = 0, segments: int = 1) -> Schedule:
+    """An all-reduce by chains in boxes below pairs of trees of boxes.
+
+    Args:
+        case: What is served.
+        group: Ranks of a chain; 0 takes the boxes of the topology, and single ranks where there are none.
+        channels: Pairs of trees; 0 takes as many as a box has ranks.
+        segments: Pieces that follow each other.
+    """
+    channels = channels or len((equal_boxes(case.topology) or ((0,),))[0])
+    case, group = grouped(case, group, alone=True)
+    moves = Moves(case, whole(case, 2 * channels))
+    for channel in range(channels):
+        for tree, parents in enumerate(pair_of_trees(case.size // group)):
+            _tree(moves, _with_chains(parents, group, channel % group), 2 * channel + tree)
+    return in_pieces(moves.schedule(), segments)
+
+
+def _nccl_tree(case: AlgorithmCase) -> Schedule:
+    return boxed_trees(
+        case,
+        group=case.number("group"),
+        channels=case.number("channels"),
+        segments=case.number("segments"),
+    )
+
+
+def _with_chains(parents: list[int], group: int, head: int) -> list[int]:
+    """Parents of all positions, where the vertices of a tree are the ``head`` members of groups."""
+    found = [-1] * (len(parents) * group)
+    for box, parent in enumerate(parents):
+        for place in range(1, group):
+            found[box * group + (head + place) % group] = box * group + (head + place - 1) % group
+        found[box * group + head] = -1 if parent < 0 else parent * group + head
+    return found
+
+
+def _tree(moves: Moves, parents: list[int], chunk: int) -> None:
+    """One chunk up and down one tree."""
+    depth = np.array(depths(parents))
+    child = np.flatnonzero(depth > 0)
+    parent = np.array(parents)[child]
+    height = int(depth.max())
+    moves.add(height - depth[child], child, parent, chunk, Op.REDUCE)
+    moves.add(height + depth[child] - 1, parent, child, chunk)
+
+
+NCCL = (
+    Algorithm(
+        name="nccl-tree",
+        collective=Collective.ALL_REDUCE,
+        build=_nccl_tree,
+        summary="chains in the boxes below two complementary binary trees of boxes",
+        source="NCCL 2.4 and later",
+        needs=divides("nccl-tree", "group", "a group that divides"),
+        parameters={
+            "group": AlgorithmParameter(default=0, least=0, summary="ranks of a chain; 0: of a box, else 1"),
+            "channels": AlgorithmParameter(
+                default=0, least=0, summary="pairs of trees; 0: as many as ranks of a box, else 1"
+            ),
+            "segments": AlgorithmParameter(default=1, summary="pieces that follow each other"),
+        },
+        topological=True,
+    ),
 )

@@ -27,8 +27,7 @@ from math import lcm
 
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
-from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees
 from coppice.planners.algorithms.parts.boxes import boxes
 from coppice.planners.algorithms.parts.switch_trees import Edge, ForestRows, downward, meeting_points, upward
@@ -38,11 +37,11 @@ from coppice.topology.routing import Router
 
 __all__ = ["ALGORITHMS"]
 
-Inside = Callable[["_Cluster", int, int], list[Edge]]
+Inside = Callable[["_SwitchedBoxes", int, int], list[Edge]]
 """Edges that bring a slice from the members of a box to its head: (cluster, box, head)."""
 
 
-class _Cluster:
+class _SwitchedBoxes:
     """The boxes of a topology, and the switches that serve them."""
 
     def __init__(self, topology: Topology, *, nvls: bool) -> None:
@@ -71,8 +70,8 @@ class _Cluster:
 
 
 @lru_cache(maxsize=8)
-def _cluster(topology: Topology, *, nvls: bool) -> _Cluster:
-    return _Cluster(topology, nvls=nvls)
+def _cluster(topology: Topology, *, nvls: bool) -> _SwitchedBoxes:
+    return _SwitchedBoxes(topology, nvls=nvls)
 
 
 def _boxes(topology: Topology, *, nvls: bool) -> tuple[tuple[int, ...], ...]:
@@ -87,7 +86,7 @@ def _boxes(topology: Topology, *, nvls: bool) -> tuple[tuple[int, ...], ...]:
     return boxes(topology) if len(hosts) < len(ranks) else tuple((rank,) for rank in ranks)
 
 
-def _switched(cluster: _Cluster, box: int, head: int) -> list[Edge]:
+def _switched(cluster: _SwitchedBoxes, box: int, head: int) -> list[Edge]:
     """Up to the box's switch and from there to the head; several switches take turns."""
     members = cluster.boxes[box]
     if len(members) == 1:
@@ -98,21 +97,21 @@ def _switched(cluster: _Cluster, box: int, head: int) -> list[Edge]:
     return [*((node, switch) for node in members if node != at), (switch, at)]
 
 
-def _straight(cluster: _Cluster, box: int, head: int) -> list[Edge]:
+def _straight(cluster: _SwitchedBoxes, box: int, head: int) -> list[Edge]:
     """All members straight to the head."""
     members = cluster.boxes[box]
     at = members[head]
     return [cluster.router.node_path(node, at) for node in members if node != at]
 
 
-def _chained(cluster: _Cluster, box: int, head: int) -> list[Edge]:
+def _chained(cluster: _SwitchedBoxes, box: int, head: int) -> list[Edge]:
     """Along the chain of the members that begins at the head."""
     members = cluster.boxes[box]
     chain = members[head:] + members[:head]
     return [cluster.router.node_path(chain[n], chain[n - 1]) for n in range(len(chain) - 1, 0, -1)]
 
 
-def _slices(cluster: _Cluster) -> dict[int, list[int]]:
+def _slices(cluster: _SwitchedBoxes) -> dict[int, list[int]]:
     """Heads that meet in switches of the network, with these switches."""
     found = {
         member: meeting_points(cluster.topology, cluster.heads(member)) for member in range(cluster.size)
@@ -120,7 +119,7 @@ def _slices(cluster: _Cluster) -> dict[int, list[int]]:
     return {member: switches for member, switches in found.items() if switches}
 
 
-def _through_network(cluster: _Cluster, inside: Inside) -> Forest:
+def _through_network(cluster: _SwitchedBoxes, inside: Inside) -> Forest:
     """Slices that are added up in the network."""
     topology = cluster.topology
     rows = ForestRows(topology, Collective.ALL_REDUCE)
@@ -137,7 +136,7 @@ def _through_network(cluster: _Cluster, inside: Inside) -> Forest:
     return rows.forest()
 
 
-def _through_trees(cluster: _Cluster, inside: Inside) -> Forest:
+def _through_trees(cluster: _SwitchedBoxes, inside: Inside) -> Forest:
     """Slices that heads add up along two binary trees of boxes, half of the data in each; one box needs none."""
     rows = ForestRows(cluster.topology, Collective.ALL_REDUCE)
     for member in range(cluster.size):
@@ -155,7 +154,7 @@ def _through_trees(cluster: _Cluster, inside: Inside) -> Forest:
     return rows.forest()
 
 
-def _mirrored(cluster: _Cluster, edges: list[Edge]) -> list[Edge]:
+def _mirrored(cluster: _SwitchedBoxes, edges: list[Edge]) -> list[Edge]:
     """The way back: edges reversed, and default routes where a link has no reverse."""
     links = cluster.topology.link_index
     back = []
@@ -166,7 +165,7 @@ def _mirrored(cluster: _Cluster, edges: list[Edge]) -> list[Edge]:
     return back
 
 
-def _in_one_box(case: Case) -> Forest:
+def _in_one_box(case: AlgorithmCase) -> Forest:
     """NVLS all-gather and reduce-scatter: block r is copied, or added, in the switch for rank r."""
     cluster = _cluster(case.topology, nvls=True)
     rows = ForestRows(case.topology, case.collective)
@@ -179,8 +178,8 @@ def _in_one_box(case: Case) -> Forest:
     return rows.forest()
 
 
-def _all_reduce(name: str, inside: Inside, *, network: bool) -> Callable[[Case], Forest]:
-    def build(case: Case) -> Forest:
+def _all_reduce(name: str, inside: Inside, *, network: bool) -> Callable[[AlgorithmCase], Forest]:
+    def build(case: AlgorithmCase) -> Forest:
         if case.size == 1:
             return ForestRows(case.topology, case.collective).forest()
         cluster = _cluster(case.topology, nvls=inside is _switched)
@@ -195,10 +194,10 @@ def _all_reduce(name: str, inside: Inside, *, network: bool) -> Callable[[Case],
     return build
 
 
-def _needs(name: str, *, nvls: bool, network: bool) -> Callable[[Case], str | None]:
+def _needs(name: str, *, nvls: bool, network: bool) -> Callable[[AlgorithmCase], str | None]:
     """The missing switch, in words."""
 
-    def needs(case: Case) -> str | None:
+    def needs(case: AlgorithmCase) -> str | None:
         if case.size == 1:
             return None
         cluster = _cluster(case.topology, nvls=nvls)

@@ -6,7 +6,7 @@ scatters k parts, and a ring all-gather completes them.
 
 Each half of (1) and of (3) takes k - 1 steps and (2) takes 2 (P/k - 1), together 4 (k - 1) + 2 (P/k - 1): 186 for
 P = 1024 and k = 16, where one ring needs 2046. The price is bytes: a master sends (k - 1)/k M in the reduce-scatter,
-as much in the scatter and in the all-gather, where it is sent nothing,, and 2 (P/k - 1) k/P M in between.
+as much in the scatter and in the all-gather, where it is sent nothing, and 2 (P/k - 1) k/P M in between.
 
 Time on a crossbar: the steps above ``alpha``; ``4 (k - 1)/k + 2 (P/k - 1) k/P`` M ``beta``;
 ``(k - 1)/k + (P/k - 1) k/P`` M ``gamma``: the master takes part in every step.
@@ -22,17 +22,16 @@ from math import lcm
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import Algorithm, Parameter
-from coppice.planners.algorithms.case import Case
+from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCase, divides
 from coppice.planners.algorithms.parts.boxes import grouped
-from coppice.planners.algorithms.parts.cost import Chain, Cost
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["ALGORITHMS"]
 
 
-def _build(case: Case) -> Schedule:
+def _build(case: AlgorithmCase) -> Schedule:
     case, k = grouped(case, case.number("k"))
     groups = case.size // k
     parts = lcm(k, groups)
@@ -75,22 +74,15 @@ def _part(
     moves.add(step, src[:, None], dst[:, None], chunk[None, :], op)
 
 
-def _cost(case: Case) -> Cost:
+def _cost(case: AlgorithmCase) -> Cost:
     case, k = grouped(case, case.number("k"))
     groups = case.size // k
     steps = 4 * (k - 1) + 2 * (groups - 1)
     inner, outer = 1 - Fraction(1, k), 1 - Fraction(1, groups)
     # The master sends no gather; it scatters instead.
-    sent = 3 * inner + 2 * outer
-    chain = Chain(messages=steps, sent=4 * inner + 2 * outer, reduced=inner + outer)
-    return Cost(steps=steps, sent=sent, chains=(chain,) if steps else ())
-
-
-def _needs(case: Case) -> str | None:
-    k = case.number("k")
-    if k and case.size % k:
-        return f"k-grouped needs a k that divides {case.size} ranks, found {k}: choose a divisor."
-    return None
+    return Cost.of_one_chain(
+        steps=steps, sent=3 * inner + 2 * outer, moved=4 * inner + 2 * outer, reduced=inner + outer
+    )
 
 
 ALGORITHMS = (
@@ -101,12 +93,8 @@ ALGORITHMS = (
         summary="ring reduce in groups of k, ring all-reduce of their masters, broadcast in the groups",
         source="Jia et al., arXiv 1807.11205",
         cost=_cost,
-        needs=_needs,
-        parameters={
-            "k": Parameter(
-                default=0, least=0, summary="ranks of a group; 0: of a box, else nearest to the root of P"
-            )
-        },
+        needs=divides("k-grouped", "k", "a k that divides"),
+        parameters={"k": GROUP},
         topological=True,
     ),
 )

@@ -1,0 +1,333 @@
+"""Rings, direct exchange or halving, level by level: 2D torus, BlueConnect, PLink and EFLOPS (ACCL).
+
+Positions are numbers with one digit per level, the first level's digit the least: ``p = d0 + p0 (d1 + p1 (d2 + ...))``.
+A level's groups are the positions that differ in its digit only; all of them work at the same time. The reduce-scatter
+goes through the levels from the first: after level i, a position holds the partial sums of the blocks whose digits
+0 .. i equal its own, so that level i + 1 moves fewer bytes. The all-gather is its mirror.
+
+Level i with p_i members and ``1 / (p_0 .. p_i)`` of M for every member takes p_i - 1 steps of one such part each, as a
+ring or by direct exchange, or lg p_i steps by halving; either way a rank sends ``(p_i - 1) / (p_0 .. p_i) M``.
+
+**2d-torus and BlueConnect.** Rings along one dimension after the other. The torus has a grid of X columns and Y rows,
+rows being runs of X positions. Reduce-scatter along the rows, all-reduce of what is left along the columns, all-gather
+along the rows: 2 (X - 1) + 2 (Y - 1) steps. BlueConnect does the same over any number of levels p_0, p_1, ..: 2 sum
+(p_i - 1) steps. Half of that for reduce-scatter and all-gather.
+
+Bytes per rank 2 (P - 1)/P M, as one ring would send; time on a crossbar: steps ``alpha``, plus these bytes ``beta``,
+plus (P - 1)/P M ``gamma``. A prime P makes one ring of it.
+
+Mikami et al., "Massively distributed SGD: ImageNet/ResNet-50 training in a flash", arXiv 1811.05233; Cho et al.,
+"BlueConnect", SysML 2019.
+
+**PLink.** Aggregation in two levels whose leaders rotate, so that every rank leads for an equal part. In a group of g
+ranks, rank j is the leader for part j: the others send it theirs directly (g - 1 steps, in step s to the rank s + 1
+places on). Leaders of the same part in all P/g groups do likewise among themselves: each adds up one of P/g pieces of
+the part. The result goes back the same way. Only partners near each other exchange large messages, and no two messages
+of a step have the same receiver.
+
+Steps 2 (g - 1) + 2 (P/g - 1); bytes per rank 2 (P - 1)/P M; time on a crossbar: steps ``alpha``, plus these bytes
+``beta``, plus (P - 1)/P M ``gamma``.
+
+Luo et al., "PLink: discovering and exploiting datacenter network locality for efficient cloud-based distributed
+training", MLSys 2020; the exchange between leaders is direct here, too.
+
+**EFLOPS (ACCL).** Rings inside the boxes, halving and doubling between them. Reduce-scatter by a ring in each group of
+g ranks, then ranks of equal number in all P/g groups reduce-scatter what is left by recursive halving; the all-gather
+is the mirror. The number of groups is a power of two.
+
+``mapping`` numbers the groups. In the network of EFLOPS, servers hang on two layers of switches; ``opposite`` gives the
+first half of the groups the numbers with an even count of one bits and the second half the others, so that all partners
+of all steps, whose numbers differ in one bit, are on opposite sides and no two exchanges share a link. ``natural``
+keeps the order of the groups.
+
+Steps 2 (g - 1) + 2 lg(P/g); bytes per rank 2 (P - 1)/P M; time on a crossbar: steps ``alpha``, plus these bytes
+``beta``, plus (P - 1)/P M ``gamma``. Half of that for reduce-scatter and all-gather.
+
+Dong et al., "EFLOPS: algorithm and system co-design for a high performance distributed training platform", HPCA 2020.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isqrt, prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.collectives import Collective
+from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCase, AlgorithmParameter, divides
+from coppice.planners.algorithms.parts.boxes import equal_boxes, grouped, in_order
+from coppice.planners.algorithms.parts.cost import Cost
+from coppice.planners.algorithms.parts.moves import Moves, blocks
+from coppice.schedule.schedule import Op, Schedule
+
+__all__ = ["ACCL", "PLINK", "TORUS", "halves"]
+
+_COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+
+
+class Pattern(enum.Enum):
+    """How the members of a group scatter and gather."""
+
+    RING = enum.auto()
+    DIRECT = enum.auto()
+    HALVING = enum.auto()
+
+
+@dataclass(frozen=True)
+class Level:
+    """One digit of the positions.
+
+    Attributes:
+        size: Members of a group; a power of two for halving.
+        pattern: How they scatter and gather.
+    """
+
+    size: int
+    pattern: Pattern = Pattern.RING
+
+    def rounds(self, digit: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Reduce-scatter: for each step the digit of the receiver, and the digits of the parts that it is sent.
+
+        Args:
+            digit: Digit of every position.
+
+        Yields:
+            Receivers (one per position), and parts (one row per position).
+        """
+        size = self.size
+        if self.pattern is Pattern.HALVING:
+            mask = size // 2
+            while mask:
+                # What the partner keeps: its bits from the mask up, whatever lies below.
+                yield digit ^ mask, ((digit ^ mask) & -mask)[:, None] + np.arange(mask)
+                mask //= 2
+            return
+        for step in range(size - 1):
+            if self.pattern is Pattern.RING:
+                yield (digit + 1) % size, ((digit - 1 - step) % size)[:, None]
+            else:
+                partner = (digit + 1 + step) % size
+                yield partner, partner[:, None]
+
+    @property
+    def steps(self) -> int:
+        """Steps of a reduce-scatter, or of an all-gather."""
+        return (self.size - 1).bit_length() if self.pattern is Pattern.HALVING else self.size - 1
+
+
+def build_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Schedule:
+    """The all-gather, reduce-scatter or all-reduce of ``case`` through ``levels``, whose sizes multiply to P."""
+    moves = Moves(case, blocks(case))
+    half = sum(level.steps for level in levels)
+    reduces = case.collective.reduces
+    gathers = case.collective is not Collective.REDUCE_SCATTER
+    last = half * (2 if reduces and gathers else 1) - 1
+    step, stride = 0, 1
+    position = case.positions
+    for level in levels:
+        outer = stride * level.size
+        digit = position // stride % level.size
+        rest = np.arange(case.size // outer) * outer
+        for receiver, parts in level.rounds(digit):
+            partner = position + (receiver - digit) * stride
+            chunk = ((position % stride)[:, None] + parts * stride)[:, :, None] + rest
+            width = chunk.shape[1] * chunk.shape[2]
+            columns = (np.repeat(position, width), np.repeat(partner, width), chunk.reshape(-1))
+            if reduces:
+                moves.add(step, *columns, Op.REDUCE)
+            if gathers:  # the same messages backwards
+                moves.add(last - step, columns[1], columns[0], columns[2])
+            step += 1
+        stride = outer
+    return moves.schedule()
+
+
+def cost_of_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Cost:
+    """All ranks work alike in every step, so that one chain through all steps is the time."""
+    moved = 1 - Fraction(1, case.size)
+    steps = sum(level.steps for level in levels)
+    phases = 2 if case.collective is Collective.ALL_REDUCE else 1
+    return Cost.of_one_chain(
+        steps=phases * steps, sent=phases * moved, reduced=moved * case.collective.reduces
+    )
+
+
+_Levels = Callable[[AlgorithmCase], tuple[AlgorithmCase, tuple[Level, ...]]]
+
+
+def _torus(case: AlgorithmCase) -> tuple[AlgorithmCase, tuple[Level, ...]]:
+    case, columns = grouped(case, case.number("columns"))
+    return case, (Level(columns), Level(case.size // columns))
+
+
+def _blue_connect(case: AlgorithmCase) -> tuple[AlgorithmCase, tuple[Level, ...]]:
+    given = str(case.parameters["levels"])
+    if given:
+        return case, tuple(Level(size) for size in _sizes(given))
+    case, columns = grouped(case, 0)
+    return case, (Level(columns), Level(case.size // columns))
+
+
+def _blue_connect_needs(case: AlgorithmCase) -> str | None:
+    given = str(case.parameters["levels"])
+    if given and prod(_sizes(given)) != case.size:
+        return (
+            f"blueconnect needs levels that multiply to {case.size} ranks, found {given!r}: "
+            "write them as in `levels=8x4`, the nearest ranks first."
+        )
+    return None
+
+
+def _sizes(text: str) -> list[int]:
+    """Sizes of the levels in ``8x4``; a zero where one is no number."""
+    return [int(part) if part.isdecimal() and len(part) < 10 else 0 for part in text.split("x")]
+
+
+def _entries(
+    name: str,
+    levels: _Levels,
+    needs: Callable[[AlgorithmCase], str | None],
+    parameters: dict[str, AlgorithmParameter],
+    collectives: tuple[Collective, ...] = _COLLECTIVES,
+    *,
+    summary: str,
+    source: str,
+) -> tuple[Algorithm, ...]:
+    def build(case: AlgorithmCase) -> Schedule:
+        return build_levels(*levels(case))
+
+    def cost(case: AlgorithmCase) -> Cost:
+        return cost_of_levels(*levels(case))
+
+    return tuple(
+        Algorithm(
+            name=name,
+            collective=collective,
+            build=build,
+            cost=cost,
+            needs=needs,
+            parameters=parameters,
+            topological=True,
+            summary=summary,
+            source=source,
+        )
+        for collective in collectives
+    )
+
+
+TORUS = (
+    *_entries(
+        "2d-torus",
+        _torus,
+        divides("2d-torus", "columns", "columns that divide"),
+        {
+            "columns": AlgorithmParameter(
+                default=0,
+                least=0,
+                summary="ranks in a row of the grid; 0: of a box, else nearest to the root of P",
+            )
+        },
+        summary="rings along the rows of a grid, then along its columns",
+        source="Mikami et al., arXiv 1811.05233",
+    ),
+    *_entries(
+        "blueconnect",
+        _blue_connect,
+        _blue_connect_needs,
+        {
+            "levels": AlgorithmParameter(
+                default="", summary="ranks of each level, nearest first, as 8x4; empty: by box"
+            )
+        },
+        summary="rings level by level, each on what the levels before left",
+        source="Cho et al., BlueConnect, SysML 2019",
+    ),
+)
+
+
+def _plink(case: AlgorithmCase) -> tuple[AlgorithmCase, tuple[Level, ...]]:
+    case, group = grouped(case, case.number("group"))
+    return case, (Level(group, Pattern.DIRECT), Level(case.size // group, Pattern.DIRECT))
+
+
+PLINK = _entries(
+    "plink",
+    _plink,
+    divides("plink", "group", "a group that divides"),
+    {"group": GROUP},
+    (Collective.ALL_REDUCE,),
+    summary="two levels of direct aggregation; every rank leads for an equal part",
+    source="Luo et al., PLink, MLSys 2020",
+)
+
+
+def halves(groups: int) -> list[int]:
+    """Which group gets each number, so that numbers that differ in one bit belong to different halves.
+
+    Examples:
+        >>> halves(8)
+        [0, 4, 5, 1, 6, 2, 3, 7]
+    """
+    near, far = iter(range((groups + 1) // 2)), iter(range((groups + 1) // 2, groups))
+    return [next(far) if number.bit_count() % 2 else next(near) for number in range(groups)]
+
+
+def _group(case: AlgorithmCase) -> int:
+    """Ranks of a group: given, those of a box, or the divisor nearest to the root that leaves a power of two."""
+    given = case.number("group")
+    if given:
+        return given
+    found = equal_boxes(case.topology)
+    if found is not None:
+        return len(found[0])
+    odd = case.size // (case.size & -case.size)
+    sizes = [odd << k for k in range((case.size // odd).bit_length())]
+    return min(sizes, key=lambda size: (abs(size - isqrt(case.size)), size))
+
+
+def _accl(case: AlgorithmCase) -> tuple[AlgorithmCase, tuple[Level, ...]]:
+    group = _group(case)
+    boxed = not case.number("group") and equal_boxes(case.topology) is not None
+    case, group = grouped(case, 0 if boxed else group)
+    groups = case.size // group
+    if case.parameters["mapping"] == "opposite":
+        ranks = case.order or tuple(range(case.size))
+        case = in_order(
+            case, tuple(ranks[number * group + j] for number in halves(groups) for j in range(group))
+        )
+    return case, (Level(group), Level(groups, Pattern.HALVING))
+
+
+def _accl_needs(case: AlgorithmCase) -> str | None:
+    group = _group(case)
+    if case.size % group:
+        return f"accl needs a group that divides {case.size} ranks, found {group}: choose a divisor."
+    groups = case.size // group
+    if groups & (groups - 1):
+        return (
+            f"accl needs a power of two of groups, found {groups} of {group} ranks: choose another `group`."
+        )
+    return None
+
+
+ACCL = _entries(
+    "accl",
+    _accl,
+    _accl_needs,
+    {
+        "group": AlgorithmParameter(
+            default=0, least=0, summary="ranks of a group; 0: of a box, else near the root of P"
+        ),
+        "mapping": AlgorithmParameter(
+            default="natural",
+            choices=("natural", "opposite"),
+            summary="order of the groups, or the partners of all steps in opposite halves",
+        ),
+    },
+    summary="rings in groups, then recursive halving and doubling between ranks of equal number",
+    source="EFLOPS, HPCA 2020; ACCL, IEEE Micro 2021",
+)
