@@ -214,7 +214,7 @@ class Topology(Shown):
         return Fraction(int(self.capacity[link]), self.denominator)
 
     def link_name(self, link: int) -> str:
-        """Both ends of a link, such as ``gpu0 -> nvswitch``."""
+        """Both ends of ``link``: ``gpu0 -> nvswitch``."""
         return f"{self.node_ids[self.src[link]]} -> {self.node_ids[self.dst[link]]}"
 
     @cached_property
