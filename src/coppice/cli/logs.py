@@ -14,7 +14,7 @@ from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.errors import InputError
 from coppice.logs.reading import read_logs
 from coppice.logs.records import Log, Measurement, collective_named
-from coppice.text import plural, short_size
+from coppice.text import columns, plural, short_size
 
 __all__ = ["logs"]
 
@@ -226,12 +226,7 @@ def _times(measured: Sequence[Measurement]) -> list[tuple[str, ...]]:
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     shown, hidden = rows[: _MOST_LINES + 1], len(rows) - _MOST_LINES - 1
-    widths = [max(len(row[at]) for row in shown) for at in range(len(rows[0]))]
-    lines = [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in shown
-    ]
-    return lines + ([f"... and {hidden} more (--json gives all)"] if hidden > 0 else [])
+    return columns(shown) + ([f"... and {hidden} more (--json gives all)"] if hidden > 0 else [])
 
 
 def _shape(ranks: int | None, nodes: int | None) -> str:

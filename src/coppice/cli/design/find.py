@@ -11,7 +11,6 @@ import typer
 
 from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsPerNodeOption, cabling_record
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.columns import columns
 from coppice.cli.output.progress import progress_bar
 from coppice.cli.output.render import print_json, print_lines
 from coppice.collectives import Collective
@@ -24,7 +23,7 @@ from coppice.design.search.finder import find as find_graphs
 from coppice.design.search.workload import Option, Workload, baselines, options
 from coppice.errors import InputError
 from coppice.files import write_atomically
-from coppice.text import parse_size, plural, size_text
+from coppice.text import columns, parse_size, plural, size_text
 from coppice.topology.model import exact_rate
 
 __all__ = ["find"]

@@ -11,7 +11,7 @@ import typer
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_json, print_lines
 from coppice.errors import CheckError
-from coppice.text import short_size
+from coppice.text import columns, short_size
 from coppice.tuning.check import Checked, check_runs
 from coppice.tuning.records import Run, read_runs
 from coppice.tuning.table import RuleTable, read_table
@@ -125,10 +125,7 @@ def _lines(found: tuple[Checked, ...]) -> list[str]:
         )
         for each in found
     ]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    return columns(rows)
 
 
 def _record(each: Checked) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import typer
 from coppice.cli.options.inputs import BoxesOption, JsonOption, SetOption, load_topology
 from coppice.cli.output.render import print_json, print_lines
 from coppice.files import write_atomically
-from coppice.text import short_size
+from coppice.text import columns, short_size
 from coppice.topology.model import Topology
 from coppice.tuning.fit import NO_END, Fit, Rule, fit_runs
 from coppice.tuning.records import Run, read_runs
@@ -110,10 +110,7 @@ def fit_lines(found: Fit) -> list[str]:
         ("collective", "nodes", "ranks", "from", "to", "choice", "gain", "95 % interval", "of the bound")
     ]
     rows += [_row(rule) for rule in found.rules]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    table = [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    table = columns(rows)
     sizes = [size for each in found.sizes.values() for size in each]
     changed = [size for size in sizes if size.taken is not None]
     outliers = sum(each.verdict.outliers for size in sizes for each in size.candidates)
