@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from coppice.errors import InputError
 from coppice.text import (
     MOST_BYTES,
+    columns,
     nearest,
     parse_size,
     parse_sizes,
@@ -155,3 +156,10 @@ def test_what_was_meant() -> None:
     assert nearest("x", []) is None
     assert suggestion("rign", ["ring"], otherwise="look.") == "did you mean 'ring'?"
     assert suggestion("x", ["ring"], otherwise="look.") == "look."
+
+
+def test_columns() -> None:
+    rows = [("name", "us", ""), ("ring", "12.5", "slow")]
+    assert columns(rows) == ["name  us", "ring  12.5  slow"]
+    assert columns(rows, "lrl") == ["name    us", "ring  12.5  slow"]
+    assert columns([]) == []

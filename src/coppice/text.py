@@ -15,6 +15,7 @@ from coppice.errors import InputError
 __all__ = [
     "MOST_BYTES",
     "bandwidth_text",
+    "columns",
     "nearest",
     "parse_size",
     "parse_sizes",
@@ -302,6 +303,27 @@ def suggestion(word: str, known: Iterable[str], *, otherwise: str | None = None)
     if near is not None:
         return f"did you mean {near!r}?"
     return f"use one of {', '.join(names)}." if otherwise is None else otherwise
+
+
+def columns(rows: Sequence[Sequence[str]], sides: str = "") -> list[str]:
+    """A table as aligned text, the same on a terminal and in a pipe.
+
+    Args:
+        rows: Cells, the heads first.
+        sides: ``l`` or ``r`` for each column: set left or right; all left where it is empty.
+
+    Examples:
+        >>> columns([("name", "us"), ("ring", "12.5")], "lr")
+        ['name    us', 'ring  12.5']
+    """
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if side == "l" else cell.rjust(width)
+            for cell, width, side in zip(row, widths, sides or "l" * len(widths), strict=True)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def shortened(names: Sequence[object], most: int) -> str:

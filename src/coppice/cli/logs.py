@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import Stages, columns, print_json, print_lines
+from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.errors import InputError
 from coppice.logs.reading import read_logs
 from coppice.logs.records import Log, Measurement, collective_named
-from coppice.text import plural, short_size
+from coppice.text import columns, plural, short_size
 
 __all__ = ["logs"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coppice.comparison.measurement import SimulatedTime
-from coppice.text import plural, short_size
+from coppice.text import plural, short_size, time_text
 
 __all__ = ["TOLERANCE", "Range", "ranges", "variants"]
 
@@ -197,12 +197,7 @@ def _why(winner: SimulatedTime, rival: SimulatedTime, overhead_us: float) -> str
     if link_us > 0:
         ratio = rival.link_us / winner.link_us if winner.link_us else float("inf")
         if ratio >= 1.02:
-            return f"its busiest link is busy {_us(winner.link_us)}, that of {rival.algorithm} {_us(rival.link_us)}"
+            busy, rival_busy = time_text(winner.link_us), time_text(rival.link_us)
+            return f"its busiest link is busy {busy}, that of {rival.algorithm} {rival_busy}"
     busy, rival_busy = percent(winner.link_us / winner.time_us), percent(rival.link_us / rival.time_us)
     return f"its busiest link works {busy} of the time, that of {rival.algorithm} {rival_busy}"
-
-
-def _us(time_us: float) -> str:
-    if time_us < 1000:
-        return f"{time_us:.3g} us"
-    return f"{time_us / 1000:.3g} ms" if time_us < 1e6 else f"{time_us / 1e6:.3g} s"

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.outcome import Comparison, parameters_text
 from coppice.comparison.ranges import percent
+from coppice.text import columns
 
 __all__ = ["algorithm_lines", "aligned", "best_lines", "csv_text", "number", "range_lines", "refusal_lines"]
 
@@ -132,10 +133,5 @@ def _figures(comparison: Comparison, row: SimulatedTime) -> list[str]:
 def aligned(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns of numbers set right, the last one, of words, left."""
     lines = [[top for top, _ in heads], [unit for _, unit in heads], *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    text = []
-    for position, line in enumerate(lines):
-        mark = "#" if position < 2 else " "
-        cells = [f"{cell:>{width}}" for cell, width in zip(line[:-1], widths, strict=False)]
-        text.append(f"{mark} {'  '.join(cells)}  {line[-1]}".rstrip())
-    return text
+    text = columns(lines, "r" * (len(heads) - 1) + "l")
+    return [f"{'#' if position < 2 else ' '} {line}".rstrip() for position, line in enumerate(text)]

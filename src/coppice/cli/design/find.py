@@ -11,7 +11,7 @@ import typer
 from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsPerNodeOption
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.measuring import JobsOption
-from coppice.cli.output.render import columns, print_json, print_lines, progress_bar
+from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.collectives import Collective
 from coppice.design.cabling import CablingLimits, cabling_of, check_limits
 from coppice.design.families.family import optimum
@@ -22,7 +22,7 @@ from coppice.design.search.table import Cell, GraphEntry
 from coppice.design.search.workload import CollectiveWorkload, NetworkOption, baselines, options
 from coppice.errors import InputError
 from coppice.files import write_atomically
-from coppice.text import parse_size, plural, size_text
+from coppice.text import columns, parse_size, plural, size_text
 from coppice.topology.model import exact_rate
 
 __all__ = ["find"]

@@ -14,7 +14,7 @@ from coppice.program.two_sided.nics import kept_share
 from coppice.program.two_sided.program import Program
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
-from coppice.text import percent_text, plural, rate_text, short_size
+from coppice.text import percent_text, plural, rate_text, short_size, time_text
 
 __all__ = [
     "instances_note",
@@ -171,8 +171,4 @@ def _span(chosen: WinningRange) -> str:
 
 def _race(race: Race) -> str:
     """``1M 28 us against 57 us of nccl-ring with LL``."""
-    return f"{short_size(race.size_bytes)} {_us(race.plan_us)} against {_us(race.rival_us)} of {race.rival}"
-
-
-def _us(time_us: float) -> str:
-    return f"{time_us:.3g} us" if time_us < 1000 else f"{time_us / 1000:.3g} ms"
+    return f"{short_size(race.size_bytes)} {time_text(race.plan_us)} against {time_text(race.rival_us)} of {race.rival}"

@@ -22,7 +22,6 @@ __all__ = [
     "Progressing",
     "Stages",
     "bar",
-    "columns",
     "print_fields",
     "print_json",
     "print_lines",
@@ -55,27 +54,6 @@ def title_of(problem: Problem) -> str:
     """The title of what is printed about a problem."""
     topology = problem.topology
     return f"{problem.collective} on {topology.name} ({plural(topology.num_ranks, 'rank')})"
-
-
-def columns(rows: Sequence[Sequence[str]], sides: str = "") -> list[str]:
-    """Lines of equal columns, the same on a terminal and in a pipe.
-
-    Args:
-        rows: Cells, the heads first.
-        sides: ``l`` or ``r`` for each column; none for all to the left.
-
-    Examples:
-        >>> columns([("name", "us"), ("ring", "12.5")], "lr")
-        ['name    us', 'ring  12.5']
-    """
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if side == "r" else cell.ljust(width)
-            for cell, width, side in zip(row, widths, sides or "l" * len(widths), strict=True)
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def to_stdout(

@@ -10,10 +10,10 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.measuring import LauncherWordsOption
-from coppice.cli.output.render import columns, print_json, print_lines
+from coppice.cli.output.render import print_json, print_lines
 from coppice.errors import CheckError
 from coppice.files import write_atomically
-from coppice.text import short_size
+from coppice.text import columns, short_size
 from coppice.tuning.check import Checked, check_runs, measured_again
 from coppice.tuning.exports import FORMS, export_table
 from coppice.tuning.plugin_build import NAME, TABLE_VARIABLE, build_plugin

@@ -17,11 +17,11 @@ from coppice.cli.options.inputs import (
     load_topology,
     with_options,
 )
-from coppice.cli.output.render import columns, print_json, print_lines
+from coppice.cli.output.render import print_json, print_lines
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.logs.reading import read_logs
-from coppice.text import short_size
+from coppice.text import columns, short_size
 from coppice.topology.model import Topology
 from coppice.tuning.fit import NO_END, Fit, SizeRule, fit_runs
 from coppice.tuning.from_logs import runs_of_logs

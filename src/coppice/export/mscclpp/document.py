@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from coppice.errors import InputError
+from coppice.files import decode_utf8
 
 __all__ = [
     "JsonText",
@@ -134,11 +135,7 @@ def parse_document(data: bytes, *, file: str) -> JsonText:
     Raises:
         InputError: If it is not JSON (with line and column), or has a key twice.
     """
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        msg = f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8."
-        raise InputError(msg) from None
+    text = decode_utf8(data, file=file)
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
