@@ -233,9 +233,7 @@ class Emitter:
     def _received_anyway(self, copies: list[tuple[int, int, int, int]]) -> dict[int, list[tuple[int, int]]]:
         """(output slot, count) of what ranks receive although it is theirs, in ascending order."""
         placement, ranks = self._placement, self._placement.ranks
-        keys = np.array(
-            [key for key, cell in self._cells.items() if cell.writer is not None], dtype=np.int64
-        )
+        keys = np.array([key for key, cell in self._cells.items() if cell.writer is not None], dtype=np.int64)
         begin, end = np.zeros(ranks, dtype=np.int64), np.zeros(ranks, dtype=np.int64)
         for rank, _, target, count in copies:
             begin[rank], end[rank] = target, target + count
