@@ -323,5 +323,5 @@ def _after(schedule: Schedule, message: NDArray[np.int64]) -> tuple[NDArray[np.i
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
     waits = np.repeat(message, np.diff(schedule.after_start))
     pairs = np.unique(np.stack([waits, message[schedule.after]], axis=1), axis=0)
-    start = np.searchsorted(pairs[:, 0], np.arange(int(message.max()) + 2))
-    return start.astype(np.int64), pairs[:, 1].astype(np.int32)
+    start = offsets(np.bincount(pairs[:, 0], minlength=int(message.max()) + 1))
+    return start, pairs[:, 1].astype(np.int32)

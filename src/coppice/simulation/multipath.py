@@ -12,6 +12,7 @@ from math import lcm
 
 import numpy as np
 
+from coppice.rows import first_rows
 from coppice.schedule.parts import in_parts
 from coppice.schedule.schedule import Schedule
 from coppice.topology.routing import Router
@@ -57,7 +58,7 @@ def over_all_routes(schedule: Schedule, *, relay_gpus: bool = False) -> Schedule
     routes = [router.equal_paths(src, dst, most=MAX_ROUTES) for dst, src in pairs.tolist()]
     count = np.array([len(each) for each in routes])
     parts = lcm(*set(count.tolist()))
-    first = len(schedule.path_start) - 1 + np.cumsum(count) - count
+    first = len(schedule.path_start) - 1 + first_rows(count)
     cut = in_parts(schedule, parts)
     pair = pair_of.reshape(-1)
     part = np.arange(parts)[None, :]

@@ -1,4 +1,4 @@
-"""An order in which a one-sided program can be carried out, or the circle in which it waits.
+"""An order in which a one-sided program can run, or the circle of waiting that deadlocks it.
 
 Thread blocks carry out their steps one after the other, in turns. A signal or a release never waits; a wait goes on as
 soon as there is something to take, a barrier once all have come, a reader of packets once all of them are written.

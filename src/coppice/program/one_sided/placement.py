@@ -1,4 +1,4 @@
-"""Where the messages of a one-sided program land, and what must be flushed before it is overwritten.
+"""Where the messages of a one-sided program land: in place or in a staging buffer, and which puts must be flushed.
 
 A message that is to be added lands in scratch memory of its own, and the receiver adds it. A message that replaces what
 the receiver has is written straight to where the value lives, if the sender knows that the receiver has finished with

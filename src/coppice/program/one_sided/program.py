@@ -1,6 +1,6 @@
 """One-sided programs: what every thread block does where ranks write into each other's memory and tell by signals.
 
-A program runs one collective on R ranks, with buffers and chunks as in :mod:`coppice.program.two_sided.program`.
+A program runs one collective on R ranks, with buffers and chunks as in :mod:`coppice.program.memory`.
 There are no messages: a thread block *puts* data into the memory of another rank, or reads from there, and nothing
 but a *signal* tells the other rank. A *channel* joins two ranks; each end can signal, and the i-th wait at one end
 lasts until the i-th signal of the other end. Within a rank, thread blocks are put in order by barriers and counting

@@ -1,4 +1,4 @@
-"""Lower a schedule or a forest to a program: messages become the steps of thread blocks.
+"""Lower a schedule or a forest to a two-sided program: messages become the steps of thread blocks.
 
 Every thread block keeps to one order of all sends and receives (:mod:`coppice.program.messages`), and waits for other
 thread blocks of its rank where it reads what they write, writes what they write, or overwrites what they read.

@@ -1,4 +1,4 @@
-"""An order in which a program can be carried out with connections of finite depth, or the circle in which it waits.
+"""An order in which a two-sided program can run with FIFOs of finite depth, or the circle of waiting that deadlocks it.
 
 A step takes place once the one before it in its thread block has, once all that it depends on have, once its message
 was sent (if it receives), and once its connection has room (if it sends): with depth d, message n is sent after

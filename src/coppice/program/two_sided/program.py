@@ -1,4 +1,4 @@
-"""The program: what each thread block of each rank does, step by step.
+"""Two-sided programs as data: what each thread block of each rank does, step by step.
 
 Buffers, slots and chunks are those of :mod:`coppice.program.memory`.
 

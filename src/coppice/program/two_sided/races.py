@@ -1,4 +1,4 @@
-"""Races: two accesses of one slot, one of them a write, that nothing puts in order.
+"""Races of a two-sided program: two accesses of one slot, one of them a write, that nothing puts in order.
 
 A step *happens before* another if a chain of these leads from it to the other: the next step of its thread block, a
 step that depends on it, the step that receives its message. That a connection has no room left also orders steps, but

@@ -1,4 +1,4 @@
-"""The form of a program: scalars, peers, connections, slots in bounds, dependencies, both ends of every message.
+"""The form of a two-sided program: scalars, peers, connections, slots, dependencies, both ends of every message.
 
 The form is judged before the program is run. What passes has exactly one thread block at either end of every
 connection, as many receives as sends on it, and both ends of each message agree on its length.

@@ -1,4 +1,4 @@
-"""Verification of a program: form, freedom from deadlock, races, symbolic execution, outcome.
+"""Verification of a two-sided program: form, freedom from deadlock, races, symbolic execution, outcome.
 
 What passes is right in every order in which thread blocks can run, for every depth of connections that is not smaller
 than the one asked for: execution does not stand still (:mod:`coppice.program.two_sided.order`), all orders give the
