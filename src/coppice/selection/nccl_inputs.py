@@ -1,4 +1,10 @@
-"""What NCCL's cost model needs to know about a communicator: given, read off a topology, or assumed."""
+"""What NCCL's cost model needs to know about a communicator: given, read off a topology, or assumed.
+
+The channels that NCCL's topology search finds follow in closed form on boxes whose GPUs and NICs are all alike. NCCL
+tries speeds of a channel from a descending table, and keeps the speed and number of channels with the largest
+product. Where all GPUs hang on NVSwitches and share the NICs evenly, how many channels fit is a matter of counting: a
+GPU passes on what every channel carries, except where the channel comes from or goes to its NIC.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +17,10 @@ import numpy as np
 from coppice.errors import InputError
 from coppice.selection.nccl_data import KnownBox, constants
 from coppice.selection.nccl_model import MOST_CHANNELS, PATHS, Channels, NcclCommunicator
-from coppice.selection.nccl_search import searched
 from coppice.selection.request import SelectionRequest
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["SETTINGS", "Inputs", "inputs_of"]
+__all__ = ["SETTINGS", "Inputs", "inputs_of", "searched"]
 
 SETTINGS = {
     "generation": "GPU generation: volta, ampere, hopper or blackwell",
@@ -245,3 +250,68 @@ def _boxes(request: SelectionRequest, box: KnownBox, words: list[str]) -> tuple[
         raise InputError(msg)
     words.append(f"{request.ranks // box.gpus} boxes of {box.gpus} GPUs")
     return request.ranks // box.gpus, box.gpus
+
+
+def searched(
+    generation: str, *, nvlink: float, most: float, gpus: int, nics: int, nic: float
+) -> tuple[Channels, Channels, Channels]:
+    """Channels of ring, tree and NVLS on boxes whose GPUs and NICs are all alike.
+
+    Args:
+        generation: GPU generation.
+        nvlink: GB/s of all NVLinks of a GPU.
+        most: GB/s of the best path between two GPUs.
+        gpus: GPUs in a box.
+        nics: NICs in a box; 0 for a single box.
+        nic: GB/s of a NIC.
+
+    Examples:
+        >>> ring, tree, nvls = searched("ampere", nvlink=240, most=240, gpus=8, nics=0, nic=0)
+        >>> ring.count, ring.within, nvls.count
+        (12, 20.0, 8)
+    """
+    data = constants()
+    speeds = (data.speeds_across if nics else data.speeds_within)[generation]
+    total, top = nvlink, (nic if nics else most)
+    # Where a channel has its NIC, the GPU carries it in one direction only.
+    share = (gpus - 1) / gpus if nics else 1.0
+    count, speed = 0, 0.0
+    for tried in speeds:
+        if speed and (count * speed >= total or tried / speed <= 0.49):
+            break
+        if tried > top:
+            continue
+        room = MOST_CHANNELS // 2 if gpus == 1 and nics else int(nvlink / (tried * share) + 1e-9)
+        fits = min(MOST_CHANNELS // 2, room, int(nic / tried + 1e-9) * nics if nics else room)
+        if fits * tried > count * speed:
+            count, speed = fits, tried
+    if not count:
+        count, speed = 1, min(top, speeds[-1])
+    if speed >= 25 and not (data.compute_capability[generation] > 80 and speed < 50 and count > 4):
+        double = min(2 * count, MOST_CHANNELS // 2)
+        speed, count = speed / -(-double // count), double
+    across = "PXB" if nics else "PIX"
+    ring = Channels(count=count, within=float(speed), across=float(speed), across_type=across, same=not nics)
+    faster = [tried for tried in speeds if speed < tried <= min(most, 2 * speed) and tried * count <= nvlink]
+    tree = Channels(
+        count=count,
+        within=float(max(faster, default=speed)) if nics else float(speed),
+        across=float(speed),
+        across_type=across,
+        same=ring.same,
+    )
+    heads = min(32, gpus)
+    pulls = [tried for tried in speeds if tried <= top and tried * (heads + 1) <= nvlink]
+    pull = max(pulls, default=0.0)
+    # The search then raises what NVLS sends between boxes, up to twice its pull or what a NIC takes.
+    push = pull
+    for tried in sorted(speeds):
+        if push < tried and push < 2 * pull and (not nics or tried <= nic):
+            push = tried
+    nvls = Channels(
+        count=heads if pulls and (not nics or nics >= heads) else 0,
+        within=float(pull),
+        across=float(push),
+        across_type=across,
+    )
+    return ring, tree, nvls

@@ -103,14 +103,6 @@ Pairs = list[tuple[int, int]]
 _LARGEST = 61
 
 
-def _check_order(family: str, q: int) -> None:
-    """Refuse orders of which there is no field."""
-    between(family, "q", q, 2, _LARGEST)
-    if prime_power(q) is None:
-        msg = f"expected a power of a prime as q in {family}, found {q}: the coordinates are elements of a field."
-        raise InputError(msg)
-
-
 def _points(q: int, dimension: int) -> list[tuple[int, ...]]:
     """Points of the projective space: vectors whose first coordinate other than zero is 1."""
     return [
@@ -178,31 +170,6 @@ def _affine_pairs(q: int) -> Pairs:
     ]
 
 
-def _projective_size(q: int) -> Size:
-    _check_order("projective(q)", q)
-    return optimal(2 * (q * q + q + 1), q + 1, 3)
-
-
-def _affine_size(q: int) -> Size:
-    _check_order("affine(q)", q)
-    return optimal(2 * q * q, q, 4)
-
-
-def _quadrangle_size(q: int) -> Size:
-    _check_order("quadrangle(q)", q)
-    return optimal(2 * (q + 1) * (q * q + 1), q + 1, 4)
-
-
-def _projective_flags_size(q: int) -> Size:
-    _check_order("projective_flags(q)", q)
-    return optimal((q + 1) * (q * q + q + 1), 2 * q, 3)
-
-
-def _quadrangle_flags_size(q: int) -> Size:
-    _check_order("quadrangle_flags(q)", q)
-    return optimal((q + 1) ** 2 * (q * q + 1), 2 * q, 4)
-
-
 def _incidence(pairs_of: Callable[[int], Pairs]) -> Callable[[str, int], Graph]:
     def build(name: str, q: int) -> Graph:
         pairs = pairs_of(q)
@@ -219,6 +186,22 @@ def _flags(pairs_of: Callable[[int], Pairs]) -> Callable[[str, int], Graph]:
     return build
 
 
+def _geometry(
+    name: str, description: str, size: Callable[[int], Size], build: Callable[[str, int], Graph]
+) -> Family:
+    """The family of a geometry over the field of q elements; orders of which there is no field are refused."""
+
+    def checked(q: int) -> Size:
+        family = f"{name}(q)"
+        between(family, "q", q, 2, _LARGEST)
+        if prime_power(q) is None:
+            msg = f"expected a power of a prime as q in {family}, found {q}: the coordinates are elements of a field."
+            raise InputError(msg)
+        return size(q)
+
+    return Family(name, ("q",), description, checked, build)
+
+
 FAMILIES = (
     Family("octahedron", (), "6 nodes, each linked with all but one", lambda: optimal(6, 4, 2), _octahedron),
     Family(
@@ -233,29 +216,34 @@ FAMILIES = (
         _doubled_odd_size,
         _doubled_odd,
     ),
-    Family(
+    _geometry(
         "projective",
-        ("q",),
         "points and lines of a projective plane",
-        _projective_size,
+        lambda q: optimal(2 * (q * q + q + 1), q + 1, 3),
         _incidence(_projective_pairs),
     ),
-    Family("affine", ("q",), "points and lines of an affine plane", _affine_size, _incidence(_affine_pairs)),
-    Family(
+    _geometry(
+        "affine",
+        "points and lines of an affine plane",
+        lambda q: optimal(2 * q * q, q, 4),
+        _incidence(_affine_pairs),
+    ),
+    _geometry(
         "quadrangle",
-        ("q",),
         "points and lines of a quadrangle",
-        _quadrangle_size,
+        lambda q: optimal(2 * (q + 1) * (q * q + 1), q + 1, 4),
         _incidence(_quadrangle_pairs),
     ),
-    Family(
+    _geometry(
         "projective_flags",
-        ("q",),
         "flags of a projective plane",
-        _projective_flags_size,
+        lambda q: optimal((q + 1) * (q * q + q + 1), 2 * q, 3),
         _flags(_projective_pairs),
     ),
-    Family(
-        "quadrangle_flags", ("q",), "flags of a quadrangle", _quadrangle_flags_size, _flags(_quadrangle_pairs)
+    _geometry(
+        "quadrangle_flags",
+        "flags of a quadrangle",
+        lambda q: optimal((q + 1) ** 2 * (q * q + 1), 2 * q, 4),
+        _flags(_quadrangle_pairs),
     ),
 )

@@ -1,4 +1,4 @@
-"""What a family of graphs tells about itself."""
+"""A family of graphs: its name, its parameters, and the figures of its members before they are built."""
 
 from __future__ import annotations
 

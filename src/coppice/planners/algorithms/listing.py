@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -85,7 +85,9 @@ def listed(collective: Collective | None = None, name: str | None = None) -> tup
         wanted = "an algorithm" if collective is None else f"an algorithm for {collective}"
         msg = f"expected {wanted}, found {name!r}: `coppice algorithms` lists them."
         raise InputError(msg)
-    return tuple(_merged(rows) for rows in groups.values())
+    return tuple(
+        replace(alike[0], collectives=tuple(row.collectives[0] for row in alike)) for alike in groups.values()
+    )
 
 
 def _optimal(planner: str, served: Collective) -> Listed:
@@ -98,18 +100,4 @@ def _optimal(planner: str, served: Collective) -> Listed:
         summary=summary,
         source=source,
         topological=True,
-    )
-
-
-def _merged(rows: list[Listed]) -> Listed:
-    first = rows[0]
-    return Listed(
-        name=first.name,
-        collectives=tuple(row.collectives[0] for row in rows),
-        ranks=first.ranks,
-        roots=first.roots,
-        summary=first.summary,
-        source=first.source,
-        topological=first.topological,
-        parameters=first.parameters,
     )

@@ -29,8 +29,9 @@ Open MPI, coll/han; Luo et al., "HAN: a hierarchical autotuned collective commun
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +78,12 @@ class _Groups:
         """Position of a member of a group."""
         return (self._group + group) % self.groups * self.members + (self._member + member) % self.members
 
+    def ends(self, pairs: Sequence[tuple[int, int]], *, low: bool) -> list[tuple[int, int]]:
+        """Positions of pairs of members in every group (``low``), or of the leaders of pairs of groups."""
+        if low:
+            return [(self.at(y, x), self.at(y, to)) for y in range(self.groups) for x, to in pairs]
+        return [(self.at(y, 0), self.at(to, 0)) for y, to in pairs]
+
     def blocks(self, group: int, first: int, count: int) -> Chunks:
         """Blocks of some members of a group."""
         return np.array([self.at(group, first + member) for member in range(count)], dtype=np.int64)
@@ -102,38 +109,26 @@ def _outward(size: int) -> Iterator[list[tuple[int, int]]]:
         distance *= 2
 
 
-def _low_reduce(groups: _Groups) -> list[_Round]:
-    every = range(groups.groups)
+def _reduce(groups: _Groups, *, low: bool) -> list[_Round]:
+    size = groups.members if low else groups.groups
     return [
         [
-            _Message(groups.at(y, x), groups.at(y, to), _NOTHING, Op.REDUCE)
-            for y in every
-            for x, to, _ in pairs
+            _Message(src, dst, _NOTHING, Op.REDUCE)
+            for src, dst in groups.ends([(x, to) for x, to, _ in pairs], low=low)
         ]
-        for pairs in _inward(groups.members)
+        for pairs in _inward(size)
     ]
 
 
-def _up_reduce(groups: _Groups) -> list[_Round]:
+def _broadcast(groups: _Groups, *, low: bool) -> list[_Round]:
+    size = groups.members if low else groups.groups
     return [
-        [_Message(groups.at(y, 0), groups.at(to, 0), _NOTHING, Op.REDUCE) for y, to, _ in pairs]
-        for pairs in _inward(groups.groups)
+        [_Message(src, dst, _NOTHING) for src, dst in groups.ends(pairs, low=low)] for pairs in _outward(size)
     ]
 
 
-def _up_broadcast(groups: _Groups) -> list[_Round]:
-    return [
-        [_Message(groups.at(y, 0), groups.at(to, 0), _NOTHING) for y, to in pairs]
-        for pairs in _outward(groups.groups)
-    ]
-
-
-def _low_broadcast(groups: _Groups) -> list[_Round]:
-    every = range(groups.groups)
-    return [
-        [_Message(groups.at(y, x), groups.at(y, to), _NOTHING) for y in every for x, to in pairs]
-        for pairs in _outward(groups.members)
-    ]
+_low_reduce, _up_reduce = partial(_reduce, low=True), partial(_reduce, low=False)
+_low_broadcast, _up_broadcast = partial(_broadcast, low=True), partial(_broadcast, low=False)
 
 
 def _low_broadcast_of_all(groups: _Groups) -> list[_Round]:
@@ -215,6 +210,7 @@ class _Task:
 def _tasks(case: AlgorithmCase, group: int) -> list[_Task]:
     """The tasks of a collective, one after the other."""
     groups = _Groups(case, group)
+    parts: list[tuple[bool, Callable[[_Groups], list[_Round]]]]
     match case.collective:
         case Collective.ALL_REDUCE:
             parts = [(True, _low_reduce), (False, _up_reduce), (False, _up_broadcast), (True, _low_broadcast)]

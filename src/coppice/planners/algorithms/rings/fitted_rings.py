@@ -28,8 +28,7 @@ from coppice.planners.algorithms.parts.boxes import in_order
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.algorithms.parts.orders import depth_first
 from coppice.planners.algorithms.rings.ring import RING
-from coppice.planners.ring.best import RingPlan, best_ring
-from coppice.planners.ring.schedule import ring_forest
+from coppice.planners.ring.best import RingPlan, best_ring, ring_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology

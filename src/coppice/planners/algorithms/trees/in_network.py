@@ -21,6 +21,7 @@ NCCL 2.30: src/transport/nvls.cc and coll_net.cc; the network's switches are tho
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import lcm
@@ -178,22 +179,6 @@ def _in_one_box(case: AlgorithmCase) -> Forest:
     return rows.forest()
 
 
-def _all_reduce(name: str, inside: Inside, *, network: bool) -> Callable[[AlgorithmCase], Forest]:
-    def build(case: AlgorithmCase) -> Forest:
-        if case.size == 1:
-            return ForestRows(case.topology, case.collective).forest()
-        cluster = _cluster(case.topology, nvls=inside is _switched)
-        try:
-            if network and cluster.several:
-                return _through_network(cluster, inside)
-            return _through_trees(cluster, inside)
-        except UnreachableError as error:
-            msg = f"algorithm {name} does not fit {case.topology.name}: {error}"
-            raise UnreachableError(msg) from None
-
-    return build
-
-
 def _needs(name: str, *, nvls: bool, network: bool) -> Callable[[AlgorithmCase], str | None]:
     """The missing switch, in words."""
 
@@ -232,50 +217,70 @@ def _needs(name: str, *, nvls: bool, network: bool) -> Callable[[AlgorithmCase],
     return needs
 
 
-_SOURCE = "NCCL 2.17 and later"
+def _all_reduce(name: str, inside: Inside, *, network: bool, summary: str, source: str) -> Algorithm:
+    nvls = inside is _switched
+
+    def build(case: AlgorithmCase) -> Forest:
+        if case.size == 1:
+            return ForestRows(case.topology, case.collective).forest()
+        cluster = _cluster(case.topology, nvls=nvls)
+        try:
+            if network and cluster.several:
+                return _through_network(cluster, inside)
+            return _through_trees(cluster, inside)
+        except UnreachableError as error:
+            msg = f"algorithm {name} does not fit {case.topology.name}: {error}"
+            raise UnreachableError(msg) from None
+
+    return Algorithm(
+        name=name,
+        collective=Collective.ALL_REDUCE,
+        build=build,
+        summary=summary,
+        source=source,
+        needs=_needs(name, nvls=nvls, network=network),
+        topological=True,
+    )
+
+
+_NVLS = _all_reduce(
+    "nvls",
+    _switched,
+    network=True,
+    summary="added and copied in the switch of the box, between boxes in the network's switches",
+    source="NCCL 2.17 and later",
+)
 
 ALGORITHMS = (
-    Algorithm(
-        name="collnet-chain",
-        collective=Collective.ALL_REDUCE,
-        build=_all_reduce("collnet-chain", _chained, network=True),
+    _all_reduce(
+        "collnet-chain",
+        _chained,
+        network=True,
         summary="chains in the boxes to heads, whose slices the network's switches add up",
         source="NCCL 2.6 and later, with SHARP",
-        needs=_needs("collnet-chain", nvls=False, network=True),
-        topological=True,
     ),
-    Algorithm(
-        name="collnet-direct",
-        collective=Collective.ALL_REDUCE,
-        build=_all_reduce("collnet-direct", _straight, network=True),
+    _all_reduce(
+        "collnet-direct",
+        _straight,
+        network=True,
         summary="straight to heads in the boxes, whose slices the network's switches add up",
         source="NCCL 2.14 and later, with SHARP",
-        needs=_needs("collnet-direct", nvls=False, network=True),
-        topological=True,
     ),
+    _NVLS,
     *(
-        Algorithm(
-            name="nvls",
+        replace(
+            _NVLS,
             collective=collective,
-            build=build,
-            summary="added and copied in the switch of the box, between boxes in the network's switches",
-            source=_SOURCE,
-            needs=_needs("nvls", nvls=True, network=collective is Collective.ALL_REDUCE),
-            topological=True,
+            build=_in_one_box,
+            needs=_needs("nvls", nvls=True, network=False),
         )
-        for collective, build in (
-            (Collective.ALL_REDUCE, _all_reduce("nvls", _switched, network=True)),
-            (Collective.ALL_GATHER, _in_one_box),
-            (Collective.REDUCE_SCATTER, _in_one_box),
-        )
+        for collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
     ),
-    Algorithm(
-        name="nvls-tree",
-        collective=Collective.ALL_REDUCE,
-        build=_all_reduce("nvls-tree", _switched, network=False),
+    _all_reduce(
+        "nvls-tree",
+        _switched,
+        network=False,
         summary="added and copied in the switches of the boxes, two binary trees of heads between them",
         source="NCCL 2.18 and later",
-        needs=_needs("nvls-tree", nvls=True, network=False),
-        topological=True,
     ),
 )
