@@ -15,18 +15,11 @@ from typing import Any
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.json_text import integer, mapping, number, text_of
-from coppice.logs.records import Measurement, collective_named, own_name
+from coppice.logs.records import TUNED, Measurement, collective_named, count_beside, message_bytes, own_name
 
 __all__ = ["Call", "Inspector", "is_inspector", "joined"]
 
 _PAYLOADS = ("coll_perf", "p2p_perf", "proxy_trace")
-_TUNED = (
-    Collective.ALL_REDUCE,
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
-    Collective.BROADCAST,
-    Collective.REDUCE,
-)
 _MOST_RANKS = 1 << 24
 
 
@@ -103,15 +96,15 @@ class Inspector:
             msg = f"the record at {where} names no communicator, nor does one before it: is the file whole?"
             raise InputError(msg)
         if "p2p_perf" in value:
-            self._aside(text_of(mapping(value, "p2p_perf", where), "p2p", where))
+            count_beside(self.beside, text_of(mapping(value, "p2p_perf", where), "p2p", where)[:40])
         elif "coll_perf" in value:
             self._call(header, mapping(value, "coll_perf", where), where, line)
 
     def _call(self, header: dict[str, Any], perf: dict[str, Any], where: str, line: int) -> None:
         name = text_of(perf, "coll", where)
         collective = collective_named(name)
-        if collective not in _TUNED:
-            self._aside(name)
+        if collective is None or collective not in TUNED.values():
+            count_beside(self.beside, name[:40])
             return
         ranks = integer(header, "n_ranks", where, low=1, high=_MOST_RANKS)
         algorithm, protocol = perf.get("coll_algo"), perf.get("coll_proto")
@@ -130,10 +123,6 @@ class Inspector:
                 line=line,
             )
         )
-
-    def _aside(self, name: str) -> None:
-        if len(self.beside) < 100 or name in self.beside:
-            self.beside[name[:40]] = self.beside.get(name[:40], 0) + 1
 
 
 def joined(calls: Sequence[tuple[str, Call]]) -> list[Measurement]:
@@ -162,14 +151,13 @@ def joined(calls: Sequence[tuple[str, Call]]) -> list[Measurement]:
                     "one job."
                 )
                 raise InputError(msg)
-        gathers = first.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
         times = [call.time_us for _, call in members]
         found.append(
             Measurement(
                 collective=first.collective,
                 ranks=first.ranks,
                 nodes=first.nodes,
-                size_bytes=first.rank_bytes * (first.ranks if gathers else 1),
+                size_bytes=message_bytes(first.collective, first.rank_bytes, first.ranks),
                 time_us=max(times),
                 least_us=min(times) if len(times) > 1 else None,
                 algorithm=first.algorithm,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from coppice.errors import InputError
 from coppice.export.nccl.graph import graphs_of
 from coppice.logs.inspector import Call, Inspector, is_inspector, joined
 from coppice.logs.json_text import json_objects
-from coppice.logs.nccl import NcclLog, read_nccl_log
+from coppice.logs.nccl import read_nccl_log
 from coppice.logs.nccl_tests import Table, read_nccl_tests
 from coppice.logs.nccl_tests_json import is_tests_file, read_tests_file
 from coppice.logs.nccl_tests_log import collective_of, rows_measured, shape_of
@@ -186,9 +186,9 @@ def _measured(
     given: Collective | None,
     *,
     shape: tuple[int | None, int | None],
-    settings: dict[str, str],
+    settings: Mapping[str, str],
     told: bool,
-    log: NcclLog | None = None,
+    log: Log | None = None,
 ) -> tuple[tuple[Measurement, ...], tuple[str, ...]]:
     collective = collective_of(table.program, given, file=file)
     if collective is None:
@@ -209,7 +209,7 @@ def _measured(
 def _text(text: str, file: str, collective: Collective | None) -> Log:
     log = read_nccl_log(text, file=file)
     table = read_nccl_tests(text, file=file) if _has_table(text) else None
-    kinds = ["table of nccl-tests"] * (table is not None) + ["log of NCCL"] * bool(log.lines)
+    kinds = ["table of nccl-tests"] * (table is not None) + [log.kind] * bool(log.kind)
     if not kinds:
         msg = (
             f"{file} is of no known kind: expected a table of nccl-tests, a log of NCCL, records of the inspector, or "
@@ -228,21 +228,12 @@ def _text(text: str, file: str, collective: Collective | None) -> Log:
             told=any(name.startswith("NCCL_DEBUG") for name in log.settings),
             log=log,
         )
-    return Log(
-        file=file,
-        kind=" and ".join(kinds),
-        measurements=measurements,
-        decisions=tuple(log.decisions),
-        communicators=tuple(log.communicators),
-        version=log.version,
-        tuner=log.tuner,
-        settings=log.settings,
-        beside=log.beside,
-        warnings=(*warnings, *log.warnings),
+    return replace(
+        log, kind=" and ".join(kinds), measurements=measurements, warnings=(*warnings, *log.warnings)
     )
 
 
-def _shape(table: Table, log: NcclLog) -> tuple[int | None, int | None]:
+def _shape(table: Table, log: Log) -> tuple[int | None, int | None]:
     """Ranks and nodes: as the library counts them, where it speaks of one shape; else ranks and hosts of the table."""
     told = {(each.ranks, each.nodes) for each in log.communicators if each.ranks is not None}
     return told.pop() if len(told) == 1 else shape_of(table.devices)

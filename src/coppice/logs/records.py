@@ -20,12 +20,15 @@ from coppice.topology.model import Topology
 
 __all__ = [
     "FORCING",
+    "TUNED",
     "Cell",
     "Communicator",
     "Decision",
     "Log",
     "Measurement",
     "collective_named",
+    "count_beside",
+    "message_bytes",
     "own_name",
 ]
 
@@ -43,6 +46,19 @@ FORCING = (
     "RCCL_TREES",
 )
 """Variables under which a time is not that of the library's own choice."""
+
+
+TUNED = {
+    "AllReduce": Collective.ALL_REDUCE,
+    "AllGather": Collective.ALL_GATHER,
+    "ReduceScatter": Collective.REDUCE_SCATTER,
+    "Broadcast": Collective.BROADCAST,
+    "Reduce": Collective.REDUCE,
+}
+"""Collectives about which a tuner is asked, by their names in logs."""
+
+_COUNTED_BY_BLOCK = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+_MOST_BESIDE = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,11 +131,9 @@ class Decision:
     @property
     def size_bytes(self) -> int | None:
         """M, or None where the collective or its ranks are not known."""
-        if self.collective is None:
-            return None
-        if self.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-            return None if self.ranks is None else self.rank_bytes * self.ranks
-        return self.rank_bytes
+        return (
+            None if self.collective is None else message_bytes(self.collective, self.rank_bytes, self.ranks)
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -222,6 +236,17 @@ _OWN = {
     "ll128": "ll128",
     "simple": "simple",
 }
+
+
+def message_bytes(collective: Collective, rank_bytes: int, ranks: int) -> int:
+    """M of a call, by the bytes of one rank's count."""
+    return rank_bytes * ranks if collective in _COUNTED_BY_BLOCK else rank_bytes
+
+
+def count_beside(beside: dict[str, int], what: str) -> None:
+    """Count a call that no tuner is asked about, unless there are very many kinds of them."""
+    if what in beside or len(beside) < _MOST_BESIDE:
+        beside[what] = beside.get(what, 0) + 1
 
 
 def collective_named(text: str) -> Collective | None:
