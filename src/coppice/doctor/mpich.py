@@ -202,11 +202,7 @@ def _everywhere(file: MpichVariables) -> Iterator[Complaint]:
     if chosen:
         names = ", ".join(each.chosen.split()[0].lower() for each in chosen)
         text = f"algorithms hold for all sizes and all communicators: {names}"
-        yield (
-            chosen[0].line,
-            text,
-            "measure all sizes and communicators of the job (`coppice tune check`)",
-        )
+        yield (chosen[0].line, text, "measure all sizes and communicators of the job (`coppice tune check`)")
 
 
 @RULES.rule(

@@ -149,17 +149,9 @@ def _wide(file: RcclVariables) -> Iterator[Complaint]:
         yield line, f"{len(trees)} trees, RCCL reads {_MOST_TREES}", "keep fewer"
     for at, (text, parent, problem) in enumerate(trees, start=1):
         if problem is not None:
-            yield (
-                line,
-                f"tree {at} cannot be read: {problem}",
-                "write node(child)(child) in parentheses",
-            )
+            yield (line, f"tree {at} cannot be read: {problem}", "write node(child)(child) in parentheses")
         if len(text) > _MOST_CHARACTERS:
-            yield (
-                line,
-                f"tree {at} has {len(text)} characters, RCCL reads {_MOST_CHARACTERS}",
-                "shorten it",
-            )
+            yield (line, f"tree {at} has {len(text)} characters, RCCL reads {_MOST_CHARACTERS}", "shorten it")
         children = Counter(above for above in parent.values() if above >= 0)
         for gpu, count in children.items():
             if count > _MOST_CHILDREN:
@@ -181,8 +173,4 @@ def _subgroups(file: RcclVariables) -> Iterator[Complaint]:
     for nodes, ranks in sorted(file.given.known_shapes):
         if nodes == 1 and ranks < len(expected):
             text = f"a communicator has {ranks} of the {len(expected)} GPUs of the trees: its init fails"
-            yield (
-                line,
-                text,
-                "set the variable around the creation of the whole box's communicator only",
-            )
+            yield (line, text, "set the variable around the creation of the whole box's communicator only")

@@ -68,43 +68,38 @@ def _fields(plan: MscclppPlan) -> Iterator[Complaint]:
 
 @RULES.rule("O03", ERROR, "get has equal indices", "it reads and writes the wrong memory")
 def _get(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.operations:
-        if here.name == "get":
-            for one, two in zip(*_lists(here), strict=False):
-                if one.get("index") != two.get("index"):
-                    text = f"get from chunk {one.get('index')} to chunk {two.get('index')} swaps the two"
-                    yield here.path, text, "let the other rank put, or use equal chunks"
+    for here in plan.named("get"):
+        for one, two in zip(*_lists(here), strict=False):
+            if one.get("index") != two.get("index"):
+                text = f"get from chunk {one.get('index')} to chunk {two.get('index')} swaps the two"
+                yield here.path, text, "let the other rank put, or use equal chunks"
 
 
 @RULES.rule("O04", ERROR, "nothing is flushed by flush", "data may not have been sent yet")
 def _flush(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.operations:
-        if here.name == "flush":
-            yield here.path, "flush does nothing", "put with pwsf instead"
+    for here in plan.named("flush"):
+        yield here.path, "flush does nothing", "put with pwsf instead"
 
 
 @RULES.rule("O05", ERROR, "put over memory reads one buffer", "wrong data are sent")
 def _mixed(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.operations:
-        if here.name in (*_PUTS, "ppkt") and here.op.get("channel_type") == "memory":
-            kinds = {str(each.get("type")) for each in _lists(here)[0]}
-            if len(kinds) > 1:
-                text = f"{here.name} reads {' and '.join(sorted(kinds))}, and all are taken from the first"
-                yield here.path, text, "use an operation for each buffer"
+    for here in plan.named(*_PUTS, "ppkt", by="memory"):
+        kinds = {str(each.get("type")) for each in _lists(here)[0]}
+        if len(kinds) > 1:
+            text = f"{here.name} reads {' and '.join(sorted(kinds))}, and all are taken from the first"
+            yield here.path, text, "use an operation for each buffer"
 
 
 @RULES.rule("O06", ERROR, "put over memory does not signal", "the other rank waits for ever")
 def _silent(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.operations:
-        if here.name in ("pws", "pwsf") and here.op.get("channel_type") == "memory":
-            yield here.path, f"{here.name} over a memory channel does not signal", "use put, nop and signal"
+    for here in plan.named("pws", "pwsf", by="memory"):
+        yield here.path, f"{here.name} over a memory channel does not signal", "use put, nop and signal"
 
 
 @RULES.rule("O07", ERROR, "no ppkt over ports", "wrong data are sent")
 def _packets_by_port(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.operations:
-        if here.name == "ppkt" and here.op.get("channel_type") == "port":
-            yield here.path, "ppkt over a port channel takes the wrong memory", "use cpkt and rppkt"
+    for here in plan.named("ppkt", by="port"):
+        yield here.path, "ppkt over a port channel takes the wrong memory", "use cpkt and rppkt"
 
 
 @RULES.rule("O08", ERROR, "a source for each target", "the first bytes of a buffer are sent")
@@ -177,19 +172,17 @@ def _operators(plan: MscclppPlan) -> Iterator[Complaint]:
 @RULES.rule("O13", ERROR, "packets need protocol LL", "memory beyond the scratch memory is overwritten")
 def _ll(plan: MscclppPlan) -> Iterator[Complaint]:
     if plan.top.get("protocol") != "LL":
-        for here in plan.operations:
-            if here.name in _PACKETS:
-                yield here.path, f"{here.name} needs twice the scratch memory", "write protocol LL"
+        for here in plan.named(*_PACKETS):
+            yield here.path, f"{here.name} needs twice the scratch memory", "write protocol LL"
 
 
 @RULES.rule("O14", WARNING, "packets need two scratch memories", "a fast rank disturbs a slow one")
 def _two_scratch(plan: MscclppPlan) -> Iterator[Complaint]:
     if plan.top.get("use_double_scratch_buffer") is not True:
-        for here in plan.operations:
-            if here.name in _PACKETS:
-                text = "packets of one run may overwrite those of the run before"
-                yield ("protocol",), text, "write use_double_scratch_buffer true"
-                return
+        for _ in plan.named(*_PACKETS):
+            text = "packets of one run may overwrite those of the run before"
+            yield ("protocol",), text, "write use_double_scratch_buffer true"
+            return
 
 
 @RULES.rule("O15", ERROR, "shares are parts", "part of the data is left out, or handled twice")
@@ -210,11 +203,10 @@ def _shares(plan: MscclppPlan) -> Iterator[Complaint]:
 
 @RULES.rule("O16", NOTE, "switch channels", "it does nothing on older GPUs")
 def _switches(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.operations:
-        if here.name in ("glres", "gstore", "gstorepkt"):
-            yield (
-                here.path,
-                f"{here.name} needs NVLink multicast",
-                "run it on GPUs of compute capability 9.0 or more",
-            )
-            return
+    for here in plan.named("glres", "gstore", "gstorepkt"):
+        yield (
+            here.path,
+            f"{here.name} needs NVLink multicast",
+            "run it on GPUs of compute capability 9.0 or more",
+        )
+        return

@@ -105,6 +105,12 @@ class MscclppPlan(Subject):
                 ]
         return tuple(found)
 
+    def named(self, *names: str, by: str | None = None) -> Iterator[PlanObject]:
+        """The operations of some names, over one type of channel if ``by`` names it."""
+        for here in self.operations:
+            if here.name in names and by in (None, here.op.get("channel_type")):
+                yield here
+
 
 RULES = RuleTable[MscclppPlan]()
 """Rules about execution plans."""

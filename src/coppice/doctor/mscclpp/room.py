@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from coppice.doctor.framework import ERROR, WARNING, Complaint
-from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, entries, number
+from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, entries, number
 from coppice.export.mscclpp.limits import LIMITS
 
 _SMALL_GPU = 104
@@ -16,6 +16,14 @@ _SMALL_GPU = 104
 
 def _length(value: Any) -> int:
     return len(value) if isinstance(value, list) else 0
+
+
+def _counts(here: PlanObject, list_key: str, kind_key: str, ids_key: str) -> Iterable[tuple[str, int]]:
+    """How many numbers a thread block lists for each type."""
+    count: Counter[str] = Counter()
+    for _, entry in entries(here.block.get(list_key)):
+        count[str(entry.get(kind_key))] += _length(entry.get(ids_key))
+    return count.items()
 
 
 @RULES.rule("L01", ERROR, "64 operations in a thread block", "the executor refuses the plan")
@@ -32,10 +40,7 @@ def _operations(plan: MscclppPlan) -> Iterator[Complaint]:
 @RULES.rule("L02", ERROR, "16 channels of a type in a thread block", "memory is overwritten, unchecked")
 def _channels(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.blocks:
-        count: Counter[str] = Counter()
-        for _, entry in entries(here.block.get("channels")):
-            count[str(entry.get("channel_type"))] += _length(entry.get("channel_ids"))
-        for kind, have in count.items():
+        for kind, have in _counts(here, "channels", "channel_type", "channel_ids"):
             if have > LIMITS.channels:
                 text = f"the thread block has {have} {kind} channels of {LIMITS.channels}"
                 yield (*here.path, "channels"), text, "spread them over more thread blocks"
@@ -44,10 +49,7 @@ def _channels(plan: MscclppPlan) -> Iterator[Complaint]:
 @RULES.rule("L03", ERROR, "16 remote buffers of a thread block", "memory is overwritten, unchecked")
 def _references(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.blocks:
-        count: Counter[str] = Counter()
-        for _, entry in entries(here.block.get("remote_buffer_refs")):
-            count[str(entry.get("access_channel_type"))] += _length(entry.get("remote_buffer_ids"))
-        for kind, have in count.items():
+        for kind, have in _counts(here, "remote_buffer_refs", "access_channel_type", "remote_buffer_ids"):
             if have > LIMITS.remote_buffers:
                 text = (
                     f"the thread block refers to {have} remote buffers of {LIMITS.remote_buffers} for {kind}"

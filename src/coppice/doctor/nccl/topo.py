@@ -164,8 +164,4 @@ def _differences(file: NcclTopoFile) -> Iterator[Complaint]:
             if attribute == "busid" and real is not None and bus_id(real) == bus_id(value):
                 continue
             text = f"{attribute[:40]} of {name} is {value[:40]!r} here and {str(real)[:40]!r} in the dump"
-            yield (
-                element.line,
-                text,
-                "the file was not read, or the dump is older or of another machine",
-            )
+            yield (element.line, text, "the file was not read, or the dump is older or of another machine")
