@@ -15,7 +15,7 @@ from coppice.doctor.framework import Need, Subject
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect
 from coppice.logs.reading import read_log
-from coppice.logs.records import Communicator, Log
+from coppice.logs.records import Log, LoggedCommunicator
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.readers.reading import suggestion
 from coppice.topology.readers.sources import load_bytes
@@ -118,7 +118,7 @@ class Given:
         )
 
     @property
-    def communicators(self) -> tuple[Communicator, ...]:
+    def communicators(self) -> tuple[LoggedCommunicator, ...]:
         """Communicators of the log."""
         return () if self.log is None else self.log.communicators
 

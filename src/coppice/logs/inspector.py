@@ -15,16 +15,23 @@ from typing import Any
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.json_text import integer, mapping, number, text_of
-from coppice.logs.records import TUNED, Measurement, collective_named, count_beside, message_bytes, own_name
+from coppice.logs.records import (
+    TUNED,
+    LoggedMeasurement,
+    collective_named,
+    count_beside,
+    message_bytes,
+    own_name,
+)
 
-__all__ = ["Call", "Inspector", "is_inspector", "joined"]
+__all__ = ["Inspector", "InspectorCall", "is_inspector", "joined"]
 
 _PAYLOADS = ("coll_perf", "p2p_perf", "proxy_trace")
 _MOST_RANKS = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
+class InspectorCall:
     """A collective on one rank.
 
     Attributes:
@@ -70,7 +77,7 @@ class Inspector:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.calls: list[Call] = []
+        self.calls: list[InspectorCall] = []
         self.beside: dict[str, int] = {}
         self.dropped = 0
         self._header: dict[str, Any] | None = None
@@ -109,7 +116,7 @@ class Inspector:
         ranks = integer(header, "n_ranks", where, low=1, high=_MOST_RANKS)
         algorithm, protocol = perf.get("coll_algo"), perf.get("coll_proto")
         self.calls.append(
-            Call(
+            InspectorCall(
                 communicator=text_of(header, "id", where),
                 number=integer(perf, "coll_sn", where),
                 rank=integer(header, "rank", where, high=ranks - 1),
@@ -125,7 +132,7 @@ class Inspector:
         )
 
 
-def joined(calls: Sequence[tuple[str, Call]]) -> list[Measurement]:
+def joined(calls: Sequence[tuple[str, InspectorCall]]) -> list[LoggedMeasurement]:
     """The collectives of one or several files, the records of all ranks together.
 
     Args:
@@ -134,13 +141,13 @@ def joined(calls: Sequence[tuple[str, Call]]) -> list[Measurement]:
     Raises:
         InputError: If records of one collective disagree on what it was.
     """
-    groups: dict[tuple[str, int, Collective, int], list[tuple[str, Call]]] = {}
+    groups: dict[tuple[str, int, Collective, int], list[tuple[str, InspectorCall]]] = {}
     met: dict[tuple[str, int, Collective, int], int] = {}
     for file, call in calls:
         own = (call.communicator, call.number, call.collective, call.rank)
         met[own] = met.get(own, -1) + 1  # a rank that tells a number twice is of another run
         groups.setdefault((*own[:3], met[own]), []).append((file, call))
-    found: list[Measurement] = []
+    found: list[LoggedMeasurement] = []
     for members in groups.values():
         file, first = members[0]
         for other_file, other in members[1:]:
@@ -153,7 +160,7 @@ def joined(calls: Sequence[tuple[str, Call]]) -> list[Measurement]:
                 raise InputError(msg)
         times = [call.time_us for _, call in members]
         found.append(
-            Measurement(
+            LoggedMeasurement(
                 collective=first.collective,
                 ranks=first.ranks,
                 nodes=first.nodes,

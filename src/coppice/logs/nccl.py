@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from coppice.collectives import Collective
 from coppice.logs.records import (
     TUNED,
-    Cell,
-    Communicator,
-    Decision,
     Log,
+    LoggedCell,
+    LoggedCommunicator,
+    LoggedDecision,
     collective_named,
     count_beside,
     own_name,
@@ -54,7 +54,7 @@ class _Draft:
     nodes: int | None
     line: int
     channels: int | None = None
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[LoggedCell] = field(default_factory=list)
 
 
 def read_nccl_log(text: str, *, file: str) -> Log:
@@ -73,7 +73,7 @@ def read_nccl_log(text: str, *, file: str) -> Log:
         >>> choice.collective.value, choice.size_bytes, choice.algorithm, choice.protocol, choice.channels
         ('all_reduce', 1048576, 'ring', 'll128', 16)
     """
-    reader = _Reader(file)
+    reader = _NcclLogReader(file)
     for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.match(line) if "NCCL" in line else None
         if match:
@@ -86,7 +86,7 @@ def read_nccl_log(text: str, *, file: str) -> Log:
 Key = tuple[str, str, str]
 
 
-class _Reader:
+class _NcclLogReader:
     def __init__(self, file: str) -> None:
         self.file = file
         self.lines = 0
@@ -101,7 +101,7 @@ class _Reader:
         self.by_name: dict[tuple[str, str, str], _Draft] = {}
         self.algorithms: dict[Key, list[str]] = {}
         self.columns: dict[Key, list[tuple[str, str]]] = {}
-        self.counts: dict[Decision, tuple[int, int]] = {}
+        self.counts: dict[LoggedDecision, tuple[int, int]] = {}
         self.hidden = 0
 
     def line(self, head: str, rest: str, number: int) -> None:
@@ -208,7 +208,7 @@ class _Reader:
                 self.unread(number, "a cell of the cost model")
                 return
             draft.cells.append(
-                Cell(
+                LoggedCell(
                     collective=collective,
                     algorithm=algorithm,
                     protocol=protocol,
@@ -258,7 +258,7 @@ class _Reader:
         drafts = self.by_process.get(key[:2], [])
         return drafts[0] if len({(draft.ranks, draft.nodes) for draft in drafts}) == 1 else None
 
-    def count(self, decision: Decision, number: int) -> None:
+    def count(self, decision: LoggedDecision, number: int) -> None:
         first, calls = self.counts.get(decision, (number, 0))
         self.counts[decision] = (first, calls + 1)
 
@@ -269,7 +269,7 @@ class _Reader:
             self.hidden += 1
 
     def done(self) -> Log:
-        communicators: dict[tuple[object, ...], Communicator] = {}
+        communicators: dict[tuple[object, ...], LoggedCommunicator] = {}
         tabled = {(draft.ranks, draft.nodes) for draft in self.drafts if draft.cells}
         for draft in self.drafts:
             if not draft.cells and (draft.ranks, draft.nodes) in tabled:
@@ -280,7 +280,7 @@ class _Reader:
                 draft.channels,
                 tuple((c.latency_us, c.gb_per_s) for c in draft.cells),
             )
-            found = Communicator(
+            found = LoggedCommunicator(
                 ranks=draft.ranks,
                 nodes=draft.nodes,
                 channels=draft.channels,
@@ -313,8 +313,8 @@ def _decision(
     *,
     channels: int | None = None,
     time_us: float | None = None,
-) -> Decision:
-    return Decision(
+) -> LoggedDecision:
+    return LoggedDecision(
         collective=collective,
         rank_bytes=int(size),
         ranks=None if owner is None else owner.ranks,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from coppice.errors import InputError
 from coppice.logs.json_text import integer, mapping, number, text_of
-from coppice.logs.nccl_tests import Device, Row, Run, Table
+from coppice.logs.nccl_tests import NcclTestsHalf, NcclTestsRank, NcclTestsRow, NcclTestsTable
 
 __all__ = ["NcclTestsFile", "is_tests_file", "read_tests_file"]
 
@@ -28,7 +28,7 @@ class NcclTestsFile(NamedTuple):
         settings: Variables of NCCL and RCCL.
     """
 
-    table: Table
+    table: NcclTestsTable
     version: str | None
     settings: dict[str, str]
 
@@ -73,7 +73,7 @@ def read_tests_file(value: Any, *, file: str) -> NcclTestsFile:
     )
     wrong = value.get("out_of_bounds")
     busbw = value.get("average_bus_bandwidth")
-    table = Table(
+    table = NcclTestsTable(
         rows=rows,
         devices=devices,
         wrong=integer(wrong, "count", f"{file}: $.out_of_bounds") if isinstance(wrong, dict) else None,
@@ -98,8 +98,8 @@ def _objects(values: list[Any], where: str) -> Iterator[tuple[str, dict[str, Any
         yield f"{where}[{at}]", value
 
 
-def _row(value: dict[str, Any], where: str, at: int) -> Row:
-    return Row(
+def _row(value: dict[str, Any], where: str, at: int) -> NcclTestsRow:
+    return NcclTestsRow(
         size_bytes=integer(value, "size", where),
         count=integer(value, "count", where),
         type=text_of(value, "type", where),
@@ -111,12 +111,12 @@ def _row(value: dict[str, Any], where: str, at: int) -> Row:
     )
 
 
-def _run(value: dict[str, Any], key: str, where: str) -> Run | None:
+def _run(value: dict[str, Any], key: str, where: str) -> NcclTestsHalf | None:
     if value.get(key) is None:
         return None
     run, place = mapping(value, key, where), f"{where}.{key}"
     wrong = None if run.get("nwrong") is None else number(run, "nwrong", place)
-    return Run(
+    return NcclTestsHalf(
         time_us=number(run, "time" if "time" in run else "cpu_time", place),
         algbw_gb_per_s=number(run, "alg_bw", place),
         busbw_gb_per_s=number(run, "bus_bw", place),
@@ -124,8 +124,8 @@ def _run(value: dict[str, Any], key: str, where: str) -> Run | None:
     )
 
 
-def _device(value: dict[str, Any], where: str) -> Device:
-    return Device(
+def _device(value: dict[str, Any], where: str) -> NcclTestsRank:
+    return NcclTestsRank(
         rank=integer(value, "rank", where, high=_MOST_RANKS),
         pid=integer(value, "pid", where),
         host=text_of(value, "hostname", where),

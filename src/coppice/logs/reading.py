@@ -21,13 +21,13 @@ from pathlib import Path
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.nccl.graph import graphs_of
-from coppice.logs.inspector import Call, Inspector, is_inspector, joined
+from coppice.logs.inspector import Inspector, InspectorCall, is_inspector, joined
 from coppice.logs.json_text import json_objects
 from coppice.logs.nccl import read_nccl_log
-from coppice.logs.nccl_tests import Table, read_nccl_tests
+from coppice.logs.nccl_tests import NcclTestsTable, read_nccl_tests
 from coppice.logs.nccl_tests_json import is_tests_file, read_tests_file
 from coppice.logs.nccl_tests_log import collective_of, rows_measured, shape_of
-from coppice.logs.records import Log, Measurement
+from coppice.logs.records import Log, LoggedMeasurement
 from coppice.topology.readers.nccl_xml import read_nccl_xml
 from coppice.topology.readers.reading import ReadOptions
 from coppice.topology.readers.xml_tree import parse_xml
@@ -67,7 +67,7 @@ def read_logs(
         InputError: As :func:`read_log`, and if records of one collective contradict each other.
     """
     logs: list[Log] = []
-    calls: list[tuple[str, Call]] = []
+    calls: list[tuple[str, InspectorCall]] = []
     for path in paths:
         data, name = _load(path)
         log, own = _parsed(data, file=name, collective=collective)
@@ -97,8 +97,8 @@ def parse_log(data: bytes, *, file: str, collective: Collective | None = None) -
     return _with_calls([log], [(file, call) for call in calls])[0]
 
 
-def _with_calls(logs: list[Log], calls: list[tuple[str, Call]]) -> tuple[Log, ...]:
-    by_file: dict[str, list[Measurement]] = {}
+def _with_calls(logs: list[Log], calls: list[tuple[str, InspectorCall]]) -> tuple[Log, ...]:
+    by_file: dict[str, list[LoggedMeasurement]] = {}
     for measurement in joined(calls):
         by_file.setdefault(measurement.file, []).append(measurement)
     return tuple(replace(log, measurements=(*log.measurements, *by_file.pop(log.file, ()))) for log in logs)
@@ -122,7 +122,7 @@ def _load(path: str | os.PathLike[str]) -> tuple[bytes, str]:
     return data, name
 
 
-def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[Log, list[Call]]:
+def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[Log, list[InspectorCall]]:
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     if not start:
         msg = f"{file} is empty: expected a log, a table of nccl-tests, or a dump of NCCL."
@@ -149,7 +149,7 @@ def _xml(data: bytes, file: str) -> Log:
     return Log(file=file, kind="topology of NCCL", topology=topology, warnings=warnings)
 
 
-def _json(text: str, file: str, collective: Collective | None) -> tuple[Log, list[Call]]:
+def _json(text: str, file: str, collective: Collective | None) -> tuple[Log, list[InspectorCall]]:
     warnings: list[str] = []
     inspector = Inspector(file)
     for line, value in json_objects(text, file=file, warnings=warnings):
@@ -181,7 +181,7 @@ def _tests_file(value: object, file: str, collective: Collective | None) -> Log:
 
 
 def _measured(
-    table: Table,
+    table: NcclTestsTable,
     file: str,
     given: Collective | None,
     *,
@@ -189,7 +189,7 @@ def _measured(
     settings: Mapping[str, str],
     told: bool,
     log: Log | None = None,
-) -> tuple[tuple[Measurement, ...], tuple[str, ...]]:
+) -> tuple[tuple[LoggedMeasurement, ...], tuple[str, ...]]:
     collective = collective_of(table.program, given, file=file)
     if collective is None:
         return (), (f"{file}: {table.program} runs no known collective, {len(table.rows)} rows are left out",)
@@ -216,7 +216,7 @@ def _text(text: str, file: str, collective: Collective | None) -> Log:
             "a dump of graphs or topology."
         )
         raise InputError(msg)
-    measurements: tuple[Measurement, ...] = ()
+    measurements: tuple[LoggedMeasurement, ...] = ()
     warnings: tuple[str, ...] = ()
     if table is not None:
         measurements, warnings = _measured(
@@ -233,7 +233,7 @@ def _text(text: str, file: str, collective: Collective | None) -> Log:
     )
 
 
-def _shape(table: Table, log: Log) -> tuple[int | None, int | None]:
+def _shape(table: NcclTestsTable, log: Log) -> tuple[int | None, int | None]:
     """Ranks and nodes: as the library counts them, where it speaks of one shape; else ranks and hosts of the table."""
     told = {(each.ranks, each.nodes) for each in log.communicators if each.ranks is not None}
     return told.pop() if len(told) == 1 else shape_of(table.devices)

@@ -1,9 +1,9 @@
 """What libraries and benchmarks say of a run, as typed records that do not tell where they came from by their form.
 
-    Measurement     a collective took this long
-    Decision        the library chose this algorithm, protocol and number of channels for calls of this size
-    Cell            what the library's own cost model reckons with, for one algorithm and protocol
-    Communicator    ranks, nodes, channels, and the cost model of a communicator
+    LoggedMeasurement     a collective took this long
+    LoggedDecision        the library chose this algorithm, protocol and number of channels for calls of this size
+    LoggedCell            what the library's own cost model reckons with, for one algorithm and protocol
+    LoggedCommunicator    ranks, nodes, channels, and the cost model of a communicator
     Log             everything in one file
 
 Algorithms and protocols are spelled as in tuner tables (``ring``, ``nvls_tree``; ``ll``, ``ll128``, ``simple``).
@@ -21,11 +21,11 @@ from coppice.topology.model import Topology
 __all__ = [
     "FORCING",
     "TUNED",
-    "Cell",
-    "Communicator",
-    "Decision",
     "Log",
-    "Measurement",
+    "LoggedCell",
+    "LoggedCommunicator",
+    "LoggedDecision",
+    "LoggedMeasurement",
     "collective_named",
     "count_beside",
     "message_bytes",
@@ -62,7 +62,7 @@ _MOST_BESIDE = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measurement:
+class LoggedMeasurement:
     """The time of a collective.
 
     Attributes:
@@ -101,7 +101,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class LoggedDecision:
     """What the library chose for calls of a size.
 
     Attributes:
@@ -137,7 +137,7 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class LoggedCell:
     """A cell of the table that the cost model prints: ``time_us = latency_us + bytes / (1000 * gb_per_s)``.
 
     Attributes:
@@ -158,7 +158,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Communicator:
+class LoggedCommunicator:
     """A communicator that a log speaks of.
 
     Attributes:
@@ -172,7 +172,7 @@ class Communicator:
     ranks: int | None
     nodes: int | None
     channels: int | None
-    cells: tuple[Cell, ...]
+    cells: tuple[LoggedCell, ...]
     line: int
 
 
@@ -197,9 +197,9 @@ class Log:
 
     file: str
     kind: str
-    measurements: tuple[Measurement, ...] = ()
-    decisions: tuple[Decision, ...] = ()
-    communicators: tuple[Communicator, ...] = ()
+    measurements: tuple[LoggedMeasurement, ...] = ()
+    decisions: tuple[LoggedDecision, ...] = ()
+    communicators: tuple[LoggedCommunicator, ...] = ()
     graphs: tuple[Graph, ...] = ()
     topology: Topology | None = None
     version: str | None = None

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.fitting.nccl_tuner.timings import COLLECTIVES
-from coppice.logs.records import Log, Measurement
+from coppice.logs.records import Log, LoggedMeasurement
 from coppice.tuning.records import Choice, Run
 
 __all__ = ["runs_of_logs"]
@@ -34,7 +34,7 @@ def runs_of_logs(logs: Sequence[Log], *, library: str = "nccl") -> tuple[tuple[R
         msg = f"expected logs of one version, found {', '.join(versions)}: a table is for one."
         raise InputError(msg)
     defaults: dict[_Key, list[float]] = {}
-    times: dict[tuple[_Key, Choice], list[Measurement]] = {}
+    times: dict[tuple[_Key, Choice], list[LoggedMeasurement]] = {}
     left: dict[str, int] = {}
     for log in logs:
         for row in log.measurements:
@@ -79,7 +79,7 @@ def runs_of_logs(logs: Sequence[Log], *, library: str = "nccl") -> tuple[tuple[R
     return tuple(found), tuple(f"{words} ({count} times)" for words, count in left.items())
 
 
-def _unusable(row: Measurement) -> str | None:
+def _unusable(row: LoggedMeasurement) -> str | None:
     if row.ranks is None or row.nodes is None:
         return "nothing tells the shape of the communicator"
     if row.ranks < 2 or row.collective not in COLLECTIVES:
@@ -93,7 +93,7 @@ def _unusable(row: Measurement) -> str | None:
     return None
 
 
-def _channels(row: Measurement, log: Log) -> int:
+def _channels(row: LoggedMeasurement, log: Log) -> int:
     """Channels where they were forced; what the library took by itself stays with the library."""
     forced = any(name.endswith(("_CTAS", "_NCHANNELS")) for name in log.settings)
     return (row.channels or 0) if forced else 0
