@@ -179,7 +179,7 @@ def test_rows_of_other_forms() -> None:
 def test_who_says_what_was_run(tmp_path: Path) -> None:
     rows = ROWS.partition("\n")[2].encode()
     with pytest.raises(
-        InputError, match=r"log does not say which collective was run: give it \(--collective"
+        InputError, match=r"log does not say which collective was run: give it \(`collective="
     ):
         parse_log(rows, file="log")
     assert (

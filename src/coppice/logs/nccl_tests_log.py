@@ -48,7 +48,7 @@ def collective_of(program: str | None, given: Collective | None, *, file: str) -
         return given
     match = _PROGRAM.search(program or "")
     if match is None:
-        msg = f"{file} does not say which collective was run: give it (--collective all_reduce)."
+        msg = f"{file} does not say which collective was run: give it (`collective=all_reduce`)."
         raise InputError(msg)
     return collective_named(match[1])
 

@@ -1,10 +1,10 @@
-"""What libraries and benchmarks say of a run, as typed records that do not tell where they came from by their form.
+"""What libraries and benchmarks report of a run, as typed records that are the same for every format.
 
     LoggedMeasurement     a collective took this long
     LoggedDecision        the library chose this algorithm, protocol and number of channels for calls of this size
     LoggedCell            what the library's own cost model reckons with, for one algorithm and protocol
     LoggedCommunicator    ranks, nodes, channels, and the cost model of a communicator
-    Log             everything in one file
+    Log                   everything in one file
 
 Algorithms and protocols are spelled as in tuner tables (``ring``, ``nvls_tree``; ``ll``, ``ll128``, ``simple``).
 """
@@ -131,9 +131,9 @@ class LoggedDecision:
     @property
     def size_bytes(self) -> int | None:
         """M, or None where the collective or its ranks are not known."""
-        return (
-            None if self.collective is None else message_bytes(self.collective, self.rank_bytes, self.ranks)
-        )
+        if self.collective is None or (self.ranks is None and self.collective in _COUNTED_BY_BLOCK):
+            return None
+        return message_bytes(self.collective, self.rank_bytes, self.ranks or 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -129,9 +129,9 @@ def _twins(plan: MscclppPlan) -> Iterator[Complaint]:
 def _barriers(plan: MscclppPlan) -> Iterator[Complaint]:
     users: dict[tuple[int, int], dict[Path, int]] = defaultdict(dict)
     first: dict[tuple[int, int], tuple[Path, int]] = {}
-    for here in plan.operations:
+    for here in plan.named("barrier"):
         name, parties = number(here.op.get("barrier_id")), number(here.op.get("num_threadblocks"))
-        if here.name != "barrier" or name is None or parties is None:
+        if name is None or parties is None:
             continue
         block = here.path[:4]
         users[here.rank, name][block] = users[here.rank, name].get(block, 0) + 1
@@ -152,8 +152,7 @@ def _barriers(plan: MscclppPlan) -> Iterator[Complaint]:
 
 @RULES.rule("C06", ERROR, "semaphores exist", "the executor spoils memory")
 def _semaphores(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.operations:
-        if here.name in ("sem_acquire", "sem_release"):
-            have = len(_numbers(here.gpu.get("semaphores")))
-            path = (*here.path, "semaphore_ids")
-            yield from _outside(path, _numbers(here.op.get("semaphore_ids")), have, "semaphore")
+    for here in plan.named("sem_acquire", "sem_release"):
+        have = len(_numbers(here.gpu.get("semaphores")))
+        path = (*here.path, "semaphore_ids")
+        yield from _outside(path, _numbers(here.op.get("semaphore_ids")), have, "semaphore")
