@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coppice.doctor import TARGETS, Given, Severity, diagnose, rules_for
-from coppice.doctor.framework import ERROR, NOTE, Need, RuleTable, Subject, run
+from coppice.doctor.framework import ERROR, NOTE, Need, Rulebook, Subject, run
 from coppice.errors import InputError
 from export.tuning_samples import GRAPH, TOPOLOGY
 from support.msccl_samples import GATHER_XML
@@ -95,7 +95,7 @@ def test_a_diagnosis_is_short_to_show_and_whole_as_a_record() -> None:
 
 
 def test_rules_are_declared_once_and_complaints_may_have_their_own_severity() -> None:
-    table = RuleTable[Subject]()
+    table = Rulebook[Subject]()
     missing = Need("a thing", lambda _: False)
     table.rule("Q02", ERROR, "two", "because")(lambda _: iter([(2, "bad", "mend"), (NOTE, 1, "odd", "look")]))
     table.rule("Q01", ERROR, "one", "because", needs=missing)(lambda _: iter([(1, "bad", "mend")]))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from coppice.doctor.framework import Diagnosis, Rule, RuleTable, run
+from coppice.doctor.framework import Diagnosis, DoctorRule, Rulebook, run
 from coppice.doctor.given import Given, TuningFile
 from coppice.doctor.mpich import RULES as MPICH_RULES
 from coppice.doctor.mpich import MpichVariables
@@ -38,7 +38,7 @@ from coppice.topology.readers.sources import load_bytes
 
 __all__ = ["TARGETS", "TUNING_TARGETS", "diagnose", "rules_for"]
 
-_TUNING: Mapping[str, tuple[type[TuningFile], RuleTable[Any]]] = {
+_TUNING: Mapping[str, tuple[type[TuningFile], Rulebook[Any]]] = {
     "nccl-tuner": (TunerTable, TUNER_RULES),
     "nccl-graph": (NcclGraphFile, GRAPH_RULES),
     "nccl-topo": (NcclTopoFile, TOPO_RULES),
@@ -115,7 +115,7 @@ def diagnose(
     return run(kind(data=data, file=name, given=given), rules, target=target, heading=f"as {target}")
 
 
-def rules_for(target: str) -> tuple[Rule[Any], ...]:
+def rules_for(target: str) -> tuple[DoctorRule[Any], ...]:
     """All rules of a target, in the order of their ids.
 
     Raises:

@@ -21,12 +21,12 @@ __all__ = [
     "WARNING",
     "Complaint",
     "Diagnosis",
+    "DoctorRule",
     "Finding",
     "Need",
     "Path",
     "Place",
-    "Rule",
-    "RuleTable",
+    "Rulebook",
     "Severity",
     "Subject",
     "UndecidedRule",
@@ -92,7 +92,7 @@ class Need(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rule(Generic[S]):
+class DoctorRule(Generic[S]):
     """A rule of those who read a file.
 
     Attributes:
@@ -112,19 +112,19 @@ class Rule(Generic[S]):
     needs: Need | None = None
 
 
-class RuleTable(Generic[S]):
+class Rulebook(Generic[S]):
     """The rules for one kind of file; iterates in the order of their ids."""
 
     def __init__(self) -> None:
-        self._rules: dict[str, Rule[S]] = {}
+        self._rules: dict[str, DoctorRule[S]] = {}
 
-    def __iter__(self) -> Iterator[Rule[S]]:
+    def __iter__(self) -> Iterator[DoctorRule[S]]:
         return iter(sorted(self._rules.values(), key=lambda rule: rule.id))
 
     def rule(
         self, rule_id: str, severity: Severity, title: str, why: str, *, needs: Need | None = None
     ) -> Callable[[Callable[[S], Iterator[Complaint]]], Callable[[S], Iterator[Complaint]]]:
-        """Declare the function below as a rule; arguments are those of :class:`Rule`.
+        """Declare the function below as a rule; arguments are those of :class:`DoctorRule`.
 
         Raises:
             ValueError: If there is a rule of that id.
@@ -134,7 +134,7 @@ class RuleTable(Generic[S]):
             if rule_id in self._rules:
                 msg = f"there are two rules {rule_id}"
                 raise ValueError(msg)
-            self._rules[rule_id] = Rule(rule_id, severity, title, why, check, needs)
+            self._rules[rule_id] = DoctorRule(rule_id, severity, title, why, check, needs)
             return check
 
         return declare
@@ -298,7 +298,7 @@ class Diagnosis:
 
 def run(
     subject: S,
-    rules: RuleTable[S],
+    rules: Rulebook[S],
     *,
     target: str,
     heading: str,

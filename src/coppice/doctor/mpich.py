@@ -16,12 +16,11 @@ from importlib import resources
 
 import msgspec
 
-from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, RuleTable, Severity
+from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Rulebook, Severity
 from coppice.doctor.given import MPI_SHAPES, Given, TuningFile
 from coppice.errors import InputError
 
 __all__ = ["RULES", "MpichVariables"]
-
 
 _PREFIXES = ("MPIR_CVAR_", "MPIR_PARAM_", "MPICH_")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -157,7 +156,7 @@ class MpichVariables(TuningFile):
         return {each.stem: each for each in self.environment.settings}
 
 
-RULES = RuleTable[MpichVariables]()
+RULES = Rulebook[MpichVariables]()
 """Rules about variables of MPICH."""
 
 

@@ -6,12 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from coppice.doctor.framework import ERROR, WARNING, Complaint, RuleTable
+from coppice.doctor.framework import ERROR, WARNING, Complaint, Rulebook
 from coppice.doctor.given import SHAPES, TuningFile
 from coppice.errors import InputError
 
 __all__ = ["RING_RULES", "TREE_RULES", "RcclVariables"]
-
 
 _MOST_RINGS = 64
 """Half of the channels that RCCL has: they are doubled."""
@@ -43,10 +42,10 @@ class RcclVariables(TuningFile):
         return alone
 
 
-RING_RULES = RuleTable[RcclVariables]()
+RING_RULES = Rulebook[RcclVariables]()
 """Rules about rings."""
 
-TREE_RULES = RuleTable[RcclVariables]()
+TREE_RULES = Rulebook[RcclVariables]()
 """Rules about trees."""
 
 

@@ -47,7 +47,7 @@ _MOST_WARNINGS = 20
 
 
 @dataclass
-class _Draft:
+class _CommunicatorDraft:
     """A communicator as one thread of a process prints it."""
 
     ranks: int | None
@@ -95,10 +95,10 @@ class _NcclLogReader:
         self.settings: dict[str, str] = {}
         self.beside: dict[str, int] = {}
         self.warnings: list[str] = []
-        self.drafts: list[_Draft] = []
-        self.current: dict[Key, _Draft] = {}
-        self.by_process: dict[tuple[str, str], list[_Draft]] = {}
-        self.by_name: dict[tuple[str, str, str], _Draft] = {}
+        self.drafts: list[_CommunicatorDraft] = []
+        self.current: dict[Key, _CommunicatorDraft] = {}
+        self.by_process: dict[tuple[str, str], list[_CommunicatorDraft]] = {}
+        self.by_name: dict[tuple[str, str, str], _CommunicatorDraft] = {}
         self.algorithms: dict[Key, list[str]] = {}
         self.columns: dict[Key, list[tuple[str, str]]] = {}
         self.counts: dict[LoggedDecision, tuple[int, int]] = {}
@@ -152,7 +152,7 @@ class _NcclLogReader:
         match = _COMM.search(rest)
         if not match or any(len(match[group]) > 9 for group in (2, 3, 4)):
             return
-        draft = _Draft(ranks=int(match[3]), nodes=int(match[4]), line=number)
+        draft = _CommunicatorDraft(ranks=int(match[3]), nodes=int(match[4]), line=number)
         self.current[key] = draft
         if int(match[2]) == 0:
             self.by_process.setdefault(key[:2], []).append(draft)
@@ -200,7 +200,7 @@ class _NcclLogReader:
             return
         draft = self.current.get(key)
         if draft is None:
-            draft = _Draft(ranks=None, nodes=None, line=number)
+            draft = _CommunicatorDraft(ranks=None, nodes=None, line=number)
             self.current[key] = draft
             self.drafts.append(draft)
         for (algorithm, protocol), match in zip(columns, values, strict=True):
@@ -251,7 +251,7 @@ class _NcclLogReader:
         else:
             self.unread(number, "a choice")
 
-    def owner(self, key: Key, name: str | None) -> _Draft | None:
+    def owner(self, key: Key, name: str | None) -> _CommunicatorDraft | None:
         """The communicator that a choice is about, where that is sure."""
         if name is not None and (*key[:2], name) in self.by_name:
             return self.by_name[(*key[:2], name)]
@@ -308,7 +308,7 @@ class _NcclLogReader:
 def _decision(
     collective: Collective | None,
     size: str,
-    owner: _Draft | None,
+    owner: _CommunicatorDraft | None,
     names: tuple[str, str],
     *,
     channels: int | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coppice.doctor.framework import RuleTable, Subject
+from coppice.doctor.framework import Rulebook, Subject
 from coppice.export.msccl.document import Document
 from coppice.fitting.msccl.targets import Target
 
@@ -35,5 +35,5 @@ class MscclFile(Subject):
         return int(text) if text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20 else None
 
 
-RULES = RuleTable[MscclFile]()
+RULES = Rulebook[MscclFile]()
 """Rules about MSCCL XML, for all runtimes that read it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from coppice.doctor.framework import Path, Place, RuleTable, Subject
+from coppice.doctor.framework import Path, Place, Rulebook, Subject
 from coppice.export.mscclpp.document import JsonText, line_of, path_text
 
 __all__ = ["RULES", "MscclppPlan", "PlanObject", "entries", "number", "slots"]
@@ -112,7 +112,7 @@ class MscclppPlan(Subject):
                 yield here
 
 
-RULES = RuleTable[MscclppPlan]()
+RULES = Rulebook[MscclppPlan]()
 """Rules about execution plans."""
 
 

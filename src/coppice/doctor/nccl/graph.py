@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 
-from coppice.doctor.framework import ERROR, WARNING, Complaint, RuleTable
+from coppice.doctor.framework import ERROR, WARNING, Complaint, Rulebook
 from coppice.doctor.given import DUMP, SHAPES, TuningFile
 from coppice.export.nccl.graph import TYPES, Graph, read_nccl_graph
 
@@ -22,7 +22,7 @@ class NcclGraphFile(TuningFile):
         return read_nccl_graph(self.data, file=self.file)
 
 
-RULES = RuleTable[NcclGraphFile]()
+RULES = Rulebook[NcclGraphFile]()
 """Rules about graph files."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from coppice.doctor.framework import ERROR, WARNING, Complaint, Need, RuleTable
+from coppice.doctor.framework import ERROR, WARNING, Complaint, Need, Rulebook
 from coppice.doctor.given import DUMP, TuningFile
 from coppice.errors import InputError
 from coppice.export.nccl.topo_xml_text import MOST_NODES
@@ -14,7 +14,6 @@ from coppice.topology.readers.link_rates import pcie_speed_known
 from coppice.topology.readers.xml_tree import Element, parse_xml
 
 __all__ = ["RULES", "NcclTopoFile"]
-
 
 _LINKS = ("nvlink", "xgmi")
 _NICS = Need(
@@ -39,7 +38,7 @@ class NcclTopoFile(TuningFile):
         return _system(self.data, self.file)
 
 
-RULES = RuleTable[NcclTopoFile]()
+RULES = Rulebook[NcclTopoFile]()
 """Rules about topology files."""
 
 

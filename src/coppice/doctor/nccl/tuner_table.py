@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from coppice.doctor.framework import RuleTable
+from coppice.doctor.framework import Rulebook
 from coppice.doctor.given import TuningFile
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect
@@ -52,7 +52,7 @@ class TunerTable(TuningFile):
         return tuple(line for line in self.good if dead(line) is None)
 
 
-RULES = RuleTable[TunerTable]()
+RULES = Rulebook[TunerTable]()
 """Rules about tuner tables."""
 
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from coppice.doctor.framework import RuleTable
+from coppice.doctor.framework import Rulebook
 from coppice.doctor.given import TuningFile
 from coppice.export.open_mpi.reader import read_ompi_rules
 from coppice.export.open_mpi.rules_file import FOR_EVER, RankList, RuleLine, RulesFile, Section
@@ -91,5 +91,5 @@ class OmpiRulesFile(TuningFile):
         return sorted({ranks for _, ranks in self.given.known_shapes})
 
 
-RULES = RuleTable[OmpiRulesFile]()
+RULES = Rulebook[OmpiRulesFile]()
 """Rules about rules files of Open MPI."""

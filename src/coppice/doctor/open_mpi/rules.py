@@ -19,7 +19,6 @@ from coppice.selection.rules import decide, parse_rules
 
 _T = TypeVar("_T")
 
-
 _IGNORED = "Open MPI then ignores the whole file without a word"
 _MOST_FANOUT = 32
 _MOST_INT = 2**31 - 1
