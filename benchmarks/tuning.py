@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 
-from coppice.cli.options.sizes import parse_sizes, short_size
+from coppice.text import parse_sizes, short_size
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import scale
 from coppice.tuning.check import Checked, check_runs

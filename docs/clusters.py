@@ -24,8 +24,9 @@ from coppice.collectives import Collective
 from coppice.comparison import Comparison, compare
 from coppice.comparison.measurement import Measurement
 from coppice.comparison.pool import cores, local_processes
-from coppice.comparison.ranges import percent, short_size, variants
+from coppice.comparison.ranges import percent, variants
 from coppice.comparison.table import number
+from coppice.text import short_size
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 

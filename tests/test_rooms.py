@@ -17,6 +17,8 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "coppice"
 ROOMS = (
     "version",
     "errors",
+    "text",
+    "files",
     "rows",
     "_core",
     "topology",

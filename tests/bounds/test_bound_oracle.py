@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from coppice.bounds import Problem, bound
-from coppice.bounds.fixed_trees import fixed_trees
 from coppice.bounds.network import Network
+from coppice.bounds.tree_units import fixed_trees
 from coppice.collectives import Collective
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, Topology

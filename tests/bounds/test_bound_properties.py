@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from coppice.bounds import Problem, bound
-from coppice.bounds.fixed_trees import fixed_trees
 from coppice.bounds.network import Network
+from coppice.bounds.tree_units import fixed_trees
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.topology.model import Link, Topology

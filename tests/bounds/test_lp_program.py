@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coppice.bounds.lp.dual import certified_bound
-from coppice.bounds.lp.program import LinearProgram, Row
+from coppice.bounds.lp.program import Constraint, LinearProgram, certified_bound
 from coppice.bounds.lp.refinement import SquareSystem, from_binary, solve_exactly
 
 
-def row(values: list[int], bound: int, *, equal: bool = False) -> Row:
+def row(values: list[int], bound: int, *, equal: bool = False) -> Constraint:
     columns = [j for j, value in enumerate(values) if value]
-    return Row(
+    return Constraint(
         column=np.array(columns, dtype=np.int32),
         value=np.array([values[j] for j in columns], dtype=np.int64),
         bound=bound,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from comparison.cases import measured
 from coppice.comparison.measurement import Measurement
-from coppice.comparison.ranges import Range, percent, ranges, short_size, variants
+from coppice.comparison.ranges import Range, percent, ranges, variants
+from coppice.text import short_size
 
 K, M = 2**10, 2**20
 

@@ -47,6 +47,7 @@ def test_a_file_its_text_and_its_bytes_are_one(tmp_path: Path) -> None:
     ]
     assert all(each == found[0] for each in found)
     assert diagnose(path, "rccl").file == str(path)
+    assert diagnose(path, "rccl", sizes="1K:4K") == diagnose(path, "rccl", sizes=[1024, 2048, 4096])
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_a_file_its_text_and_its_bytes_are_one(tmp_path: Path) -> None:
         ({"ranks": 0}, "expected `ranks` as a number of 1 or more, found 0"),
         ({"ranks": "8"}, "found '8'"),
         ({"ranks": True}, "found True"),
-        ({"sizes": "1M"}, "expected sizes of 0 bytes or more, found 1M: give a list of integers"),
+        ({"sizes": "1X"}, "expected `sizes` to be bytes such as"),
         ({"sizes": [1.5]}, "expected sizes of 0 bytes or more"),
         ({"sizes": 4}, "expected sizes of 0 bytes or more"),
         ({"options": {"gpus": "2"}}, "is for tuning files"),

@@ -247,7 +247,7 @@ def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         write_msccl_xml(many_blocks(70), path, target="rccl")
     assert_same(read_msccl_xml(path).program, gather(3))
     assert [each.name for each in tmp_path.iterdir()] == ["a.xml"]
-    with pytest.raises(InputError, match="cannot read the file"):
+    with pytest.raises(InputError, match=r"cannot read .*name an existing file"):
         read_msccl_xml(tmp_path / "b.xml")
 
 

@@ -313,7 +313,7 @@ def test_files(tmp_path: Path) -> None:
         "LL",
         True,
     )
-    with pytest.raises(InputError, match="cannot read the file"):
+    with pytest.raises(InputError, match=r"cannot read .*name an existing file"):
         read_mscclpp(tmp_path / "none.json")
     for data, told in (
         (b'{"gpus": [', "bad.json:1:11 is not JSON"),

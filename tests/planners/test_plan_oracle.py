@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from coppice.bounds import Problem, bound
-from coppice.bounds.fixed_trees import fixed_trees
 from coppice.bounds.network import Network
+from coppice.bounds.tree_units import fixed_trees
 from coppice.collectives import Collective
 from coppice.planners.forest.planner import plan_forest
 from coppice.topology import resolve

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from coppice.bounds import Problem, bound
-from coppice.bounds.fixed_trees import fixed_trees
 from coppice.bounds.network import Network
+from coppice.bounds.tree_units import fixed_trees
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.planners.forest.planner import plan_forest

@@ -24,7 +24,7 @@ from coppice.schedule.files.plan_file import encode_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan
-from coppice.schedule.shape import Shape, shape
+from coppice.schedule.shape import ForestShape, shape
 from coppice.schedule.verification.verify import verify
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, Topology
@@ -54,7 +54,7 @@ def boxes(spec: str, count: int) -> Topology:
     return resolve(spec, boxes=count)
 
 
-def shape_of(forest: Forest) -> Shape:
+def shape_of(forest: Forest) -> ForestShape:
     """Shape of a forest; on small ones counted by walking the trees, too."""
     found = shape(forest)
     if forest.num_edges < 100_000:

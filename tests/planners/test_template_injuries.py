@@ -16,8 +16,7 @@ import pytest
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
-from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.images import expanded
+from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan

@@ -27,8 +27,7 @@ from coppice.schedule import images
 from coppice.schedule.cost import forest_pipeline
 from coppice.schedule.explanation import height_counts
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
-from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.images import expanded, expanded_edges
+from coppice.schedule.forest import Forest, Phase, expanded, expanded_edges
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan

@@ -13,9 +13,10 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.planning import plan
 from coppice.report.topology.layout import Layout, lay_out
-from coppice.report.topology.picture import load_class, percent, topology_picture, topology_svg
+from coppice.report.topology.picture import load_class, topology_picture, topology_svg
 from coppice.report.topology.wires import hull, wire, within
 from coppice.schedule.explanation import plan_loads
+from coppice.text import percent_text
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.sources import resolve
 
@@ -180,7 +181,7 @@ def test_loads_colour_the_links() -> None:
     ],
 )
 def test_percentages(share: Fraction, text: str) -> None:
-    assert percent(share) == text
+    assert percent_text(share, most_decimals=1) == text
 
 
 def test_names_are_escaped_and_the_file_stands_alone() -> None:

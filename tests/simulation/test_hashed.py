@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.engine import simulate
 from coppice.simulation.hashed import Hashed, hashed_times

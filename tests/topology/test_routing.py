@@ -46,7 +46,7 @@ def test_paths_are_shortest_then_widest(
             switched.remove_nodes_from(others)
             allowed = switched if nx.has_path(switched, a, b) else graph
             if allowed is graph and not relay:
-                with pytest.raises(UnreachableError, match="--relay-gpus"):
+                with pytest.raises(UnreachableError, match="`relay_gpus`"):
                     router.path(src, dst)
                 continue
             best = [tuple(path) for path in nx.all_shortest_paths(allowed, a, b)]

@@ -87,7 +87,7 @@ def attainable_rate(
     if outcome.rates is None:
         msg = (
             f"the attainable optimum of {topology.name!r} was not proved in time (cut bound {best}): "
-            "round the rates (`--round 3`) or give it more time."
+            "round the rates (`round_digits=3`) or give it more time."
         )
         raise CheckError(msg)
     return Attainable(

@@ -60,5 +60,5 @@ def unreachable_message(network: Network, sink_side: np.ndarray) -> str:
     return (
         f"every rank must be reachable from every rank that owns data, found no route between {source} and {target} "
         f"({len(sink_side)} of {topology.num_nodes} nodes are cut off): add links, choose ranks that are connected, "
-        "or let other GPUs forward (`--relays`)."
+        "or let other GPUs forward (`relays`)."
     )

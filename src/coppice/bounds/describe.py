@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
+from coppice.text import plural, rate_text
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["Crossing", "LinkGroup", "crossing", "describe_cut", "describe_ranks", "plural", "rate_text"]
+__all__ = ["Crossing", "CrossingLinks", "crossing", "describe_cut", "describe_ranks"]
 
 _MAX_GROUPS = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LinkGroup:
+class CrossingLinks:
     """Links across a cut that have the same kinds of ends and the same rate.
 
     Attributes:
@@ -56,7 +57,7 @@ class Crossing:
     receiving_ranks: tuple[int, ...]
     gb_per_s: Fraction
     shards: int | None
-    groups: tuple[LinkGroup, ...]
+    groups: tuple[CrossingLinks, ...]
 
 
 def crossing(bound: Bound) -> Crossing:
@@ -143,27 +144,6 @@ def describe_ranks(topology: Topology, ranks: Sequence[int]) -> str:
     return f"{text} of {_host_name(topology, next(iter(chosen)))}" if named and len(chosen) == 1 else text
 
 
-def rate_text(rate: Fraction) -> str:
-    """A rate for people: exact where four decimals are enough, otherwise rounded to them.
-
-    >>> rate_text(Fraction(25, 2)), rate_text(Fraction(200)), rate_text(Fraction(2400, 7))
-    ('12.5', '200', '342.8571')
-    """
-    text = f"{float(rate):.4f}".rstrip("0").rstrip(".")
-    return text if text not in ("0", "-0") or not rate else f"{float(rate):.4g}"
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 link``, ``2 links``.
-
-    >>> plural(1, "switch"), plural(2, "switch"), plural(3, "tree")
-    ('1 switch', '2 switches', '3 trees')
-    """
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
-
-
 def _tells_senders(topology: Topology, found: Crossing) -> bool:
     """Whether to tell the cut from its sending side: that is the one with fewer ranks.
 
@@ -222,14 +202,14 @@ def _shards_across(bound: Bound, senders: tuple[int, ...], receivers: tuple[int,
             return None
 
 
-def _groups(topology: Topology, links: NDArray[np.intp]) -> tuple[LinkGroup, ...]:
+def _groups(topology: Topology, links: NDArray[np.intp]) -> tuple[CrossingLinks, ...]:
     """Links by kinds of ends and rate, the largest total rate first."""
     by_kind: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for link in links.tolist():
         kinds = (int(topology.kind[topology.src[link]]), int(topology.kind[topology.dst[link]]))
         by_kind[(*kinds, int(topology.capacity[link]))].append(link)
     groups = [
-        LinkGroup(
+        CrossingLinks(
             src_kind=NodeKind(src_kind),
             dst_kind=NodeKind(dst_kind),
             gb_per_s=Fraction(capacity, topology.denominator),
@@ -240,7 +220,7 @@ def _groups(topology: Topology, links: NDArray[np.intp]) -> tuple[LinkGroup, ...
     return tuple(sorted(groups, key=lambda g: (-len(g.links) * g.gb_per_s, g.links)))
 
 
-def _describe_group(topology: Topology, group: LinkGroup) -> str:
+def _describe_group(topology: Topology, group: CrossingLinks) -> str:
     """``8 NICs of 25 GB/s``, ``2 links of 50 GB/s``, ``1 link of 300 GB/s to a switch``."""
     count = len(group.links)
     rate = f"of {rate_text(group.gb_per_s)} GB/s"

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from coppice.bounds import bound
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.fixed_trees import FixedTrees, fixed_trees, smallest_trees
-from coppice.bounds.in_network import in_network_bound
+from coppice.bounds.in_network import in_network_optimum
 from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.bounds.tree_units import exact_units
+from coppice.bounds.tree_units import FixedTrees, exact_units, fixed_trees, smallest_trees
 from coppice.collectives import Collective
 
-__all__ = ["BoundFigures", "bound_figures", "bound_record", "in_network_optimum"]
+__all__ = ["BoundFigures", "bound_figures", "bound_record"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundFigures:
+class BoundFigures(Bandwidths):
     """A bound with the number of trees that it needs, or that was asked for.
 
     Attributes:
@@ -39,20 +39,14 @@ class BoundFigures:
     exact_with_trees: bool = True
 
     @property
-    def algbw_gb_per_s(self) -> Fraction:
-        """Algorithm bandwidth M / time in GB/s, as asked, exact."""
-        return self.bound.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)
-
-    @property
-    def busbw_gb_per_s(self) -> Fraction:
-        """Bus bandwidth in GB/s, as asked, exact."""
-        problem = self.bound.problem
-        return self.algbw_gb_per_s * problem.collective.busbw_factor(problem.topology.num_ranks)
+    def problem(self) -> Problem:
+        """What was asked."""
+        return self.bound.problem
 
     @property
     def loss(self) -> Fraction:
         """Share of the optimal rate that is lost."""
-        return 1 - self.bound.inv_rate / self.inv_rate if self.inv_rate else Fraction(0)
+        return self.loss_against(self.bound)
 
 
 def bound_figures(
@@ -100,46 +94,14 @@ def bound_figures(
     )
 
 
-def in_network_optimum(plain: Bound) -> Bound:
-    """The bound with the work of switches that can copy or add; the rate without them becomes an alternative.
-
-    Args:
-        plain: The bound of the same problem without them.
-
-    Raises:
-        InputError: For collectives that are not made of trees, where switches cannot help.
-        CheckError: If no bound was proved within the limits.
-    """
-    inv_rate = in_network_bound(plain.problem).inv_rate
-    return replace(
-        plain,
-        inv_rate=inv_rate,
-        # a cut proves nothing beyond the bound by cuts: it does not know what a switch cannot copy
-        cut=plain.cut if inv_rate <= plain.inv_rate else (),
-        attainable=None,
-        alternatives={**plain.alternatives, "without in-network": plain.attainable or plain.inv_rate},
-        method="upper bound with switches that copy or add",
-        capacity=None,
-        combined=None,
-    )
-
-
 def bound_record(figures: BoundFigures) -> dict[str, Any]:
     """The figures as JSON values: fractions are strings, rates floats as well, nodes by name."""
     found = figures.bound
     problem, topology = found.problem, found.problem.topology
     optimum = found.algbw_gb_per_s
     return {
-        "collective": problem.collective.value,
-        "topology": topology.name,
-        "topology_sha256": topology.sha256,
-        "ranks": topology.num_ranks,
-        "root": problem.root,
-        "inv_rate": str(figures.inv_rate),
-        "algbw_gb_per_s": float(figures.algbw_gb_per_s),
-        "algbw_exact": str(figures.algbw_gb_per_s),
-        "busbw_gb_per_s": float(figures.busbw_gb_per_s),
-        "busbw_exact": str(figures.busbw_gb_per_s),
+        **problem.record(),
+        **figures.rates_record(),
         "trees_per_root": figures.trees_per_root,
         "cut": [topology.node_ids[node] for node in found.cut],
         "cut_in_words": describe_cut(found),

@@ -12,7 +12,7 @@ sends one stream where it got many.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -20,10 +20,11 @@ import numpy as np
 from coppice.bounds.all_reduce import combined_all_reduce
 from coppice.bounds.attainable import attainable_rate
 from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 
-__all__ = ["InNetworkBound", "in_network_bound"]
+__all__ = ["InNetworkBound", "in_network_bound", "in_network_optimum"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNet
     """
     topology, collective = problem.topology, problem.collective
     if not collective.made_of_trees:
-        msg = f"{collective} sends nothing twice and adds nothing up: leave out `--in-network`."
+        msg = f"{collective} sends nothing twice and adds nothing up: leave out `in_network`."
         raise InputError(msg)
     forwards = topology.rank < 0
     copying = tuple(np.flatnonzero(forwards & topology.multicast).tolist())
@@ -76,3 +77,27 @@ def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNet
         msg = f"no in-network bound on {topology.name!r} was proved within the limits: give it more time."
         raise CheckError(msg)
     return InNetworkBound(inv_rate=1 / result.upper, copying=copying, adding=adding)
+
+
+def in_network_optimum(plain: Bound) -> Bound:
+    """The bound with the work of switches that can copy or add; the rate without them becomes an alternative.
+
+    Args:
+        plain: The bound of the same problem without them.
+
+    Raises:
+        InputError: For collectives that are not made of trees, where switches cannot help.
+        CheckError: If no bound was proved within the limits.
+    """
+    inv_rate = in_network_bound(plain.problem).inv_rate
+    return replace(
+        plain,
+        inv_rate=inv_rate,
+        # a cut proves nothing beyond the bound by cuts: it does not know what a switch cannot copy
+        cut=plain.cut if inv_rate <= plain.inv_rate else (),
+        attainable=None,
+        alternatives={**plain.alternatives, "without in-network": plain.attainable or plain.inv_rate},
+        method="upper bound with switches that copy or add",
+        capacity=None,
+        combined=None,
+    )

@@ -27,16 +27,16 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.bounds.all_to_all.distances import distances
 from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import orbits
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
+from coppice.text import plural
 from coppice.topology.model import Topology
 
 __all__ = ["LatencyBound", "latency_bound"]
-
-_BLOCK = 2**22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ def _farthest(problem: Problem, overhead_us: float, *, relay_gpus: bool) -> Late
         sources = _representatives(topology, sources)
     cost, start = _costs(topology, overhead_us, relay_gpus=relay_gpus)
     nodes = topology.rank_nodes
-    reach = start + _least(topology, nodes[sources], cost, backwards=backwards)[:, nodes]
+    reach = start + distances(topology, nodes[sources], cost, backwards=backwards)[:, nodes]
     reach[~needed[sources]] = -1.0
     where = int(reach.argmax())
     u, v = int(sources[where // len(nodes)]), where % len(nodes)
@@ -181,7 +181,7 @@ def _farthest(problem: Problem, overhead_us: float, *, relay_gpus: bool) -> Late
     senders = 1 if relay_gpus else sum(topology.rank[node] >= 0 for node in route[:-1])
     wires = sum(topology.latency_us[topology.link_index[hop]] for hop in pairwise(route))
     why = (
-        f"rank {v} needs what rank {u} has: {senders} message{'s' if senders > 1 else ''} of {overhead_us:g} us "
+        f"rank {v} needs what rank {u} has: {plural(senders, 'message')} of {overhead_us:g} us "
         f"and {wires:g} us of links"
     )
     return LatencyBound(time_us=time, why=why, pair=(u, v), route=route)
@@ -207,33 +207,9 @@ def _shortest_message(topology: Topology, overhead_us: float) -> float:
     """Least time of a message between two different ranks."""
     nodes = topology.rank_nodes
     sources = _representatives(topology, np.arange(len(nodes)))
-    reach = _least(topology, nodes[sources], topology.latency_us, backwards=False)[:, nodes]
+    reach = distances(topology, nodes[sources], topology.latency_us)[:, nodes]
     reach[np.arange(len(sources)), sources] = float("inf")
     return overhead_us + float(reach.min())
-
-
-def _least(
-    topology: Topology, sources: NDArray[np.integer], cost: NDArray[np.float64], *, backwards: bool
-) -> NDArray[np.float64]:
-    """Least cost from each source to each node (backwards: from each node to each source)."""
-    tails, heads = (topology.dst, topology.src) if backwards else (topology.src, topology.dst)
-    order = np.argsort(heads, kind="stable")
-    tail, head, added = tails[order], heads[order], cost[order]
-    reached, starts = np.unique(head, return_index=True)
-    result = np.full((len(sources), topology.num_nodes), np.inf)
-    result[np.arange(len(sources)), sources] = 0.0
-    if not len(tail):
-        return result
-    step = max(1, _BLOCK // len(tail))
-    for low in range(0, len(sources), step):
-        block = result[low : low + step]
-        while True:
-            best = np.minimum.reduceat(block[:, tail] + added, starts, axis=1)
-            np.minimum(best, block[:, reached], out=best)
-            if np.array_equal(best, block[:, reached]):
-                break
-            block[:, reached] = best
-    return result
 
 
 def _route(topology: Topology, start: int, end: int, cost: NDArray[np.float64]) -> tuple[int, ...]:

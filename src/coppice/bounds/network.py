@@ -99,7 +99,7 @@ def check_problem(problem: Problem) -> None:
         raise InputError(msg)
     if collective.rooted:
         if problem.root is None or not 0 <= problem.root < ranks:
-            msg = f"{collective} needs a root rank in 0 .. {ranks - 1}, found {problem.root}: give it (`--root 0`)."
+            msg = f"{collective} needs a root rank in 0 .. {ranks - 1}, found {problem.root}: give it (`root=0`)."
             raise InputError(msg)
     elif problem.root is not None:
         msg = (

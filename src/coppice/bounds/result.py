@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from coppice.bounds.all_reduce import CombinedAllReduce
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
+from coppice.text import plural, rate_text
 
 __all__ = ["Bound"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bound:
+class Bound(Bandwidths):
     """The best rate that a collective can have, with its witness.
 
     Attributes:
@@ -39,12 +41,15 @@ class Bound:
     capacity: list[Fraction] | None = None
     combined: CombinedAllReduce | None = None
 
-    @property
-    def algbw_gb_per_s(self) -> Fraction:
-        """Algorithm bandwidth M / time at the bound, in GB/s, exact."""
-        return self.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)
+    def __repr__(self) -> str:
+        """In short what it is.
 
-    @property
-    def busbw_gb_per_s(self) -> Fraction:
-        """Bus bandwidth at the bound, in GB/s, exact."""
-        return self.algbw_gb_per_s * self.problem.collective.busbw_factor(self.problem.topology.num_ranks)
+        >>> from coppice.bounds import bound
+        >>> from coppice.collectives import Collective
+        >>> from coppice.topology.presets import preset
+        >>> bound(Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER))
+        Bound(all_gather on 'ring of 4', 4 ranks: algbw 2.6667 GB/s)
+        """
+        topology = self.problem.topology
+        place = f"{self.problem.collective} on {topology.name[:80]!r}, {plural(topology.num_ranks, 'rank')}"
+        return f"Bound({place}: algbw {rate_text(self.algbw_gb_per_s)} GB/s)"

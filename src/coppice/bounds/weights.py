@@ -6,20 +6,18 @@ fractions; they are scaled to whole numbers where they are not whole, so only th
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from math import lcm
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from coppice.errors import InputError
+from coppice.files import read_text
 
 __all__ = ["parse_demands", "parse_weights", "read_demands", "read_weights"]
 
-_MAX_BYTES = 256 * 2**20
 _LARGEST = 2**31
 
 
@@ -29,7 +27,7 @@ def read_weights(path: str) -> tuple[int, ...]:
     Raises:
         InputError: If the file cannot be read or is no list of numbers >= 0.
     """
-    return parse_weights(_text(path), where=path)
+    return parse_weights(read_text(path, what="the weights"), where=path)
 
 
 def read_demands(path: str) -> tuple[tuple[int, ...], ...]:
@@ -38,7 +36,7 @@ def read_demands(path: str) -> tuple[tuple[int, ...], ...]:
     Raises:
         InputError: If the file cannot be read or is no square matrix of numbers >= 0.
     """
-    return parse_demands(_text(path), where=path)
+    return parse_demands(read_text(path, what="the demands"), where=path)
 
 
 def parse_weights(text: str, *, where: str) -> tuple[int, ...]:
@@ -80,27 +78,6 @@ def parse_demands(text: str, *, where: str) -> tuple[tuple[int, ...], ...]:
             raise InputError(msg)
     whole = _whole([value for row in rows for value in row])
     return tuple(tuple(whole[i * size : (i + 1) * size]) for i in range(size))
-
-
-def _text(path: str) -> str:
-    """Contents of a file, with a limit on its size."""
-    try:
-        if path == "-":
-            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
-        else:
-            with Path(path).open("rb") as file:
-                data = file.read(_MAX_BYTES + 1)
-    except OSError as error:
-        msg = f"cannot read weights from {path}: {error.strerror or error}."
-        raise InputError(msg) from None
-    if len(data) > _MAX_BYTES:
-        msg = f"expected at most {_MAX_BYTES // 2**20} MiB of weights, found more in {path}."
-        raise InputError(msg)
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        msg = f"expected text in {path}, found bytes that are not UTF-8."
-        raise InputError(msg) from None
 
 
 def _rows(text: str, where: str) -> list[list[Fraction]]:

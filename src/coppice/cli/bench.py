@@ -11,10 +11,11 @@ from typing import Annotated, TypeVar
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, SetOption, load_topology
-from coppice.cli.options.sizes import parse_size
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
+from coppice.files import write_atomically
 from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.text import parse_size
 from coppice.topology.model import Topology
 
 __all__ = ["bench"]
@@ -157,9 +158,7 @@ def bench(
                     )
                 )
         if talk and output is not None:
-            temporary = output.with_name(f".{output.name}.part")
-            temporary.write_text("".join(f"{line}\n" for line in lines))
-            temporary.replace(output)
+            write_atomically(output, "".join(f"{line}\n" for line in lines).encode())
     finally:
         end.close()
     if wrong:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from coppice.bounds.describe import describe_cut, plural
+from coppice.bounds.describe import describe_cut
 from coppice.bounds.figures import BoundFigures, bound_figures, bound_record
 from coppice.bounds.result import Bound
 from coppice.cli.options.inputs import (
@@ -27,15 +27,9 @@ from coppice.cli.options.problem import (
     make_problem,
     parse_trees,
 )
-from coppice.cli.output.render import (
-    Stages,
-    bandwidth_text,
-    percent_text,
-    print_fields,
-    print_json,
-    rate_line,
-)
+from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.collectives import Collective
+from coppice.text import bandwidth_text, percent_text, plural, rate_line
 
 __all__ = ["bound", "bound_fields"]
 

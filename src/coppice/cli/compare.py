@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from coppice.bounds.describe import describe_cut, plural
+from coppice.bounds.describe import describe_cut
 from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import (
     JsonOption,
@@ -30,7 +30,7 @@ from coppice.cli.options.problem import (
     WeightsOption,
     make_problem,
 )
-from coppice.cli.options.sizes import SizesOption, parse_sizes
+from coppice.cli.options.sizes import SizesOption
 from coppice.cli.output.render import print_json, print_lines
 from coppice.collectives import Collective
 from coppice.comparison.gain import gain as find_gain
@@ -40,10 +40,11 @@ from coppice.comparison.plot import check_picture, plot
 from coppice.comparison.sweep import compare as run_comparison
 from coppice.comparison.table import algorithm_lines, best_lines, csv_text, range_lines, refusal_lines
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.schedule.cost import HOP_OVERHEAD_US
 from coppice.simulation.model import Model, Sharing
+from coppice.text import parse_sizes, plural
 from coppice.topology.readers.link_rates import RateClass
-from coppice.topology.writer import write_atomically
 
 __all__ = ["compare"]
 
@@ -159,7 +160,7 @@ def compare(
       coppice compare dgx-a100 --boxes 4 --rates nominal,measured
       coppice compare dgx-h100 --boxes 1,2,4,8,16 --gain --sizes 1G
     """  # noqa: D301 (\b is for the help formatter)
-    wanted, counts, classes = parse_sizes(sizes), _counts(boxes), _classes(rates)
+    wanted, counts, classes = parse_sizes(sizes, option="--sizes"), _counts(boxes), _classes(rates)
     if gain and (csv or picture or results or len(classes) > 1):
         msg = "--gain prints a table of its own: leave out --csv, --plot, --results and all rates but one."
         raise InputError(msg)

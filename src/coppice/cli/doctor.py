@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption, parse_settings
-from coppice.cli.options.sizes import parse_sizes, short_size
 from coppice.cli.output.render import print_json, print_lines
 from coppice.doctor import TUNING_TARGETS, Given, diagnose
 from coppice.doctor.given import OPTIONS
 from coppice.fitting.msccl.targets import TARGETS
+from coppice.text import parse_sizes
 
 __all__ = ["doctor"]
 
@@ -91,5 +91,5 @@ def doctor(
     if as_json:
         print_json(diagnosis.record())
     else:
-        print_lines(diagnosis.lines(short_size))
+        print_lines(diagnosis.lines())
     diagnosis.require_ok()

@@ -6,17 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from coppice.bounds.describe import describe_cut, plural, rate_text
+from coppice.bounds.describe import describe_cut
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import (
-    Stages,
-    bandwidth_text,
-    bar,
-    percent_text,
-    print_fields,
-    print_json,
-    print_lines,
-)
+from coppice.cli.output.render import Stages, bar, print_fields, print_json, print_lines
 from coppice.cli.verify.command import PlanArgument
 from coppice.schedule.explanation import LinkClass, draw_tree, height_counts, link_classes, plan_loads
 from coppice.schedule.files.plan_file import read_plan
@@ -25,6 +17,7 @@ from coppice.schedule.loads import LinkLoads
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.verify import verify
+from coppice.text import bandwidth_text, percent_text, plural, rate_text
 from coppice.topology.model import Topology
 
 __all__ = ["explain"]

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import BoxesOption, OutputOption, RatesOption, SetOption, load_topology
-from coppice.cli.output.render import Stages, bandwidth_text, print_fields
+from coppice.cli.output.render import Stages, print_fields
 from coppice.errors import InputError
 from coppice.export.msccl.document import parse_document as parse_xml
-from coppice.export.msccl.reader import program_of, read_bytes
+from coppice.export.msccl.reader import program_of
 from coppice.export.mscclpp.document import is_mscclpp
 from coppice.export.mscclpp.document import parse_document as parse_json
 from coppice.export.mscclpp.reader import program_of as one_sided_program_of
+from coppice.files import file_name, read_bytes
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.to_schedule import one_sided_to_schedule
 from coppice.program.one_sided.verify import verify_one_sided
@@ -27,6 +27,7 @@ from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.transfers import verify_schedule
+from coppice.text import bandwidth_text, plural
 from coppice.topology.presets import preset
 
 __all__ = ["import_file"]
@@ -129,7 +130,7 @@ def import_file(
 
 def _read(file: str, root: int | None) -> tuple[Program | OneSidedProgram, tuple[str, ...], str]:
     """The program of a file, what its reader warns of, and the name of its format."""
-    data, name = read_bytes(file)
+    data, name = read_bytes(file), file_name(file)
     if is_mscclpp(data):
         if root is not None:
             msg = "--root is for MSCCL XML: no collective of MSCCL++ has a root, leave it out."

@@ -9,13 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.sizes import short_size
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.errors import InputError
 from coppice.logs.reading import read_logs
 from coppice.logs.records import Log, LoggedMeasurement, collective_named
+from coppice.text import plural, short_size
 
 __all__ = ["logs"]
 

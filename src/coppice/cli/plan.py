@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.cli.bound import bound_fields
 from coppice.cli.options.inputs import (
     BoxesOption,
@@ -36,20 +35,13 @@ from coppice.cli.options.problem import (
     make_problem,
     parse_trees,
 )
-from coppice.cli.output.render import (
-    Stages,
-    bandwidth_text,
-    percent_text,
-    print_fields,
-    print_json,
-    seconds_text,
-    size_text,
-)
+from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import PlannedResult
 from coppice.planners.planning import plan as make_plan
 from coppice.schedule.files.plan_file import write_plan
+from coppice.text import bandwidth_text, percent_text, plural, seconds_text, size_text
 
 __all__ = ["plan"]
 

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from coppice.cli.options.sizes import parse_size, parse_sizes
-from coppice.cli.output.render import Stages, print_lines, size_text
+from coppice.cli.output.render import Stages, print_lines
 from coppice.cli.verify.command import PlanArgument
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.sweep import compare
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.report.dot import to_dot
 from coppice.report.page import write_report
 from coppice.report.topology.picture import topology_svg
@@ -20,7 +20,7 @@ from coppice.schedule.explanation import plan_loads
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
-from coppice.topology.writer import write_atomically
+from coppice.text import parse_size, parse_sizes, size_text
 
 __all__ = ["picture", "report"]
 
@@ -76,7 +76,7 @@ def report(
     if rivals is not None and output.suffix != ".html":
         msg = f"--compare belongs on a page, found {output.name!r}: leave it out, or write *.html."
         raise InputError(msg)
-    size_bytes = parse_size(size)
+    size_bytes = parse_size(size, option="--size")
     sizes = () if rivals is None else parse_sizes(rivals, option="--compare")
     with Stages() as stages:
         stages.begin("reading the plan")

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import (
     BoxesOption,
@@ -18,13 +17,14 @@ from coppice.cli.options.inputs import (
     parse_settings,
 )
 from coppice.cli.options.problem import CollectiveOption, RootOption
-from coppice.cli.options.sizes import SizeOption, parse_size
-from coppice.cli.output.render import print_fields, print_json, print_lines, size_text
+from coppice.cli.options.sizes import SizeOption
+from coppice.cli.output.render import print_fields, print_json, print_lines
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection import LIBRARIES, Selection
 from coppice.selection import select as make_selection
 from coppice.selection.nccl_inputs import SETTINGS
+from coppice.text import parse_size, plural, size_text
 from coppice.topology.model import Topology
 
 __all__ = ["select"]
@@ -131,7 +131,7 @@ def select(
         msg = "standard output can hold the plan or the figures, not both: give a file (`-o plan.json`)."
         raise InputError(msg)
     inputs, others = _sorted_settings(settings, library)
-    size_bytes = parse_size(size)
+    size_bytes = parse_size(size, option="--size")
     if log is not None:
         if library != "nccl" or topology is not None or ranks_per_box is not None or inputs:
             msg = (

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, size_text
+from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
+from coppice.text import size_text
 from coppice.training.autolrs.picture import Search, read_search
 from coppice.training.autolrs.report import write_report
 

@@ -12,7 +12,7 @@ from coppice.planners.algorithms.case import Value
 from coppice.planners.choice import FOREST, Choice, make_body
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import NodeKind
 

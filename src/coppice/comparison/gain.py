@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coppice.bounds.describe import plural
 from coppice.bounds.problem import Problem
 from coppice.comparison.measurement import Measurement
 from coppice.comparison.outcome import Comparison
-from coppice.comparison.ranges import short_size
 from coppice.comparison.sweep import compare
 from coppice.comparison.table import aligned, number
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.choice import optimal_planner
+from coppice.text import plural, short_size
 
 __all__ = ["FAMILIES", "Gain", "GainRow", "gain", "gain_lines", "gain_words"]
 

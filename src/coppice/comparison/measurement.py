@@ -165,9 +165,7 @@ class _Found:
             pieces=self.pieces,
             chain=chain_length(timeline),
             sent_bytes=int(sent.max(initial=0)),
-            link=f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
-            if link >= 0
-            else "",
+            link=topology.link_name(link) if link >= 0 else "",
             link_us=float(timeline.link_busy_us[link]) if link >= 0 else 0.0,
             relays=self.relays,
             in_network=self.in_network,

@@ -126,13 +126,8 @@ class Comparison:
 
     def record(self) -> dict[str, Any]:
         """Everything as JSON values."""
-        problem, topology = self.problem, self.problem.topology
         return {
-            "collective": problem.collective.value,
-            "topology": topology.name,
-            "topology_sha256": topology.sha256,
-            "ranks": topology.num_ranks,
-            "root": problem.root,
+            **self.problem.record(),
             "model": asdict(self.model),
             "optimum": {
                 "algbw_gb_per_s": float(self.optimum.algbw_gb_per_s),

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coppice.comparison.outcome import Comparison
-from coppice.comparison.ranges import short_size
 from coppice.errors import InputError, MissingExtraError
+from coppice.text import short_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from coppice.comparison.measurement import Measurement
+from coppice.text import plural, short_size
 
-__all__ = ["TOLERANCE", "Range", "ranges", "short_size", "variants"]
+__all__ = ["TOLERANCE", "Range", "ranges", "variants"]
 
 TOLERANCE = 0.01
 """Share by which a time may exceed the best one and still count as the best."""
@@ -134,18 +135,6 @@ def variants(rows: Sequence[Measurement]) -> str:
     return ", ".join(words)
 
 
-def short_size(size_bytes: int) -> str:
-    """A size as nccl-tests writes it, in the largest unit that divides it.
-
-    >>> short_size(1024), short_size(1536), short_size(3 << 20), short_size(1000)
-    ('1K', '1536', '3M', '1000')
-    """
-    for shift, unit in ((40, "T"), (30, "G"), (20, "M"), (10, "K")):
-        if size_bytes and not size_bytes % (1 << shift):
-            return f"{size_bytes >> shift}{unit}"
-    return str(size_bytes)
-
-
 def percent(share: float) -> str:
     """A share in percent, not rounded up to a whole.
 
@@ -204,17 +193,13 @@ def _why(winner: Measurement, rival: Measurement, overhead_us: float) -> str:
     if gap <= TOLERANCE * winner.time_us:
         return f"as good as {rival.algorithm}"
     if chain_us >= link_us and rival.chain > winner.chain:
-        return f"{_messages(winner.chain)} in a row, {rival.algorithm} {rival.chain}"
+        return f"{plural(winner.chain, 'message')} in a row, {rival.algorithm} {rival.chain}"
     if link_us > 0:
         ratio = rival.link_us / winner.link_us if winner.link_us else float("inf")
         if ratio >= 1.02:
             return f"its busiest link is busy {_us(winner.link_us)}, that of {rival.algorithm} {_us(rival.link_us)}"
     busy, rival_busy = percent(winner.link_us / winner.time_us), percent(rival.link_us / rival.time_us)
     return f"its busiest link works {busy} of the time, that of {rival.algorithm} {rival_busy}"
-
-
-def _messages(count: int) -> str:
-    return f"{count} message{'' if count == 1 else 's'}"
 
 
 def _us(time_us: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 
-from coppice.bounds.figures import in_network_optimum
+from coppice.bounds.in_network import in_network_optimum
 from coppice.bounds.latency import latency_bound
 from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound

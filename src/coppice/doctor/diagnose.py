@@ -32,9 +32,9 @@ from coppice.doctor.open_mpi import OmpiRulesFile
 from coppice.doctor.rccl import RING_RULES, TREE_RULES, RcclVariables
 from coppice.errors import InputError
 from coppice.export.mscclpp.document import is_mscclpp
+from coppice.files import file_name, read_bytes
 from coppice.fitting.msccl.targets import TARGETS as MSCCL_TARGETS
-from coppice.topology.readers.reading import suggestion
-from coppice.topology.readers.sources import load_bytes
+from coppice.text import parse_sizes, suggestion
 
 __all__ = ["TARGETS", "TUNING_TARGETS", "diagnose", "rules_for"]
 
@@ -68,7 +68,7 @@ def diagnose(
     target: str | None = None,
     *,
     ranks: int | None = None,
-    sizes: Iterable[int] = (),
+    sizes: str | Iterable[int] = (),
     options: Given | Mapping[str, str] | None = None,
     file: str | None = None,
 ) -> Diagnosis:
@@ -78,7 +78,8 @@ def diagnose(
         source: The file; ``-`` is standard input. Bytes are its content, and so is a text of several lines.
         target: One of :data:`TARGETS`; None where the content tells.
         ranks: Ranks of the communicator, for MSCCL XML and MSCCL++; None leaves that open.
-        sizes: Message sizes M in bytes at which it is to be used, for the same, as nccl-tests counts them.
+        sizes: Message sizes M in bytes at which it is to be used, for the same, as nccl-tests counts them; or as text,
+            such as ``1M:1G``.
         options: For tuning files: what is known of the job, or texts for :meth:`coppice.doctor.given.Given.parse`.
         file: Name for messages, where ``source`` is the content.
 
@@ -145,9 +146,11 @@ def _is_integer(value: object, least: int) -> bool:
 
 
 def _sizes(sizes: object) -> tuple[int, ...]:
-    found = tuple(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, str | bytes) else (None,)
+    if isinstance(sizes, str):
+        return parse_sizes(sizes, option="`sizes`")
+    found = tuple(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, bytes) else (None,)
     if not all(_is_integer(size, 0) for size in found):
-        msg = f"expected sizes of 0 bytes or more, found {str(sizes)[:60]}: give a list of integers."
+        msg = f"expected sizes of 0 bytes or more, found {str(sizes)[:60]}: give a list of integers, or text."
         raise InputError(msg)
     return found
 
@@ -159,8 +162,7 @@ def _content(source: str | bytes | os.PathLike[str], file: str | None) -> tuple[
     if isinstance(source, str) and ("\n" in source or source.startswith(("<", "{"))):
         return source.encode(), file or "the file"
     if isinstance(source, str | os.PathLike):
-        name = os.fspath(source)
-        return load_bytes(source), file or ("standard input" if name == "-" else name)
+        return read_bytes(source), file or file_name(source)
     msg = f"expected the name of a file, its text or its bytes, found {type(source).__name__}."
     raise InputError(msg)
 

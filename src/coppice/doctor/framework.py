@@ -14,6 +14,7 @@ from itertools import groupby
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from coppice.errors import CheckError
+from coppice.text import short_size
 
 __all__ = [
     "ERROR",
@@ -257,12 +258,8 @@ class Diagnosis:
         )
         raise CheckError(msg)
 
-    def lines(self, size_text: Callable[[int], str] = str) -> list[str]:
-        """What was found, for people.
-
-        Args:
-            size_text: Writes a size in bytes.
-        """
+    def lines(self) -> list[str]:
+        """What was found, for people."""
         good, bad = (
             ("it loads", "it will NOT work") if self.runtime else ("no errors", "it will NOT work as meant")
         )
@@ -274,7 +271,7 @@ class Diagnosis:
             lines.append(f"                fix: {finding.fix}")
         lines.extend(f"  ... and {count} more of {rule}" for rule, count in self.hidden.items())
         for reason, group in groupby(self.sizes, key=lambda pair: pair[1]):
-            members = [size_text(size) for size, _ in group]
+            members = [short_size(size) for size, _ in group]
             span = members[0] + (f"..{members[-1]}" if members[1:] else "")
             lines.append(f"  {span}: {'used' if reason is None else f'NOT used: {reason}'}")
         if self.undecided:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from coppice.doctor.framework import Need, Subject
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect
+from coppice.files import read_bytes
 from coppice.logs.reading import read_log
 from coppice.logs.records import Log, LoggedCommunicator
+from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
-from coppice.topology.readers.reading import suggestion
-from coppice.topology.readers.sources import load_bytes
 from coppice.topology.sources import resolve_reading
 
 __all__ = ["DUMP", "LOG", "MPI_SHAPES", "OPTIONS", "SHAPES", "Given", "TuningFile"]
@@ -107,7 +107,7 @@ class Given:
             dialect=None if dialect is None else Dialect(dialect),
             topology=None if reading is None else reading.topology,
             log=read_log(options["log"]) if "log" in options else None,
-            dump=load_bytes(options["dump"]) if "dump" in options else None,
+            dump=read_bytes(options["dump"]) if "dump" in options else None,
             shapes=_shapes(options.get("shapes")),
             channels=_number(options, "channels"),
             version=None if version is None else tuple(map(int, version[2].split("."))),

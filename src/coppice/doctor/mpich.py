@@ -10,7 +10,6 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache, cached_property
 from importlib import resources
 
@@ -19,6 +18,7 @@ import msgspec
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Rulebook, Severity
 from coppice.doctor.given import MPI_SHAPES, Given, TuningFile
 from coppice.errors import InputError
+from coppice.text import nearest
 
 __all__ = ["RULES", "MpichVariables"]
 
@@ -175,9 +175,9 @@ def _names(file: MpichVariables) -> Iterator[Complaint]:
     known = _known()
     for each in file.environment.settings:
         if each.stem not in known.variables or not each.name.startswith(_PREFIXES):
-            near = get_close_matches(each.stem, known.variables, 1)
+            near = nearest(each.stem, known.variables)
             text = f"MPICH {known.version} has no variable {each.name}"
-            fix = f"write MPIR_CVAR_{near[0]}, if that is meant" if near else "remove it"
+            fix = f"write MPIR_CVAR_{near}, if that is meant" if near else "remove it"
             yield _severity(file.given), each.line, text, fix
 
 
@@ -189,9 +189,9 @@ def _values(file: MpichVariables) -> Iterator[Complaint]:
         if each.stem.endswith("_DEVICE_COLLECTIVE") and each.stem in known.variables:
             values = [*_NO, *_YES]
         if each.plain and values and each.value not in values:
-            near = get_close_matches(each.value, values, 1, 0.5)
+            near = nearest(each.value, values, cutoff=0.5)
             text = f"{each.value[:40]!r} is no value of {each.name} in MPICH {known.version}"
-            fix = f"write {near[0]}, if that is meant" if near else f"write one of {', '.join(values)}"
+            fix = f"write {near}, if that is meant" if near else f"write one of {', '.join(values)}"
             yield _severity(file.given), each.line, text, fix
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.nccl.graph import graphs_of
+from coppice.files import file_name, read_bytes
 from coppice.logs.inspector import Inspector, InspectorCall, is_inspector, joined
 from coppice.logs.json_text import json_objects
 from coppice.logs.nccl import read_nccl_log
@@ -35,6 +35,7 @@ from coppice.topology.readers.xml_tree import parse_xml
 __all__ = ["parse_log", "read_log", "read_logs"]
 
 _MOST_BYTES = 512 * 2**20
+_TOO_LARGE = "split it, or keep the lines of rank 0."
 _ROW = "nccl-tests"
 
 
@@ -69,7 +70,8 @@ def read_logs(
     logs: list[Log] = []
     calls: list[tuple[str, InspectorCall]] = []
     for path in paths:
-        data, name = _load(path)
+        data = read_bytes(path, hint="name an existing log", most_bytes=_MOST_BYTES, too_large=_TOO_LARGE)
+        name = file_name(path)
         log, own = _parsed(data, file=name, collective=collective)
         logs.append(log)
         calls += [(name, call) for call in own]
@@ -102,24 +104,6 @@ def _with_calls(logs: list[Log], calls: list[tuple[str, InspectorCall]]) -> tupl
     for measurement in joined(calls):
         by_file.setdefault(measurement.file, []).append(measurement)
     return tuple(replace(log, measurements=(*log.measurements, *by_file.pop(log.file, ()))) for log in logs)
-
-
-def _load(path: str | os.PathLike[str]) -> tuple[bytes, str]:
-    name = "standard input" if os.fspath(path) == "-" else os.fspath(path)
-    try:
-        if os.fspath(path) == "-":
-            data = sys.stdin.buffer.read(_MOST_BYTES + 1)
-        else:
-            with Path(path).open("rb") as file:
-                data = file.read(_MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        msg = f"cannot read {name} ({reason}): name an existing log."
-        raise InputError(msg) from None
-    if len(data) > _MOST_BYTES:
-        msg = f"{name} is larger than {_MOST_BYTES >> 20} MiB: split it, or keep the lines of rank 0."
-        raise InputError(msg)
-    return data, name
 
 
 def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[Log, list[InspectorCall]]:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.figures import in_network_optimum
+from coppice.bounds.in_network import in_network_optimum
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
@@ -26,10 +27,10 @@ from coppice.planners.choice import Choice, Made, make_body
 from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline
 from coppice.schedule.forest import Forest
-from coppice.schedule.loads import forest_loads, schedule_loads
+from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.shape import Shape, shape
+from coppice.schedule.shape import ForestShape, shape
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
 
@@ -40,7 +41,7 @@ RING_RANKS = 2_048
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedResult:
+class PlannedResult(Bandwidths):
     """A verified plan with its figures.
 
     Attributes:
@@ -57,7 +58,7 @@ class PlannedResult:
 
     plan: Plan
     report: Report
-    shape: Shape | None
+    shape: ForestShape | None
     pipeline: PipelineModel | None
     ring: RingPlan | None
     ring_searched: bool
@@ -78,20 +79,14 @@ class PlannedResult:
         return self.report.inv_rate if self.report.inv_rate is not None else self.plan.inv_rate
 
     @property
-    def algbw_gb_per_s(self) -> Fraction:
-        """Algorithm bandwidth M / time that the plan reaches, in GB/s, exact."""
-        return self.plan.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)
-
-    @property
-    def busbw_gb_per_s(self) -> Fraction:
-        """Bus bandwidth that the plan reaches, in GB/s, exact."""
-        problem = self.plan.problem
-        return self.algbw_gb_per_s * problem.collective.busbw_factor(problem.topology.num_ranks)
+    def problem(self) -> Problem:
+        """What is planned."""
+        return self.plan.problem
 
     @property
     def loss(self) -> Fraction:
         """Share of the optimal rate that the plan does not reach (0: optimal)."""
-        return 1 - self.bound.inv_rate / self.inv_rate if self.inv_rate else Fraction(0)
+        return self.loss_against(self.bound)
 
     @property
     def trees_per_root(self) -> int | None:
@@ -111,16 +106,8 @@ class PlannedResult:
         found, trees, gain = self.bound, self.shape, self.ring_gain
         worst = self.report.worst_link
         return {
-            "collective": problem.collective.value,
-            "topology": topology.name,
-            "topology_sha256": topology.sha256,
-            "ranks": topology.num_ranks,
-            "root": problem.root,
-            "inv_rate": str(found.inv_rate),
-            "algbw_gb_per_s": float(found.algbw_gb_per_s),
-            "algbw_exact": str(found.algbw_gb_per_s),
-            "busbw_gb_per_s": float(found.busbw_gb_per_s),
-            "busbw_exact": str(found.busbw_gb_per_s),
+            **problem.record(),
+            **found.rates_record(),
             "cut": [topology.node_ids[node] for node in found.cut],
             "cut_in_words": describe_cut(found),
             "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
@@ -140,7 +127,7 @@ class PlannedResult:
             "max_height": None if trees is None else trees.max_height,
             "mean_height": None if trees is None else float(trees.mean_height),
             "max_link_load": None if self.report.max_link_load is None else str(self.report.max_link_load),
-            "worst_link": None if worst < 0 else _link_name(self.plan, worst),
+            "worst_link": None if worst < 0 else self.plan.topology.link_name(worst),
             "size_bytes_at_50_percent": _size_at(self.pipeline, 0.5),
             "size_bytes_at_90_percent": _size_at(self.pipeline, 0.9),
             "verified": self.report.ok,
@@ -269,13 +256,9 @@ def peak_rss_bytes() -> int:
 def _plan(problem: Problem, made: Made, found: Bound, planner: str) -> Plan:
     """The plan with its provenance; it claims the time that its busiest link takes."""
     body = made.body
-    if isinstance(body, Forest):
-        inv_rate = forest_loads(body, problem.weights).inv_rate
-    else:
-        inv_rate = schedule_loads(body, problem.weights, problem.demands).inv_rate
     return Plan(
         problem=problem,
-        inv_rate=inv_rate,
+        inv_rate=body_loads(body, problem).inv_rate,
         forest=body if isinstance(body, Forest) else None,
         schedule=body if isinstance(body, Schedule) else None,
         bound=found,
@@ -289,12 +272,6 @@ def _pipeline(problem: Problem, body: Forest | Schedule, inv_rate: Fraction) -> 
     if isinstance(body, Forest):
         return forest_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
     return schedule_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
-
-
-def _link_name(made: Plan, link: int) -> str:
-    """``gpu0 -> nvswitch``."""
-    topology = made.topology
-    return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
 
 
 def _size_at(pipeline: PipelineModel | None, share: float) -> int | None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import floor, log2, log10
 
-from coppice.bounds.describe import rate_text
 from coppice.comparison.outcome import Comparison
-from coppice.comparison.ranges import short_size
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
-from coppice.report.timeline import time_text
+from coppice.text import rate_text, short_size, time_text
 
 __all__ = ["comparison_picture"]
 

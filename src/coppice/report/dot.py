@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
-from coppice.bounds.describe import rate_text
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest, Phase
+from coppice.text import rate_text
 from coppice.topology.model import NodeKind, Topology
 
 __all__ = ["to_dot", "tree_to_dot"]

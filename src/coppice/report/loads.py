@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coppice.bounds.describe import plural, rate_text
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join
-from coppice.report.topology.picture import load_class, percent
+from coppice.report.topology.picture import load_class
 from coppice.schedule.explanation import LinkClass, link_classes
 from coppice.schedule.loads import LinkLoads
+from coppice.text import percent_text, plural, rate_text
 from coppice.topology.model import NodeKind, Topology
 
 __all__ = ["load_picture"]
@@ -33,7 +33,9 @@ def load_picture(loads: LinkLoads) -> Markup:
     if len(classes) > len(shown):
         rest = classes[MOST_CLASSES:]
         count = plural(sum(links.count for links in rest), "further link")
-        words = f"{count} in {plural(len(rest), 'class')}, busy {percent(rest[0].load)} of the time or less"
+        words = (
+            f"{count} in {plural(len(rest), 'class')}, busy {percent_text(rest[0].load)} of the time or less"
+        )
         rows.append(element("text", escape(words), x=LEFT, y=height + 8, class_="quiet"))
         height += 20
     return drawing(WIDTH, height, join(rows), name="loads", label="How busy each class of links is")
@@ -49,7 +51,7 @@ def _row(topology: Topology, links: LinkClass, y: float) -> Markup:
     length = float(links.load) * track
     parts = [
         element(
-            "title", escape(f"{words}, such as {example}: busy {percent(links.load)} of the plan's time")
+            "title", escape(f"{words}, such as {example}: busy {percent_text(links.load)} of the plan's time")
         ),
         element("text", escape(fitted(words, LEFT - 14, 11)), x=LEFT - 10, y=y + 10, class_="end"),
         element(
@@ -64,5 +66,13 @@ def _row(topology: Topology, links: LinkClass, y: float) -> Markup:
     if links.load:
         colour = f"bar{load_class(links.load)}"
         parts.append(element("rect", x=LEFT, y=y, width=max(length, 1.0), height=20, rx=3, class_=colour))
-    parts.append(element("text", escape(percent(links.load)), x=WIDTH - RIGHT + 8, y=y + 14, class_="strong"))
+    parts.append(
+        element(
+            "text",
+            escape(percent_text(links.load, most_decimals=1)),
+            x=WIDTH - RIGHT + 8,
+            y=y + 14,
+            class_="strong",
+        )
+    )
     return element("g", *parts)

@@ -12,21 +12,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coppice.bounds.describe import describe_cut, plural, rate_text
+from coppice.bounds.describe import describe_cut
 from coppice.collectives import Collective
 from coppice.comparison.outcome import Comparison
+from coppice.files import write_atomically
 from coppice.report.comparison import comparison_picture
 from coppice.report.loads import load_picture
 from coppice.report.script import SCRIPT
 from coppice.report.style import PAGE_STYLE, style
 from coppice.report.svg import NOTHING, Markup, element, escape, join
 from coppice.report.tables import comparison_table, facts
-from coppice.report.timeline import time_text, timeline_picture
-from coppice.report.topology.picture import percent, topology_picture
+from coppice.report.timeline import timeline_picture
+from coppice.report.topology.picture import topology_picture
 from coppice.report.tree.choice import sketches
 from coppice.report.tree.picture import tree_picture
 from coppice.schedule.explanation import plan_loads
-from coppice.schedule.images import expanded_edges
+from coppice.schedule.forest import expanded_edges
 from coppice.schedule.loads import LinkLoads
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
@@ -34,7 +35,7 @@ from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.timeline import Timeline
-from coppice.topology.writer import write_atomically
+from coppice.text import percent_text, plural, rate_line, rate_text, time_text
 from coppice.version import __version__
 
 __all__ = ["DEFAULT_SIZE_BYTES", "report_html", "write_report"]
@@ -183,10 +184,10 @@ def _facts(plan: Plan, checked: Report, loads: LinkLoads, run: _Run) -> list[tup
     rate = problem.shards / loads.inv_rate if loads.inv_rate else Fraction(0)
     rows = []
     if rate:
-        rows.append(("Plan reaches", f"{_exact(rate)} algbw, {_exact(rate * factor)} busbw"))
+        rows.append(("Plan reaches", f"{rate_line(rate)} algbw, {rate_line(rate * factor)} busbw"))
     if bound is not None and bound.inv_rate:
-        share = f"; the plan reaches {percent(rate / bound.algbw_gb_per_s)} of it" if rate else ""
-        rows.append(("Optimum", f"{_exact(bound.algbw_gb_per_s)} algbw{share}"))
+        share = f"; the plan reaches {percent_text(rate / bound.algbw_gb_per_s)} of it" if rate else ""
+        rows.append(("Optimum", f"{rate_line(bound.algbw_gb_per_s)} algbw{share}"))
         rows.append(("Bottleneck", describe_cut(bound)))
     rows.append(("Verified", _verified(checked)))
     if plan.forest is not None:
@@ -211,12 +212,6 @@ def _facts(plan: Plan, checked: Report, loads: LinkLoads, run: _Run) -> list[tup
     if plan.topology.source:
         rows.append(("Rates from", plan.topology.source))
     return rows
-
-
-def _exact(rate: Fraction) -> str:
-    """A rate, with its exact value where decimals do not show it."""
-    text = rate_text(rate)
-    return f"{text} GB/s" if Fraction(text) == rate else f"{text} GB/s ({rate})"
 
 
 def _bytes(size: int) -> str:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coppice.comparison.outcome import Comparison, parameters_text
-from coppice.comparison.ranges import short_size
 from coppice.report.svg import Markup, element, escape
-from coppice.report.timeline import time_text
+from coppice.text import short_size, time_text
 
 __all__ = ["comparison_table", "facts"]
 

@@ -13,13 +13,13 @@ from math import floor, log10
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.describe import plural, rate_text
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
 from coppice.simulation.critical import Stretch, critical_stretches, ends_of
 from coppice.simulation.timeline import Reason, Timeline
+from coppice.text import plural, rate_text, time_text
 from coppice.topology.model import Topology
 
-__all__ = ["TimelinePicture", "time_text", "timeline_picture"]
+__all__ = ["TimelinePicture", "timeline_picture"]
 
 WIDTH = 1100.0
 LEFT, RIGHT = 210.0, 14.0
@@ -81,18 +81,6 @@ def timeline_picture(timeline: Timeline) -> TimelinePicture:
         WIDTH, bottom + 8, join(parts), name="timeline", label="What links do over time in the simulated plan"
     )
     return TimelinePicture(svg=svg, rows=len(links), used=used, areas=together)
-
-
-def time_text(time_us: float) -> str:
-    """A time with a fitting unit.
-
-    >>> time_text(0.5), time_text(1234.5), time_text(2.5e6)
-    ('0.5 us', '1.23 ms', '2.5 s')
-    """
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if time_us >= size:
-            return f"{time_us / size:.3g} {unit}"
-    return f"{time_us:.3g} us"
 
 
 def _rows(timeline: Timeline) -> tuple[list[int], int]:

@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.hops import hops_of
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import hops_of, routed
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import rank_depths, tree_maxima
 from coppice.schedule.tree_rows import children, parent_rows, sums_to_root

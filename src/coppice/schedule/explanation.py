@@ -6,9 +6,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coppice.errors import InputError
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.loads import LinkLoads, forest_loads, schedule_loads
+from coppice.schedule.loads import LinkLoads, body_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.shape import tree_heights
 from coppice.topology.model import NodeKind
@@ -60,12 +59,7 @@ def plan_loads(plan: Plan) -> LinkLoads:
     Raises:
         InputError: If its columns are malformed or a path uses a link that does not exist.
     """
-    if plan.forest is not None:
-        return forest_loads(plan.forest, plan.problem.weights)
-    if plan.schedule is not None:
-        return schedule_loads(plan.schedule, plan.problem.weights, plan.problem.demands)
-    msg = "a plan holds either a forest or a schedule, found none: write it again."
-    raise InputError(msg)
+    return body_loads(plan.body, plan.problem)
 
 
 def link_classes(loads: LinkLoads) -> list[LinkClass]:

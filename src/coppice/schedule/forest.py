@@ -14,17 +14,23 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.rows import offsets, ranges
+from coppice.text import plural
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry
 
-__all__ = ["Forest", "Phase"]
+__all__ = ["MOST_EDGES", "Forest", "Phase", "expanded", "expanded_edges"]
+
+MOST_EDGES = 50_000_000
+"""More tree edges than this are not written out (about 2 GB)."""
 
 
 class Phase(enum.IntEnum):
@@ -70,6 +76,20 @@ class Forest:
     path_nodes: NDArray[np.int32]
     symmetry: Symmetry | None = None
 
+    def __repr__(self) -> str:
+        """In short what it is.
+
+        >>> from coppice.bounds.problem import Problem
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.topology.presets import preset
+        >>> plan(Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)).plan.forest
+        Forest(all_gather on 'ring of 4': 8 trees, 24 edges, total weight 8)
+        """
+        sizes = f"{plural(self.num_trees, 'tree')}, {plural(self.num_edges, 'edge')}"
+        images = f", each for {self.num_images} images" if self.symmetry is not None else ""
+        place = f"{self.collective} on {self.topology.name[:80]!r}"
+        return f"Forest({place}: {sizes}{images}, total weight {self.total_weight})"
+
     @property
     def num_images(self) -> int:
         """Trees that each listed tree stands for: 1, or the order of the group."""
@@ -114,3 +134,48 @@ class Forest:
         """(sender, receiver, path) of each edge of a tree, in row order."""
         for row in range(int(self.tree_start[tree]), int(self.tree_start[tree + 1])):
             yield int(self.edge_src[row]), int(self.edge_dst[row]), self.path(int(self.edge_path[row]))
+
+
+def expanded_edges(forest: Forest) -> int:
+    """Number of edges that the forest has with all images."""
+    return forest.num_edges * forest.num_images
+
+
+def expanded(forest: Forest) -> Forest:
+    """The same forest without templates: the images of each tree follow each other.
+
+    Raises:
+        InputError: If that is more than 50 million edges.
+    """
+    symmetry = forest.symmetry
+    if symmetry is None:
+        return forest
+    if expanded_edges(forest) > MOST_EDGES:
+        msg = (
+            f"expected at most {MOST_EDGES} tree edges to write out, found {expanded_edges(forest)}: "
+            "keep the templates."
+        )
+        raise InputError(msg)
+    order = symmetry.order
+    elements = np.arange(order)
+    trees = np.repeat(np.arange(forest.num_trees), order)
+    lengths = np.diff(forest.tree_start)[trees]
+    rows = ranges(forest.tree_start[:-1][trees], lengths)
+    image = np.repeat(np.tile(elements, forest.num_trees), lengths)
+    paths = len(forest.path_start) - 1
+    # All images of all paths: path p under element g is path g * paths + p.
+    node_images = symmetry.image(forest.path_nodes[None, :], elements[:, None])
+    starts = forest.path_start[None, :-1] + elements[:, None] * len(forest.path_nodes)
+    return replace(
+        forest,
+        tree_root=symmetry.image(forest.tree_root[trees], np.tile(elements, forest.num_trees)),
+        tree_weight=forest.tree_weight[trees],
+        tree_phase=forest.tree_phase[trees],
+        tree_start=offsets(lengths),
+        edge_src=symmetry.image(forest.edge_src[rows], image),
+        edge_dst=symmetry.image(forest.edge_dst[rows], image),
+        edge_path=(image * paths + forest.edge_path[rows]).astype(np.int32),
+        path_start=np.append(starts.reshape(-1), node_images.size).astype(np.int64),
+        path_nodes=node_images.reshape(-1),
+        symmetry=None,
+    )

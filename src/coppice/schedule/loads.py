@@ -14,18 +14,18 @@ from math import lcm
 
 import numpy as np
 
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.columns import forest_defects, schedule_defects
 from coppice.schedule.exact_sums import exact_total, grouped_sums
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.hops import hops_of
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import hops_of, routed
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry
 
-__all__ = ["LinkLoads", "chunk_sizes", "forest_loads", "schedule_loads"]
+__all__ = ["LinkLoads", "body_loads", "chunk_sizes", "forest_loads", "schedule_loads"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -130,6 +130,21 @@ def schedule_loads(
     return LinkLoads(
         topology=schedule.topology, load=load, shard=unit * _shard_weight(schedule, weights, demands)
     )
+
+
+def body_loads(body: Forest | Schedule, problem: Problem) -> LinkLoads:
+    """Exact load of every link under the body of a plan.
+
+    Args:
+        body: A forest or a schedule.
+        problem: What it performs, with the sizes of the shards.
+
+    Raises:
+        InputError: If its columns are malformed or a path uses a link that does not exist.
+    """
+    if isinstance(body, Forest):
+        return forest_loads(body, problem.weights)
+    return schedule_loads(body, problem.weights, problem.demands)
 
 
 def chunk_sizes(schedule: Schedule) -> tuple[list[int], int]:

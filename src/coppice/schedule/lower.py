@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.rows import ranges
 from coppice.schedule.columns import forest_defects, num_slots
 from coppice.schedule.exact_sums import grouped_sums
-from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.images import expanded
+from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["lower"]
@@ -163,6 +163,4 @@ def _concatenated(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Edge rows of the named trees one after the other, and the place in ``tree`` that each comes from."""
     length = (start[1:] - start[:-1])[tree]
-    segment = np.repeat(np.arange(len(tree), dtype=np.int64), length)
-    first = np.cumsum(length) - length
-    return np.arange(int(length.sum()), dtype=np.int64) - first[segment] + start[tree][segment], segment
+    return ranges(start[tree], length), np.repeat(np.arange(len(tree), dtype=np.int64), length)

@@ -17,13 +17,11 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.schedule.columns import schedule_defects
-from coppice.schedule.forest import Forest
-from coppice.schedule.hops import hops_of
-from coppice.schedule.images import expanded
+from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.lower import lower
+from coppice.schedule.paths import hops_of, routed
 from coppice.schedule.pieces import in_pieces
-from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
 

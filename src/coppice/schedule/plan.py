@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
+from coppice.text import rate_text
 from coppice.topology.model import Topology
 
 __all__ = ["Parameter", "Plan"]
@@ -19,7 +21,7 @@ Parameter = str | int | float | bool | None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Plan:
+class Plan(Bandwidths):
     """What a planner hands on and a plan file holds. Nothing in it is believed until it is verified.
 
     Attributes:
@@ -67,6 +69,18 @@ class Plan:
             msg = f"expected a schedule with root {root}, found {self.schedule.root}: use the problem's."
             raise InputError(msg)
 
+    def __repr__(self) -> str:
+        """In short what it is.
+
+        >>> from coppice.collectives import Collective
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.topology.presets import preset
+        >>> plan(Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)).plan
+        Plan(algbw 2.6667 GB/s by forest: Forest(all_gather on 'ring of 4': 8 trees, 24 edges, total weight 8))
+        """
+        by = f" by {self.planner[:40]}" if self.planner else ""
+        return f"Plan(algbw {rate_text(self.algbw_gb_per_s)} GB/s{by}: {self.body!r})"
+
     @property
     def body(self) -> Forest | Schedule:
         """The forest or the schedule."""
@@ -81,8 +95,3 @@ class Plan:
     def topology(self) -> Topology:
         """The topology of the problem."""
         return self.problem.topology
-
-    @property
-    def algbw_gb_per_s(self) -> Fraction:
-        """The algbw = M / time that the plan claims, in GB/s, exact."""
-        return self.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.text import plural
 from coppice.topology.model import Topology
 
 __all__ = ["Op", "Schedule"]
@@ -73,6 +74,23 @@ class Schedule:
     path_start: NDArray[np.int64]
     path_nodes: NDArray[np.int32]
     ordered: bool = False
+
+    def __repr__(self) -> str:
+        """In short what it is.
+
+        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.parts.moves import Moves, whole
+        >>> from coppice.topology.presets import preset
+        >>> case = Case(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
+        >>> chain = Moves(case, whole(case))
+        >>> chain.add([0, 1], [0, 1], [1, 2], 0)
+        >>> chain.schedule()
+        Schedule(broadcast on 'ring of 3': 1 chunk, 2 transfers in 2 steps)
+        """
+        sizes = f"{plural(self.num_chunks, 'chunk')}, {plural(self.num_transfers, 'transfer')}"
+        last = int(self.step.max(initial=-1))
+        steps = f" in {plural(last + 1, 'step')}" if last >= 0 else ""
+        return f"Schedule({self.collective} on {self.topology.name[:80]!r}: {sizes}{steps})"
 
     @property
     def num_transfers(self) -> int:

@@ -16,11 +16,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.rows import positions
 from coppice.schedule.exact_sums import exact_total, grouped_sums
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.tree_rows import children, parent_rows, sums_to_root
 
-__all__ = ["PhaseShape", "Shape", "distinct_trees", "shape", "tree_heights", "tree_maxima"]
+__all__ = ["ForestShape", "PhaseShape", "distinct_trees", "shape", "tree_heights", "tree_maxima"]
 
 _Number = TypeVar("_Number", np.int64, np.float64)
 
@@ -41,7 +42,7 @@ class PhaseShape:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ForestShape:
     """Shape of a forest.
 
     Attributes:
@@ -62,7 +63,7 @@ class Shape:
     phases: Mapping[Phase, PhaseShape]
 
 
-def shape(forest: Forest) -> Shape:
+def shape(forest: Forest) -> ForestShape:
     """Count trees and heights of a verified forest.
 
     Raises:
@@ -86,7 +87,7 @@ def shape(forest: Forest) -> Shape:
             mean_height=Fraction(total, sum(weight)),
         )
         np.maximum.at(highest_at_root[phase], root_of[forest.tree_root[rows]], heights[rows])
-    return Shape(
+    return ForestShape(
         trees_per_root=_trees_per_root(forest),
         distinct_trees=sum(distinct.values()) * forest.num_images,
         max_height=int(highest_at_root.sum(axis=0).max()),
@@ -144,7 +145,7 @@ def _path_prints(forest: Forest, seed: int) -> NDArray[np.uint64]:
     start = forest.path_start
     if len(start) < 2:
         return np.zeros(0, dtype=np.uint64)
-    place = np.arange(len(forest.path_nodes), dtype=np.int64) - np.repeat(start[:-1], np.diff(start))
+    place = positions(np.diff(start))
     cell = (place.astype(np.uint64) << np.uint64(32)) ^ forest.path_nodes.astype(np.uint64)
     return np.add.reduceat(_mixed(cell, seed ^ 0x5851F42D4C957F2D), start[:-1], dtype=np.uint64)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from coppice.collectives import Collective
@@ -12,6 +11,7 @@ from coppice.selection.request import Request, box_sizes
 from coppice.selection.selection import Part, Selection
 from coppice.selection.tables import library as tables_of
 from coppice.selection.tables import select_by_table
+from coppice.text import nearest
 from coppice.topology.model import Topology
 
 __all__ = ["LIBRARIES", "Part", "Request", "Selection", "select", "tables_of"]
@@ -62,8 +62,8 @@ def select(
         [('P < 64', '48 < 64')]
     """
     if library not in LIBRARIES:
-        near = difflib.get_close_matches(library, LIBRARIES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose one of {', '.join(LIBRARIES)}."
+        near = nearest(library, LIBRARIES)
+        hint = f"did you mean {near}?" if near else f"choose one of {', '.join(LIBRARIES)}."
         msg = f"expected a library whose choice is known, found {library!r}: {hint}"
         raise InputError(msg)
     request = _request(

@@ -95,12 +95,16 @@ def _line(timeline: Timeline, stretch: Stretch) -> str:
     first, last = stretch.first, stretch.last
     span = f"{first.begin_us:>9.2f} .. {last.end_us:>9.2f}"
     if stretch.count > 1:
-        where = f"on {_link(timeline, first.link)}" if first.link >= 0 else f"from {_ends(timeline, first)}"
+        where = (
+            f"on {timeline.topology.link_name(first.link)}"
+            if first.link >= 0
+            else f"from {_ends(timeline, first)}"
+        )
         return f"{span}  {stretch.count} messages one after the other {where}"
     bytes_ = int(timeline.num_bytes[first.message])
     words = f"{_ends(timeline, first)}, {bytes_:,} bytes: {_ABOUT[first.reason]}"
     if first.reason is Reason.LINK:
-        words = words.removesuffix("a link") + _link(timeline, first.link)
+        words = words.removesuffix("a link") + timeline.topology.link_name(first.link)
     if stretch.before is not None and first.reason is not Reason.NONE:
         words += f" ({_ends(timeline, stretch.before)})"
     return f"{span}  {words}"
@@ -117,8 +121,3 @@ def _ends(timeline: Timeline, stage: Stage) -> str:
     names = timeline.topology.node_ids
     src, dst = ends_of(timeline, stage.message)
     return f"{names[src]} -> {names[dst]}"
-
-
-def _link(timeline: Timeline, link: int) -> str:
-    topology = timeline.topology
-    return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.multipath import over_all_routes
 

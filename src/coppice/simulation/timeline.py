@@ -223,8 +223,7 @@ class Timeline:
     def summary(self) -> dict[str, Any]:
         """The main figures by name, for reports: time, bandwidths, messages, bytes sent, the busiest link."""
         busiest = self.busiest_link
-        topology = self.topology
-        name = f"{topology.node_ids[topology.src[busiest]]} -> {topology.node_ids[topology.dst[busiest]]}"
+        name = self.topology.link_name(busiest)
         return {
             "time_us": self.time_us,
             "algbw_gb_per_s": self.algbw_gb_per_s,

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.simulation.critical import ends_of
 from coppice.simulation.timeline import Reason, Stage, Timeline
 from coppice.simulation.utilisation import busiest_links, link_utilisation, passages
 from coppice.topology.model import Topology
-from coppice.topology.writer import write_atomically
 
 __all__ = ["MAX_EVENTS", "trace_events", "write_trace"]
 
@@ -277,7 +277,7 @@ def _counters(timeline: Timeline) -> Iterator[Event]:
     topology, until = timeline.messages.topology, timeline.time_us
     found = passages(timeline)
     for link in busiest_links(timeline, COUNTED_LINKS):
-        name = f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
+        name = topology.link_name(link)
         shares = link_utilisation(found, link, until_us=until, bins=COUNTER_BINS).tolist()
         for place, share in enumerate([*shares, 0.0]):
             yield {

@@ -189,8 +189,9 @@ def check_conservation(timeline: Timeline) -> None:
     late = np.flatnonzero(found.end_us > timeline.arrived_us[found.message] + _SLACK_US)
     for row in np.concatenate([early, late]).tolist():
         message = int(found.message[row])
+        name = timeline.topology.link_name(int(found.link[row]))
         msg = (
-            f"expected message {message} on {_name(timeline, int(found.link[row]))} between its start and arrival "
+            f"expected message {message} on {name} between its start and arrival "
             f"({timeline.start_us[message]:.6f} to {timeline.arrived_us[message]:.6f} us), found it from "
             f"{found.begin_us[row]:.6f} to {found.end_us[row]:.6f} us."
         )
@@ -213,7 +214,7 @@ def _check_rates(timeline: Timeline, found: Passages) -> None:
         share = np.cumsum(change[lasting][order])
         if len(share) and share.max() > 1 + _SLACK:
             at = time[lasting][order][int(np.argmax(share))]
-            name = _name(timeline, int(found.link[end - 1]))
+            name = timeline.topology.link_name(int(found.link[end - 1]))
             msg = f"expected at most the rate of {name} at any time, found {share.max():.6f} times that at {at:.6f} us."
             raise CheckError(msg)
 
@@ -230,7 +231,7 @@ def _check_bytes(timeline: Timeline, found: Passages) -> None:
     for counted in (passed, timeline.link_bytes):
         wrong = np.flatnonzero(np.abs(counted - wanted) > 1 + _SLACK * wanted)
         if len(wrong):
-            name = _name(timeline, int(wrong[0]))
+            name = timeline.topology.link_name(int(wrong[0]))
             msg = f"expected {wanted[wrong[0]]:.0f} bytes over {name}, found {counted[wrong[0]]:.0f}."
             raise CheckError(msg)
 
@@ -246,13 +247,9 @@ def _check_order(timeline: Timeline, found: Passages) -> None:
         for before, link in pairwise(links):
             least = begin_of[message, before] + latency[before]
             if begin_of[message, link] < least - _SLACK_US:
+                here, there = timeline.topology.link_name(link), timeline.topology.link_name(before)
                 msg = (
-                    f"expected message {message} on {_name(timeline, link)} from {least:.6f} us, when its head comes "
-                    f"from {_name(timeline, before)}, found it from {begin_of[message, link]:.6f} us."
+                    f"expected message {message} on {here} from {least:.6f} us, when its head comes "
+                    f"from {there}, found it from {begin_of[message, link]:.6f} us."
                 )
                 raise CheckError(msg)
-
-
-def _name(timeline: Timeline, link: int) -> str:
-    topology = timeline.topology
-    return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"

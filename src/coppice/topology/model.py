@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.text import plural
 
 __all__ = ["MAX_DENOMINATOR", "Link", "Node", "NodeKind", "Topology", "exact_rate"]
 
@@ -106,6 +107,17 @@ class Topology:
             column.setflags(write=False)
         for link_column in (self.src, self.dst, self.capacity, self.latency_us):
             link_column.setflags(write=False)
+
+    def __repr__(self) -> str:
+        """In short what it is.
+
+        >>> from coppice.topology.presets import preset
+        >>> preset("dgx-a100", boxes=2)
+        Topology('2 x dgx-a100', 16 ranks on 2 hosts, 36 nodes, 96 links)
+        """
+        hosts = f" on {plural(len(self.hosts), 'host')}" if self.hosts else ""
+        sizes = f"{plural(self.num_nodes, 'node')}, {plural(self.num_links, 'link')}"
+        return f"Topology({self.name[:80]!r}, {plural(self.num_ranks, 'rank')}{hosts}, {sizes})"
 
     @classmethod
     def of(cls, name: str, nodes: Sequence[Node], links: Iterable[Link], *, source: str = "") -> Topology:
@@ -200,6 +212,10 @@ class Topology:
         """Exact rate of ``link`` in GB/s."""
         return Fraction(int(self.capacity[link]), self.denominator)
 
+    def link_name(self, link: int) -> str:
+        """Both ends of ``link``: ``gpu0 -> nvswitch``."""
+        return f"{self.node_ids[self.src[link]]} -> {self.node_ids[self.dst[link]]}"
+
     @cached_property
     def link_index(self) -> dict[tuple[int, int], int]:
         """Link id by (src node, dst node)."""
@@ -288,7 +304,7 @@ def common_denominator(rates: Iterable[Fraction]) -> int:
         if denominator > MAX_DENOMINATOR:
             msg = (
                 f"the rates need a common denominator <= 2^31, found {denominator}: "
-                "round them to a few digits (`--round 3`)."
+                "round them to a few digits (`round_digits=3`)."
             )
             raise InputError(msg)
     return denominator
@@ -303,7 +319,7 @@ def scaled(rates: Sequence[Fraction], denominator: int) -> NDArray[np.int64]:
     integers = [rate.numerator * (denominator // rate.denominator) for rate in rates]
     if sum(integers) >= 2**62:
         unit = f"1/{denominator} GB/s"
-        msg = f"the sum of all rates in units of {unit} must stay below 2^62: round them (`--round 3`)."
+        msg = f"the sum of all rates in units of {unit} must stay below 2^62: round them (`round_digits=3`)."
         raise InputError(msg)
     return np.array(integers, dtype=np.int64)
 

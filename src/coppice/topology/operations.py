@@ -6,7 +6,6 @@ id, and a GPU also as ``rank3``.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.text import suggestion
 from coppice.topology.model import (
     Node,
     NodeKind,
@@ -52,7 +52,8 @@ def find_node(topology: Topology, name: str) -> int:
     number = name.removeprefix("rank")
     if number != name and number.isdecimal() and len(number) < 8 and int(number) < topology.num_ranks:
         return int(topology.rank_nodes[int(number)])
-    msg = f"{topology.name} has no node {name!r}: {_near(name, topology.node_ids)}"
+    hint = suggestion(name, topology.node_ids[:4096], otherwise="`coppice topology show` lists the nodes.")
+    msg = f"{topology.name} has no node {name!r}: {hint}"
     raise InputError(msg)
 
 
@@ -331,8 +332,3 @@ def _restricted(
         multicast=topology.multicast[nodes],
         aggregate=topology.aggregate[nodes],
     )
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known[:4096], n=1)
-    return f"did you mean {near[0]!r}?" if near else "`coppice topology show` lists the nodes."

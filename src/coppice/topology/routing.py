@@ -197,7 +197,7 @@ class Router:
         if tree.hops[src] < 0:
             raise UnreachableError(self._message(src, dst, "none at all: mend the topology"))
         if not self.relay_gpus:
-            hint = "one through other GPUs only: allow these with `--relay-gpus`"
+            hint = "one through other GPUs only: allow these with `relay_gpus`"
             raise UnreachableError(self._message(src, dst, hint))
         return tree, True
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from coppice.errors import InputError
+from coppice.files import read_bytes
+from coppice.text import suggestion
 from coppice.topology.composition.cluster_file import FORMAT, cluster_from_document
 from coppice.topology.composition.compose import Host, default_ports
 from coppice.topology.model import Topology
 from coppice.topology.presets import PRESETS, preset_from_options, preset_host
-from coppice.topology.readers import Format, Reading, read
-from coppice.topology.readers.json_file import parse_json
-from coppice.topology.readers.reading import suggestion
-from coppice.topology.readers.sources import load_bytes, sniff
-from coppice.topology.readers.yaml_file import parse_yaml
+from coppice.topology.readers import Reading, TopologyFormat, read
+from coppice.topology.readers.formats import sniff
+from coppice.topology.readers.json_yaml import parse_json, parse_yaml
 
 __all__ = ["resolve", "resolve_host", "resolve_reading"]
 
@@ -54,11 +54,11 @@ def resolve_reading(
     _check_exists(spec)
     if boxes is not None:
         msg = (
-            f"--boxes belongs to presets, and {spec} is a file: "
+            f"`boxes` belongs to presets, and {spec} is a file: "
             f"run `coppice topology compose {boxes}x{spec} --fabric switch -o cluster.json`."
         )
         raise InputError(msg)
-    data = load_bytes(spec)
+    data = read_bytes(spec)
     document = _cluster_document(data, spec)
     if document is None:
         return read(data if spec == "-" else spec, options=given)
@@ -91,7 +91,7 @@ def resolve_host(spec: str, options: Mapping[str, str] | None = None) -> Host:
 
 
 def _host_file(path: Path, options: Mapping[str, str]) -> Reading:
-    data = load_bytes(path)
+    data = read_bytes(path)
     if _cluster_document(data, str(path)) is not None:
         msg = f"expected one host in {path}, found a cluster: name its hosts in one cluster file instead."
         raise InputError(msg)
@@ -107,9 +107,9 @@ def _cluster_document(data: bytes, spec: str) -> object | None:
     if FORMAT.encode() not in data:
         return None
     found = sniff(data, file=spec)
-    if found not in (Format.JSON, Format.YAML):
+    if found not in (TopologyFormat.JSON, TopologyFormat.YAML):
         return None
-    document = (parse_json if found is Format.JSON else parse_yaml)(data, file=spec)
+    document = (parse_json if found is TopologyFormat.JSON else parse_yaml)(data, file=spec)
     return document if isinstance(document, dict) and document.get("format") == FORMAT else None
 
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.text import shortened
 from coppice.topology.model import NodeKind, Topology
 
 __all__ = ["Imbalance", "LinkGroup", "Summary", "summarize"]
@@ -165,20 +166,20 @@ def _warnings(
     for rates, verb in ((into, "receive"), (out, "send")):
         dead = [ids[v] for v in ranks if not rates[v]]
         if dead and topology.num_ranks > 1:
-            found.append(f"{_listed(dead)} cannot {verb} anything: no link.")
+            found.append(f"{shortened(dead, _SHOWN)} cannot {verb} anything: no link.")
     both_ways = _reached(topology, ranks[0]) & _reached(topology.transposed(), ranks[0])
     apart = [ids[v] for v in ranks if not both_ways[v]]
     if apart:
         found.append(
-            f"{ids[ranks[0]]} cannot exchange data with {_listed(apart)}: no collective is possible."
+            f"{ids[ranks[0]]} cannot exchange data with {shortened(apart, _SHOWN)}: no collective is possible."
         )
     idle = [ids[v] for v in np.flatnonzero(topology.rank < 0).tolist() if not into[v] or not out[v]]
     if idle:
         found.append(
-            f"{_listed(idle)} forwards nothing: links lead in only one direction, or there are none."
+            f"{shortened(idle, _SHOWN)} forwards nothing: links lead in only one direction, or there are none."
         )
     if imbalances:
-        names = _listed([imbalance.node for imbalance in imbalances])
+        names = shortened([imbalance.node for imbalance in imbalances], _SHOWN)
         found.append(f"{names} can send more than it receives: the cut bound may be out of reach.")
     return found
 
@@ -196,8 +197,3 @@ def _reached(topology: Topology, start: int) -> NDArray[np.bool_]:
         reached[fresh] = True
         queue.extend(fresh.tolist())
     return reached
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

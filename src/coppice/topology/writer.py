@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.readers.document import FORMAT, VERSION
 
-__all__ = ["topology_document", "topology_json", "write_atomically", "write_topology"]
+__all__ = ["topology_document", "topology_json", "write_topology"]
 
 _MAX_DECIMALS = 6
 _MAX_DIGITS = 15
@@ -84,32 +82,6 @@ def write_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
         InputError: If the file cannot be written.
     """
     write_atomically(path, topology_json(topology))
-
-
-def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) -> None:
-    """Write ``data`` under a temporary name and move it to ``path``: no half-written file is ever seen.
-
-    Args:
-        path: The file.
-        data: Its content, whole or in pieces that are made as they are written.
-
-    Raises:
-        InputError: If the file cannot be written.
-    """
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        try:
-            with temporary.open("xb") as file:
-                file.writelines((data,) if isinstance(data, bytes) else data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        msg = f"cannot write {target} ({error.strerror or error}): choose another place."
-        raise InputError(msg) from None
 
 
 def _nodes(topology: Topology) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import shutil
 import subprocess
@@ -11,6 +10,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from coppice.errors import CheckError, InputError
+from coppice.files import replacing
 
 __all__ = ["NAME", "TABLE_VARIABLE", "build_plugin", "compiler_found", "fingerprint"]
 
@@ -58,9 +58,8 @@ def build_plugin(output: str | os.PathLike[str] = NAME, *, compiler: str | None 
     if not target.parent.is_dir():
         msg = f"expected a directory at {target.parent}, found none: make it, or choose another place."
         raise InputError(msg)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with as_file(files("coppice.tuning") / "plugin") as directory:
+        with replacing(target) as temporary, as_file(files("coppice.tuning") / "plugin") as directory:
             sources = sorted(map(str, Path(directory).glob("*.c")))
             done = subprocess.run(
                 [*command, *_FLAGS, *sources, "-o", str(temporary)],
@@ -70,19 +69,13 @@ def build_plugin(output: str | os.PathLike[str] = NAME, *, compiler: str | None 
                 timeout=_TIMEOUT_S,
                 stdin=subprocess.DEVNULL,
             )
-        if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            msg = f"expected {command[0]} to build the plugin, but it says: {said[0]}; try another compiler (CC)."
-            raise CheckError(msg)
-        temporary.replace(target)
+            if done.returncode:
+                said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+                msg = f"expected {command[0]} to build the plugin, but it says: {said[0]}; try another compiler (CC)."
+                raise CheckError(msg)
     except subprocess.TimeoutExpired:
         msg = f"{command[0]} still compiled after {_TIMEOUT_S} s: try another compiler (CC)."
         raise CheckError(msg) from None
-    except OSError as error:
-        msg = f"cannot write {target} ({error.strerror or error}): choose another place."
-        raise InputError(msg) from None
-    finally:
-        temporary.unlink(missing_ok=True)
     return target
 
 

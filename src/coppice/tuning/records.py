@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.files import file_name, read_bytes
 
 __all__ = ["Choice", "Run", "Shape", "decode_runs", "encode_run", "joined", "read_runs"]
 
@@ -165,13 +165,8 @@ def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[Run, ...]:
     """
     found: list[Run] = []
     for path in paths:
-        name = os.fspath(path)
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            msg = f"cannot read {name} ({error.strerror or error}): give a file of `coppice tune sweep`."
-            raise InputError(msg) from None
-        found += decode_runs(data, file=name)[0]
+        data = read_bytes(path, hint="give a file of `coppice tune sweep`")
+        found += decode_runs(data, file=file_name(path))[0]
     if not found:
         names = ", ".join(os.fspath(path) for path in paths)
         msg = f"{names}: expected measurements, found none: `coppice tune sweep` makes some."

@@ -9,10 +9,10 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.files import file_name, read_text
 from coppice.tuning.fit import NO_END, Fit, Rule
 from coppice.tuning.records import Choice, Shape
 from coppice.version import __version__
@@ -101,13 +101,7 @@ def read_table(path: str | os.PathLike[str]) -> RuleTable:
     Raises:
         InputError: If it cannot be read, or a line has no meaning, with its number.
     """
-    file = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"cannot read {file} ({error}): give a table of `coppice tune fit`."
-        raise InputError(msg) from None
-    return decode_table(text, file=file)
+    return decode_table(read_text(path, hint="give a table of `coppice tune fit`"), file=file_name(path))
 
 
 def decode_table(text: str, *, file: str = "table") -> RuleTable:

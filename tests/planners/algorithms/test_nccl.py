@@ -13,7 +13,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset

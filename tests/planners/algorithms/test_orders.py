@@ -14,7 +14,7 @@ from coppice.planners.algorithms.parts.boxes import boxes, equal_boxes
 from coppice.planners.algorithms.parts.orders import POLICIES, box_order, links_crossed, order_by
 from coppice.planners.algorithms.parts.tours import RELAY, crossings
 from coppice.planners.algorithms.rings.box_rings import box_rings
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset

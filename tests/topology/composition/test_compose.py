@@ -35,8 +35,8 @@ from coppice.topology import (
     repeated,
     resolve,
 )
-from coppice.topology.composition.cabling import Cable
-from coppice.topology.composition.fields import fabric_from_fields
+from coppice.topology.composition.cabling import HostCable
+from coppice.topology.composition.fabric import fabric_from_fields
 from coppice.topology.writer import write_topology
 from support.injuries import injured
 from support.shared_data import SHARED, needs_shared
@@ -152,7 +152,7 @@ def test_direct_cabling_patterns() -> None:
     assert len(between) == 12
     assert set(between.values()) == {2}
     assert max(Counter(a for a, _ in _ends(everywhere)).values()) == 1
-    cable = Cable(src="box0/gpu0", dst="box1/gpu1", gb_per_s=Fraction(4))
+    cable = HostCable(src="box0/gpu0", dst="box1/gpu1", gb_per_s=Fraction(4))
     listed = joined(hosts_of(2, 2), DirectFabric(pattern="cables", cables=(cable,)))
     assert rate(listed, "box1/gpu1", "box0/gpu0") == 4
     assert listed.num_links == 2
@@ -213,7 +213,8 @@ def test_every_fabric_joins_all_hosts_in_both_directions(sizes: list[int], fabri
         (lambda: joined(hosts_of(4, 2), DirectFabric(pattern="complete")), "at least 3 ports"),
         (
             lambda: joined(
-                hosts_of(2, 1), DirectFabric(pattern="cables", cables=(Cable(src="box0/gpu0", dst="nic"),))
+                hosts_of(2, 1),
+                DirectFabric(pattern="cables", cables=(HostCable(src="box0/gpu0", dst="nic"),)),
             ),
             "names 'nic', which is no port",
         ),
@@ -319,7 +320,7 @@ def test_options_and_boxes_do_not_belong_to_files(tmp_path: Path) -> None:
     file = cluster(tmp_path, DOCUMENT)
     with pytest.raises(InputError, match="takes no options, found rates"):
         resolve(file, options={"rates": "nominal"})
-    with pytest.raises(InputError, match="--boxes belongs to presets"):
+    with pytest.raises(InputError, match="`boxes` belongs to presets"):
         resolve(str(tmp_path / "amd.json"), boxes=2)
 
 

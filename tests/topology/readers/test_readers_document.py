@@ -87,7 +87,7 @@ def test_rounding_makes_unwieldy_rates_fit() -> None:
     ]
     text = json.dumps(document(links=links)).encode()
     assert "2^31" in refused(text)
-    assert "--round" in refused(text)
+    assert "`round_digits=3`" in refused(text)
     assert "rounds to 0" in refused(text, {"round": "3"})
     links[0]["gb_per_s"], links[1]["gb_per_s"] = "10000000000/2147483647", "1/3"
     topology = read(json.dumps(document(links=links)).encode(), options={"round": "3"}).topology

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.all_to_all.distances import distances, integer_lengths, length_bound
-from coppice.bounds.all_to_all.routes import Route, link_loads, routes_of_flow, routes_of_trees
+from coppice.bounds.all_to_all.routes import FlowRoute, link_loads, routes_of_flow, routes_of_trees
 from coppice.bounds.all_to_all.spreading import Spread, spread
 from coppice.bounds.lp.flow import FlowSolution, solve_flow
 from coppice.bounds.network import check_problem
@@ -53,7 +53,7 @@ class AllToAllBound:
     inv_rate: Fraction
     reached: Fraction
     length: tuple[int, ...]
-    routes: dict[int, list[Route]]
+    routes: dict[int, list[FlowRoute]]
     symmetry: Symmetry
     method: str
 
@@ -163,7 +163,7 @@ def trivial_symmetry(topology: Topology) -> Symmetry:
 
 def _routes(
     topology: Topology, sources: NDArray[np.int32], wanted: NDArray[np.int64], solution: FlowSolution
-) -> dict[int, list[Route]]:
+) -> dict[int, list[FlowRoute]]:
     routes = {}
     for i, source in enumerate(sources.tolist()):
         flow = solution.flow[i]
@@ -176,7 +176,7 @@ def _routes(
 def _spread(problem: Problem, demand: NDArray[np.int64], found: Spread) -> AllToAllBound:
     """The outcome for a large network without symmetry."""
     topology = problem.topology
-    routes: dict[int, list[Route]] = {}
+    routes: dict[int, list[FlowRoute]] = {}
     if topology.num_ranks <= _RANKS_WITH_ROUTES:
         for mix in found.mixes:
             for i, rank in enumerate(mix.ranks.tolist()):
@@ -194,7 +194,7 @@ def _spread(problem: Problem, demand: NDArray[np.int64], found: Spread) -> AllTo
 
 
 def _reached(
-    topology: Topology, demand: NDArray[np.int64], routes: dict[int, list[Route]], symmetry: Symmetry
+    topology: Topology, demand: NDArray[np.int64], routes: dict[int, list[FlowRoute]], symmetry: Symmetry
 ) -> Fraction:
     """Time per unit of demand of the routes and all their images: the largest load over its capacity."""
     total = [Fraction(0)] * topology.num_links

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,21 +27,29 @@ _BLOCK = 2**22
 _LARGEST = 2**62
 
 
-def distances(topology: Topology, sources: NDArray[np.int32], length: NDArray[np.int64]) -> NDArray[np.int64]:
+_Length = TypeVar("_Length", np.int64, np.float64)
+
+
+def distances(
+    topology: Topology, sources: NDArray[np.integer], length: NDArray[_Length], *, backwards: bool = False
+) -> NDArray[_Length]:
     """Least total length of a path from each source to each node.
 
     Args:
         topology: The network.
         sources: Nodes.
-        length: Integers >= 0 per link; their sum stays below 2**62.
+        length: Length of each link, 0 or more: integers whose sum stays below 2**62, or floats.
+        backwards: From each node to each source instead.
 
     Returns:
-        ``result[i, v]`` from ``sources[i]`` to node v; 2**62 where there is no path.
+        ``result[i, v]`` for ``sources[i]`` and node v; 2**62 or infinity where there is no path.
     """
-    order = np.argsort(topology.dst, kind="stable")
-    tail, head, weight = topology.src[order], topology.dst[order], length[order]
-    heads, starts = np.unique(head, return_index=True)
-    result = np.full((len(sources), topology.num_nodes), _LARGEST, dtype=np.int64)
+    tails, heads = (topology.dst, topology.src) if backwards else (topology.src, topology.dst)
+    order = np.argsort(heads, kind="stable")
+    tail, weight = tails[order], length[order]
+    reached, starts = np.unique(heads[order], return_index=True)
+    far = np.inf if np.issubdtype(length.dtype, np.floating) else _LARGEST
+    result = np.full((len(sources), topology.num_nodes), far, dtype=length.dtype)
     result[np.arange(len(sources)), sources] = 0
     if not len(tail):
         return result
@@ -51,10 +60,10 @@ def distances(topology: Topology, sources: NDArray[np.int32], length: NDArray[np
             through = block[:, tail]
             through += weight
             best = np.minimum.reduceat(through, starts, axis=1)
-            np.minimum(best, block[:, heads], out=best)
-            if np.array_equal(best, block[:, heads]):
+            np.minimum(best, block[:, reached], out=best)
+            if np.array_equal(best, block[:, reached]):
                 break
-            block[:, heads] = best
+            block[:, reached] = best
     return result
 
 

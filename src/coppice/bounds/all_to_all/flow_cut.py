@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.bounds.all_to_all.distances import distances
 from coppice.bounds.problem import Problem
 from coppice.topology.model import Topology
 
@@ -27,7 +27,7 @@ def proving_cut(problem: Problem, length: Sequence[int], inv_rate: Fraction) -> 
 
     Args:
         problem: An all_to_all.
-        length: Length of each link.
+        length: Length of each link: integers of 0 or more whose sum stays below 2**62.
         inv_rate: The bound, time per shard.
 
     Examples:
@@ -55,33 +55,12 @@ def proving_cut(problem: Problem, length: Sequence[int], inv_rate: Fraction) -> 
 
 def _level_sets(topology: Topology, length: Sequence[int]) -> Iterator[NDArray[np.bool_]]:
     """Nodes within each distance of a rank, along the links and against them."""
-    starts = topology.rank_nodes[:_STARTS].tolist()
-    for forward in (True, False):
-        tails, heads = (topology.src, topology.dst) if forward else (topology.dst, topology.src)
-        arcs: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
-        for tail, head, steps in zip(tails.tolist(), heads.tolist(), length, strict=True):
-            arcs[tail].append((head, steps))
-        for start in starts:
-            distance = _distances(arcs, start)
-            for level in sorted(set(distance))[:-1]:
-                near = np.array([there <= level for there in distance], dtype=np.bool_)
-                yield near if forward else ~near
-
-
-def _distances(arcs: list[list[tuple[int, int]]], start: int) -> list[int | float]:
-    """Distance from ``start`` to every node, infinite where it is not reached (Dijkstra)."""
-    distance: list[int | float] = [float("inf")] * len(arcs)
-    distance[start] = 0
-    heap: list[tuple[int | float, int]] = [(0, start)]
-    while heap:
-        near, node = heappop(heap)
-        if near > distance[node]:
-            continue
-        for head, steps in arcs[node]:
-            if near + steps < distance[head]:
-                distance[head] = near + steps
-                heappush(heap, (distance[head], head))
-    return distance
+    for backwards in (False, True):
+        starts, lengths = topology.rank_nodes[:_STARTS], np.array(length, dtype=np.int64)
+        for distance in distances(topology, starts, lengths, backwards=backwards):
+            for level in np.unique(distance)[:-1]:
+                near = distance <= level
+                yield ~near if backwards else near
 
 
 def _demand(problem: Problem, inside: NDArray[np.bool_]) -> int:

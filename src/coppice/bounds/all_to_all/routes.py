@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from coppice.topology.model import Topology
 
-__all__ = ["Route", "link_loads", "routes_of_flow", "routes_of_trees"]
+__all__ = ["FlowRoute", "link_loads", "routes_of_flow", "routes_of_trees"]
 
 _GRID = 2**20
 _LARGEST_SHARE = 2**40
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class FlowRoute:
     """Part of what a source sends to a target.
 
     Attributes:
@@ -36,7 +36,7 @@ class Route:
 
 def routes_of_flow(
     topology: Topology, source: int, flow: Sequence[Fraction], demand: NDArray[np.int64]
-) -> list[Route]:
+) -> list[FlowRoute]:
     """Split a flow into paths, targets in the order of their node ids.
 
     Amounts are kept exactly while their common denominator stays below 2**40, else rounded to a millionth.
@@ -52,7 +52,7 @@ def routes_of_flow(
     for e in left:
         incoming.setdefault(int(topology.dst[e]), []).append(e)
     tail = topology.src.tolist()
-    routes: list[Route] = []
+    routes: list[FlowRoute] = []
     for target in np.flatnonzero(demand).tolist():
         if target == source:
             continue
@@ -69,7 +69,9 @@ def routes_of_flow(
             nodes = (source, *(int(topology.dst[e]) for e in links))
             found[nodes] = found.get(nodes, Fraction(0)) + amount
         shares = _integer_shares(list(found.values()))
-        routes += [Route(target, nodes, share) for nodes, share in zip(found, shares, strict=True) if share]
+        routes += [
+            FlowRoute(target, nodes, share) for nodes, share in zip(found, shares, strict=True) if share
+        ]
     return routes
 
 
@@ -79,7 +81,7 @@ def routes_of_trees(
     demand: NDArray[np.int64],
     last_link: Sequence[NDArray[np.int32]],
     weights: Sequence[int],
-) -> list[Route]:
+) -> list[FlowRoute]:
     """The routes of one rank in a mix of shortest-path trees.
 
     Args:
@@ -100,11 +102,11 @@ def routes_of_trees(
             path = tuple(reversed(nodes))
             found[path] = found.get(path, 0) + weight
         shared = gcd(*found.values())
-        routes += [Route(target, nodes, weight // shared) for nodes, weight in found.items()]
+        routes += [FlowRoute(target, nodes, weight // shared) for nodes, weight in found.items()]
     return routes
 
 
-def link_loads(topology: Topology, routes: Sequence[Route], demand: NDArray[np.int64]) -> list[Fraction]:
+def link_loads(topology: Topology, routes: Sequence[FlowRoute], demand: NDArray[np.int64]) -> list[Fraction]:
     """What the routes of one source put on each link, per unit of demand."""
     total: dict[int, int] = {}
     for route in routes:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.all_to_all.distances import distances, integer_lengths, length_bound
-from coppice.bounds.lp.program import LinearProgram, Row
+from coppice.bounds.lp.program import Constraint, LinearProgram
 from coppice.topology.model import Topology
 
 __all__ = ["Spread", "TreeMix", "spread"]
@@ -62,7 +62,7 @@ class Spread:
     sweeps: int
 
 
-class _Block:
+class _SourceBlock:
     """The routing of some source ranks in floats."""
 
     def __init__(self, ranks: NDArray[np.int64], num_links: int) -> None:
@@ -115,7 +115,9 @@ def spread(topology: Topology, demand: NDArray[np.int64], *, time_limit: float) 
     capacity = topology.capacity.astype(np.float64)
     rng = np.random.default_rng(0)
     ranks = np.arange(topology.num_ranks)
-    blocks = [_Block(part, topology.num_links) for part in np.array_split(ranks, min(len(ranks), _BLOCKS))]
+    blocks = [
+        _SourceBlock(part, topology.num_links) for part in np.array_split(ranks, min(len(ranks), _BLOCKS))
+    ]
     usage = np.zeros(topology.num_links)
     best = _best_cut(topology, demand)
     for sweep in range(_SWEEPS):
@@ -155,7 +157,7 @@ def spread(topology: Topology, demand: NDArray[np.int64], *, time_limit: float) 
     )
 
 
-def _rebalance(topology: Topology, blocks: list[_Block], *, time_limit: float) -> list[int] | None:
+def _rebalance(topology: Topology, blocks: list[_SourceBlock], *, time_limit: float) -> list[int] | None:
     """Give all blocks the parts that together are best for their trees; returns the lengths of that dual."""
     count = sum(len(block.trees) for block in blocks)
     loads = np.array([load for block in blocks for load in block.loads])  # tree, link
@@ -167,12 +169,14 @@ def _rebalance(topology: Topology, blocks: list[_Block], *, time_limit: float) -
     for e in busy.tolist():
         used = np.flatnonzero(loads[:, e])
         rows.append(
-            Row(column=(1 + used).astype(np.int32), value=loads[used, e], bound=int(topology.capacity[e]))
+            Constraint(
+                column=(1 + used).astype(np.int32), value=loads[used, e], bound=int(topology.capacity[e])
+            )
         )
     for b in range(len(blocks)):
         own = 1 + np.flatnonzero(owner == b)
         column = np.concatenate([[0], own]).astype(np.int32)
-        rows.append(Row(column=column, value=np.array([1] + [-1] * len(own), dtype=np.int64)))
+        rows.append(Constraint(column=column, value=np.array([1] + [-1] * len(own), dtype=np.int64)))
     program.add_rows(rows)
     vertex = program.solve(time_limit=time_limit)
     if vertex is None or vertex.objective <= 0:

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
-from coppice.bounds.lp.dual import certified_bound
-from coppice.bounds.lp.program import ExactVertex, LinearProgram, Row
+from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram, certified_bound
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 
@@ -242,7 +241,7 @@ class CutProgram:
         self._program.add_rows([_row(columns, dense[columns], 0)])
         return True
 
-    def _balance_rows(self, phase: int) -> list[Row]:
+    def _balance_rows(self, phase: int) -> list[Constraint]:
         """Out <= in at every node that cannot copy, once for equal rows."""
         topology, kind = self.topology, self.phases[phase]
         tail, head = (topology.dst, topology.src) if kind.reverse else (topology.src, topology.dst)
@@ -265,8 +264,8 @@ class CutProgram:
         return rows
 
 
-def _row(columns: NDArray[np.integer], values: NDArray[np.generic], bound: int) -> Row:
-    return Row(column=columns.astype(np.int32), value=values.astype(np.int64), bound=bound)
+def _row(columns: NDArray[np.integer], values: NDArray[np.generic], bound: int) -> Constraint:
+    return Constraint(column=columns.astype(np.int32), value=values.astype(np.int64), bound=bound)
 
 
 def _common_integers(values: Sequence[Fraction]) -> NDArray[np.int64] | None:

@@ -16,7 +16,7 @@ from math import gcd, lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.lp.program import LinearProgram, Row
+from coppice.bounds.lp.program import Constraint, LinearProgram
 from coppice.topology.model import Topology
 
 __all__ = ["FlowSolution", "solve_flow"]
@@ -89,7 +89,7 @@ def solve_flow(
 
 def _capacity_rows(
     link_orbit: NDArray[np.int32], images: NDArray[np.int64], capacity: NDArray[np.int64], count: int
-) -> list[Row]:
+) -> list[Constraint]:
     """Flow over an orbit of links, times its images, is at most the capacity of one of them."""
     links = len(link_orbit)
     order = np.argsort(link_orbit, kind="stable")
@@ -99,11 +99,13 @@ def _capacity_rows(
     for orbit, bound in enumerate(capacity.tolist()):
         members = order[starts[orbit] : starts[orbit + 1]]
         columns = (offsets + members[None, :]).ravel().astype(np.int32)
-        rows.append(Row(column=columns, value=np.tile(images[members], count), bound=bound))
+        rows.append(Constraint(column=columns, value=np.tile(images[members], count), bound=bound))
     return rows
 
 
-def _conservation_rows(topology: Topology, source: int, demand: NDArray[np.int64], start: int) -> list[Row]:
+def _conservation_rows(
+    topology: Topology, source: int, demand: NDArray[np.int64], start: int
+) -> list[Constraint]:
     """What leaves a node, plus its demand times f, minus what enters it, is at most 0."""
     columns: list[list[int]] = [[] for _ in range(topology.num_nodes)]
     values: list[list[int]] = [[] for _ in range(topology.num_nodes)]
@@ -122,6 +124,6 @@ def _conservation_rows(topology: Topology, source: int, demand: NDArray[np.int64
             columns[v].append(0)
             values[v].append(wanted)
         rows.append(
-            Row(column=np.array(columns[v], dtype=np.int32), value=np.array(values[v], dtype=np.int64))
+            Constraint(column=np.array(columns[v], dtype=np.int32), value=np.array(values[v], dtype=np.int64))
         )
     return rows

@@ -18,12 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.lp.refinement import SquareSystem, solve_exactly
+from coppice.rows import first_rows
 
-__all__ = ["ExactVertex", "FloatVertex", "LinearProgram", "Row"]
+__all__ = ["Constraint", "ExactVertex", "FloatVertex", "LinearProgram", "certified_bound"]
+
+_GRID = 2**40
+"""Denominator of multipliers that are taken from floats."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Row:
+class Constraint:
     """``sum of value * x[column] <= bound`` (``= bound`` where ``equal``); columns are distinct."""
 
     column: NDArray[np.int32]
@@ -60,8 +64,8 @@ class LinearProgram:
 
     Examples:
         >>> program = LinearProgram([1, 1], [None, None])
-        >>> program.add_rows([Row(column=np.array([0, 1], dtype=np.int32), value=np.array([3, 1]), bound=2),
-        ...                   Row(column=np.array([0, 1], dtype=np.int32), value=np.array([1, 2]), bound=3)])
+        >>> program.add_rows([Constraint(column=np.array([0, 1], dtype=np.int32), value=np.array([3, 1]), bound=2),
+        ...                   Constraint(column=np.array([0, 1], dtype=np.int32), value=np.array([1, 2]), bound=3)])
         >>> round(program.solve().objective, 6)
         1.6
         >>> program.exact_vertex().objective
@@ -77,7 +81,7 @@ class LinearProgram:
         """
         self._cost = list(cost)
         self._upper = list(upper)
-        self._rows: list[Row] = []
+        self._rows: list[Constraint] = []
         self._loaded = 0
         self._scale = 0.0
         self._solver: Any = None
@@ -98,11 +102,11 @@ class LinearProgram:
         return self._upper
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[Constraint]:
         """The rows, in the order in which they were added."""
         return self._rows
 
-    def add_rows(self, rows: Sequence[Row]) -> None:
+    def add_rows(self, rows: Sequence[Constraint]) -> None:
         """Append rows; a solver that has a basis keeps it."""
         self._rows.extend(rows)
 
@@ -263,7 +267,7 @@ class LinearProgram:
                 np.where(equal, bound, -self._solver.inf),
                 bound,
                 int(sizes.sum()),
-                (np.cumsum(sizes) - sizes).astype(np.int32),
+                first_rows(sizes).astype(np.int32),
                 np.concatenate([row.column for row in fresh]).astype(np.int32),
                 np.concatenate([row.value for row in fresh]).astype(np.float64),
             )
@@ -333,7 +337,7 @@ def _run(solver: Any) -> None:
     worker.join()
 
 
-def _dot(row: Row, values: Sequence[Fraction]) -> Fraction:
+def _dot(row: Constraint, values: Sequence[Fraction]) -> Fraction:
     terms = zip(row.column.tolist(), row.value.tolist(), strict=True)
     return sum((value * values[column] for column, value in terms if values[column]), Fraction(0))
 
@@ -342,3 +346,34 @@ def _objects(values: Sequence[int]) -> NDArray[np.object_]:
     result: NDArray[np.object_] = np.empty(len(values), dtype=np.object_)
     result[:] = values
     return result
+
+
+def certified_bound(
+    program: LinearProgram, multipliers: NDArray[np.float64], *, payer: Sequence[int | None]
+) -> Fraction | None:
+    """A proved upper bound from multipliers that are only nearly right, or None where they cannot be repaired.
+
+    A dual solution in floats violates its own constraints in the last digits. Rounded to fractions and scaled up until
+    every column without an upper bound is paid for, it proves a bound that is exact, if slightly weak.
+
+    Args:
+        program: Its rows with ``payer`` are capacities; the others have bound 0.
+        multipliers: Row multipliers in floats.
+        payer: For each column the row with coefficient 1 in it that may absorb what the column lacks, or
+            None. Columns without one are paid for by scaling all multipliers up.
+    """
+    exact = [Fraction(max(round(value * _GRID), 0), _GRID) for value in multipliers.tolist()]
+    reduced = program.reduced_costs(exact)
+    factor = Fraction(1)
+    for column, (cost, rest) in enumerate(zip(program.cost, reduced, strict=True)):
+        if payer[column] is None and program.upper[column] is None and rest > 0:
+            paid = cost - rest
+            if paid <= 0:
+                return None
+            factor = max(factor, cost / paid)
+    exact = [value * factor for value in exact]
+    for column, rest in enumerate(program.reduced_costs(exact)):
+        row = payer[column]
+        if rest > 0 and row is not None:
+            exact[row] += rest
+    return program.dual_bound(exact)

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_fields, print_json
 from coppice.design.cabling import Cabling, Limits, cabling_of
 from coppice.design.recipes.parser import parse
-from coppice.topology.writer import write_atomically
+from coppice.files import write_atomically
+from coppice.text import plural
 
 __all__ = ["MaxPanelsOption", "PanelPortsOption", "PortsPerNodeOption", "cabling", "cabling_record"]
 

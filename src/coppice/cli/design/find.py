@@ -9,13 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsPerNodeOption, cabling_record
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.sizes import parse_size
 from coppice.cli.output.columns import columns
 from coppice.cli.output.progress import progress_bar
-from coppice.cli.output.render import print_json, print_lines, size_text
+from coppice.cli.output.render import print_json, print_lines
 from coppice.collectives import Collective
 from coppice.design.cabling import Limits, cabling_of, check_limits
 from coppice.design.families.family import optimum
@@ -25,8 +23,9 @@ from coppice.design.search.entries import Entry
 from coppice.design.search.finder import find as find_graphs
 from coppice.design.search.workload import Option, Workload, baselines, options
 from coppice.errors import InputError
+from coppice.files import write_atomically
+from coppice.text import parse_size, plural, size_text
 from coppice.topology.model import exact_rate
-from coppice.topology.writer import write_atomically
 
 __all__ = ["find"]
 
@@ -158,7 +157,7 @@ def find(
     if size is not None:
         workload = Workload(
             collective=collective,
-            size_bytes=parse_size(size),
+            size_bytes=parse_size(size, option="--size"),
             alpha_us=alpha_us,
             node_gb_per_s=exact_rate(node_gb_per_s, where="--node-gb-per-s"),
         )

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import (
     BoxesOption,
@@ -19,7 +18,7 @@ from coppice.cli.options.inputs import (
     load_topology,
 )
 from coppice.cli.options.problem import CollectiveOption
-from coppice.cli.output.render import Stages, percent_text, print_fields, print_json
+from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.collectives import Collective
 from coppice.design.from_topology import graph_of
 from coppice.design.schedules.collectives import breadth_first_schedule
@@ -27,6 +26,7 @@ from coppice.errors import InputError
 from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
+from coppice.text import percent_text, plural
 from coppice.topology import PRESETS
 
 __all__ = ["schedule"]

@@ -9,11 +9,9 @@ from typing import Annotated
 
 import typer
 
-from coppice.bounds.describe import plural, rate_text
 from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.problem import CollectiveOption
-from coppice.cli.options.sizes import parse_sizes
-from coppice.cli.output.render import Stages, percent_text, print_fields, print_json, size_text
+from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.collectives import Collective
 from coppice.design.evaluation import Evaluation, evaluate
 from coppice.design.families.family import optimum
@@ -21,10 +19,12 @@ from coppice.design.recipes.parser import parse
 from coppice.design.recipes.recipe import Recipe
 from coppice.design.schedules.breadth_first import moore_steps
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.report.topology.picture import topology_svg
 from coppice.schedule.files.plan_file import write_plan
+from coppice.text import parse_sizes, percent_text, plural, rate_text, size_text
 from coppice.topology.model import exact_rate
-from coppice.topology.writer import write_atomically, write_topology
+from coppice.topology.writer import write_topology
 
 __all__ = ["show"]
 

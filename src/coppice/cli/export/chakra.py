@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.cli.export.request import Request
-from coppice.cli.options.sizes import parse_size
 from coppice.cli.output.render import Stages
 from coppice.errors import InputError
 from coppice.export.chakra.traces import chakra_trace
 from coppice.schedule.files.plan_file import read_plan
+from coppice.text import parse_size, plural
 
 __all__ = ["OPTIONS", "export_chakra"]
 
@@ -31,7 +30,7 @@ def export_chakra(request: Request) -> None:
     if request.size is None:
         msg = "a Chakra trace is of one message size: give it (`--size 64M`)."
         raise InputError(msg)
-    size_bytes = parse_size(request.size)
+    size_bytes = parse_size(request.size, option="--size")
     with Stages() as stages:
         stages.begin("writing the traces")
         trace = chakra_trace(read_plan(request.source).body, size_bytes=size_bytes)

@@ -21,7 +21,7 @@ from coppice.cli.options.inputs import BoxesOption, OutputOption, RanksOption, R
 from coppice.errors import InputError
 from coppice.export.registry import STOCK
 from coppice.fitting.msccl.targets import TARGETS
-from coppice.topology.readers.reading import suggestion
+from coppice.text import suggestion
 
 __all__ = ["FORMATS", "export"]
 

@@ -16,13 +16,13 @@ from coppice.cli.export.msccl_text import (
     trees_note,
 )
 from coppice.cli.export.request import Request
-from coppice.cli.options.sizes import parse_size, parse_sizes
 from coppice.cli.output.render import Stages
 from coppice.cli.verify.program import is_xml
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl.document import parse_document
-from coppice.export.msccl.reader import program_of, read_bytes
+from coppice.export.msccl.reader import program_of
 from coppice.export.msccl.writer import write_msccl_xml
+from coppice.files import file_name, read_bytes
 from coppice.fitting.msccl.program import Form, Place, rough_program
 from coppice.fitting.msccl.size_range import MOST_RANKS, WinningRange, winning_range
 from coppice.fitting.msccl.targets import TARGETS, target_named
@@ -30,6 +30,7 @@ from coppice.fitting.msccl.trees import Fitted, fitted
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.files.plan_file import decode_plan
+from coppice.text import parse_size, parse_sizes
 
 __all__ = ["OPTIONS", "Sizes", "export_msccl_xml", "read_size"]
 
@@ -96,7 +97,7 @@ def export_msccl_xml(request: Request) -> None:
         min_bytes=sizes.low,
         max_bytes=sizes.high,
     )
-    data, name = read_bytes(request.source)
+    data, name = read_bytes(request.source), file_name(request.source)
     with Stages() as stages:
         stages.begin("making the program")
         if is_xml(data):
@@ -137,7 +138,7 @@ def read_size(text: str | None) -> Sizes:
     if text == "all":
         return Sizes()
     wanted = parse_sizes(text, option="--size")
-    ends = [parse_size(end) for item in text.split(",") for end in item.split(":")[:2]]
+    ends = [parse_size(end, option="--size") for item in text.split(",") for end in item.split(":")[:2]]
     if not wanted or wanted[0] < 1:
         msg = f"expected --size of 1 byte or more, such as 1M:1G, found {text!r}."
         raise InputError(msg)

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil
 
-from coppice.bounds.describe import plural, rate_text
-from coppice.cli.options.sizes import short_size
-from coppice.cli.output.render import percent_text
 from coppice.fitting.msccl.load import block_gb_per_s, busiest_gb_per_s
 from coppice.fitting.msccl.size_range import Race, WinningRange
 from coppice.fitting.msccl.targets import ELEMENT_BYTES, target_named
@@ -17,6 +14,7 @@ from coppice.program.two_sided.nics import kept_share
 from coppice.program.two_sided.program import Program
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
+from coppice.text import percent_text, plural, rate_text, short_size
 
 __all__ = [
     "instances_note",

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.cli.export.request import Request
 from coppice.cli.options.inputs import parse_settings
-from coppice.cli.options.sizes import parse_size, short_size
 from coppice.cli.output.render import Stages
 from coppice.errors import InputError
 from coppice.export.mscclpp.limits import LIMITS, largest_message, size_unit
@@ -15,6 +13,7 @@ from coppice.export.mscclpp.program import PlanForm, one_sided_for
 from coppice.export.mscclpp.writer import write_mscclpp
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.schedule.files.plan_file import read_plan
+from coppice.text import parse_size, plural, short_size
 
 __all__ = ["OPTIONS", "export_mscclpp"]
 
@@ -63,7 +62,7 @@ def _range(text: str | None) -> tuple[int, int | None]:
     if not colon:
         msg = f"expected --size LOW:HIGH such as 1M:1G, or all, found {text!r}."
         raise InputError(msg)
-    smallest, largest = parse_size(low), parse_size(high)
+    smallest, largest = parse_size(low, option="--size"), parse_size(high, option="--size")
     if largest < max(smallest, 1):
         msg = f"expected --size to rise from LOW to HIGH, found {text!r}."
         raise InputError(msg)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 
 from coppice.cli.export.request import Request
-from coppice.cli.options.sizes import parse_size
 from coppice.cli.output.render import Stages
 from coppice.cli.report import picture
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.report.page import DEFAULT_SIZE_BYTES, report_html
 from coppice.schedule.files.plan_file import read_plan
 from coppice.simulation.scenario import Scenario
 from coppice.simulation.trace import write_trace
-from coppice.topology.writer import write_atomically
+from coppice.text import parse_size
 
 __all__ = ["DRAWN_OPTIONS", "TIMED_OPTIONS", "export_picture", "export_trace"]
 
@@ -33,7 +33,7 @@ def export_trace(request: Request) -> None:
     if request.output is None or str(request.output) == "-":
         msg = "a trace is a file: name it (`-o trace.json`)."
         raise InputError(msg)
-    size_bytes = DEFAULT_SIZE_BYTES if request.size is None else parse_size(request.size)
+    size_bytes = DEFAULT_SIZE_BYTES if request.size is None else parse_size(request.size, option="--size")
     with Stages() as stages:
         stages.begin("reading the plan")
         body = read_plan(request.source).body
@@ -54,7 +54,9 @@ def export_picture(request: Request) -> None:
         stages.begin("reading the plan")
         plan = read_plan(request.source)
         if request.to == "html":
-            size_bytes = DEFAULT_SIZE_BYTES if request.size is None else parse_size(request.size)
+            size_bytes = (
+                DEFAULT_SIZE_BYTES if request.size is None else parse_size(request.size, option="--size")
+            )
             text = report_html(plan, size_bytes=size_bytes, on_stage=stages.begin)
         else:
             stages.begin("drawing")

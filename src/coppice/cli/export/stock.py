@@ -12,16 +12,14 @@ import typer
 
 from coppice.cli.export.request import Request
 from coppice.cli.options.inputs import load_topology, parse_settings
-from coppice.cli.options.sizes import parse_sizes
 from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.registry import STOCK, Kind, Option, Source, Target
+from coppice.files import read_bytes, write_atomically
 from coppice.schedule.files.plan_file import FORMAT, decode_plan
 from coppice.schedule.plan import Plan
+from coppice.text import parse_sizes, suggestion
 from coppice.topology.model import Topology
-from coppice.topology.readers.reading import suggestion
-from coppice.topology.readers.sources import load_bytes
-from coppice.topology.writer import write_atomically
 
 __all__ = ["OPTIONS", "export_stock", "export_stock_format", "read_options", "stock_help"]
 
@@ -176,7 +174,7 @@ def _plan(spec: str) -> Plan | None:
     """The plan in a file, or None where it is something else."""
     if spec == "-" or not Path(spec).is_file():
         return None
-    data = load_bytes(spec)
+    data = read_bytes(spec)
     start = data[:4096].lstrip()
     if start.startswith(b"{") and f'"{FORMAT}"'.encode() in start:
         return decode_plan(data, name=spec)

@@ -5,26 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import Any, Self, TextIO
 
 from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from coppice.bounds.describe import rate_text
-
 __all__ = [
     "Stages",
-    "bandwidth_text",
     "bar",
-    "percent_text",
     "print_fields",
     "print_json",
     "print_lines",
-    "rate_line",
-    "seconds_text",
-    "size_text",
 ]
 
 
@@ -68,67 +60,6 @@ class Stages:
         """Say that a stage begins."""
         if self._status is not None:
             self._status.update(words)
-
-
-def bandwidth_text(algbw: Fraction, busbw: Fraction) -> str:
-    """Both bandwidths of nccl-tests.
-
-    >>> bandwidth_text(Fraction(50), Fraction(175, 4))
-    'algbw 50 GB/s, busbw 43.75 GB/s'
-    """
-    return f"algbw {rate_line(algbw)}, busbw {rate_line(busbw)}"
-
-
-def rate_line(rate: Fraction) -> str:
-    """A rate in GB/s with its exact value where the decimals do not show it.
-
-    >>> rate_line(Fraction(2400, 7)), rate_line(Fraction(50))
-    ('342.857 GB/s (2400/7)', '50 GB/s')
-    """
-    exact = rate_text(rate)
-    if Fraction(exact) == rate:
-        return f"{exact} GB/s"
-    return f"{float(rate):.6g} GB/s ({rate})"
-
-
-def percent_text(share: Fraction) -> str:
-    """A share in percent, never rounded up to a whole 100%.
-
-    >>> percent_text(Fraction(1)), percent_text(Fraction(9999, 10000)), percent_text(Fraction(1, 3))
-    ('100%', '99.99%', '33.3%')
-    """
-    if share == 1:
-        return "100%"
-    for digits in range(1, 7):
-        text = f"{100 * float(share):.{digits}f}"
-        if float(text) != 100:
-            break
-    return f"{text.rstrip('0').rstrip('.')}%"
-
-
-def size_text(size_bytes: float) -> str:
-    """Bytes with a binary unit.
-
-    >>> size_text(1536), size_text(512), size_text(3 * 2**30)
-    ('1.5 KiB', '512 B', '3 GiB')
-    """
-    size, unit = float(size_bytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration with a fitting unit.
-
-    >>> seconds_text(0.00042), seconds_text(0.21), seconds_text(12.3)
-    ('0.42 ms', '210 ms', '12.3 s')
-    """
-    if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
 
 
 def bar(share: float, *, width: int = 30) -> str:

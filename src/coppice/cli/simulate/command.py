@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.sizes import parse_sizes
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.cli.simulate.jobs import print_jobs
 from coppice.cli.simulate.text import (
@@ -32,6 +30,7 @@ from coppice.simulation.model import Model, Sharing
 from coppice.simulation.multipath import over_all_routes
 from coppice.simulation.scenario import Scenario
 from coppice.simulation.trace import write_trace
+from coppice.text import parse_sizes, plural
 
 __all__ = ["simulate"]
 

@@ -7,17 +7,17 @@ from typing import Any
 
 import msgspec
 
-from coppice.bounds.describe import plural
-from coppice.cli.options.sizes import parse_size, short_size
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.cli.simulate.text import model_text
 from coppice.comparison.table import aligned, number
 from coppice.errors import InputError
+from coppice.files import read_bytes
 from coppice.schedule.files.plan_file import read_plan
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.jobs import Job, JobResult, Together, simulate_together
 from coppice.simulation.model import Model
 from coppice.simulation.trace import write_trace
+from coppice.text import parse_size, plural, short_size
 from coppice.topology.model import Topology
 from coppice.topology.sources import resolve
 
@@ -54,10 +54,8 @@ def read_jobs(path: Path, *, model: Model, pieces: int | None) -> tuple[list[Job
         InputError: If a file cannot be read or is no such file.
     """
     try:
-        document = msgspec.json.decode(path.read_bytes(), type=_File)
-    except OSError as error:
-        msg = f"cannot read the jobs {path} ({error.strerror or error}): check the name."
-        raise InputError(msg) from None
+        data = read_bytes(path, what="the jobs", hint="check the name")
+        document = msgspec.json.decode(data, type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         msg = f"expected jobs as docs/simulation.md describes in {path}, found: {str(error).rstrip('.')}."
         raise InputError(msg) from None

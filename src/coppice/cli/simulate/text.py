@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from coppice.bounds.describe import plural
-from coppice.cli.output.render import bar, percent_text, size_text
+from coppice.cli.output.render import bar
 from coppice.comparison.table import aligned, number
 from coppice.schedule.plan import Plan
 from coppice.simulation.critical import time_by_reason
@@ -17,11 +16,11 @@ from coppice.simulation.model import Model
 from coppice.simulation.scenario import Outcome, Scenario
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.utilisation import busiest_links
+from coppice.text import percent_text, plural, size_text
 
 __all__ = [
     "Simulated",
     "busiest_lines",
-    "link_name",
     "model_text",
     "record",
     "scenario_fields",
@@ -154,7 +153,7 @@ def table_lines(rows: Sequence[Simulated]) -> list[str]:
             cells += [number(us) for us in (row.hashed.median_us, row.hashed.p99_us, row.hashed.multipath_us)]
         link = timeline.busiest_link
         busy = (
-            f"{percent_text(_share(timeline.utilisation(link), 1))} {link_name(timeline, link)}"
+            f"{percent_text(_share(timeline.utilisation(link), 1))} {timeline.topology.link_name(link)}"
             if link >= 0
             else "none"
         )
@@ -169,14 +168,10 @@ def busiest_lines(timeline: Timeline, count: int) -> list[str]:
     for link in busiest_links(timeline, count):
         share = timeline.utilisation(link)
         used, rate = percent_text(_share(share, 1)), float(topology.gb_per_s(link))
-        lines.append(f"  {bar(share, width=24)} {used:>8}  {rate:>8.6g} GB/s  {link_name(timeline, link)}")
+        lines.append(
+            f"  {bar(share, width=24)} {used:>8}  {rate:>8.6g} GB/s  {timeline.topology.link_name(link)}"
+        )
     return lines or ["  none: nothing moves"]
-
-
-def link_name(timeline: Timeline, link: int) -> str:
-    """Both ends of a link."""
-    topology = timeline.topology
-    return f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
 
 
 def record(plan: Plan, scenario: Scenario, rows: Sequence[Simulated], *, links: int) -> dict[str, Any]:
@@ -230,7 +225,7 @@ def _row_record(row: Simulated, links: int) -> dict[str, Any]:
         "critical_us": time_by_reason(timeline),
         "links": [
             {
-                "link": link_name(timeline, link).split(" -> "),
+                "link": timeline.topology.link_name(link).split(" -> "),
                 "busy_us": float(timeline.link_busy_us[link]),
                 "bytes": float(timeline.link_bytes[link]),
                 "utilisation": timeline.utilisation(link),

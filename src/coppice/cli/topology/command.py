@@ -26,6 +26,7 @@ from coppice.cli.options.inputs import (
 from coppice.cli.output.render import print_fields, print_json, print_lines
 from coppice.cli.topology.text import preset_fields, summary_fields, summary_json
 from coppice.errors import InputError
+from coppice.text import suggestion
 from coppice.topology import (
     PRESETS,
     Topology,
@@ -37,11 +38,9 @@ from coppice.topology import (
     subset,
     summarize,
 )
-from coppice.topology.composition import compose as compose_hosts
 from coppice.topology.composition.compose import Host, gpu_ports, repeated
-from coppice.topology.composition.fabric import FABRIC_KINDS
-from coppice.topology.composition.fields import fabric_from_fields
-from coppice.topology.readers.reading import suggestion
+from coppice.topology.composition.compose import compose as compose_hosts
+from coppice.topology.composition.fabric import FABRIC_KINDS, fabric_from_fields
 from coppice.topology.sources import resolve_host
 from coppice.topology.writer import topology_json, write_topology
 

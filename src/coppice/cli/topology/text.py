@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from coppice.bounds.describe import rate_text
+from coppice.text import rate_text
 from coppice.topology.presets import Preset
 from coppice.topology.summary import LinkGroup, Summary
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.sizes import short_size
 from coppice.cli.output.render import print_json, print_lines
 from coppice.errors import CheckError
+from coppice.text import short_size
 from coppice.tuning.check import Checked, check_runs
 from coppice.tuning.records import Run, read_runs
 from coppice.tuning.table import RuleTable, read_table

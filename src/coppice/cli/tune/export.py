@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import OutputOption
-from coppice.topology.writer import write_atomically
+from coppice.files import write_atomically
 from coppice.tuning.exports import FORMS, export_table
 from coppice.tuning.table import read_table
 

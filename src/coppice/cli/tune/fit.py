@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, SetOption, load_topology
-from coppice.cli.options.sizes import short_size
 from coppice.cli.output.render import print_json, print_lines
+from coppice.files import write_atomically
+from coppice.text import short_size
 from coppice.topology.model import Topology
-from coppice.topology.writer import write_atomically
 from coppice.tuning.fit import NO_END, Fit, Rule, fit_runs
 from coppice.tuning.records import Run, read_runs
 from coppice.tuning.table import RuleTable, encode_table

@@ -11,8 +11,8 @@ from coppice.cli.options.inputs import BoxesOption, OutputOption, SetOption
 from coppice.cli.output.render import print_lines
 from coppice.cli.tune.fit import AlphaOption, GainOption, TopologyOption, fit_lines, fitted
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.logs.reading import read_logs
-from coppice.topology.writer import write_atomically
 from coppice.tuning.from_logs import runs_of_logs
 from coppice.tuning.table import RuleTable, encode_table
 from coppice.tuning.undo import undo_line

@@ -10,7 +10,7 @@ import typer
 from coppice.cli.options.inputs import BoxesOption, SetOption
 from coppice.cli.output.render import print_lines
 from coppice.cli.tune.fit import AlphaOption, GainOption, TopologyOption, fitted
-from coppice.topology.writer import write_atomically
+from coppice.files import write_atomically
 from coppice.tuning.records import read_runs
 from coppice.tuning.report import tuning_html
 from coppice.tuning.undo import undo_line

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import OutputOption
-from coppice.cli.options.sizes import parse_size, parse_sizes
 from coppice.cli.output.render import print_lines
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.text import parse_size, parse_sizes
 from coppice.tuning.table import LIBRARIES
 from coppice.tuning.undo import undo_line
 

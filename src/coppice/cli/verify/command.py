@@ -7,15 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import Stages, bandwidth_text, percent_text, print_fields, print_json
+from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.cli.verify.mscclpp import verify_mscclpp
 from coppice.cli.verify.program import is_xml, verify_xml
-from coppice.export.msccl.reader import read_bytes
 from coppice.export.mscclpp.document import is_mscclpp
+from coppice.files import file_name, read_bytes
 from coppice.schedule.files.plan_file import decode_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify as check
+from coppice.text import bandwidth_text, percent_text
 
 __all__ = ["PlanArgument", "verify"]
 
@@ -41,7 +42,7 @@ def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
       coppice verify plan.mscclpp.json
       coppice export plan.json --to msccl-xml --target msccl | coppice verify -
     """  # noqa: D301 (\b is for the help formatter)
-    data, name = read_bytes(plan)
+    data, name = read_bytes(plan), file_name(plan)
     if is_xml(data):
         verify_xml(data, name=name, as_json=as_json)
         return
@@ -98,8 +99,7 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
         busbw = rate * problem.collective.busbw_factor(plan.topology.num_ranks)
         fields.append(("reaches", bandwidth_text(rate, busbw)))
     if report.max_link_load is not None and report.worst_link >= 0:
-        topology, link = plan.topology, report.worst_link
-        name = f"{topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]}"
+        name = plan.topology.link_name(report.worst_link)
         fields.append(
             ("worst link", f"{name}, busy {percent_text(report.max_link_load)} of the claimed time")
         )

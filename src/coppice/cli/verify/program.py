@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
-from coppice.bounds.describe import plural
 from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.reader import program_of
@@ -14,6 +13,7 @@ from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.verify import OneSidedReport
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import ProgramReport, verify_program
+from coppice.text import plural
 
 __all__ = ["is_xml", "print_verification", "verify_xml"]
 

@@ -25,7 +25,7 @@ from coppice.planners.flow.all_to_all import plan_all_to_all
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.jobs import Job, simulate_together

@@ -15,7 +15,8 @@ import msgspec
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.topology.composition.fields import converted
+from coppice.files import read_bytes
+from coppice.topology.composition.fabric import converted
 
 __all__ = [
     "CableClass",
@@ -254,11 +255,7 @@ def read_prices(path: str | os.PathLike[str]) -> Prices:
 def _document(path: str | os.PathLike[str]) -> object:
     """The file as mappings and lists."""
     file = Path(path)
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        msg = f"cannot read {file} ({error.strerror or error}): check the name."
-        raise InputError(msg) from None
+    data = read_bytes(file, hint="check the name")
     try:
         document: object = (
             msgspec.json.decode(data) if file.suffix == ".json" else tomllib.loads(data.decode("utf-8"))

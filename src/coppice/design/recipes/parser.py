@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import NoReturn, TypeVar
 
 from coppice.design.families import FAMILIES
 from coppice.design.recipes.recipe import Base, Bidirectional, Degree, Line, Recipe, power, product
 from coppice.errors import InputError
+from coppice.text import nearest
 
 __all__ = ["EXPANSIONS", "parse"]
 
@@ -152,8 +152,8 @@ class _Parser:
         if token.text in EXPANSIONS:
             return self._expansion(token)
         if token.text not in FAMILIES:
-            near = get_close_matches(token.text, [*FAMILIES, *EXPANSIONS], n=1)
-            hint = f"did you mean {near[0]}" if near else f"families are {', '.join(sorted(FAMILIES))}"
+            near = nearest(token.text, [*FAMILIES, *EXPANSIONS])
+            hint = f"did you mean {near}" if near else f"families are {', '.join(sorted(FAMILIES))}"
             _fail("a family or an expansion", token, hint)
         arguments: list[int] = []
         if self._accept("(") and not self._accept(")"):

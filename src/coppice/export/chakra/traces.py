@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.export.chakra import wire
 from coppice.export.chakra.graph import Graph, NodeKind, Rows, graph_of, rows_of
+from coppice.files import write_atomically
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import Messages, messages_of
+from coppice.schedule.paths import routed
 from coppice.schedule.pieces import in_pieces
-from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
-from coppice.topology.writer import write_atomically
 
 __all__ = ["SCHEMA_VERSION", "ChakraTrace", "chakra_trace"]
 

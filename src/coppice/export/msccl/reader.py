@@ -12,10 +12,8 @@ is done.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -24,10 +22,11 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.msccl.document import STEP_TYPES, Document, parse_document
+from coppice.files import file_name, read_bytes
 from coppice.fitting.msccl.targets import TARGETS
 from coppice.program.two_sided.program import Buffer, Program, StepOp
 
-__all__ = ["Reading", "program_of", "read_bytes", "read_msccl_xml"]
+__all__ = ["Reading", "program_of", "read_msccl_xml"]
 
 _MAX_RANKS = 65_536
 _MAX_CHUNKS = 2**24
@@ -76,24 +75,7 @@ def read_msccl_xml(path: str | os.PathLike[str], *, root: int | None = None) -> 
     Raises:
         InputError: If it cannot be read, or cannot be understood; with the line.
     """
-    data, name = read_bytes(path)
-    return program_of(parse_document(data, file=name), root=root)
-
-
-def read_bytes(path: str | os.PathLike[str]) -> tuple[bytes, str]:
-    """Bytes of a file or of standard input (``-``), and a name for messages.
-
-    Raises:
-        InputError: If the file cannot be read.
-    """
-    name = os.fspath(path)
-    if name == "-":
-        return sys.stdin.buffer.read(), "standard input"
-    try:
-        return Path(path).read_bytes(), name
-    except OSError as error:
-        msg = f"cannot read the file {name} ({error.strerror or error}): check the name."
-        raise InputError(msg) from None
+    return program_of(parse_document(read_bytes(path), file=file_name(path)), root=root)
 
 
 def program_of(document: Document, *, root: int | None = None) -> Reading:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 from coppice.errors import CheckError
 from coppice.export.msccl.text import encode_msccl_xml
+from coppice.files import write_atomically
 from coppice.fitting.msccl.limits import excesses_of_rows, rows_for
 from coppice.program.two_sided.program import Program
-from coppice.topology.writer import write_atomically
 
 __all__ = ["msccl_xml", "write_msccl_xml"]
 

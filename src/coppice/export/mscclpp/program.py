@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coppice.bounds.describe import plural
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.mscclpp.limits import LIMITS, Excess, block_excesses, largest_message, size_unit
@@ -13,6 +12,7 @@ from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.verify import verify_one_sided
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
+from coppice.text import plural
 
 __all__ = ["MOST_BLOCKS", "PlanForm", "one_sided_for"]
 

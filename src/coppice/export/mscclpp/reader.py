@@ -11,9 +11,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from coppice.collectives import Collective
-from coppice.export.msccl.reader import read_bytes
 from coppice.export.mscclpp.document import JsonText, Value, parse_document
 from coppice.export.mscclpp.operations import Place, operation_of
+from coppice.files import file_name, read_bytes
 from coppice.program.one_sided.program import Block, Channel, OneSidedProgram, Operation
 from coppice.program.two_sided.program import Buffer
 
@@ -61,8 +61,7 @@ def read_mscclpp(path: str | os.PathLike[str]) -> MscclppReading:
     Raises:
         InputError: If it cannot be read; with the line and the JSON path of the fault.
     """
-    data, name = read_bytes(path)
-    return program_of(parse_document(data, file=name))
+    return program_of(parse_document(read_bytes(path), file=file_name(path)))
 
 
 def program_of(document: JsonText) -> MscclppReading:

@@ -14,10 +14,10 @@ from typing import Any
 
 from coppice.errors import CheckError, InputError
 from coppice.export.mscclpp.limits import block_excesses, largest_message
+from coppice.files import write_atomically
 from coppice.program.memory import buffer_sizes
 from coppice.program.one_sided.program import Act, Block, OneSidedProgram, Operation, Slots
 from coppice.program.two_sided.program import Buffer
-from coppice.topology.writer import write_atomically
 
 __all__ = ["encode_mscclpp", "mscclpp_json", "write_mscclpp"]
 

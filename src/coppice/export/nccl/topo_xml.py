@@ -20,10 +20,10 @@ import numpy as np
 from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.nccl.topo_xml_text import xml_text
+from coppice.files import read_bytes
+from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.readers.link_rates import pcie_speed_known
-from coppice.topology.readers.reading import suggestion
-from coppice.topology.readers.sources import load_bytes
 from coppice.topology.readers.xml_tree import Element, parse_xml
 
 __all__ = ["Port", "export_nccl_topo_xml", "ports_of"]
@@ -73,7 +73,7 @@ def export_nccl_topo_xml(
     if base is None:
         msg = "a correction begins with a dump of the machine: give the file of NCCL_TOPO_DUMP_FILE as the option base."
         raise InputError(msg)
-    root = parse_xml(load_bytes(base), file=str(base))
+    root = parse_xml(read_bytes(base), file=str(base))
     _check_one_machine(root)
     ports = _ports(root)
     known = ports_of(topology, host) if speeds or tuple(rails) == ("topology",) else {}

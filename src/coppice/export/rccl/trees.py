@@ -22,8 +22,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.fitting.rccl_trees import depth_of, packed_trees
-from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.images import expanded
+from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.plan import Plan
 from coppice.topology.model import NodeKind, Topology
 

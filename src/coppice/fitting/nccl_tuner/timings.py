@@ -12,10 +12,10 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.files import file_name, read_text
 from coppice.selection.nccl_inputs import inputs_of
 from coppice.selection.nccl_model import cells
 from coppice.selection.request import Request, box_sizes
@@ -174,12 +174,8 @@ def read_timings(path: str | os.PathLike[str]) -> tuple[Timing, ...]:
     Raises:
         InputError: If it cannot be read or a line has no meaning, with its number.
     """
-    file = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"cannot read {file} as a table of times ({error}): give a CSV file."
-        raise InputError(msg) from None
+    file = file_name(path)
+    text = read_text(path, what="the times", hint="give a CSV file")
     rows = [
         (number, row)
         for number, row in enumerate(csv.reader(text.splitlines()), start=1)

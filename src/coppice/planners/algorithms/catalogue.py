@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -14,8 +13,9 @@ from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.algorithm import Algorithm, Parameter
 from coppice.planners.algorithms.case import Case, Value
 from coppice.schedule.forest import Forest
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
+from coppice.text import nearest
 
 __all__ = ["algorithms", "case_of", "find", "make"]
 
@@ -89,8 +89,8 @@ def find(name: str, collective: Collective) -> Algorithm:
             f"`coppice algorithms --collective {collective}` lists those that do."
         )
     else:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        near = nearest(name, names)
+        hint = f"did you mean {near}? " if near else ""
         msg = (
             f"expected an algorithm for {collective}, found {name!r}: {hint}"
             f"`coppice algorithms --collective {collective}` lists them."

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.all_to_all.concurrent_flow import AllToAllBound, concurrent_flow
-from coppice.bounds.all_to_all.routes import Route
+from coppice.bounds.all_to_all.routes import FlowRoute
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -133,7 +133,7 @@ class _Template:
     nodes: NDArray[np.int64]
 
 
-def _template(routes: dict[int, list[Route]], rank: NDArray[np.int32]) -> _Template:
+def _template(routes: dict[int, list[FlowRoute]], rank: NDArray[np.int32]) -> _Template:
     ends: list[tuple[int, int]] = []
     share: list[int] = []
     chunk: list[int] = []

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from coppice.bounds.all_to_all.routes import Route, routes_of_flow
+from coppice.bounds.all_to_all.routes import FlowRoute, routes_of_flow
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.max_flow import max_flow
 from coppice.bounds.network import Network
@@ -82,7 +82,7 @@ def plan_flow(problem: Problem) -> Schedule:
     )
 
 
-def _routes(problem: Problem) -> list[Route]:
+def _routes(problem: Problem) -> list[FlowRoute]:
     """Which share of every block takes which path, from the root to its rank (for a gather against the links)."""
     network = Network.of(problem)
     best = cut_bound(network)

@@ -14,8 +14,7 @@ from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
 from coppice.bounds.tree_units import TreeUnits
 from coppice.errors import CoppiceError, InputError
-from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.images import expanded
+from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.topology.symmetry import Symmetry
 
 __all__ = ["Trees", "forest_of", "joined", "pack", "pack_templates", "same_weight"]

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coppice.bounds.fixed_trees import fixed_trees
 from coppice.bounds.network import Network
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.bounds.tree_units import TreeUnits, exact_trees, exact_units
+from coppice.bounds.tree_units import TreeUnits, exact_trees, exact_units, fixed_trees
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest.packed import Trees, forest_of, joined, pack, same_weight

@@ -12,9 +12,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from coppice.bounds.fixed_trees import next_breakpoint, unbalanced, violations
 from coppice.bounds.network import Network
-from coppice.bounds.tree_units import TreeUnits, floor_units
+from coppice.bounds.tree_units import TreeUnits, floor_units, next_breakpoint, unbalanced, violations
 from coppice.errors import InputError
 
 __all__ = ["balanced_units"]

@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
 from coppice.planners.ring.factors import cable_multigraph, hamiltonian_factors
 from coppice.planners.ring.model import Ring, Traffic, link_counts, reversed_ring, ring_floor
@@ -29,7 +30,7 @@ _PATIENCE = 24  # rounds without gain before the search ends
 
 
 @dataclass(frozen=True, kw_only=True)
-class RingPlan:
+class RingPlan(Bandwidths):
     """Rings that share a collective.
 
     Attributes:
@@ -45,16 +46,6 @@ class RingPlan:
     orders: tuple[tuple[int, ...], ...]
     weights: tuple[Fraction, ...]
     paths: tuple[tuple[tuple[int, ...], ...], ...]
-
-    @property
-    def algbw_gb_per_s(self) -> Fraction:
-        """Data size over time in GB/s, exact."""
-        return self.problem.shards / self.inv_rate if self.inv_rate else Fraction(0)
-
-    @property
-    def busbw_gb_per_s(self) -> Fraction:
-        """Bus bandwidth in GB/s, exact."""
-        return self.algbw_gb_per_s * self.problem.collective.busbw_factor(self.problem.topology.num_ranks)
 
 
 def best_ring(problem: Problem, *, seed: int = 0, rounds: int | None = None) -> RingPlan | None:

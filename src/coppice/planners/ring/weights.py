@@ -13,7 +13,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.lp.program import LinearProgram, Row
+from coppice.bounds.lp.program import Constraint, LinearProgram
 from coppice.errors import CoppiceError
 from coppice.planners.ring.model import worst_time
 from coppice.topology.model import Topology
@@ -87,11 +87,11 @@ def best_mix(counts: NDArray[np.int64], capacity: NDArray[np.int64]) -> Mix:
     kinds, kind, size = _alike(counts, capacity)
     used = np.flatnonzero(kinds[:, :-1].any(axis=1))
     program = LinearProgram([1] * len(counts), [None] * len(counts))
-    rows: list[Row] = []
+    rows: list[Constraint] = []
     for *loads, room in kinds[used].tolist():
         value = np.array(loads, dtype=np.int64)
         column = np.flatnonzero(value)
-        rows.append(Row(column=column.astype(np.int32), value=value[column], bound=room))
+        rows.append(Constraint(column=column.astype(np.int32), value=value[column], bound=room))
     program.add_rows(rows)
     vertex = program.solve()
     if vertex is None or vertex.objective <= 0:

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from coppice.bounds.describe import plural
 from coppice.report.topology.direct import NODE, ROW, Place, direct_places, grid_shape
+from coppice.text import plural
 from coppice.topology.model import NodeKind, Topology
 
 __all__ = ["Frame", "Layout", "lay_out"]

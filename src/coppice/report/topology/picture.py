@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import log2
 
-from coppice.bounds.describe import rate_text
 from coppice.report.style import PICTURE_STYLE, style
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
 from coppice.report.topology.direct import Place
 from coppice.report.topology.layout import Frame, Layout, lay_out
 from coppice.report.topology.wires import Point, hull, wire, within
 from coppice.schedule.loads import LinkLoads
+from coppice.text import percent_text, rate_text
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["TopologyPicture", "load_class", "percent", "topology_picture", "topology_svg"]
+__all__ = ["TopologyPicture", "load_class", "topology_picture", "topology_svg"]
 
 _CUT_ROOM = (9.0, 5.0, 2.0)
 """Room between a node and the line around its side of the cut, the widest that fits."""
@@ -109,18 +109,6 @@ def load_class(share: Fraction) -> int:
     if not share:
         return 0
     return 1 + sum(share >= edge for edge in (Fraction(1, 2), Fraction(9, 10), Fraction(1)))
-
-
-def percent(share: Fraction) -> str:
-    """A share in percent with at most one decimal, never rounded up to 100%.
-
-    >>> percent(Fraction(1, 3)), percent(Fraction(1)), percent(Fraction(99999, 100000))
-    ('33.3%', '100%', '99.9%')
-    """
-    tenths = share.numerator * 1000 // share.denominator
-    if share != 1 and 2 * (share * 1000 - tenths) >= 1 and tenths < 999:
-        tenths += 1
-    return f"{tenths // 10}.{tenths % 10}%".replace(".0%", "%")
 
 
 def _smaller_side(topology: Topology, cut: Sequence[int]) -> Collection[int]:
@@ -225,7 +213,7 @@ def _link_words(topology: Topology, link: int, loads: LinkLoads | None) -> str:
         words += f", {topology.latency_us[link]:g} us"
     if loads is None:
         return words
-    return f"{words}, busy {percent(loads.utilisation(link, loads.inv_rate))} of the time"
+    return f"{words}, busy {percent_text(loads.utilisation(link, loads.inv_rate))} of the time"
 
 
 def _ticks(topology: Topology, layout: Layout, side: set[int], outline: Sequence[Point] | None) -> Markup:

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from coppice.bounds.describe import plural
 from coppice.report.tree.picture import Sketch
 from coppice.schedule.forest import Forest, Phase
+from coppice.schedule.paths import routed
 from coppice.schedule.plan import Plan
-from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.shape import tree_heights
+from coppice.text import plural
 
 __all__ = ["sketches"]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from coppice.bounds.describe import rate_text
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
+from coppice.text import rate_text
 from coppice.topology.model import NodeKind, Topology
 
 __all__ = ["Sketch", "tree_picture"]

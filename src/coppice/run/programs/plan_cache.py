@@ -15,9 +15,9 @@ import msgspec
 
 from coppice.bounds.problem import Problem
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.plan import Plan
-from coppice.topology.writer import write_atomically
 
 __all__ = ["PlanCache", "cache_directory"]
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coppice.bounds.problem import Problem
 from coppice.errors import CheckError, InputError
+from coppice.rows import offsets
 from coppice.schedule.columns import forest_defects, schedule_defects
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.schedule import Schedule
@@ -281,14 +282,13 @@ def _column(data: msgspec.Raw, kind: Any, dtype: Any, where: str) -> NDArray[Any
 
 
 def _path_lists(start: NDArray[np.integer], values: NDArray[np.integer]) -> list[list[int]]:
-    flat, offsets = values.tolist(), start.tolist()
-    return [flat[low:high] for low, high in pairwise(offsets)]
+    flat = values.tolist()
+    return [flat[low:high] for low, high in pairwise(start.tolist())]
 
 
 def _read_lists(data: msgspec.Raw, where: str) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     rows = decode_json(data, list[list[Id]], where)
-    start = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)), out=start[1:])
+    start = offsets(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)))
     return start, np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(start[-1]))
 
 

@@ -12,7 +12,6 @@ import os
 import re
 import sys
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.files import file_name, read_bytes, write_atomically
 from coppice.schedule.files.columns import (
     ABSENT,
     ChunkColumns,
@@ -38,19 +38,20 @@ from coppice.schedule.files.columns import (
 from coppice.schedule.plan import Parameter, Plan
 from coppice.topology.model import Topology
 from coppice.topology.readers.document import topology_from_document
-from coppice.topology.readers.json_file import parse_json
-from coppice.topology.writer import topology_document, write_atomically
+from coppice.topology.readers.json_yaml import parse_json
+from coppice.topology.writer import topology_document
 
 __all__ = ["FORMAT", "VERSION", "Plan", "decode_plan", "encode_plan", "read_plan", "write_plan"]
 
 FORMAT = "coppice-plan"
 VERSION = 1
 
+_MOST_BYTES = 2**40
 _SEAL = b',\n"sha256": "'
 _FRACTION = re.compile(r"[0-9]{1,2000}(/[0-9]{1,2000})?")
 
 
-class _Header(msgspec.Struct):
+class _PlanHeader(msgspec.Struct):
     format: str = ""
     version: int = 0
 
@@ -70,7 +71,7 @@ class _BoundRow(msgspec.Struct, forbid_unknown_fields=True):
     alternatives: dict[str, str]
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
+class _PlanDocument(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
     provenance: _Provenance
@@ -119,15 +120,8 @@ def read_plan(path: str | os.PathLike[str]) -> Plan:
     Raises:
         InputError: If it cannot be read, is no plan, is of a newer version, was cut short or edited.
     """
-    name = os.fspath(path)
-    if name == "-":
-        return decode_plan(sys.stdin.buffer.read(), name="standard input")
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        msg = f"cannot read the plan {name} ({error.strerror or error}): check the name."
-        raise InputError(msg) from None
-    return decode_plan(data, name=name)
+    data = read_bytes(path, what="the plan", hint="check the name", most_bytes=_MOST_BYTES)
+    return decode_plan(data, name=file_name(path))
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -181,7 +175,7 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
     Raises:
         InputError: As :func:`read_plan`.
     """
-    header = decode_json(data, _Header, f"{name} $")
+    header = decode_json(data, _PlanHeader, f"{name} $")
     if header.format != FORMAT:
         found = header.format[:40]
         msg = f'{name} is no plan: expected format "{FORMAT}", found {found!r}; make one with `coppice plan`.'
@@ -196,7 +190,7 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
     if seal != hashlib.sha256(body).hexdigest().encode() + b'"}\n':
         msg = f"{name} was edited or damaged: its sha256 does not match its content; write the plan again."
         raise InputError(msg)
-    document: _Document = decode_json(data, _Document, f"{name} $")
+    document: _PlanDocument = decode_json(data, _PlanDocument, f"{name} $")
     topology = topology_from_document(
         parse_json(bytes(document.topology), file=f"{name} $.topology"), where=f"{name} $.topology"
     )
@@ -206,7 +200,7 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
     return _plan(document, topology, name)
 
 
-def _plan(document: _Document, topology: Topology, name: str) -> Plan:
+def _plan(document: _PlanDocument, topology: Topology, name: str) -> Plan:
     demands = document.demands
     problem = Problem(
         topology=topology,

@@ -73,7 +73,7 @@ that for sending transfer 0 (it must be sent first).
     """
     if _row_order_suffices(schedule):
         return None
-    return _Waits(schedule).cycle()
+    return _BufferWaits(schedule).cycle()
 
 
 def _row_order_suffices(schedule: Schedule) -> bool:
@@ -87,7 +87,7 @@ def _row_order_suffices(schedule: Schedule) -> bool:
     )
 
 
-class _Waits:
+class _BufferWaits:
     """The graph of waits: which events each event waits for, and why.
 
     Events 2 m and 2 m + 1 are the sending and the receiving of message m, later ones the ends of steps at ranks.

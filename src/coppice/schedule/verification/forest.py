@@ -19,10 +19,10 @@ from coppice.errors import CheckError
 from coppice.schedule.columns import forest_defects
 from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.hops import hops_of
 from coppice.schedule.loads import forest_loads
+from coppice.schedule.paths import hops_of
 from coppice.schedule.tree_rows import children, parents, tree_blocks
-from coppice.schedule.verification.paths import check_ends, check_paths
+from coppice.schedule.verification.paths import check_ends, check_paths, overload
 from coppice.schedule.verification.report import Findings, Report
 from coppice.topology.symmetry import check_symmetry
 
@@ -113,7 +113,7 @@ def verify_forest(
     loads = forest_loads(forest, weights)
     reached = loads.inv_rate
     if claimed is not None and reached > claimed:
-        findings.add(_overload(forest, loads.worst_link, reached, claimed))
+        findings.add(overload(topology, loads.worst_link, reached, claimed))
     reference = reached if claimed is None else claimed
     return Report(
         ok=not findings.failures,
@@ -137,14 +137,6 @@ def root_weights(forest: Forest, chosen: NDArray[np.bool_]) -> list[int]:
     orbit = forest.symmetry.node_orbit
     by_orbit = grouped_sums(orbit[roots], weight, forest.symmetry.num_node_orbits)
     return [by_orbit[o] for o in orbit.tolist()]
-
-
-def _overload(forest: Forest, link: int, reached: Fraction, claimed: Fraction) -> str:
-    topology = forest.topology
-    return (
-        f"link {topology.node_ids[topology.src[link]]} -> {topology.node_ids[topology.dst[link]]} "
-        f"({topology.gb_per_s(link)} GB/s) needs {reached} per shard, more than the claimed {claimed}."
-    )
 
 
 def _check_roots(

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.schedule.hops import Hops
+from coppice.schedule.paths import PathHops
 from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology
 
-__all__ = ["check_ends", "check_paths", "path_text"]
+__all__ = ["check_ends", "check_paths", "overload", "path_text"]
 
 
 def check_paths(
     topology: Topology,
     path_start: NDArray[np.integer],
     path_nodes: NDArray[np.int32],
-    hops: Hops,
+    hops: PathHops,
     findings: Findings,
     *,
     relay_gpus: bool = False,
@@ -92,3 +94,9 @@ def path_text(
     nodes = path_nodes[int(path_start[path]) : int(path_start[path + 1])].tolist()
     shown = nodes if len(nodes) <= 8 else [*nodes[:7], nodes[-1]]
     return " -> ".join(topology.node_ids[node] for node in shown)
+
+
+def overload(topology: Topology, link: int, reached: Fraction, claimed: Fraction) -> str:
+    """What is wrong where a link is busier than the planner claims."""
+    rate = f"{topology.link_name(link)} ({topology.gb_per_s(link)} GB/s)"
+    return f"link {rate} needs {reached} per shard, more than the claimed {claimed}."

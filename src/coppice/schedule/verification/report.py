@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from coppice.errors import CheckError
+from coppice.text import plural, shortened
 
 __all__ = ["Findings", "Report"]
 
@@ -49,6 +50,19 @@ class Report:
     ordered: bool = False
     deadlock_free: bool | None = None
     checked: dict[str, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """In short what it says.
+
+        >>> Report(ok=True, inv_rate=Fraction(1, 50), checked={"trees": 8}), Report(ok=False, failures=("a.", "b."))
+        (Report(ok, 0.02 s/GB of shard; checked: 8 trees), Report(2 failures: a.))
+        """
+        if not self.ok:
+            return f"Report({plural(len(self.failures), 'failure')}: {''.join(self.failures[:1])[:200]})"
+        rate = "" if self.inv_rate is None else f", {float(self.inv_rate):.4g} s/GB of shard"
+        optimal = ", optimal" if self.optimal else ""
+        counts = shortened([f"{count} {name}" for name, count in self.checked.items()], 4)
+        return f"Report(ok{rate}{optimal}{'; checked: ' if counts else ''}{counts})"
 
     def require_ok(self) -> None:
         """Do nothing if the plan holds.

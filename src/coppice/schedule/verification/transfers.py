@@ -15,13 +15,12 @@ from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.schedule.columns import schedule_defects
 from coppice.schedule.exact_sums import grouped_sums
-from coppice.schedule.hops import hops_of
 from coppice.schedule.loads import LinkLoads, schedule_loads
-from coppice.schedule.routed import routed
+from coppice.schedule.paths import hops_of, routed
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.deadlock import find_deadlock, num_connections
 from coppice.schedule.verification.execution import Execution
-from coppice.schedule.verification.paths import check_ends, check_paths
+from coppice.schedule.verification.paths import check_ends, check_paths, overload
 from coppice.schedule.verification.report import Findings, Report
 
 __all__ = ["verify_schedule"]
@@ -106,10 +105,7 @@ def verify_schedule(
     if counted:
         reached, worst, busiest = _figures(schedule_loads(schedule, weights, demands), claimed)
     if reached is not None and claimed is not None and reached > claimed:
-        findings.add(
-            f"link {topology.node_ids[topology.src[worst]]} -> {topology.node_ids[topology.dst[worst]]} "
-            f"({topology.gb_per_s(worst)} GB/s) needs {reached} per shard, more than the claimed {claimed}."
-        )
+        findings.add(overload(topology, worst, reached, claimed))
     ok = not findings.failures
     return Report(
         ok=ok,

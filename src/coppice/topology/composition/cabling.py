@@ -1,4 +1,4 @@
-"""Direct cabling: hosts joined without switches."""
+"""The fabric without switches: cables from host to host, by a pattern or one by one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from coppice.errors import InputError
 from coppice.topology.composition.parts import Attachment, Common, Hosts, Wiring
 from coppice.topology.model import Link
 
-__all__ = ["Cable", "DirectFabric"]
+__all__ = ["DirectFabric", "HostCable"]
 
 
-class Cable(
+class HostCable(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"src": "from", "dst": "to"}
 ):
     """One cable between two ports, each named by its node in the composed topology (``box0/gpu1``)."""
@@ -37,7 +37,7 @@ class DirectFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     pattern: Literal["pairs", "ring", "complete", "cables"] = "pairs"
-    cables: tuple[Cable, ...] = ()
+    cables: tuple[HostCable, ...] = ()
 
     def wire(self, hosts: Hosts) -> Wiring:
         """Cables for the ports of ``hosts``; there are no switches.
@@ -56,7 +56,7 @@ class DirectFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True
             links.append(self.cable(a.node, b.node, rate, max(a.latency_us, b.latency_us)))
         return Wiring([], links)
 
-    def _listed(self, hosts: Hosts, cable: Cable) -> Link:
+    def _listed(self, hosts: Hosts, cable: HostCable) -> Link:
         ports = {port.node: port for row in hosts for port in row}
         for end in (cable.src, cable.dst):
             if end not in ports:

@@ -22,8 +22,7 @@ import msgspec
 
 from coppice.errors import InputError
 from coppice.topology.composition.compose import Host, Port, compose, default_ports, gpu_ports, repeated
-from coppice.topology.composition.fabric import Fabric
-from coppice.topology.composition.fields import converted
+from coppice.topology.composition.fabric import Fabric, converted
 from coppice.topology.model import Topology
 from coppice.topology.readers.document import DuplicateKey, NumberText, topology_from_document
 from coppice.topology.readers.reading import checked_id
@@ -60,7 +59,7 @@ class _HostRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port_gb_per_s: Fraction | None = None
 
 
-class _Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     format: str
     version: int
     hosts: list[_HostRow]
@@ -84,7 +83,7 @@ def cluster_from_document(
         InputError: With the path of what is wrong.
     """
     _check_version(document, where)
-    cluster = converted(_plain(document, where), _Cluster, where)
+    cluster = converted(_plain(document, where), _ClusterFile, where)
     if not cluster.hosts:
         msg = f"{where}: expected at least one host at $.hosts, found none."
         raise InputError(msg)

@@ -139,7 +139,7 @@ def compose(hosts: Sequence[Host], fabric: Fabric | None, *, name: str, source: 
         if not host.ports:
             msg = (
                 f"host {host.name!r} has no network port: give it NICs or ports "
-                "(`ports` in a cluster file, `--port-rate` on the command line)."
+                "(`ports` in a cluster file, or `port_rate`)."
             )
             raise InputError(msg)
         part = parts.get(id(host.topology))

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from coppice.errors import InputError
+from coppice.text import suggestion
 from coppice.topology.composition.compose import Host
 from coppice.topology.model import Topology
 from coppice.topology.presets import amd, clusters, direct, expanders, nvidia
 from coppice.topology.presets.clusters import dragonfly, fat_tree, pcie_box, star
 from coppice.topology.presets.direct import bipartite, complete, hypercube, mesh, path, petersen, ring, torus
 from coppice.topology.presets.expanders import circulant, generalized_kautz, random_balanced
-from coppice.topology.presets.registry import Parameter, Preset
-from coppice.topology.readers.reading import suggestion
+from coppice.topology.presets.registry import Preset, PresetParameter
 
 __all__ = [
     "PRESETS",
-    "Parameter",
     "Preset",
+    "PresetParameter",
     "bipartite",
     "circulant",
     "complete",

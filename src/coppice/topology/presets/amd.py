@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from functools import partial
 
 from coppice.errors import InputError
 from coppice.topology.composition.compose import Port
 from coppice.topology.composition.fabric import RailFabric, SwitchFabric
 from coppice.topology.model import Link, Node, NodeKind
-from coppice.topology.presets.box import Box, box_preset, nics_parameter, rail_ports
-from coppice.topology.presets.registry import Parameter, integer
+from coppice.topology.presets.box import GpuBox, box_preset, nics_parameter, rail_ports
+from coppice.topology.presets.registry import number_of
 from coppice.topology.readers.link_rates import RateClass, pcie_gb_per_s, xgmi_gb_per_s
 
 __all__ = ["PRESETS"]
@@ -34,7 +35,7 @@ _MI250 = (
 )
 
 
-def _mi100(rates: RateClass, *, gpus: int = 8) -> Box:
+def _mi100(rates: RateClass, *, gpus: int = 8) -> GpuBox:
     """Hives of four completely linked GPUs, each hive on a CPU of its own."""
     if gpus not in (4, 8):
         msg = f"expected gpus=4 (one hive) or gpus=8 (two hives) for mi100, found {gpus}."
@@ -54,56 +55,51 @@ def _mi100(rates: RateClass, *, gpus: int = 8) -> Box:
     ports = tuple(
         Port(at=f"cpu{hive}", gb_per_s=_NIC_200G, nic=f"nic{hive}", nic_gb_per_s=pcie) for hive in hives
     )
-    return Box(nodes, links, ports)
+    return GpuBox(nodes, links, ports)
 
 
-def _mi250(rates: RateClass) -> Box:
+def _mi250(rates: RateClass) -> GpuBox:
     link = xgmi_gb_per_s("gfx90a", rates)
-    return Box(
+    return GpuBox(
         [Node(id=f"gpu{i}") for i in range(16)],
         [Link(src=f"gpu{a}", dst=f"gpu{b}", gb_per_s=count * link) for (a, b), count in _MI250],
         tuple(Port(at=f"gpu{i}", gb_per_s=_NIC_MI250) for i in range(16)),
     )
 
 
-def _mi300x(rates: RateClass, *, nics: str = "link") -> Box:
+def _mi300x(rates: RateClass, *, nics: str = "link") -> GpuBox:
     link = xgmi_gb_per_s("gfx942", rates)
     pcie = min(pcie_gb_per_s("32 GT/s", 16, rates), _NIC_400G)
-    return Box(
+    return GpuBox(
         [Node(id=f"gpu{i}") for i in range(8)],
         [Link(src=f"gpu{a}", dst=f"gpu{b}", gb_per_s=link) for a, b in itertools.combinations(range(8), 2)],
         rail_ports(8, nic=_NIC_400G, pcie=pcie, nics=nics),
     )
 
 
-_MEASURED = "RCCL src/graph/topo.h"
+_preset = partial(box_preset, measured="RCCL src/graph/topo.h")
 
 PRESETS = (
-    box_preset(
+    _preset(
         name="mi100",
         description="8 MI100 in two hives of 4 (xGMI, all linked); a CPU and a 25 GB/s NIC per hive",
         source="MI100 data sheet: 3 xGMI links of 46 GB/s; PCIe 4 x16; CPU to CPU 16 GB/s",
-        measured=_MEASURED,
         box=_mi100,
         fabric=SwitchFabric(),
-        parameters=(
-            Parameter(name="gpus", parse=integer, default="8", description="4 (one hive) or 8 (two hives)"),
-        ),
+        parameters=(number_of("gpus", 8, "4 (one hive) or 8 (two hives)"),),
     ),
-    box_preset(
+    _preset(
         name="mi250",
         description="8 MI250 = 16 dies, xGMI in units of 50 GB/s; 16 GB/s to one network switch per die",
         source="MI250 data sheet: xGMI 50 GB/s per link; links and NIC rate as in the published ForestColl "
         "experiments",
-        measured=_MEASURED,
         box=_mi250,
         fabric=SwitchFabric(),
     ),
-    box_preset(
+    _preset(
         name="mi300x",
         description="8 MI300X, every two linked by xGMI of 64 GB/s; a 50 GB/s NIC and rail per GPU",
         source="MI300X data sheet: 7 xGMI links of 64 GB/s; 400 Gb/s per GPU",
-        measured=_MEASURED,
         box=_mi300x,
         fabric=RailFabric(),
         parameters=(nics_parameter("link"),),

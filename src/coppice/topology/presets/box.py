@@ -8,15 +8,14 @@ from fractions import Fraction
 from typing import Any
 
 from coppice.errors import InputError
+from coppice.text import suggestion
 from coppice.topology.composition.compose import Host, Port, compose, repeated
-from coppice.topology.composition.fabric import FABRIC_KINDS, Fabric
-from coppice.topology.composition.fields import fabric_from_fields
+from coppice.topology.composition.fabric import FABRIC_KINDS, Fabric, fabric_from_fields
 from coppice.topology.model import Link, Node, NodeKind, Topology
-from coppice.topology.presets.registry import Parameter, Preset, integer, text
+from coppice.topology.presets.registry import Preset, PresetParameter, integer, text
 from coppice.topology.readers.link_rates import RateClass
-from coppice.topology.readers.reading import suggestion
 
-__all__ = ["Box", "box_preset", "nics_parameter", "rail_ports", "switched"]
+__all__ = ["GpuBox", "box_preset", "nics_parameter", "rail_ports", "switched"]
 
 MAX_BOXES = 65_536
 
@@ -31,7 +30,7 @@ _FABRIC_FIELDS = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class GpuBox:
     """One box: nodes and links inside, and the ports it has when there is a network."""
 
     nodes: list[Node]
@@ -73,9 +72,9 @@ def rail_ports(gpus: int, *, nic: Fraction, pcie: Fraction, nics: str, name: str
     return tuple(Port(at=f"gpu{i}", gb_per_s=nic, nic=f"{name}{i}", nic_gb_per_s=pcie) for i in range(gpus))
 
 
-def nics_parameter(default: str) -> Parameter:
+def nics_parameter(default: str) -> PresetParameter:
     """The parameter ``nics`` of :func:`rail_ports`."""
-    return Parameter(
+    return PresetParameter(
         name="nics",
         parse=text,
         default=default,
@@ -89,9 +88,9 @@ def box_preset(
     description: str,
     source: str,
     measured: str,
-    box: Callable[..., Box],
+    box: Callable[..., GpuBox],
     fabric: Fabric,
-    parameters: tuple[Parameter, ...] = (),
+    parameters: tuple[PresetParameter, ...] = (),
 ) -> Preset:
     """A preset made of equal boxes.
 
@@ -124,18 +123,18 @@ def box_preset(
         return compose(hosts, None if boxes == 1 else chosen, name=title, source=one.topology.source)
 
     fixed = (
-        Parameter(name="boxes", parse=integer, default="1", description="number of boxes"),
-        Parameter(name="rates", parse=text, default="nominal", description="nominal or measured"),
+        PresetParameter(name="boxes", parse=integer, default="1", description="number of boxes"),
+        PresetParameter(name="rates", parse=text, default="nominal", description="nominal or measured"),
     )
     network = (
-        Parameter(
+        PresetParameter(
             name="fabric",
             parse=text,
             default=_kind(fabric),
             description=f"joins several boxes: {', '.join(FABRIC_KINDS)}",
         ),
         *(
-            Parameter(name=field, parse=text, default="", description="field of the fabric")
+            PresetParameter(name=field, parse=text, default="", description="field of the fabric")
             for field in _FABRIC_FIELDS
         ),
     )

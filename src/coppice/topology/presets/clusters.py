@@ -10,13 +10,21 @@ from coppice.topology.composition.compose import Host, compose, gpu_ports
 from coppice.topology.composition.fabric import DragonflyFabric, Fabric, FatTreeFabric
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets.direct import MAX_GPUS
-from coppice.topology.presets.registry import Parameter, Preset, integer, rate, rate_list
+from coppice.topology.presets.registry import Preset, listed_in, number_of, rate_of, rates_of
 
 __all__ = ["PRESETS", "dragonfly", "fat_tree", "pcie_box", "star"]
 
 _SOURCE = "by definition of the network; rates as given"
+PRESETS: list[Preset] = []
 
 
+@listed_in(
+    PRESETS,
+    number_of("gpus", 8, "number of GPUs"),
+    rates_of("gb_per_s", "rate of every port, or of each: 3,10,10"),
+    description="GPUs on one switch, with equal or unequal ports",
+    source=_SOURCE,
+)
 def star(gpus: int = 8, *, gb_per_s: int | Fraction | Sequence[int | Fraction] = 1) -> Topology:
     """GPUs on one non-blocking switch.
 
@@ -42,6 +50,19 @@ def star(gpus: int = 8, *, gb_per_s: int | Fraction | Sequence[int | Fraction] =
     return Topology.of(f"star of {len(rates)}", nodes, links, source=_SOURCE)
 
 
+@listed_in(
+    PRESETS,
+    number_of("leaves", 4, "number of leaf switches"),
+    number_of("gpus_per_leaf", 4, "GPUs on each leaf"),
+    number_of("spines", 2, "number of spines (of each pod)"),
+    rate_of("oversubscription", 1, "rate down over rate up at a leaf"),
+    rate_of("gb_per_s", 1, "rate of a GPU"),
+    number_of("leaves_per_pod", "none", "for three levels"),
+    number_of("cores", "as spines", "core switches"),
+    rate_of("core_oversubscription", 1, "rate down over rate up at a spine"),
+    description="leaf and spine switches, or three levels, one GPU per port",
+    source=_SOURCE,
+)
 def fat_tree(
     leaves: int = 4,
     gpus_per_leaf: int = 4,
@@ -80,6 +101,17 @@ def fat_tree(
     return _of_gpus(leaves * gpus_per_leaf, Fraction(gb_per_s), fabric, name)
 
 
+@listed_in(
+    PRESETS,
+    number_of("groups", 3, "number of groups"),
+    number_of("routers_per_group", 2, "routers of a group"),
+    number_of("gpus_per_router", 2, "GPUs on each router"),
+    rate_of("gb_per_s", 2, "rate of a GPU"),
+    rate_of("local_gb_per_s", 2, "rate between routers of a group"),
+    rate_of("global_gb_per_s", 1, "rate between two groups"),
+    description="groups of completely linked routers, one bundle of links between every two groups",
+    source=_SOURCE,
+)
 def dragonfly(
     groups: int = 3,
     routers_per_group: int = 2,
@@ -112,6 +144,15 @@ def dragonfly(
     return _of_gpus(groups * routers_per_group * gpus_per_router, Fraction(gb_per_s), fabric, name)
 
 
+@listed_in(
+    PRESETS,
+    number_of("sockets", 2, "number of CPUs"),
+    number_of("gpus_per_socket", 2, "GPUs on the PCIe switch of each"),
+    rate_of("pcie_gb_per_s", 16, "rate of a PCIe link"),
+    rate_of("socket_gb_per_s", 10, "rate between two CPUs"),
+    description="GPUs under PCIe switches, one per CPU; CPUs linked with each other",
+    source="typical server of PCIe 3 x16 with two sockets; rates as given",
+)
 def pcie_box(
     sockets: int = 2,
     gpus_per_socket: int = 2,
@@ -156,72 +197,3 @@ def _of_gpus(gpus: int, gb_per_s: Fraction, fabric: Fabric, name: str) -> Topolo
         name=name,
         source=_SOURCE,
     )
-
-
-def _count(name: str, default: int, description: str) -> Parameter:
-    return Parameter(name=name, parse=integer, default=str(default), description=description)
-
-
-def _rate(name: str, default: int, description: str) -> Parameter:
-    return Parameter(name=name, parse=rate, default=str(default), description=description)
-
-
-PRESETS = (
-    Preset(
-        name="star",
-        description="GPUs on one switch, with equal or unequal ports",
-        source=_SOURCE,
-        parameters=(
-            _count("gpus", 8, "number of GPUs"),
-            Parameter(
-                name="gb_per_s",
-                parse=rate_list,
-                default="1",
-                description="rate of every port, or of each: 3,10,10",
-            ),
-        ),
-        build=star,
-    ),
-    Preset(
-        name="fat-tree",
-        description="leaf and spine switches, or three levels, one GPU per port",
-        source=_SOURCE,
-        parameters=(
-            _count("leaves", 4, "number of leaf switches"),
-            _count("gpus_per_leaf", 4, "GPUs on each leaf"),
-            _count("spines", 2, "number of spines (of each pod)"),
-            _rate("oversubscription", 1, "rate down over rate up at a leaf"),
-            _rate("gb_per_s", 1, "rate of a GPU"),
-            Parameter(name="leaves_per_pod", parse=integer, default="none", description="for three levels"),
-            Parameter(name="cores", parse=integer, default="as spines", description="core switches"),
-            _rate("core_oversubscription", 1, "rate down over rate up at a spine"),
-        ),
-        build=fat_tree,
-    ),
-    Preset(
-        name="dragonfly",
-        description="groups of completely linked routers, one bundle of links between every two groups",
-        source=_SOURCE,
-        parameters=(
-            _count("groups", 3, "number of groups"),
-            _count("routers_per_group", 2, "routers of a group"),
-            _count("gpus_per_router", 2, "GPUs on each router"),
-            _rate("gb_per_s", 2, "rate of a GPU"),
-            _rate("local_gb_per_s", 2, "rate between routers of a group"),
-            _rate("global_gb_per_s", 1, "rate between two groups"),
-        ),
-        build=dragonfly,
-    ),
-    Preset(
-        name="pcie-box",
-        description="GPUs under PCIe switches, one per CPU; CPUs linked with each other",
-        source="typical server of PCIe 3 x16 with two sockets; rates as given",
-        parameters=(
-            _count("sockets", 2, "number of CPUs"),
-            _count("gpus_per_socket", 2, "GPUs on the PCIe switch of each"),
-            _rate("pcie_gb_per_s", 16, "rate of a PCIe link"),
-            _rate("socket_gb_per_s", 10, "rate between two CPUs"),
-        ),
-        build=pcie_box,
-    ),
-)

@@ -9,7 +9,15 @@ from math import prod
 
 from coppice.errors import InputError
 from coppice.topology.model import Link, Node, Topology
-from coppice.topology.presets.registry import Parameter, Preset, integer, integers, rate, rate_list
+from coppice.topology.presets.registry import (
+    Preset,
+    PresetParameter,
+    integers,
+    listed_in,
+    number_of,
+    rate_of,
+    rates_of,
+)
 
 __all__ = ["PRESETS", "bipartite", "complete", "hypercube", "mesh", "path", "petersen", "ring", "torus"]
 
@@ -17,7 +25,20 @@ Rates = int | Fraction | Sequence[int | Fraction]
 MAX_GPUS = 2**20
 """More GPUs than this are taken for a slip of the keyboard."""
 
+SOURCE = "by definition of the graph; rates as given (1 GB/s unless set)"
+PRESETS: list[Preset] = []
 
+_GPUS = number_of("gpus", 8, "number of GPUs")
+ONE_RATE = rate_of("gb_per_s", 1, "rate of every link, each way")
+_LINK_RATES = rates_of("gb_per_s", "rate of every link, or of each: 3,1,4")
+_AXIS_RATES = rates_of("gb_per_s", "rate of every link, or by dimension: 2,1")
+
+
+def _dims(default: str) -> PresetParameter:
+    return PresetParameter(name="dims", parse=integers, default=default, description="size of each dimension")
+
+
+@listed_in(PRESETS, _GPUS, _LINK_RATES, description="bidirectional ring", source=SOURCE)
 def ring(gpus: int = 8, *, gb_per_s: Rates = 1) -> Topology:
     """A bidirectional ring; two GPUs share one link.
 
@@ -35,6 +56,7 @@ def ring(gpus: int = 8, *, gb_per_s: Rates = 1) -> Topology:
     )
 
 
+@listed_in(PRESETS, _GPUS, _LINK_RATES, description="line of GPUs", source=SOURCE)
 def path(gpus: int = 8, *, gb_per_s: Rates = 1) -> Topology:
     """A line of GPUs.
 
@@ -49,6 +71,13 @@ def path(gpus: int = 8, *, gb_per_s: Rates = 1) -> Topology:
     return network(f"path of {gpus}", gpus, [((i, i + 1), rate) for i, rate in enumerate(rates)], duplex=True)
 
 
+@listed_in(
+    PRESETS,
+    _dims("4x4"),
+    _AXIS_RATES,
+    description="torus of any dimensions; size 2 has one link",
+    source=SOURCE,
+)
 def torus(dims: Sequence[int] = (4, 4), *, gb_per_s: Rates = 1) -> Topology:
     """A torus; a dimension of size 2 has a single bidirectional link, not two.
 
@@ -66,6 +95,7 @@ def torus(dims: Sequence[int] = (4, 4), *, gb_per_s: Rates = 1) -> Topology:
     return _grid("torus", dims, gb_per_s, wrap=True)
 
 
+@listed_in(PRESETS, _dims("3x3"), _AXIS_RATES, description="grid without wrap-around", source=SOURCE)
 def mesh(dims: Sequence[int] = (3, 3), *, gb_per_s: Rates = 1) -> Topology:
     """A grid without wrap-around links.
 
@@ -79,6 +109,13 @@ def mesh(dims: Sequence[int] = (3, 3), *, gb_per_s: Rates = 1) -> Topology:
     return _grid("mesh", dims, gb_per_s, wrap=False)
 
 
+@listed_in(
+    PRESETS,
+    number_of("dimension", 4, "number of dimensions"),
+    _AXIS_RATES,
+    description="hypercube of 2^dimension GPUs",
+    source=SOURCE,
+)
 def hypercube(dimension: int = 4, *, gb_per_s: Rates = 1) -> Topology:
     """A hypercube of ``2 ** dimension`` GPUs; those whose ranks differ in one bit are linked.
 
@@ -96,6 +133,7 @@ def hypercube(dimension: int = 4, *, gb_per_s: Rates = 1) -> Topology:
     return network(f"hypercube of dimension {dimension}", gpus, links, duplex=True)
 
 
+@listed_in(PRESETS, _GPUS, ONE_RATE, description="every two GPUs are linked", source=SOURCE)
 def complete(gpus: int = 8, *, gb_per_s: int | Fraction = 1) -> Topology:
     """Every two GPUs are linked.
 
@@ -106,6 +144,14 @@ def complete(gpus: int = 8, *, gb_per_s: int | Fraction = 1) -> Topology:
     return network(f"complete graph of {gpus}", gpus, links, duplex=True)
 
 
+@listed_in(
+    PRESETS,
+    number_of("left", 4, "GPUs of the left side"),
+    number_of("right", "as left", "GPUs of the right side"),
+    ONE_RATE,
+    description="complete bipartite graph",
+    source=SOURCE,
+)
 def bipartite(left: int = 4, right: int | None = None, *, gb_per_s: int | Fraction = 1) -> Topology:
     """The complete bipartite graph: every GPU of the left side is linked with every one of the right side.
 
@@ -123,6 +169,7 @@ def bipartite(left: int = 4, right: int | None = None, *, gb_per_s: int | Fracti
     return network(f"complete bipartite graph of {left} + {others}", left + others, links, duplex=True)
 
 
+@listed_in(PRESETS, ONE_RATE, description="Petersen graph: 10 GPUs, degree 3, diameter 2", source=SOURCE)
 def petersen(*, gb_per_s: int | Fraction = 1) -> Topology:
     """The Petersen graph: 10 GPUs of degree 3, any two at most 2 hops apart."""
     outer = [(i, (i + 1) % 5) for i in range(5)]
@@ -149,9 +196,6 @@ def network(
     ids = [f"gpu{v}" for v in range(gpus)]
     described = [Link(src=ids[a], dst=ids[b], gb_per_s=rate, duplex=duplex) for (a, b), rate in links]
     return Topology.of(name, [Node(id=v) for v in ids], described, source=SOURCE)
-
-
-SOURCE = "by definition of the graph; rates as given (1 GB/s unless set)"
 
 
 def _grid(kind: str, dims: Sequence[int], gb_per_s: Rates, *, wrap: bool) -> Topology:
@@ -188,89 +232,3 @@ def _few(gpus: int) -> int:
         msg = f"expected 1 .. 2048 GPUs where all are linked with each other, found {gpus}."
         raise InputError(msg)
     return gpus
-
-
-_GPUS = Parameter(name="gpus", parse=integer, default="8", description="number of GPUs")
-ONE_RATE = Parameter(
-    name="gb_per_s",
-    parse=rate,
-    default="1",
-    description="rate of every link, each way",
-)
-_LINK_RATES = Parameter(
-    name="gb_per_s", parse=rate_list, default="1", description="rate of every link, or of each: 3,1,4"
-)
-_AXIS_RATES = Parameter(
-    name="gb_per_s", parse=rate_list, default="1", description="rate of every link, or by dimension: 2,1"
-)
-
-
-def _dims(default: str) -> Parameter:
-    return Parameter(name="dims", parse=integers, default=default, description="size of each dimension")
-
-
-PRESETS = (
-    Preset(
-        name="ring",
-        description="bidirectional ring",
-        source=SOURCE,
-        parameters=(_GPUS, _LINK_RATES),
-        build=ring,
-    ),
-    Preset(
-        name="path",
-        description="line of GPUs",
-        source=SOURCE,
-        parameters=(_GPUS, _LINK_RATES),
-        build=path,
-    ),
-    Preset(
-        name="torus",
-        description="torus of any dimensions; size 2 has one link",
-        source=SOURCE,
-        parameters=(_dims("4x4"), _AXIS_RATES),
-        build=torus,
-    ),
-    Preset(
-        name="mesh",
-        description="grid without wrap-around",
-        source=SOURCE,
-        parameters=(_dims("3x3"), _AXIS_RATES),
-        build=mesh,
-    ),
-    Preset(
-        name="hypercube",
-        description="hypercube of 2^dimension GPUs",
-        source=SOURCE,
-        parameters=(
-            Parameter(name="dimension", parse=integer, default="4", description="number of dimensions"),
-            _AXIS_RATES,
-        ),
-        build=hypercube,
-    ),
-    Preset(
-        name="complete",
-        description="every two GPUs are linked",
-        source=SOURCE,
-        parameters=(_GPUS, ONE_RATE),
-        build=complete,
-    ),
-    Preset(
-        name="bipartite",
-        description="complete bipartite graph",
-        source=SOURCE,
-        parameters=(
-            Parameter(name="left", parse=integer, default="4", description="GPUs of the left side"),
-            Parameter(name="right", parse=integer, default="as left", description="GPUs of the right side"),
-            ONE_RATE,
-        ),
-        build=bipartite,
-    ),
-    Preset(
-        name="petersen",
-        description="Petersen graph: 10 GPUs, degree 3, diameter 2",
-        source=SOURCE,
-        parameters=(ONE_RATE,),
-        build=petersen,
-    ),
-)

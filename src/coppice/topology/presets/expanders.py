@@ -10,11 +10,29 @@ from fractions import Fraction
 from coppice.errors import InputError
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets.direct import MAX_GPUS, ONE_RATE, SOURCE, network
-from coppice.topology.presets.registry import Parameter, Preset, integer, integers
+from coppice.topology.presets.registry import Preset, PresetParameter, integers, listed_in, number_of
 
 __all__ = ["PRESETS", "circulant", "generalized_kautz", "random_balanced"]
 
+PRESETS: list[Preset] = []
 
+
+def _truth(value: str, key: str) -> bool:
+    if value.lower() not in ("true", "false", "yes", "no", "1", "0"):
+        msg = f"expected true or false for {key}, found {value!r}."
+        raise InputError(msg)
+    return value.lower() in ("true", "yes", "1")
+
+
+@listed_in(
+    PRESETS,
+    number_of("gpus", 16, "number of GPUs"),
+    PresetParameter(name="offsets", parse=integers, default="3,4", description="offsets"),
+    PresetParameter(name="directed", parse=_truth, default="false", description="one-way links"),
+    ONE_RATE,
+    description="GPU i linked with i + a for each offset a",
+    source=SOURCE,
+)
 def circulant(
     gpus: int = 16, offsets: Sequence[int] = (3, 4), *, directed: bool = False, gb_per_s: int | Fraction = 1
 ) -> Topology:
@@ -51,6 +69,14 @@ def circulant(
     return network(name, gpus, links, duplex=not directed)
 
 
+@listed_in(
+    PRESETS,
+    number_of("gpus", 12, "number of GPUs"),
+    number_of("degree", 2, "links out of each GPU"),
+    ONE_RATE,
+    description="one-way links of low diameter for any number of GPUs and any degree",
+    source="Imase and Itoh, A design for directed graphs with minimum diameter (1983); rates as given",
+)
 def generalized_kautz(gpus: int = 12, degree: int = 2, *, gb_per_s: int | Fraction = 1) -> Topology:
     """The generalized Kautz graph (Imase and Itoh): one-way links from i to -(d i + a) mod N for a = 1 .. d.
 
@@ -80,6 +106,16 @@ def generalized_kautz(gpus: int = 12, degree: int = 2, *, gb_per_s: int | Fracti
     return network(f"generalized Kautz graph of {gpus}, degree {degree}", gpus, links, duplex=False)
 
 
+@listed_in(
+    PRESETS,
+    number_of("gpus", 8, "number of GPUs"),
+    number_of("switches", 0, "number of switches"),
+    number_of("cycles", "number of nodes", "number of cycles"),
+    number_of("max_gb_per_s", 8, "largest rate of a cycle"),
+    number_of("seed", 0, "decides the network"),
+    description="random one-way links, in = out at every node",
+    source="random: a sum of directed cycles with integer rates; the seed decides",
+)
 def random_balanced(
     gpus: int = 8, *, switches: int = 0, cycles: int | None = None, max_gb_per_s: int = 8, seed: int = 0
 ) -> Topology:
@@ -119,52 +155,3 @@ def random_balanced(
     links = [Link(src=a, dst=b, gb_per_s=Fraction(rate), duplex=False) for (a, b), rate in rates.items()]
     name = f"random balanced network of {gpus} GPUs and {switches} switches, seed {seed}"
     return Topology.of(name, nodes, links, source="random: a sum of directed cycles with integer rates")
-
-
-def _truth(value: str, key: str) -> bool:
-    if value.lower() not in ("true", "false", "yes", "no", "1", "0"):
-        msg = f"expected true or false for {key}, found {value!r}."
-        raise InputError(msg)
-    return value.lower() in ("true", "yes", "1")
-
-
-PRESETS = (
-    Preset(
-        name="circulant",
-        description="GPU i linked with i + a for each offset a",
-        source=SOURCE,
-        parameters=(
-            Parameter(name="gpus", parse=integer, default="16", description="number of GPUs"),
-            Parameter(name="offsets", parse=integers, default="3,4", description="offsets"),
-            Parameter(name="directed", parse=_truth, default="false", description="one-way links"),
-            ONE_RATE,
-        ),
-        build=circulant,
-    ),
-    Preset(
-        name="generalized-kautz",
-        description="one-way links of low diameter for any number of GPUs and any degree",
-        source="Imase and Itoh, A design for directed graphs with minimum diameter (1983); rates as given",
-        parameters=(
-            Parameter(name="gpus", parse=integer, default="12", description="number of GPUs"),
-            Parameter(name="degree", parse=integer, default="2", description="links out of each GPU"),
-            ONE_RATE,
-        ),
-        build=generalized_kautz,
-    ),
-    Preset(
-        name="random-balanced",
-        description="random one-way links, in = out at every node",
-        source="random: a sum of directed cycles with integer rates; the seed decides",
-        parameters=(
-            Parameter(name="gpus", parse=integer, default="8", description="number of GPUs"),
-            Parameter(name="switches", parse=integer, default="0", description="number of switches"),
-            Parameter(
-                name="cycles", parse=integer, default="number of nodes", description="number of cycles"
-            ),
-            Parameter(name="max_gb_per_s", parse=integer, default="8", description="largest rate of a cycle"),
-            Parameter(name="seed", parse=integer, default="0", description="decides the network"),
-        ),
-        build=random_balanced,
-    ),
-)

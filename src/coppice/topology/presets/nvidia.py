@@ -9,13 +9,14 @@ NICs: 100 Gb/s on DGX-1V, limited by PCIe 3 x16 to 12 GB/s; 200 Gb/s on DGX A100
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 
 from coppice.errors import InputError
 from coppice.topology.composition.compose import Port
 from coppice.topology.composition.fabric import RailFabric, SwitchFabric
 from coppice.topology.model import Link, Node, NodeKind
-from coppice.topology.presets.box import Box, box_preset, nics_parameter, rail_ports, switched
-from coppice.topology.presets.registry import Parameter, integer
+from coppice.topology.presets.box import GpuBox, box_preset, nics_parameter, rail_ports, switched
+from coppice.topology.presets.registry import number_of
 from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s, pcie_gb_per_s
 
 __all__ = ["PRESETS"]
@@ -46,22 +47,22 @@ _CUBE_MESH = (
 )
 
 
-def _dgx_1v(rates: RateClass) -> Box:
+def _dgx_1v(rates: RateClass) -> GpuBox:
     link = nvlink_gb_per_s(70, rates)
-    return Box(
+    return GpuBox(
         [Node(id=f"gpu{i}") for i in range(8)],
         [Link(src=f"gpu{a}", dst=f"gpu{b}", gb_per_s=count * link) for (a, b), count in _CUBE_MESH],
         tuple(Port(at=f"gpu{i}", gb_per_s=_NIC_DGX_1V) for i in (0, 2, 5, 7)),
     )
 
 
-def _dgx_a100(rates: RateClass, *, nics: str = "node") -> Box:
+def _dgx_a100(rates: RateClass, *, nics: str = "node") -> GpuBox:
     nodes, links = switched(8, 12 * nvlink_gb_per_s(80, rates))
     pcie = min(pcie_gb_per_s("16 GT/s", 16, rates), _NIC_200G)
-    return Box(nodes, links, rail_ports(8, nic=_NIC_200G, pcie=pcie, nics=nics, name="mlx5_"))
+    return GpuBox(nodes, links, rail_ports(8, nic=_NIC_200G, pcie=pcie, nics=nics, name="mlx5_"))
 
 
-def _dgx_a100_pcie(rates: RateClass) -> Box:
+def _dgx_a100_pcie(rates: RateClass) -> GpuBox:
     """With the PCIe tree: four switches of two GPUs and two NICs each, two switches per CPU."""
     nodes, links = switched(8, 12 * nvlink_gb_per_s(80, rates))
     pcie = pcie_gb_per_s("16 GT/s", 16, rates)
@@ -73,96 +74,80 @@ def _dgx_a100_pcie(rates: RateClass) -> Box:
     ports = tuple(
         Port(at=f"pcie{i // 2}", gb_per_s=_NIC_200G, nic=f"mlx5_{i}", nic_gb_per_s=pcie) for i in range(8)
     )
-    return Box(nodes, links, ports)
+    return GpuBox(nodes, links, ports)
 
 
-def _hopper(rates: RateClass, *, gpus: int = 8, nics: str = "link") -> Box:
+def _hopper(rates: RateClass, *, gpus: int = 8, nics: str = "link") -> GpuBox:
     return _with_400g(gpus, 18 * nvlink_gb_per_s(90, rates), rates, nics)
 
 
-def _blackwell(rates: RateClass, *, gpus: int = 8, nics: str = "link") -> Box:
+def _blackwell(rates: RateClass, *, gpus: int = 8, nics: str = "link") -> GpuBox:
     return _with_400g(gpus, 18 * nvlink_gb_per_s(100, rates), rates, nics)
 
 
-def _nvl72(rates: RateClass, *, gpus: int = 72, nics: str = "link") -> Box:
+def _nvl72(rates: RateClass, *, gpus: int = 72, nics: str = "link") -> GpuBox:
     return _with_400g(gpus, 18 * nvlink_gb_per_s(100, rates), rates, nics)
 
 
-def _with_400g(gpus: int, nvlink: Fraction, rates: RateClass, nics: str) -> Box:
+def _with_400g(gpus: int, nvlink: Fraction, rates: RateClass, nics: str) -> GpuBox:
     if not 1 <= gpus <= 1024:
         msg = f"expected 1 .. 1024 GPUs on one NVSwitch, found {gpus}."
         raise InputError(msg)
     nodes, links = switched(gpus, nvlink, in_network=True)
     pcie = min(pcie_gb_per_s("32 GT/s", 16, rates), _NIC_400G)
-    return Box(nodes, links, rail_ports(gpus, nic=_NIC_400G, pcie=pcie, nics=nics))
+    return GpuBox(nodes, links, rail_ports(gpus, nic=_NIC_400G, pcie=pcie, nics=nics))
 
 
-def _gpus(default: int) -> Parameter:
-    return Parameter(name="gpus", parse=integer, default=str(default), description="GPUs per box")
-
-
-_MEASURED = "NCCL src/graph/topo.h"
+_preset = partial(box_preset, measured="NCCL src/graph/topo.h", fabric=RailFabric())
+_of_400g = partial(_preset, parameters=(number_of("gpus", 8, "GPUs per box"), nics_parameter("link")))
 
 PRESETS = (
-    box_preset(
+    _preset(
         name="dgx-1v",
         description="8 V100, NVLink hybrid cube mesh; 4 NICs of 12 GB/s on GPUs 0, 2, 5, 7",
         source="DGX-1 (V100) white paper: NVLink 2, 25 GB/s per link; NICs behind PCIe 3 x16",
-        measured=_MEASURED,
         box=_dgx_1v,
         fabric=SwitchFabric(),
     ),
-    box_preset(
+    _preset(
         name="dgx-a100",
         description="8 A100 on NVSwitch, 300 GB/s each; 8 NICs of 25 GB/s, on an odd and an even switch",
         source="DGX A100 data sheet: 12 NVLinks of 25 GB/s per GPU, 8 ports of 200 Gb/s",
-        measured=_MEASURED,
         box=_dgx_a100,
         fabric=RailFabric(rails=2),
         parameters=(nics_parameter("node"),),
     ),
-    box_preset(
+    _preset(
         name="dgx-a100-pcie",
         description="dgx-a100 with its PCIe switches (2 GPUs and 2 NICs each) and CPUs",
         source="DGX A100 data sheet and PCIe layout: PCIe 4 x16, 32 GB/s; CPU to CPU 16 GB/s",
-        measured=_MEASURED,
         box=_dgx_a100_pcie,
         fabric=RailFabric(rails=2),
     ),
-    box_preset(
+    _of_400g(
         name="dgx-h100",
         description="8 H100 on NVSwitch, 450 GB/s each; a 50 GB/s NIC and rail per GPU",
         source="DGX H100 data sheet: 18 NVLinks of 25 GB/s per GPU, 8 ports of 400 Gb/s",
-        measured=_MEASURED,
         box=_hopper,
-        fabric=RailFabric(),
-        parameters=(_gpus(8), nics_parameter("link")),
     ),
-    box_preset(
+    _of_400g(
         name="hgx-h200",
         description="8 H200 on NVSwitch, 450 GB/s each; a 50 GB/s NIC and rail per GPU",
         source="HGX H200 data sheet: 18 NVLinks of 25 GB/s per GPU; 400 Gb/s per GPU",
-        measured=_MEASURED,
         box=_hopper,
-        fabric=RailFabric(),
-        parameters=(_gpus(8), nics_parameter("link")),
     ),
-    box_preset(
+    _of_400g(
         name="dgx-b200",
         description="8 B200 on NVSwitch, 900 GB/s each; a 50 GB/s NIC and rail per GPU",
         source="DGX B200 data sheet: 18 NVLinks of 50 GB/s per GPU, 8 ports of 400 Gb/s",
-        measured=_MEASURED,
         box=_blackwell,
-        fabric=RailFabric(),
-        parameters=(_gpus(8), nics_parameter("link")),
     ),
-    box_preset(
+    _preset(
         name="gb200-nvl72",
         description="72 B200 of 18 trays on one NVSwitch, 900 GB/s each; one 50 GB/s NIC per GPU, 4 rails",
         source="GB200 NVL72 data sheet: 18 NVLinks of 50 GB/s per GPU; 400 Gb/s per GPU",
-        measured=_MEASURED,
         box=_nvl72,
         fabric=RailFabric(rails=4),
-        parameters=(_gpus(72), nics_parameter("link")),
+        parameters=(number_of("gpus", 72, "GPUs per box"), nics_parameter("link")),
     ),
 )

@@ -1,26 +1,38 @@
-"""The list of presets: what each is, where its figures come from, and which parameters it takes."""
+"""What a preset is, how a builder is made one, and how parameters are read from text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from coppice.errors import InputError
+from coppice.text import suggestion
 from coppice.topology.composition.compose import Host
 from coppice.topology.model import Topology, exact_rate
-from coppice.topology.readers.reading import suggestion
 
-__all__ = ["Parameter", "Preset", "integer", "integers", "rate", "rate_list", "text"]
+__all__ = [
+    "Preset",
+    "PresetParameter",
+    "integer",
+    "integers",
+    "listed_in",
+    "number_of",
+    "rate",
+    "rate_list",
+    "rate_of",
+    "rates_of",
+    "text",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parameter:
+class PresetParameter:
     """One parameter of a preset.
 
     Attributes:
-        name: As a keyword of the builder and in ``--set name=value``.
+        name: As a keyword of the builder.
         parse: From text to the builder's value; raises InputError.
         default: As text, for the list.
         description: One line.
@@ -49,7 +61,7 @@ class Preset:
     name: str
     description: str
     source: str
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[PresetParameter, ...]
     build: Callable[..., Topology]
     host: Callable[..., Host] | None = None
 
@@ -68,6 +80,46 @@ class Preset:
                 raise InputError(msg)
             values[key] = known[key].parse(value, key)
         return values
+
+
+_Build = TypeVar("_Build", bound=Callable[..., Topology])
+
+
+def listed_in(
+    presets: list[Preset], *parameters: PresetParameter, description: str, source: str
+) -> Callable[[_Build], _Build]:
+    """Decorates the builder of a network: it becomes a preset named like the function, with hyphens.
+
+    Args:
+        presets: Gets the preset.
+        parameters: What may be set, by the names of the builder's arguments.
+        description: One line.
+        source: Where the figures come from.
+    """
+
+    def add(build: _Build) -> _Build:
+        name = build.__name__.replace("_", "-")
+        presets.append(
+            Preset(name=name, description=description, source=source, parameters=parameters, build=build)
+        )
+        return build
+
+    return add
+
+
+def number_of(name: str, default: int | str, description: str) -> PresetParameter:
+    """A parameter that is a whole number; ``default`` is a word where the builder works it out."""
+    return PresetParameter(name=name, parse=integer, default=str(default), description=description)
+
+
+def rate_of(name: str, default: int, description: str) -> PresetParameter:
+    """A parameter that is one rate in GB/s, or a ratio."""
+    return PresetParameter(name=name, parse=rate, default=str(default), description=description)
+
+
+def rates_of(name: str, description: str) -> PresetParameter:
+    """A parameter that is one rate in GB/s for all, or several: 1 unless set."""
+    return PresetParameter(name=name, parse=rate_list, default="1", description=description)
 
 
 def text(value: str, key: str) -> str:  # noqa: ARG001 - the signature of every parser

@@ -4,7 +4,7 @@
 topology. Both find the format by the content. XML and smi text describe the inside of one machine: GPUs,
 NVSwitches, NICs, PCIe switches and CPUs, all on one host that bears the name of the topology.
 
-Options (texts, as from ``--set``); each format takes note of those that concern it:
+Options (texts); each format takes note of those that concern it:
 
 * ``rates``: ``measured`` (default; what the runtimes reckon with) or ``nominal`` (data sheets)
 * ``round``: decimals to which rates in GB/s are rounded
@@ -24,22 +24,23 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from coppice.files import file_name, read_bytes
 from coppice.topology.model import Topology
-from coppice.topology.readers.json_file import read_json
+from coppice.topology.readers.document import topology_from_document
+from coppice.topology.readers.formats import TopologyFormat, sniff
+from coppice.topology.readers.json_yaml import parse_json, parse_yaml
 from coppice.topology.readers.nccl_xml import read_nccl_xml
 from coppice.topology.readers.networkx_graph import from_networkx, to_networkx
 from coppice.topology.readers.nvidia_smi import read_nvidia_smi
 from coppice.topology.readers.reading import Reading, ReadOptions
 from coppice.topology.readers.rocm_smi import read_rocm_smi
-from coppice.topology.readers.sources import Format, load_bytes, sniff
-from coppice.topology.readers.yaml_file import read_yaml
 
-__all__ = ["Format", "ReadOptions", "Reading", "from_networkx", "read", "read_file", "to_networkx"]
+__all__ = ["ReadOptions", "Reading", "TopologyFormat", "from_networkx", "read", "read_file", "to_networkx"]
 
 _MACHINE_READERS = {
-    Format.NCCL_XML: read_nccl_xml,
-    Format.NVIDIA_SMI: read_nvidia_smi,
-    Format.ROCM_SMI: read_rocm_smi,
+    TopologyFormat.NCCL_XML: read_nccl_xml,
+    TopologyFormat.NVIDIA_SMI: read_nvidia_smi,
+    TopologyFormat.ROCM_SMI: read_rocm_smi,
 }
 
 
@@ -73,9 +74,9 @@ def read(
     if isinstance(source, bytes):
         data, file, stem = source, "input", "topology"
     else:
-        data = load_bytes(source)
+        data = read_bytes(source)
         is_stdin = os.fspath(source) == "-"
-        file = "standard input" if is_stdin else Path(source).name
+        file = file_name(source) if is_stdin else Path(source).name
         stem = "topology" if is_stdin else Path(source).stem
     found = sniff(data, file=file)
     default_name = stem if stem.isprintable() and len(stem) <= 200 else "topology"
@@ -84,8 +85,10 @@ def read(
             data, file=file, name=name or default_name, options=parsed
         )
     else:
-        read_native = read_json if found is Format.JSON else read_yaml
-        topology = read_native(data, file=file, name=name, default_name=default_name, options=parsed)
+        document = (parse_json if found is TopologyFormat.JSON else parse_yaml)(data, file=file)
+        topology = topology_from_document(
+            document, where=f"{file} $", name=name, default_name=default_name, options=parsed
+        )
         unused = sorted(set(options or ()) - {"round"})
         warnings = ()
         if unused:

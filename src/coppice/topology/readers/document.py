@@ -13,8 +13,9 @@ from fractions import Fraction
 from typing import Any, NoReturn
 
 from coppice.errors import InputError
+from coppice.text import suggestion
 from coppice.topology.model import Link, Node, NodeKind, Topology, exact_rate
-from coppice.topology.readers.reading import ReadOptions, checked_id, suggestion
+from coppice.topology.readers.reading import ReadOptions, checked_id
 
 __all__ = ["FORMAT", "VERSION", "DuplicateKey", "NumberText", "topology_from_document"]
 
@@ -73,11 +74,11 @@ def topology_from_document(
         >>> box.num_ranks, box.gb_per_s(0)
         (2, Fraction(75, 2))
     """
-    reader = _Document(where=where, options=options or ReadOptions())
+    reader = _DocumentReader(where=where, options=options or ReadOptions())
     return reader.topology(document, name=name, default_name=default_name)
 
 
-class _Document:
+class _DocumentReader:
     def __init__(self, *, where: str, options: ReadOptions) -> None:
         self.where = where
         self.options = options
@@ -163,7 +164,7 @@ class _Document:
                 raise InputError(msg)
             ends.append(end)
         if ends[0] == ends[1] and self.options.self_links != "drop":
-            hint = "remove it, or read on without it with `--set self_links=drop`"
+            hint = "remove it, or read on without it with `self_links=drop`"
             msg = f"{self.where}{path} leads from {ends[0]!r} to itself: {hint}."
             raise InputError(msg)
         latency = row.get("latency_us", 0)

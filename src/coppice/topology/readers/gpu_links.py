@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from coppice.errors import InputError
-from coppice.topology.readers.host_graph import HostGraph, Part
+from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GpuModel, nvlink_gb_per_s, xgmi_gb_per_s
 from coppice.topology.readers.reading import ReadOptions, WarningLog
 from coppice.topology.readers.xml_tree import Element
@@ -70,7 +70,7 @@ def link_gpus(
             msg = (
                 f"{file} names its {len(gpus)} GPUs by PCI class only (first at {gpus[0].pci.where}), so "
                 "their NVLink or "
-                "xGMI links are missing: name the model (`--set gpu=a100`, `gpu=pcie` for none) or give a "
+                "xGMI links are missing: name the model (`gpu=a100`, `gpu=pcie` for none) or give a "
                 "full dump."
             )
             raise InputError(msg)
@@ -94,13 +94,13 @@ def complete_with_model(
                 graph.connect(a, b, each)
     elif len(gpus) in model.switched:
         host = graph.drafts[gpus[0]].host
-        switch = graph.add("nvswitch", Part.GPU_SWITCH, host=host, in_network=model.multicast)
+        switch = graph.add("nvswitch", MachinePart.GPU_SWITCH, host=host, in_network=model.multicast)
         for gpu in gpus:
             graph.connect(gpu, switch, model.links * link)
     else:
         msg = (
             f"no known board joins {len(gpus)} GPUs of model {model.name} ({where}): give a full dump "
-            "(NCCL_TOPO_DUMP_FILE), or `--set gpu=pcie` to plan without their own links."
+            "(NCCL_TOPO_DUMP_FILE), or `gpu=pcie` to plan without their own links."
         )
         raise InputError(msg)
 
@@ -156,7 +156,7 @@ class _Linker:
         elif device_class:
             if self.switch is None:
                 self.switch = self.graph.add(
-                    "nvswitch", Part.GPU_SWITCH, host=gpu.host, in_network=self.copies_in_switch()
+                    "nvswitch", MachinePart.GPU_SWITCH, host=gpu.host, in_network=self.copies_in_switch()
                 )
             self.graph.connect(gpu.id, self.switch, rate)
             self.uplinks[gpu.id] = self.uplinks.get(gpu.id, 0) + count
@@ -168,9 +168,8 @@ class _Linker:
         if self.options.self_links != "drop":
             msg = (
                 f"the link at {element.where} leads from GPU {gpu.busid} to itself, so its real peer is "
-                "unknown (some virtual "
-                "machines report this): mend the targets, or read on without such links by `--set "
-                "self_links=drop`."
+                "unknown (some virtual machines report this): mend the targets, or read on without such "
+                "links (`self_links=drop`)."
             )
             raise InputError(msg)
         self.log.add("a link from a GPU to itself is left out", element.line)

@@ -16,13 +16,13 @@ from coppice.errors import InputError
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.readers.reading import ReadOptions
 
-__all__ = ["HostGraph", "Part"]
+__all__ = ["HostGraph", "MachinePart"]
 
 _MAX_GPUS = 4096
 _MAX_CPUS = 256
 
 
-class Part(enum.IntEnum):
+class MachinePart(enum.IntEnum):
     """What a node of the machine is, in the order in which the topology lists them."""
 
     GPU = 0
@@ -34,12 +34,12 @@ class Part(enum.IntEnum):
     @property
     def kind(self) -> NodeKind:
         """Kind of the node in a topology."""
-        return {Part.GPU: NodeKind.GPU, Part.NIC: NodeKind.NIC}.get(self, NodeKind.SWITCH)
+        return {MachinePart.GPU: NodeKind.GPU, MachinePart.NIC: NodeKind.NIC}.get(self, NodeKind.SWITCH)
 
 
 @dataclass(slots=True)
-class _Draft:
-    part: Part
+class _DraftNode:
+    part: MachinePart
     host: str
     rank: int | None = None
     in_network: bool = False
@@ -49,14 +49,14 @@ class _Draft:
 class HostGraph:
     """Nodes and directed rates, under construction."""
 
-    drafts: dict[str, _Draft] = field(default_factory=dict)
+    drafts: dict[str, _DraftNode] = field(default_factory=dict)
     out: dict[str, dict[str, Fraction]] = field(default_factory=dict)
     latency_us: dict[str, float] = field(default_factory=dict)
-    counts: dict[Part, int] = field(default_factory=dict)
+    counts: dict[MachinePart, int] = field(default_factory=dict)
     repeats: dict[str, int] = field(default_factory=dict)
 
     def add(
-        self, name: str, part: Part, *, host: str, rank: int | None = None, in_network: bool = False
+        self, name: str, part: MachinePart, *, host: str, rank: int | None = None, in_network: bool = False
     ) -> str:
         """Add a node and return its id: ``name``, with a number where that is taken.
 
@@ -71,7 +71,7 @@ class HostGraph:
             InputError: If there are more GPUs or CPUs than a machine can have.
         """
         self.counts[part] = self.counts.get(part, 0) + 1
-        for limited, limit in ((Part.GPU, _MAX_GPUS), (Part.CPU, _MAX_CPUS)):
+        for limited, limit in ((MachinePart.GPU, _MAX_GPUS), (MachinePart.CPU, _MAX_CPUS)):
             if part == limited and self.counts[part] > limit:
                 msg = f"a machine may have at most {limit} {part.name}s, found more: is this one machine?"
                 raise InputError(msg)
@@ -79,7 +79,7 @@ class HostGraph:
         while unique in self.drafts:
             self.repeats[name] = self.repeats.get(name, 1) + 1
             unique = f"{name}#{self.repeats[name]}"
-        self.drafts[unique] = _Draft(part=part, host=host, rank=rank, in_network=in_network)
+        self.drafts[unique] = _DraftNode(part=part, host=host, rank=rank, in_network=in_network)
         self.out[unique] = {}
         return unique
 
@@ -97,7 +97,7 @@ class HostGraph:
 
     def gpu_degree(self, gpu: str) -> Fraction:
         """What ``gpu`` sends over NVLink or xGMI, GB/s."""
-        direct = (Part.GPU, Part.GPU_SWITCH)
+        direct = (MachinePart.GPU, MachinePart.GPU_SWITCH)
         return sum((rate for b, rate in self.out[gpu].items() if self.drafts[b].part in direct), Fraction(0))
 
     def topology(self, name: str, *, options: ReadOptions, source: str, where: str) -> Topology:
@@ -113,8 +113,10 @@ class HostGraph:
             InputError: If no GPU is left, or a rate cannot be represented.
         """
         if options.pcie == "drop":
-            self._remove([v for v, draft in self.drafts.items() if draft.part > Part.GPU_SWITCH])
-            alone = [v for v, draft in self.drafts.items() if draft.part is Part.GPU and not self.out[v]]
+            self._remove([v for v, draft in self.drafts.items() if draft.part > MachinePart.GPU_SWITCH])
+            alone = [
+                v for v, draft in self.drafts.items() if draft.part is MachinePart.GPU and not self.out[v]
+            ]
             if alone:
                 msg = (
                     f"pcie=drop leaves {alone[0]} of {where} without any link: keep PCIe, or leave that "
@@ -123,7 +125,7 @@ class HostGraph:
                 raise InputError(msg)
         self._simplify()
         order = sorted(self.drafts, key=self._order)
-        if not any(self.drafts[v].part is Part.GPU and self.drafts[v].rank is not None for v in order):
+        if not any(self.drafts[v].part is MachinePart.GPU and self.drafts[v].rank is not None for v in order):
             msg = f"{where} describes no GPU that takes part: give a dump of a running job."
             raise InputError(msg)
         nodes = [
@@ -155,7 +157,7 @@ class HostGraph:
         return (draft.part, -1 if draft.rank is None else draft.rank)
 
     def _simplify(self) -> None:
-        inner = {v for v, draft in self.drafts.items() if draft.part >= Part.BRIDGE}
+        inner = {v for v, draft in self.drafts.items() if draft.part >= MachinePart.BRIDGE}
         neighbours: dict[str, set[str]] = {v: set() for v in self.drafts}
         for a, row in self.out.items():
             for b in row:
@@ -163,7 +165,7 @@ class HostGraph:
                 neighbours[b].add(a)
         useful = self._leading_somewhere(inner, neighbours)
         self._remove(inner - useful)
-        for v in [v for v in self.drafts if v in useful and self.drafts[v].part is Part.BRIDGE]:
+        for v in [v for v in self.drafts if v in useful and self.drafts[v].part is MachinePart.BRIDGE]:
             near = {b for b in neighbours[v] if b in self.drafts}
             if len(near) == 2:
                 a, b = sorted(near)
@@ -178,7 +180,7 @@ class HostGraph:
         """Bridges and CPUs left when dead ends, and CPUs without devices, are taken away repeatedly."""
         left = set(inner)
         degree = {v: len(neighbours[v]) for v in inner}
-        cpus = {v for v in inner if self.drafts[v].part is Part.CPU}
+        cpus = {v for v in inner if self.drafts[v].part is MachinePart.CPU}
         devices = {v: len(neighbours[v] - cpus) for v in cpus}
         queue = [v for v in inner if degree[v] <= 1 or devices.get(v) == 0]
         while queue:

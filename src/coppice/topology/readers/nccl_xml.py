@@ -26,7 +26,7 @@ from fractions import Fraction
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 from coppice.topology.readers.gpu_links import GpuEntry, bus_id, link_gpus
-from coppice.topology.readers.host_graph import HostGraph, Part
+from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import (
     DEFAULT_NET_MBIT_PER_S,
     LOCAL_GB_PER_S,
@@ -70,7 +70,7 @@ def read_nccl_xml(
         }.get(root.tag, "give the file that NCCL_TOPO_DUMP_FILE writes")
         msg = f"expected <system> at {root.where}, found <{root.tag[:40]}>: {hint}."
         raise InputError(msg)
-    return _Reader(file=file, name=name, options=options, root=root).read()
+    return _NcclXmlReader(file=file, name=name, options=options, root=root).read()
 
 
 class _NicDraft:
@@ -85,7 +85,7 @@ class _NicDraft:
         self.ports: list[Element] = []
 
 
-class _Reader:
+class _NcclXmlReader:
     def __init__(self, *, file: str, name: str, options: ReadOptions, root: Element) -> None:
         self.file = file
         self.name = name
@@ -133,7 +133,7 @@ class _Reader:
         host = self.hosts[element.text("host_hash", "")]
         numa = element.integer("numaid", low=-1, high=2**31, default=0)
         prefix = f"{host}/" if len(self.hosts) > 1 else ""
-        cpu = self.graph.add(f"{prefix}cpu{max(numa, 0)}", Part.CPU, host=host)
+        cpu = self.graph.add(f"{prefix}cpu{max(numa, 0)}", MachinePart.CPU, host=host)
         rate = self.options.socket_gb_per_s
         if rate is None:
             rate = inter_socket_gb_per_s(
@@ -184,7 +184,7 @@ class _Reader:
             else:
                 prefix = f"{host}/" if len(self.hosts) > 1 else ""
                 name = checked_id(f"{prefix}pcie-{busid}", where=element.where)
-                bridge = self.graph.add(name, Part.BRIDGE, host=host)
+                bridge = self.graph.add(name, MachinePart.BRIDGE, host=host)
                 self.bridges.setdefault((host, busid), bridge)
                 self.graph.connect(parent, bridge, gb_per_s)
                 inside = _broadcom_generation(element, level=0)
@@ -225,16 +225,16 @@ class _Reader:
             self.log.add("no network speed is given: NICs get the rate of their PCIe link", nic.line)
             name = checked_id(f"{prefix}nic-{nic.busid}", where=f"{self.file}:{nic.line}")
             rate = self.capped(self.options.nic_gb_per_s, nic.gb_per_s)
-            self.graph.connect(nic.parent, self.graph.add(name, Part.NIC, host=nic.host), rate)
+            self.graph.connect(nic.parent, self.graph.add(name, MachinePart.NIC, host=nic.host), rate)
             return
         parent, pcie = nic.parent, nic.gb_per_s
         if len(nic.ports) > 1 and pcie is not None:
-            parent = self.graph.add(f"{prefix}pcie-{nic.busid}", Part.BRIDGE, host=nic.host)
+            parent = self.graph.add(f"{prefix}pcie-{nic.busid}", MachinePart.BRIDGE, host=nic.host)
             self.graph.connect(nic.parent, parent, pcie)
         for port in nic.ports:
             default = f"nic{port.text('dev')[:20]}"
             name = checked_id(prefix + (port.text("name", "") or default), where=port.where)
-            node = self.graph.add(name, Part.NIC, host=nic.host)
+            node = self.graph.add(name, MachinePart.NIC, host=nic.host)
             self.graph.connect(parent, node, self.capped(self.port_rate(port, pcie), pcie))
             self.graph.latency_us[node] = min(float(port.number("latency", default=Fraction(0))), 1e6)
 
@@ -297,7 +297,7 @@ class _Reader:
             prefix = f"{gpu.host}/" if len(self.hosts) > 1 else ""
             gpu.id = self.graph.add(
                 f"{prefix}gpu{gpu.device if by_device else position}",
-                Part.GPU,
+                MachinePart.GPU,
                 host=gpu.host,
                 rank=position if gpu.rank >= 0 else None,
             )

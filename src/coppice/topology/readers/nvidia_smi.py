@@ -22,11 +22,11 @@ from fractions import Fraction
 
 from coppice.errors import InputError
 from coppice.topology.model import Topology
-from coppice.topology.readers.host_graph import HostGraph, Part
+from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel, pcie_gb_per_s
 from coppice.topology.readers.pcie_tree import Distance, Groups, PcieRates, attach
 from coppice.topology.readers.reading import ReadOptions, WarningLog, checked_id
-from coppice.topology.readers.smi_table import Line, Matrix, is_gpu, parse_matrix, text_lines
+from coppice.topology.readers.smi_table import Matrix, SmiLine, is_gpu, parse_matrix, text_lines
 
 __all__ = ["read_nvidia_smi"]
 
@@ -67,12 +67,12 @@ def read_nvidia_smi(
     if matrix is None or not matrix.lines:
         msg = f"{file} holds no matrix of GPUs: give the output of `nvidia-smi topo -m`."
         raise InputError(msg)
-    return _Reader(matrix, lines, file=file, name=name, options=options).read()
+    return _NvidiaSmiReader(matrix, lines, file=file, name=name, options=options).read()
 
 
-class _Reader:
+class _NvidiaSmiReader:
     def __init__(
-        self, matrix: Matrix, lines: Sequence[Line], *, file: str, name: str, options: ReadOptions
+        self, matrix: Matrix, lines: Sequence[SmiLine], *, file: str, name: str, options: ReadOptions
     ) -> None:
         self.matrix = matrix
         self.file = file
@@ -89,7 +89,7 @@ class _Reader:
     def read(self) -> tuple[Topology, tuple[str, ...]]:
         self.read_cells()
         nodes = {
-            gpu: self.graph.add(gpu.lower(), Part.GPU, host=self.name, rank=rank)
+            gpu: self.graph.add(gpu.lower(), MachinePart.GPU, host=self.name, rank=rank)
             for rank, gpu in enumerate(self.gpus)
         }
         model = self.model()
@@ -97,7 +97,7 @@ class _Reader:
         for device in self.matrix.devices:
             if device not in nodes:
                 nic = checked_id(self.legend.get(device, device), where=self.file)
-                nodes[device] = self.graph.add(nic, Part.NIC, host=self.name)
+                nodes[device] = self.graph.add(nic, MachinePart.NIC, host=self.name)
         self.attach(nodes, model)
         source = f"nvidia-smi topo -m, {model.name} with {self.options.rates.value} rates"
         topology = self.graph.topology(self.name, options=self.options, source=source, where=self.file)
@@ -206,10 +206,12 @@ class _Reader:
                 msg = (
                     f"the NVLinks of {gpu} at {self.file}:{self.matrix.lines[gpu]} are neither direct (at "
                     f"most {model.links} for "
-                    f"model {model.name}) nor those of a switch machine: name the model (`--set gpu=...`)."
+                    f"model {model.name}) nor those of a switch machine: name the model (`gpu=...`)."
                 )
                 raise InputError(msg)
-        switch = self.graph.add("nvswitch", Part.GPU_SWITCH, host=self.name, in_network=model.multicast)
+        switch = self.graph.add(
+            "nvswitch", MachinePart.GPU_SWITCH, host=self.name, in_network=model.multicast
+        )
         most = max(uplinks.values())
         for gpu, links in uplinks.items():
             self.graph.connect(nodes[gpu], switch, links * rate)

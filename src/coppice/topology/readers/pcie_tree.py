@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coppice.topology.readers.host_graph import HostGraph, Part
+from coppice.topology.readers.host_graph import HostGraph, MachinePart
 
 __all__ = ["Attached", "Distance", "Groups", "PcieRates", "attach"]
 
@@ -104,14 +104,14 @@ def attach(
     uplink: dict[Hashable, str] = {}
     for members in _switches(levels, devices):
         above = uplink.get(members[0], cpus[levels[Distance.CPU].find(members[0])])
-        switch = graph.add(f"pcie{graph.counts.get(Part.BRIDGE, 0)}", Part.BRIDGE, host=host)
+        switch = graph.add(f"pcie{graph.counts.get(MachinePart.BRIDGE, 0)}", MachinePart.BRIDGE, host=host)
         graph.connect(switch, above, rates.link)
         uplink.update(dict.fromkeys(members, switch))
     for device, node in devices.items():
         above = uplink.get(device, cpus[levels[Distance.CPU].find(device)])
-        is_nic = graph.drafts[node].part is Part.NIC
+        is_nic = graph.drafts[node].part is MachinePart.NIC
         graph.connect(node, above, min(rates.link, rates.nic) if is_nic else rates.link)
-    gpus = [device for device, node in devices.items() if graph.drafts[node].part is Part.GPU]
+    gpus = [device for device, node in devices.items() if graph.drafts[node].part is MachinePart.GPU]
     with_gpu = {levels[Distance.CPU].find(gpu) for gpu in gpus}
     return Attached(
         far=tuple(device for device in devices if levels[Distance.CPU].find(device) not in with_gpu),
@@ -147,7 +147,7 @@ def _cpus(
                 number += 1
             names[group] = f"cpu{number}"
             taken.add(names[group])
-        result[group] = graph.add(names[group], Part.CPU, host=host)
+        result[group] = graph.add(names[group], MachinePart.CPU, host=host)
     return result
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from coppice.errors import InputError
+from coppice.text import shortened, suggestion
 from coppice.topology.model import Topology, exact_rate
 from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel, RateClass
 
-__all__ = ["ReadOptions", "Reading", "WarningLog", "checked_id", "suggestion"]
+__all__ = ["ReadOptions", "Reading", "WarningLog", "checked_id"]
 
 _SHOWN_LINES = 4
 _MAX_ID = 200
@@ -111,7 +111,7 @@ class ReadOptions:
             return rate
         result = round(rate, self.round)
         if result == 0 and rate > 0:
-            msg = f"the rate {float(rate):.3g} GB/s at {where} rounds to 0: give `--round` more digits."
+            msg = f"the rate {float(rate):.3g} GB/s at {where} rounds to 0: give `round_digits` more digits."
             raise InputError(msg)
         return result
 
@@ -137,9 +137,7 @@ class WarningLog:
 def _place(where: str, lines: list[int]) -> str:
     if not lines:
         return where
-    shown = ", ".join(str(line) for line in lines[:_SHOWN_LINES])
-    more = f" and {len(lines) - _SHOWN_LINES} more" if len(lines) > _SHOWN_LINES else ""
-    return f"{where}:{shown}{more}"
+    return f"{where}:{shortened(lines, _SHOWN_LINES)}"
 
 
 def checked_id(text: str, *, where: str) -> str:
@@ -152,17 +150,6 @@ def checked_id(text: str, *, where: str) -> str:
         msg = f"expected a name of 1 to {_MAX_ID} printable characters, found {text[:40]!r} at {where}."
         raise InputError(msg)
     return text
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown ``word``: the nearest known one, else all of them.
-
-    >>> suggestion("gb_per_sec", ["gb_per_s", "from"]), suggestion("x", ["a", "b"])
-    ("did you mean 'gb_per_s'?", 'use one of a, b.')
-    """
-    names = [str(name) for name in known]
-    near = difflib.get_close_matches(word[:80], names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(names)}."
 
 
 def _choice(key: str, text: str, choices: Iterable[str]) -> str:

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 
 from coppice.errors import InputError
 from coppice.topology.model import Topology
-from coppice.topology.readers.host_graph import HostGraph, Part
+from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel, pcie_gb_per_s
 from coppice.topology.readers.pcie_tree import Distance, PcieRates, attach
 from coppice.topology.readers.reading import ReadOptions, WarningLog
-from coppice.topology.readers.smi_table import Line, Matrix, is_gpu, parse_matrix, text_lines
+from coppice.topology.readers.smi_table import Matrix, SmiLine, is_gpu, parse_matrix, text_lines
 
 __all__ = ["read_rocm_smi"]
 
@@ -48,11 +48,11 @@ def read_rocm_smi(
             links cannot be inferred.
     """
     lines = text_lines(data, file=file)
-    return _Reader(lines, file=file, name=name, options=options).read()
+    return _RocmSmiReader(lines, file=file, name=name, options=options).read()
 
 
-class _Reader:
-    def __init__(self, lines: Sequence[Line], *, file: str, name: str, options: ReadOptions) -> None:
+class _RocmSmiReader:
+    def __init__(self, lines: Sequence[SmiLine], *, file: str, name: str, options: ReadOptions) -> None:
         self.file = file
         self.name = name
         self.options = options
@@ -66,7 +66,7 @@ class _Reader:
 
     def read(self) -> tuple[Topology, tuple[str, ...]]:
         nodes = {
-            gpu: self.graph.add(gpu.lower(), Part.GPU, host=self.name, rank=rank)
+            gpu: self.graph.add(gpu.lower(), MachinePart.GPU, host=self.name, rank=rank)
             for rank, gpu in enumerate(self.gpus)
         }
         direct = self.direct_pairs()
@@ -152,7 +152,7 @@ class _Reader:
         msg = (
             f"{self.file} does not show how many xGMI links join two GPUs, and they differ on such a "
             "machine (model "
-            f"{model.name}, {count} GPUs): give a topology XML of RCCL, or `--set xgmi_links=1` if it is "
+            f"{model.name}, {count} GPUs): give a topology XML of RCCL, or `xgmi_links=1` if it is "
             "one for every pair."
         )
         raise InputError(msg)
@@ -171,7 +171,7 @@ class _Reader:
         attach(self.graph, nodes, pairs, host=self.name, numa=known, rates=rates)
 
 
-def _section(lines: Sequence[Line], title: str, *, file: str) -> Matrix:
+def _section(lines: Sequence[SmiLine], title: str, *, file: str) -> Matrix:
     start = next((i for i, line in enumerate(lines) if title in line.text), None)
     matrix = None
     if start is not None:

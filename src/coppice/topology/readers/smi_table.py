@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from coppice.errors import InputError
 
-__all__ = ["Line", "Matrix", "is_gpu", "parse_matrix", "text_lines"]
+__all__ = ["Matrix", "SmiLine", "is_gpu", "parse_matrix", "text_lines"]
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-Z\\-_]")
 _GPU = re.compile(r"GPU\[?([0-9]{1,4})\]?")
@@ -18,7 +18,7 @@ _MAX_DEVICES = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class SmiLine:
     """A line of text and its number, from 1."""
 
     number: int
@@ -51,7 +51,7 @@ def is_gpu(name: str) -> bool:
     return _GPU.fullmatch(name) is not None
 
 
-def text_lines(data: bytes, *, file: str) -> list[Line]:
+def text_lines(data: bytes, *, file: str) -> list[SmiLine]:
     """The lines of ``data`` without terminal colours.
 
     Raises:
@@ -70,10 +70,10 @@ def text_lines(data: bytes, *, file: str) -> list[Line]:
             "file?"
         )
         raise InputError(msg)
-    return [Line(number, _ESCAPE.sub("", line)) for number, line in enumerate(lines, start=1)]
+    return [SmiLine(number, _ESCAPE.sub("", line)) for number, line in enumerate(lines, start=1)]
 
 
-def parse_matrix(lines: Sequence[Line], *, start: int, file: str) -> Matrix | None:
+def parse_matrix(lines: Sequence[SmiLine], *, start: int, file: str) -> Matrix | None:
     """The first table at or after position ``start`` whose header begins with a GPU, or None.
 
     Columns may be separated by tabs or spaces. The table ends at the first line that begins with no device.

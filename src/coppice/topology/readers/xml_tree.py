@@ -91,7 +91,7 @@ class Element:
 
 
 @dataclass(slots=True)
-class _Builder:
+class _XmlBuilder:
     file: str
     first_line: int
     parser: Any
@@ -157,7 +157,7 @@ def parse_xml(data: bytes, *, file: str) -> Element:
     body = data.removeprefix(b"\xef\xbb\xbf").lstrip()
     blank = data[: len(data) - len(body)]
     parser = expat.ParserCreate("utf-8")
-    builder = _Builder(file=file, first_line=blank.count(b"\n"), parser=parser)
+    builder = _XmlBuilder(file=file, first_line=blank.count(b"\n"), parser=parser)
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
     parser.StartDoctypeDeclHandler = builder.refuse

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from coppice.errors import InputError
-from coppice.topology.writer import write_atomically
+from coppice.files import write_atomically
 from coppice.training.autolrs.records import Event, Start
 from coppice.training.autolrs.settings import Settings
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from math import ceil
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
 
 from coppice.errors import InputError
+from coppice.files import file_name, read_bytes
 from coppice.training.autolrs.settings import Settings
 
 __all__ = ["Curve", "Event", "Finished", "Kept", "Retreat", "Start", "TrialEnd", "curve", "read_events"]
@@ -152,18 +152,9 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
     Raises:
         InputError: If it cannot be read, or is not such a log.
     """
-    name = os.fspath(path)
-    try:
-        size = Path(path).stat().st_size
-        if size > _MOST_BYTES:
-            msg = (
-                f"expected a log of at most {_MOST_BYTES} bytes, found {size} in {name}: is it another file?"
-            )
-            raise InputError(msg)
-        lines = Path(path).read_bytes().split(b"\n")
-    except OSError as error:
-        msg = f"cannot read {name} ({error.strerror or error}): give the log that AutoLRS wrote."
-        raise InputError(msg) from None
+    name = file_name(path)
+    hint = "give the log that AutoLRS wrote"
+    lines = read_bytes(path, hint=hint, most_bytes=_MOST_BYTES).split(b"\n")
     decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
     events: list[Event] = []
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last line feed was cut off

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from coppice.errors import InputError, MissingExtraError
+from coppice.files import write_atomically
 from coppice.report.style import PAGE_STYLE, style
 from coppice.report.svg import Markup, element, escape, join
-from coppice.topology.writer import write_atomically
 from coppice.training.autolrs.picture import Search, picture, read_search
 
 __all__ = ["SUFFIXES", "write_report"]

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from coppice.errors import InputError
-from coppice.training.torch.files import load_file, save_file, write_text
+from coppice.files import write_atomically
+from coppice.training.torch.files import load_file, save_file
 from coppice.training.torch.world import World
 
 __all__ = ["load", "save"]
@@ -38,7 +39,7 @@ def save(content: Any, directory: Path, *, number: int, world: World) -> None:
     save_file(content, directory / name / f"rank-{world.rank}.pt")
     world.barrier()
     if world.decides:
-        write_text(f"{name} {world.size}\n", directory / _LATEST)
+        write_atomically(directory / _LATEST, f"{name} {world.size}\n".encode())
         for old in directory.glob("step-*"):
             if old.name != name:
                 shutil.rmtree(old, ignore_errors=True)

@@ -27,6 +27,7 @@ import msgspec
 
 from coppice import _core
 from coppice.errors import CoppiceError, InputError
+from coppice.files import write_atomically
 from coppice.run.errors import Mismatch, RunError, TimedOut
 
 __all__ = ["Exchange", "directory_exchange", "join", "store_exchange", "usual_places"]
@@ -74,9 +75,7 @@ def directory_exchange(
         nonlocal rounds
         rounds += 1
         folder.mkdir(parents=True, exist_ok=True)
-        unfinished = folder / f".{rounds}.{rank}"
-        unfinished.write_bytes(data)
-        unfinished.replace(folder / f"{rounds}.{rank}")
+        write_atomically(folder / f"{rounds}.{rank}", data)
         end = time.monotonic() + timeout_s
         paths = [folder / f"{rounds}.{peer}" for peer in range(ranks)]
         for peer, path in enumerate(paths):

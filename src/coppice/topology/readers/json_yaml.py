@@ -1,21 +1,22 @@
-"""The native file written as YAML: the same document, with the same exactness.
+"""Trees of mappings and lists from JSON and YAML texts, with numbers kept as the decimals they are written as.
 
-Only plain YAML is read: mappings, lists and scalars. Anchors, aliases, tags and several documents are
-refused, since a topology needs none and they are how a small text becomes a huge one.
+A key may stand in a mapping at most once. Of YAML, only mappings, lists and scalars are read: anchors, aliases, tags
+and several documents are refused, since a topology needs none and they are how a small text becomes a huge one.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 from coppice.errors import InputError, MissingExtraError
-from coppice.topology.model import Topology
-from coppice.topology.readers.document import DuplicateKey, NumberText, topology_from_document
-from coppice.topology.readers.reading import ReadOptions
+from coppice.files import decode_utf8
+from coppice.topology.readers.document import DuplicateKey, NumberText
 
-__all__ = ["parse_yaml", "read_yaml"]
+__all__ = ["parse_json", "parse_yaml"]
 
+_LONGEST_INT = 19
 _MAX_DEPTH = 16
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _NUMBER = re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
@@ -30,26 +31,34 @@ _WORDS = {
 }
 
 
-def read_yaml(
-    data: bytes, *, file: str, name: str | None, default_name: str, options: ReadOptions
-) -> Topology:
-    """The topology of a native file written as YAML.
+def parse_json(data: bytes, *, file: str) -> Any:
+    """The tree of a JSON text, with numbers that are not plain integers as :class:`NumberText`.
 
-    Args:
-        data: The text, in UTF-8.
-        file: Name of the file, for messages.
-        name: Replaces the name in the file.
-        default_name: Stands in where the file has no name.
-        options: Only ``round`` has a meaning here.
+    >>> parse_json(b'{"a": 0.10}', file="a.json")
+    {'a': '0.10'}
 
     Raises:
-        InputError: If it is no plain YAML (with the line) or no topology (with the path).
-        MissingExtraError: If the package PyYAML is not installed.
+        InputError: If it is not JSON in UTF-8, or nested beyond reason.
     """
-    document = parse_yaml(data, file=file)
-    return topology_from_document(
-        document, where=f"{file} $", name=name, default_name=default_name, options=options
-    )
+    text = decode_utf8(data, file=file)
+    try:
+        return json.loads(
+            text,
+            object_pairs_hook=_json_mapping,
+            parse_float=NumberText,
+            parse_int=_integer,
+            parse_constant=NumberText,
+        )
+    except json.JSONDecodeError as error:
+        msg = (
+            f"{file}:{error.lineno}:{error.colno} is not JSON ({error.msg}): mend it, or write the file "
+            "again if it "
+            "was cut short."
+        )
+        raise InputError(msg) from None
+    except RecursionError:
+        msg = f"{file} is nested beyond reason: a topology needs three levels."
+        raise InputError(msg) from None
 
 
 def parse_yaml(data: bytes, *, file: str) -> Any:
@@ -67,12 +76,8 @@ def parse_yaml(data: bytes, *, file: str) -> Any:
     except ImportError:
         package = "pyyaml"
         raise MissingExtraError.of(package, extra="yaml") from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        msg = f"{file} is not UTF-8 text (byte {error.start}): save it as UTF-8."
-        raise InputError(msg) from None
-    builder = _Builder(file)
+    text = decode_utf8(data, file=file)
+    builder = _YamlBuilder(file)
     try:
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             builder.take(event, yaml)
@@ -88,7 +93,23 @@ def parse_yaml(data: bytes, *, file: str) -> Any:
     return builder.documents[0] if builder.documents else None
 
 
-class _Builder:
+def _integer(text: str) -> int | NumberText:
+    return int(text) if len(text) <= _LONGEST_INT else NumberText(text)
+
+
+def _json_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any] | DuplicateKey:
+    mapping = dict(pairs)
+    if len(mapping) == len(pairs):
+        return mapping
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            return DuplicateKey(key)
+        seen.add(key)
+    return mapping
+
+
+class _YamlBuilder:
     """Builds the tree from parser events: depth and aliases are checked before anything is expanded."""
 
     def __init__(self, file: str) -> None:
@@ -111,9 +132,9 @@ class _Builder:
         elif isinstance(event, yaml.SequenceEndEvent):
             self.put(self.stack.pop())
         elif isinstance(event, yaml.MappingEndEvent):
-            self.put(_mapping(self.stack.pop(), file=self.file, line=line))
+            self.put(_yaml_mapping(self.stack.pop(), file=self.file, line=line))
         elif isinstance(event, yaml.ScalarEvent):
-            self.put(_scalar(event.value) if event.implicit[0] else event.value)
+            self.put(_yaml_scalar(event.value) if event.implicit[0] else event.value)
 
     def put(self, value: Any) -> None:
         (self.stack[-1] if self.stack else self.documents).append(value)
@@ -123,7 +144,7 @@ class _Builder:
         raise InputError(msg)
 
 
-def _scalar(text: str) -> Any:
+def _yaml_scalar(text: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     if _INTEGER.fullmatch(text):
@@ -131,7 +152,7 @@ def _scalar(text: str) -> Any:
     return NumberText(text) if len(text) < 4096 and _NUMBER.fullmatch(text) else text
 
 
-def _mapping(flat: list[Any], *, file: str, line: int) -> dict[str, Any] | DuplicateKey:
+def _yaml_mapping(flat: list[Any], *, file: str, line: int) -> dict[str, Any] | DuplicateKey:
     mapping: dict[str, Any] = {}
     for key, value in zip(flat[::2], flat[1::2], strict=True):
         if not isinstance(key, str):

@@ -1,16 +1,13 @@
-"""Where bytes come from, and what format they have."""
+"""The formats of topology files, recognised by their content."""
 
 from __future__ import annotations
 
 import enum
-import os
 import re
-import sys
-from pathlib import Path
 
 from coppice.errors import InputError
 
-__all__ = ["Format", "load_bytes", "sniff"]
+__all__ = ["TopologyFormat", "sniff"]
 
 _MAX_BYTES = 256 * 2**20
 _MATRIX = re.compile(rb"(?:^|\n)(?:\x1b\[[0-9;]*m|[ \t])*GPU[0-9]+[ \t\x1b]", re.ASCII)
@@ -20,7 +17,7 @@ _YAML_KEY = re.compile(
 _HEAD = 65_536
 
 
-class Format(enum.StrEnum):
+class TopologyFormat(enum.StrEnum):
     """The formats of topology files."""
 
     JSON = "coppice JSON"
@@ -36,34 +33,15 @@ class Format(enum.StrEnum):
 
 
 _LIMITS = {
-    Format.JSON: _MAX_BYTES,
-    Format.YAML: 32 * 2**20,
-    Format.NCCL_XML: 16 * 2**20,
-    Format.NVIDIA_SMI: 4 * 2**20,
-    Format.ROCM_SMI: 4 * 2**20,
+    TopologyFormat.JSON: _MAX_BYTES,
+    TopologyFormat.YAML: 32 * 2**20,
+    TopologyFormat.NCCL_XML: 16 * 2**20,
+    TopologyFormat.NVIDIA_SMI: 4 * 2**20,
+    TopologyFormat.ROCM_SMI: 4 * 2**20,
 }
 
 
-def load_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The content of a file, or of standard input for ``-``; no more than any topology file may have.
-
-    Raises:
-        InputError: If it cannot be read, or is too large.
-    """
-    try:
-        if os.fspath(path) == "-":
-            data = sys.stdin.buffer.read(_MAX_BYTES + 1)
-        else:
-            with Path(path).open("rb") as file:
-                data = file.read(_MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        msg = f"cannot read {path} ({reason}): name an existing file."
-        raise InputError(msg) from None
-    return data
-
-
-def sniff(data: bytes, *, file: str) -> Format:
+def sniff(data: bytes, *, file: str) -> TopologyFormat:
     r"""The format of a topology file, from its content; the ending of the name decides only for YAML.
 
     >>> sniff(b"\n  <system version='1'/>", file="a").value
@@ -74,7 +52,7 @@ def sniff(data: bytes, *, file: str) -> Format:
     """
     found = _recognised(data, file=file)
     if found is None:
-        known = ", ".join(form.value for form in Format)
+        known = ", ".join(form.value for form in TopologyFormat)
         msg = f"{file} is {_impression(data)}: expected one of {known}."
         raise InputError(msg)
     if len(data) > found.max_bytes:
@@ -86,21 +64,21 @@ def sniff(data: bytes, *, file: str) -> Format:
     return found
 
 
-def _recognised(data: bytes, *, file: str) -> Format | None:
+def _recognised(data: bytes, *, file: str) -> TopologyFormat | None:
     head = data[:_HEAD]
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         head = head[2:].replace(b"\0", b"")
     head = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith(b"<"):
-        return Format.NCCL_XML
+        return TopologyFormat.NCCL_XML
     if head.startswith((b"{", b"[")):
-        return Format.JSON
+        return TopologyFormat.JSON
     if b"Weight between two GPUs" in head or b"ROCm System Management Interface" in head:
-        return Format.ROCM_SMI
+        return TopologyFormat.ROCM_SMI
     if _MATRIX.search(b"\n" + head):
-        return Format.NVIDIA_SMI
+        return TopologyFormat.NVIDIA_SMI
     if file.lower().endswith((".yaml", ".yml")) or _YAML_KEY.search(head):
-        return Format.YAML
+        return TopologyFormat.YAML
     return None
 
 

@@ -1,11 +1,29 @@
-"""Sizes and lists of sizes, as command lines give them."""
+"""Numbers and words for people, and sizes as people write them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coppice.cli.options.sizes import MOST_BYTES, parse_size, parse_sizes, short_size
 from coppice.errors import InputError
+from coppice.text import (
+    MOST_BYTES,
+    nearest,
+    parse_size,
+    parse_sizes,
+    percent_text,
+    plural,
+    rate_line,
+    rate_text,
+    short_size,
+    shortened,
+    size_text,
+    suggestion,
+    time_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +52,7 @@ def test_size(text: str, size: int) -> None:
     "text", ["", "K", "-1", "1X", "1KK", "0x10", "1e6", "1.", ".5K", "nan", "٣", "1 000"]
 )
 def test_no_size(text: str) -> None:
-    with pytest.raises(InputError, match=r"expected --size to be bytes such as"):
+    with pytest.raises(InputError, match=r"expected the size to be bytes such as"):
         parse_size(text)
 
 
@@ -86,9 +104,54 @@ def test_doubling_of_the_documents() -> None:
 def test_no_sizes(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
         parse_sizes(text)
-    assert "--sizes" in str(caught.value)
+    assert "the sizes" in str(caught.value)
 
 
 def test_too_many_sizes() -> None:
     with pytest.raises(InputError, match="at most 10,000 sizes"):
         parse_sizes(",".join(map(str, range(1, 10_002))))
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (Fraction(0), "0%"),
+        (Fraction(1, 2), "50%"),
+        (Fraction(2, 3), "66.7%"),
+        (Fraction(9999, 10000), "99.99%"),
+        (Fraction(10**9 - 1, 10**9), "99.999999%"),
+        (Fraction(1), "100%"),
+        (Fraction(3, 2), "150%"),
+    ],
+)
+def test_percentages_are_not_rounded_up_to_a_whole(share: Fraction, text: str) -> None:
+    assert percent_text(share) == text
+
+
+def test_rates_tell_what_decimals_do_not_show() -> None:
+    assert [rate_text(Fraction(n, d)) for n, d in ((0, 1), (25, 2), (1, 3), (1, 10**6))] == [
+        "0", "12.5", "0.3333", "1e-06",
+    ]  # fmt: skip
+    assert rate_line(Fraction(1, 3)) == "0.333333 GB/s (1/3)"
+    assert rate_line(Fraction(50)) == "50 GB/s"
+
+
+def test_units_fit() -> None:
+    assert [size_text(size) for size in (0, 1023, 1024, 2**40, 2**51)] == [
+        "0 B", "1023 B", "1 KiB", "1 TiB", "2048 TiB",
+    ]  # fmt: skip
+    assert [time_text(us) for us in (0, 999, 1000, 1e6)] == ["0 us", "999 us", "1 ms", "1 s"]
+
+
+def test_words() -> None:
+    assert [plural(n, "box") for n in (0, 1, 2)] == ["0 boxes", "1 box", "2 boxes"]
+    assert shortened([], 2) == ""
+    assert shortened([3, 5, 7, 9], 2) == "3, 5 and 2 more"
+
+
+def test_what_was_meant() -> None:
+    assert nearest("rign", ["ring", "tree"]) == "ring"
+    assert nearest("ring" * 1000, ["tree"]) is None
+    assert nearest("x", []) is None
+    assert suggestion("rign", ["ring"], otherwise="look.") == "did you mean 'ring'?"
+    assert suggestion("x", ["ring"], otherwise="look.") == "look."

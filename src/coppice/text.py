@@ -1,0 +1,281 @@
+"""Numbers and words for people, and message sizes read from text as nccl-tests writes them.
+
+Sizes are in powers of 1024: ``64K`` is 65,536 bytes, and ``1K:4G`` doubles from one to the other.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+from coppice.errors import InputError
+
+__all__ = [
+    "MOST_BYTES",
+    "bandwidth_text",
+    "nearest",
+    "parse_size",
+    "parse_sizes",
+    "percent_text",
+    "plural",
+    "rate_line",
+    "rate_text",
+    "seconds_text",
+    "short_size",
+    "shortened",
+    "size_text",
+    "suggestion",
+    "time_text",
+]
+
+MOST_BYTES = 2**63 - 1
+"""Largest size: sizes are 64-bit integers everywhere else."""
+
+MOST_SIZES = 10_000
+"""Most sizes of one list."""
+
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SIZE = re.compile(r"(\d{1,19})(?:\.(\d{1,12}))?\s*([KMGT]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
+
+
+def parse_size(text: str, *, option: str = "the size") -> int:
+    """A size in bytes; the units K, M, G and T are powers of 1024, as in nccl-tests.
+
+    Args:
+        text: Such as ``4096``, ``64K``, ``1.5M`` or ``1GiB``.
+        option: The option that it was given to, for messages.
+
+    Examples:
+        >>> parse_size("64K"), parse_size("1.5m"), parse_size("0")
+        (65536, 1572864, 0)
+
+    Raises:
+        InputError: If it is no size, not whole bytes, or more than a 64-bit integer holds.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        msg = f"expected {option} to be bytes such as 4096, 64K, 1.5M or 1G (powers of 1024), found {text!r}."
+        raise InputError(msg)
+    whole, decimals, unit = match[1], match[2] or "0", match[3].upper()
+    size = (int(whole) + Fraction(int(decimals), 10 ** len(decimals))) * 1024 ** _UNITS[unit]
+    if size.denominator != 1:
+        msg = f"expected {option} to be whole bytes, found {text!r}, which is {float(size):g} bytes."
+        raise InputError(msg)
+    if size > MOST_BYTES:
+        msg = f"expected {option} to be at most {MOST_BYTES:,} bytes, found {text!r}."
+        raise InputError(msg)
+    return int(size)
+
+
+def parse_sizes(text: str, *, option: str = "the sizes") -> tuple[int, ...]:
+    """Sizes in bytes, ascending and without repetition.
+
+    A range starts at its first size and multiplies by its factor (2 where none is given) while it does not pass its
+    last; ranges and single sizes may be mixed in a list with commas.
+
+    Args:
+        text: Such as ``1K,64K,1M``, ``1K:4G`` or ``1K:4G:4``.
+        option: The option that it was given to, for messages.
+
+    Examples:
+        >>> parse_sizes("1K:8K")
+        (1024, 2048, 4096, 8192)
+        >>> parse_sizes("1K:20K:4,100")
+        (100, 1024, 4096, 16384)
+
+    Raises:
+        InputError: If it is no such list, or too long a one.
+    """
+    sizes: set[int] = set()
+    for item in text.split(","):
+        bounds = item.split(":")
+        if len(bounds) == 1:
+            sizes.add(parse_size(item, option=option))
+            continue
+        if len(bounds) > 3:
+            msg = f"expected {option} to have ranges such as 1K:4G or 1K:4G:4, found {item!r}."
+            raise InputError(msg)
+        first, last = (parse_size(bound, option=option) for bound in bounds[:2])
+        factor = _factor(bounds[2] if len(bounds) == 3 else "2", option)
+        if not 1 <= first <= last:
+            msg = (
+                f"expected a range in {option} to rise from 1 byte or more, found {item!r}: write FIRST:LAST."
+            )
+            raise InputError(msg)
+        size = first
+        while size <= last:
+            sizes.add(size)
+            size *= factor
+    if len(sizes) > MOST_SIZES:
+        msg = f"expected at most {MOST_SIZES:,} sizes in {option}, found {len(sizes):,}."
+        raise InputError(msg)
+    return tuple(sorted(sizes))
+
+
+def short_size(size_bytes: int) -> str:
+    """The shortest exact text that :func:`parse_size` reads back.
+
+    Examples:
+        >>> short_size(65536), short_size(1000), short_size(0)
+        ('64K', '1000', '0')
+    """
+    unit, units = 0, "KMGT"
+    while size_bytes and size_bytes % 1024 == 0 and unit < len(units):
+        size_bytes, unit = size_bytes // 1024, unit + 1
+    return f"{size_bytes}{units[unit - 1] if unit else ''}"
+
+
+def size_text(size_bytes: float) -> str:
+    """Bytes with a binary unit.
+
+    >>> size_text(1536), size_text(512), size_text(3 * 2**30)
+    ('1.5 KiB', '512 B', '3 GiB')
+    """
+    size, unit = float(size_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+
+
+def time_text(time_us: float) -> str:
+    """A time with a fitting unit.
+
+    >>> time_text(0.5), time_text(1234.5), time_text(2.5e6)
+    ('0.5 us', '1.23 ms', '2.5 s')
+    """
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if time_us >= size:
+            return f"{time_us / size:.3g} {unit}"
+    return f"{time_us:.3g} us"
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration with a fitting unit.
+
+    >>> seconds_text(0.00042), seconds_text(0.21), seconds_text(12.3)
+    ('0.42 ms', '210 ms', '12.3 s')
+    """
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 100 else f"{seconds:.0f} s"
+
+
+def rate_text(rate: Fraction) -> str:
+    """A rate for people: exact where four decimals are enough, otherwise rounded to them.
+
+    >>> rate_text(Fraction(25, 2)), rate_text(Fraction(200)), rate_text(Fraction(2400, 7))
+    ('12.5', '200', '342.8571')
+    """
+    text = f"{float(rate):.4f}".rstrip("0").rstrip(".")
+    return text if text not in ("0", "-0") or not rate else f"{float(rate):.4g}"
+
+
+def rate_line(rate: Fraction) -> str:
+    """A rate in GB/s with its exact value where the decimals do not show it.
+
+    >>> rate_line(Fraction(2400, 7)), rate_line(Fraction(50))
+    ('342.857 GB/s (2400/7)', '50 GB/s')
+    """
+    exact = rate_text(rate)
+    if Fraction(exact) == rate:
+        return f"{exact} GB/s"
+    return f"{float(rate):.6g} GB/s ({rate})"
+
+
+def bandwidth_text(algbw: Fraction, busbw: Fraction) -> str:
+    """Both bandwidths of nccl-tests.
+
+    >>> bandwidth_text(Fraction(50), Fraction(175, 4))
+    'algbw 50 GB/s, busbw 43.75 GB/s'
+    """
+    return f"algbw {rate_line(algbw)}, busbw {rate_line(busbw)}"
+
+
+def percent_text(share: Fraction, *, most_decimals: int = 6) -> str:
+    """A share in percent with one decimal, or more where fewer would make it a whole: never rounded up to 100%.
+
+    Args:
+        share: The share.
+        most_decimals: Most decimals; what still rounds to 100% with them is cut off there.
+
+    Examples:
+        >>> percent_text(Fraction(1)), percent_text(Fraction(9999, 10000)), percent_text(Fraction(1, 3))
+        ('100%', '99.99%', '33.3%')
+        >>> percent_text(Fraction(9999, 10000), most_decimals=1)
+        '99.9%'
+    """
+    if share == 1:
+        return "100%"
+    for decimals in range(1, most_decimals + 1):
+        text = f"{100 * float(share):.{decimals}f}"
+        if float(text) != 100:
+            return f"{text.rstrip('0').rstrip('.')}%"
+    return f"99.{'9' * most_decimals}%" if share < 1 else "100%"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 link``, ``2 links``.
+
+    >>> plural(1, "switch"), plural(2, "switch"), plural(3, "tree")
+    ('1 switch', '2 switches', '3 trees')
+    """
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
+
+
+def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The known word that is most like ``word``, or None where none is like it.
+
+    Args:
+        word: What was given.
+        known: What there is.
+        cutoff: Least likeness, between 0 and 1.
+
+    Examples:
+        >>> nearest("rign", ["ring", "tree"]), nearest("x", ["ring", "tree"])
+        ('ring', None)
+    """
+    near = difflib.get_close_matches(word[:80], [str(each) for each in known], n=1, cutoff=cutoff)
+    return near[0] if near else None
+
+
+def suggestion(word: str, known: Iterable[str], *, otherwise: str | None = None) -> str:
+    """The end of a message about an unknown ``word``: the nearest known one, else all of them.
+
+    Args:
+        word: What was given.
+        known: What there is.
+        otherwise: Stands in for the list where no known word is near.
+
+    Examples:
+        >>> suggestion("gb_per_sec", ["gb_per_s", "from"]), suggestion("x", ["a", "b"])
+        ("did you mean 'gb_per_s'?", 'use one of a, b.')
+    """
+    names = [str(name) for name in known]
+    near = nearest(word, names)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    return f"use one of {', '.join(names)}." if otherwise is None else otherwise
+
+
+def shortened(names: Sequence[object], most: int) -> str:
+    """Names with commas; of more than ``most`` the first, and how many there are beyond them.
+
+    >>> shortened(["a", "b"], 3), shortened(["a", "b", "c"], 2)
+    ('a, b', 'a, b and 1 more')
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
+
+
+def _factor(text: str, option: str) -> int:
+    """The factor of a range."""
+    if not re.fullmatch(r"\s*\d{1,9}\s*", text, re.ASCII) or int(text) < 2:
+        msg = f"expected a factor of 2 or more in {option}, found {text!r}: write FIRST:LAST:FACTOR."
+        raise InputError(msg)
+    return int(text)
