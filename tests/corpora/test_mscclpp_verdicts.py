@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice.doctor.mscclpp.diagnose import doctor_plan
+from coppice.doctor import diagnose
 from coppice.export.mscclpp.reader import read_mscclpp
 from coppice.program.one_sided.to_schedule import one_sided_to_schedule
 from coppice.program.one_sided.verify import verify_one_sided
@@ -56,7 +56,7 @@ def test_verdicts(name: str) -> None:
     report = verify_one_sided(program)
     assert report.ok == (not told)
     assert not told or any(told in failure for failure in report.failures)
-    diagnosis = doctor_plan(paths[0])
+    diagnosis = diagnose(paths[0], "mscclpp")
     assert {finding.rule for finding in diagnosis.findings if finding.severity == "error"} == set(rules)
     plan = json.loads(paths[0].read_text())
     outcomes = {run_plan(plan, seed, together=seed % 2 == 0) for seed in range(60)}

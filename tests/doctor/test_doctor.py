@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from coppice.doctor.msccl.diagnose import Diagnosis, Severity, diagnose, doctor, rules
+from coppice.doctor import Diagnosis, Severity, diagnose, rules_for
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl.text import encode_msccl_xml
 from coppice.export.msccl.writer import msccl_xml
@@ -316,7 +316,7 @@ def test_a_rule_is_tripped_by_its_file_and_not_by_the_twin(sample: Sample) -> No
 
 def test_every_rule_has_a_sample() -> None:
     tried = {sample[0] for sample in SAMPLES} | {"U01", "U07", "U09"}
-    assert tried == {rule.id for rule in rules()}
+    assert tried == {rule.id for rule in rules_for("rccl")}
 
 
 def test_ranks_of_the_communicator() -> None:
@@ -406,17 +406,17 @@ def test_a_rule_that_finds_very_much_is_cut_short() -> None:
 def test_what_is_no_msccl_xml_is_refused() -> None:
     with pytest.raises(InputError, match="expected an <algo> element"):
         diagnose(b"<system/>", "rccl")
-    with pytest.raises(InputError, match="expected a target of MSCCL XML"):
+    with pytest.raises(InputError, match="no target 'nccl': did you mean"):
         diagnose(RCCL.encode(), "nccl")
-    with pytest.raises(InputError, match="expected sizes of 0 bytes or more, found -1"):
+    with pytest.raises(InputError, match=r"expected sizes of 0 bytes or more, found \(-1,\)"):
         diagnose(RCCL.encode(), "rccl", sizes=(-1,))
-    with pytest.raises(InputError, match=r"cannot read .*name an existing file"):
-        doctor("no-such-file.xml", "rccl")
+    with pytest.raises(InputError, match=r"cannot read no-such-file\.xml"):
+        diagnose("no-such-file.xml", "rccl")
 
 
 def test_rules_say_what_happens_and_what_to_do() -> None:
-    assert len({rule.id for rule in rules()}) == len(rules())
-    for rule in rules():
+    assert len({rule.id for rule in rules_for("rccl")}) == len(rules_for("rccl"))
+    for rule in rules_for("rccl"):
         assert rule.title
         assert rule.why
     for _, target, bad, _ in SAMPLES:

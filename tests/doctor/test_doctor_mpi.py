@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from coppice.cli.doctor.command import doctor as command
+from coppice.cli.doctor import doctor as command
 from coppice.collectives import Collective
-from coppice.doctor.tuning import Artefact, Given, TuningDiagnosis, diagnose_tuning, tuning_rules
+from coppice.doctor import Diagnosis, Given, diagnose, rules_for
 from coppice.errors import CheckError, InputError
 from coppice.export.open_mpi.reader import read_ompi_rules
 from coppice.export.open_mpi.writer import FORMS, Rule, rules_file
@@ -22,12 +22,12 @@ from coppice.selection import tables_of
 from coppice.selection.open_mpi_names import ALGORITHMS, COLLECTIVES, algorithms_of
 from support.paths import ROOT
 
-OMPI, MPICH = Artefact.OMPI_RULES, Artefact.MPICH_ENV
+OMPI, MPICH = "ompi-rules", "mpich-env"
 NOTHING = Given()
 
 
-def found(artefact: str, text: str, given: Given | None = None) -> TuningDiagnosis:
-    return diagnose_tuning(text.encode(), artefact, file="file", given=given)
+def found(artefact: str, text: str, given: Given | None = None) -> Diagnosis:
+    return diagnose(text.encode(), artefact, file="file", options=given)
 
 
 def broken(artefact: str, text: str, given: Given | None = None) -> str:
@@ -268,7 +268,7 @@ def test_variables(name: str, text: str, given: Given, expected: str) -> None:
 def test_every_rule_has_a_file_that_breaks_it() -> None:
     for artefact, cases, count in ((OMPI, RULES, 13), (MPICH, VARIABLES, 8)):
         seen = {entry.split()[0] for case in cases for entry in case[3].split(", ") if entry}
-        assert seen == {rule.id for rule in tuning_rules(artefact)}
+        assert seen == {rule.id for rule in rules_for(artefact)}
         assert len(seen) == count
 
 
@@ -376,7 +376,7 @@ def test_damaged_files() -> None:
             at = rng.randrange(len(data))
             data[at : at + rng.randint(0, 2)] = rng.choice(pieces)
         try:
-            diagnose_tuning(bytes(data), artefact, file="x", given=Given(shapes=((1, 3), (2, 4))))
+            diagnose(bytes(data), artefact, file="x", options=Given(shapes=((1, 3), (2, 4))))
         except InputError:
             continue
         judged += 1

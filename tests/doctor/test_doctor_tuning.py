@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from coppice import Collective, Problem, plan
-from coppice.cli.doctor.command import doctor as command
-from coppice.cli.doctor.tuning import given_from
-from coppice.doctor.msccl.diagnose import Severity
-from coppice.doctor.tuning import Artefact, Given, TuningDiagnosis, diagnose_tuning, tuning_rules
+from coppice.cli.doctor import doctor as command
+from coppice.doctor import TUNING_TARGETS, Diagnosis, Given, Severity, diagnose, rules_for
 from coppice.errors import CheckError, InputError
 from coppice.export.nccl.topo_xml import export_nccl_topo_xml
 from coppice.export.nccl.tuner import Dialect, export_nccl_tuner
@@ -43,8 +41,8 @@ from export.tuning_samples import (
 from support.shared_data import SHARED, needs_shared
 
 
-def found(artefact: str, text: str, given: Given | None = None) -> TuningDiagnosis:
-    return diagnose_tuning(text.encode(), artefact, file="file", given=given)
+def found(artefact: str, text: str, given: Given | None = None) -> Diagnosis:
+    return diagnose(text.encode(), artefact, file="file", options=given)
 
 
 def broken(artefact: str, text: str, given: Given | None = None) -> str:
@@ -109,10 +107,10 @@ def test_topologies(name: str, text: str, given: Given, expected: str) -> None:
 def test_real_topologies(name: str) -> None:
     """Dumps of real machines trip nothing but what is odd in them; a correction of one that it was made of, nothing."""
     path = SHARED / "topologies" / f"{name}.xml"
-    diagnosis = diagnose_tuning(path.read_bytes(), "nccl-topo", file=name)
+    diagnosis = diagnose(path.read_bytes(), "nccl-topo", file=name)
     assert diagnosis.ok
     correction = export_nccl_topo_xml(preset("mi300x", boxes=2), base=path, rails=("none",)).text
-    after = diagnose_tuning(correction.encode(), "nccl-topo", file="new", given=Given(dump=path.read_bytes()))
+    after = diagnose(correction.encode(), "nccl-topo", file="new", options=Given(dump=path.read_bytes()))
     assert {each.rule for each in after.findings} <= {"P05"}
     assert all("link_speed" in each.text for each in after.findings)
 
@@ -136,16 +134,16 @@ def test_own_trees_are_clean() -> None:
 def test_every_rule_has_a_file_that_breaks_it() -> None:
     cases = [*TUNER, *GRAPHS, *TOPOLOGIES, *RINGS, *TREES]
     seen = {entry.split()[0] for case in cases for entry in case[3].split(", ") if entry}
-    artefacts = set(Artefact) - {Artefact.OMPI_RULES, Artefact.MPICH_ENV}  # they have tests of their own
-    everything = {rule.id for artefact in artefacts for rule in tuning_rules(artefact)}
+    artefacts = set(TUNING_TARGETS) - {"ompi-rules", "mpich-env"}  # they have tests of their own
+    everything = {rule.id for artefact in artefacts for rule in rules_for(artefact)}
     assert seen == everything
     assert len(everything) == 15 + 9 + 5 + 4
 
 
 def test_what_cannot_be_decided_is_said() -> None:
     diagnosis = found("nccl-tuner", WHOLE.format(-1), RCCL)
-    assert set(diagnosis.undecided) == {"T11", "T12", "T14", "T15"}
-    assert found("nccl-tuner", WHOLE.format(-1), logged()).undecided == {}
+    assert {each.rule for each in diagnosis.undecided} == {"T11", "T12", "T14", "T15"}
+    assert found("nccl-tuner", WHOLE.format(-1), logged()).undecided == ()
 
 
 @pytest.mark.parametrize(
@@ -200,7 +198,7 @@ def test_damaged_files(artefact: str, text: str, given: Given) -> None:
             )
             data[at : at + rng.randint(0, 2)] = change
         try:
-            diagnose_tuning(bytes(data), artefact, file="x", given=given)
+            diagnose(bytes(data), artefact, file="x", options=given)
         except InputError:
             continue
         judged += 1
@@ -243,9 +241,16 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_given() -> None:
-    given = given_from(
-        ["topology=mi300x", "boxes=2", "version=rccl-2.21.5", "nics=a,b", "gpus=8", "channels=4"]
+    given = Given.parse(
+        {
+            "topology": "mi300x",
+            "boxes": "2",
+            "version": "rccl-2.21.5",
+            "nics": "a,b",
+            "gpus": "8",
+            "channels": "4",
+        }
     )
     assert given.known_shapes == {(2, 16)}
     assert (given.rccl, given.version, given.most_channels, given.nics) == (True, (2, 21, 5), 128, ("a", "b"))
-    assert given_from(["topology=mi300x"]).gpus_of_host == 8
+    assert Given.parse({"topology": "mi300x"}).gpus_of_host == 8

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice.doctor.msccl.diagnose import Severity
-from coppice.doctor.mscclpp.diagnose import PlanDiagnosis, diagnose_plan, doctor_plan, plan_rules
+from coppice.doctor import Diagnosis, Severity, diagnose, rules_for
 from coppice.errors import CheckError, InputError
 from support.mscclpp_samples import (
     MEMORY,
@@ -259,10 +258,10 @@ PAIR: list[Sample] = [
 ]
 
 
-def examined(make: Callable[[], Plan], change: Change, **options: object) -> PlanDiagnosis:
+def examined(make: Callable[[], Plan], change: Change, **options: object) -> Diagnosis:
     plan = copy.deepcopy(make())
     change(plan)
-    return diagnose_plan(text(plan), **options)  # type: ignore[arg-type]
+    return diagnose(text(plan), "mscclpp", file="plan.json", **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -271,14 +270,14 @@ def examined(make: Callable[[], Plan], change: Change, **options: object) -> Pla
 def test_rules(rule: str, make: Callable[[], Plan], bad: Change, good: Change) -> None:
     found = [finding for finding in examined(make, bad).findings if finding.rule == rule]
     assert found
-    severity = {each.id: each.severity for each in plan_rules()}[rule]
+    severity = {each.id: each.severity for each in rules_for("mscclpp")}[rule]
     assert {finding.severity for finding in found} == {severity}
     assert all(finding.path.startswith("$") and finding.line >= 1 and finding.fix for finding in found)
     assert rule not in {finding.rule for finding in examined(make, good).findings}
 
 
 def test_every_rule_is_tested() -> None:
-    ids = [rule.id for rule in plan_rules()]
+    ids = [rule.id for rule in rules_for("mscclpp")]
     assert ids == sorted(set(ids))
     assert {rule for rule, *_ in PAIR} == set(ids)
 
@@ -337,15 +336,15 @@ def test_many_findings_of_a_rule_are_counted() -> None:
     "data", [b"[]", b"{}", b"null", b'{"gpus": 3}', b'{"gpus": [null, {"threadblocks": [4]}]}']
 )
 def test_strange_files_are_judged(data: bytes) -> None:
-    assert not diagnose_plan(data).loads
+    assert not diagnose(data, "mscclpp").loads
 
 
 def test_files(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text(json.dumps(pair()))
-    assert doctor_plan(file, ranks=2, sizes=(1024,)).ok
+    assert diagnose(file, "mscclpp", ranks=2, sizes=(1024,)).ok
     with pytest.raises(InputError, match="is not JSON"):
-        diagnose_plan(b"<algo/>")
+        diagnose(b"<algo/>", "mscclpp")
 
 
 def test_severities_come_first() -> None:

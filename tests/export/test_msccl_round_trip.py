@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from coppice.bounds.problem import Problem
 from coppice.cli import Commands
-from coppice.cli.doctor.command import doctor
+from coppice.cli.doctor import doctor
 from coppice.cli.export.command import export
 from coppice.cli.importing import import_file
 from coppice.cli.verify.command import verify
 from coppice.collectives import Collective
-from coppice.doctor.msccl.diagnose import diagnose
+from coppice.doctor import diagnose
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.reader import program_of

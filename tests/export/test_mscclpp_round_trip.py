@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from coppice.bounds.problem import Problem
 from coppice.cli import Commands
-from coppice.cli.doctor.command import doctor
+from coppice.cli.doctor import doctor
 from coppice.cli.export.command import export
 from coppice.cli.importing import import_file
 from coppice.cli.verify.command import verify
 from coppice.collectives import Collective
-from coppice.doctor.mscclpp.diagnose import diagnose_plan
+from coppice.doctor import diagnose
 from coppice.errors import CheckError, InputError
 from coppice.export.mscclpp.document import parse_document
 from coppice.export.mscclpp.limits import block_excesses, largest_message, size_unit
@@ -85,7 +85,7 @@ def check(plan: Plan, **form: Any) -> OneSidedProgram:
     written = mscclpp_json(program).encode()
     again = program_of(parse_document(written, file="p.json")).program
     assert mscclpp_json(again).encode() == written
-    diagnosis = diagnose_plan(written, ranks=again.num_ranks, sizes=(size_unit(again) * 64,))
+    diagnosis = diagnose(written, "mscclpp", ranks=again.num_ranks, sizes=(size_unit(again) * 64,))
     assert diagnosis.ok, diagnosis
     assert not diagnosis.findings, diagnosis.findings
     if again.num_operations < 2500:  # the same bytes say that it is the program that was verified

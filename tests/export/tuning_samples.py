@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coppice.doctor.tuning import Given
+from coppice.doctor import Given
 from coppice.export.nccl.tuner import Dialect
 from coppice.logs.reading import parse_log
 from coppice.topology.presets import preset

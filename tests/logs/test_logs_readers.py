@@ -14,7 +14,7 @@ from coppice.cli.logs import logs as command
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.reading import parse_log, read_log, read_logs
-from coppice.logs.records import Measurement
+from coppice.logs.records import LoggedMeasurement
 from support.paths import ROOT
 from support.shared_data import SHARED, needs_shared
 
@@ -100,7 +100,7 @@ def test_rows_get_the_choice_of_the_library() -> None:
 
 
 def test_environment_tells_what_ran() -> None:
-    def first(*settings: str) -> Measurement:
+    def first(*settings: str) -> LoggedMeasurement:
         lines = "".join(f"n1:1:1 [0] NCCL INFO {text}\n" for text in settings)
         return parse_log((lines + ROWS).encode(), file="log").measurements[0]
 
@@ -179,7 +179,7 @@ def test_rows_of_other_forms() -> None:
 def test_who_says_what_was_run(tmp_path: Path) -> None:
     rows = ROWS.partition("\n")[2].encode()
     with pytest.raises(
-        InputError, match=r"log does not say which collective was run: give it \(--collective"
+        InputError, match=r"log does not say which collective was run: give it \(`collective="
     ):
         parse_log(rows, file="log")
     assert (

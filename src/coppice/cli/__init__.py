@@ -44,7 +44,7 @@ COMMANDS = {
     "select": "coppice.cli.select:select",
     "export": "coppice.cli.export.command:export",
     "import": "coppice.cli.importing:import_file",
-    "doctor": "coppice.cli.doctor.command:doctor",
+    "doctor": "coppice.cli.doctor:doctor",
     "report": "coppice.cli.report:report",
     "bench": "coppice.cli.bench:bench",
     "probe": "coppice.cli.probe:probe",

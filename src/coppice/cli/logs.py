@@ -12,7 +12,7 @@ from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.errors import InputError
 from coppice.logs.reading import read_logs
-from coppice.logs.records import Log, Measurement, collective_named
+from coppice.logs.records import Log, LoggedMeasurement, collective_named
 from coppice.text import columns, plural, short_size
 
 __all__ = ["logs"]
@@ -152,14 +152,14 @@ _COLUMNS = (
 )
 
 
-def _times(measured: Sequence[Measurement]) -> list[tuple[str, ...]]:
+def _times(measured: Sequence[LoggedMeasurement]) -> list[tuple[str, ...]]:
     """Measurements of one kind and size together."""
-    groups: dict[tuple[Any, ...], list[Measurement]] = {}
+    groups: dict[tuple[Any, ...], list[LoggedMeasurement]] = {}
     for each in measured:
         key = (each.collective, each.ranks, each.nodes, each.size_bytes, each.algorithm, each.protocol)
         groups.setdefault((*key, each.channels, each.in_place), []).append(each)
 
-    def order(members: list[Measurement]) -> tuple[Any, ...]:
+    def order(members: list[LoggedMeasurement]) -> tuple[Any, ...]:
         first = members[0]
         cell = (first.algorithm or "", first.protocol or "", first.channels or 0, bool(first.in_place))
         return (str(first.collective), first.ranks or 0, first.nodes or 0, first.size_bytes, *cell)

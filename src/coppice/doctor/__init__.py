@@ -1,1 +1,17 @@
 """Doctor: would a library or runtime load a file and use it as meant, and if not, why, and what to do."""
+
+from coppice.doctor.diagnose import TARGETS, TUNING_TARGETS, diagnose, rules_for
+from coppice.doctor.framework import Diagnosis, DoctorRule, Finding, Severity
+from coppice.doctor.given import Given
+
+__all__ = [
+    "TARGETS",
+    "TUNING_TARGETS",
+    "Diagnosis",
+    "DoctorRule",
+    "Finding",
+    "Given",
+    "Severity",
+    "diagnose",
+    "rules_for",
+]

@@ -10,19 +10,17 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property
 from importlib import resources
 
 import msgspec
 
-from coppice.doctor.msccl.diagnose import Severity
-from coppice.doctor.tuning import Case, Complaint, Given, TuningRule
+from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Rulebook, Severity
+from coppice.doctor.given import MPI_SHAPES, Given, TuningFile
 from coppice.errors import InputError
 from coppice.text import nearest
 
-__all__ = ["RULES"]
-
-ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+__all__ = ["RULES", "MpichVariables"]
 
 _PREFIXES = ("MPIR_CVAR_", "MPIR_PARAM_", "MPICH_")
 _ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -106,7 +104,6 @@ class _Environment:
     bad: tuple[tuple[int, str, str], ...]
 
 
-@lru_cache(maxsize=4)
 def _read(text: str, file: str) -> _Environment:
     settings: list[_Setting] = []
     bad: list[tuple[int, str, str]] = []
@@ -145,13 +142,22 @@ def _read(text: str, file: str) -> _Environment:
     return _Environment(tuple(settings), tuple(bad))
 
 
-def _settings(case: Case) -> tuple[_Setting, ...]:
-    return _read(case.text, case.file).settings
+class MpichVariables(TuningFile):
+    """A file that sets variables of MPICH."""
+
+    @cached_property
+    def environment(self) -> _Environment:
+        """All that it sets."""
+        return _read(self.text, self.file)
+
+    @property
+    def last(self) -> dict[str, _Setting]:
+        """The setting of each variable that holds."""
+        return {each.stem: each for each in self.environment.settings}
 
 
-def _last(case: Case) -> dict[str, _Setting]:
-    """The setting of each variable that holds."""
-    return {each.stem: each for each in _settings(case)}
+RULES = Rulebook[MpichVariables]()
+"""Rules about variables of MPICH."""
 
 
 def _severity(given: Given) -> Severity:
@@ -159,24 +165,26 @@ def _severity(given: Given) -> Severity:
     return ERROR if given.version is None or given.version[:2] == (5, 0) else WARNING
 
 
-def _lines(case: Case) -> Iterator[Complaint]:
-    for line, text, fix in _read(case.text, case.file).bad:
-        yield ERROR, line, text, fix
+@RULES.rule("M01", ERROR, "lines that a shell reads", "the variable is not set, or not to this value")
+def _lines(file: MpichVariables) -> Iterator[Complaint]:
+    yield from file.environment.bad
 
 
-def _names(case: Case) -> Iterator[Complaint]:
+@RULES.rule("M02", ERROR, "variables that exist", "MPICH passes over others without a word")
+def _names(file: MpichVariables) -> Iterator[Complaint]:
     known = _known()
-    for each in _settings(case):
+    for each in file.environment.settings:
         if each.stem not in known.variables or not each.name.startswith(_PREFIXES):
             near = nearest(each.stem, known.variables)
             text = f"MPICH {known.version} has no variable {each.name}"
             fix = f"write MPIR_CVAR_{near}, if that is meant" if near else "remove it"
-            yield _severity(case.given), each.line, text, fix
+            yield _severity(file.given), each.line, text, fix
 
 
-def _values(case: Case) -> Iterator[Complaint]:
+@RULES.rule("M03", ERROR, "values that exist", "MPI_Init ends the job")
+def _values(file: MpichVariables) -> Iterator[Complaint]:
     known = _known()
-    for each in _settings(case):
+    for each in file.environment.settings:
         values = known.variables.get(each.stem, [])
         if each.stem.endswith("_DEVICE_COLLECTIVE") and each.stem in known.variables:
             values = [*_NO, *_YES]
@@ -184,26 +192,28 @@ def _values(case: Case) -> Iterator[Complaint]:
             near = nearest(each.value, values, cutoff=0.5)
             text = f"{each.value[:40]!r} is no value of {each.name} in MPICH {known.version}"
             fix = f"write {near}, if that is meant" if near else f"write one of {', '.join(values)}"
-            yield _severity(case.given), each.line, text, fix
+            yield _severity(file.given), each.line, text, fix
 
 
-def _everywhere(case: Case) -> Iterator[Complaint]:
-    chosen = [each for each in _last(case).values() if each.chosen]
+@RULES.rule("M04", NOTE, "all sizes and communicators", "a variable has no conditions")
+def _everywhere(file: MpichVariables) -> Iterator[Complaint]:
+    chosen = [each for each in file.last.values() if each.chosen]
     if chosen:
         names = ", ".join(each.chosen.split()[0].lower() for each in chosen)
         text = f"algorithms hold for all sizes and all communicators: {names}"
-        yield (
-            NOTE,
-            chosen[0].line,
-            text,
-            "measure all sizes and communicators of the job (`coppice tune check`)",
-        )
+        yield (chosen[0].line, text, "measure all sizes and communicators of the job (`coppice tune check`)")
 
 
-def _device(case: Case) -> Iterator[Complaint]:
-    last = _last(case)
+@RULES.rule(
+    "M05",
+    WARNING,
+    "the device's collectives",
+    "it may split calls by nodes, and the algorithm then serves the parts",
+)
+def _device(file: MpichVariables) -> Iterator[Complaint]:
+    last = file.last
     every = last.get("DEVICE_COLLECTIVES")
-    wide = sorted((n, ranks) for n, ranks in case.given.known_shapes if 1 < n < ranks)
+    wide = sorted((n, ranks) for n, ranks in file.given.known_shapes if 1 < n < ranks)
     for each in last.values():
         own = last.get(f"{each.collective}_DEVICE_COLLECTIVE")
         off = own is not None and own.value in _NO
@@ -212,18 +222,25 @@ def _device(case: Case) -> Iterator[Complaint]:
         if every is not None and every.value == "all":
             text = f"{every.name}=all puts the device first for {each.chosen.split()[0].lower()}"
             yield WARNING, every.line, text, "leave it out, or write none"
-        elif not off and not (case.given.known_shapes and not wide):
+        elif not off and not (file.given.known_shapes and not wide):
             where = f"on {wide[0][0]} nodes with {wide[0][1]} ranks" if wide else "on several nodes"
             text = f"{where} the device comes before {each.value} for {each.chosen.split()[0].lower()}"
             fix = f"set MPIR_CVAR_{each.collective}_DEVICE_COLLECTIVE=0, too"
             yield WARNING if wide else NOTE, each.line, text, fix
 
 
-def _ranks(case: Case) -> Iterator[Complaint]:
-    shapes = sorted(case.given.known_shapes)
+@RULES.rule(
+    "M06",
+    ERROR,
+    "algorithms for these ranks",
+    "MPICH falls back without a word, or ends the job",
+    needs=MPI_SHAPES,
+)
+def _ranks(file: MpichVariables) -> Iterator[Complaint]:
+    shapes = sorted(file.given.known_shapes)
     odd = next((ranks for _, ranks in shapes if ranks & (ranks - 1)), None)
     flat = next(((n, ranks) for n, ranks in shapes if n in (1, ranks)), None)
-    for each in _last(case).values():
+    for each in file.last.values():
         fix = "name another algorithm"
         if odd is not None and each.chosen == _ASSERTS:
             text = f"{each.value} needs a power of two of ranks: the job is ended on {odd}"
@@ -236,8 +253,9 @@ def _ranks(case: Case) -> Iterator[Complaint]:
             yield WARNING, each.line, f"smp needs several nodes with several ranks, found {nodes}", fix
 
 
-def _arguments(case: Case) -> Iterator[Complaint]:
-    for each in _last(case).values():
+@RULES.rule("M07", ERROR, "algorithms for these calls", "MPICH falls back without a word")
+def _arguments(file: MpichVariables) -> Iterator[Complaint]:
+    for each in file.last.values():
         if each.chosen in _ARGUMENTS:
             severity, why = _ARGUMENTS[each.chosen]
             text = f"{each.value} of {each.chosen.split()[0].lower()} does not serve all calls: {why}"
@@ -249,38 +267,15 @@ def _arguments(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _twice(case: Case) -> Iterator[Complaint]:
+@RULES.rule("M08", WARNING, "every variable once", "the last one holds")
+def _twice(file: MpichVariables) -> Iterator[Complaint]:
     seen: dict[str, _Setting] = {}
-    for each in _settings(case):
+    for each in file.environment.settings:
         before = seen.get(each.stem)
         if before is not None and before.name == each.name:
             text = f"{each.name} is set at line {before.line} already: this value holds"
-            yield WARNING, each.line, text, "keep one of them"
+            yield each.line, text, "keep one of them"
         elif before is not None:
             text = f"{each.name} and {before.name} (line {before.line}) are names of one variable"
-            yield WARNING, each.line, text, "keep one of them"
+            yield each.line, text, "keep one of them"
         seen[each.stem] = each
-
-
-RULES = (
-    TuningRule("M01", "lines that a shell reads", "the variable is not set, or not to this value", _lines),
-    TuningRule("M02", "variables that exist", "MPICH passes over others without a word", _names),
-    TuningRule("M03", "values that exist", "MPI_Init ends the job", _values),
-    TuningRule("M04", "all sizes and communicators", "a variable has no conditions", _everywhere),
-    TuningRule(
-        "M05",
-        "the device's collectives",
-        "it may split calls by nodes, and the algorithm then serves the parts",
-        _device,
-    ),
-    TuningRule(
-        "M06",
-        "algorithms for these ranks",
-        "MPICH falls back without a word, or ends the job",
-        _ranks,
-        lambda given: bool(given.known_shapes),
-        "shapes or a topology",
-    ),
-    TuningRule("M07", "algorithms for these calls", "MPICH falls back without a word", _arguments),
-    TuningRule("M08", "every variable once", "the last one holds", _twice),
-)

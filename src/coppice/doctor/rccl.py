@@ -6,15 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from coppice.doctor.msccl.diagnose import Severity
-from coppice.doctor.tuning import Case, Complaint, TuningRule
+from coppice.doctor.framework import ERROR, WARNING, Complaint, Rulebook
+from coppice.doctor.given import SHAPES, TuningFile
 from coppice.errors import InputError
 
-__all__ = ["MOST_RINGS", "RING_RULES", "TREE_RULES"]
+__all__ = ["RING_RULES", "TREE_RULES", "RcclVariables"]
 
-ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
-
-MOST_RINGS = 64
+_MOST_RINGS = 64
 """Half of the channels that RCCL has: they are doubled."""
 
 _MOST_CHILDREN = 3
@@ -24,33 +22,44 @@ _SETTING = re.compile(r"\s*(?:export\s+)?(\w+)=(?P<quote>[\"']?)(.*?)(?P=quote)\
 _NUMBERS = re.compile(r"(N?)([0-9]+)")
 
 
-def _value(case: Case, name: str) -> tuple[int, str]:
-    """Line and text of a variable; a file that sets none holds the text itself."""
-    alone: tuple[int, str] | None = None
-    for number, line in enumerate(case.text.splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        match = _SETTING.fullmatch(line)
-        if match and match[1] == name:
-            return number, match[3]
-        if match is None and alone is None and re.fullmatch(r"[0-9N|() ]+", line.strip()):
-            alone = (number, line.strip())
-    if alone is None:
-        msg = f"{case.file} does not set {name}: give a file with the line {name}=..."
-        raise InputError(msg)
-    return alone
+class RcclVariables(TuningFile):
+    """A file that sets ``NCCL_RINGS`` or ``RCCL_TREES``, or holds the value alone."""
+
+    def value(self, name: str) -> tuple[int, str]:
+        """Line and text of a variable; a file that sets none holds the text itself."""
+        alone: tuple[int, str] | None = None
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            match = _SETTING.fullmatch(line)
+            if match and match[1] == name:
+                return number, match[3]
+            if match is None and alone is None and re.fullmatch(r"[0-9N|() ]+", line.strip()):
+                alone = (number, line.strip())
+        if alone is None:
+            msg = f"{self.file} does not set {name}: give a file with the line {name}=..."
+            raise InputError(msg)
+        return alone
 
 
-def _rings(case: Case) -> Iterator[Complaint]:
-    line, value = _value(case, "NCCL_RINGS")
-    if re.search(r"^\s*(?:export\s+)?RCCL_TREES=\S", case.text, re.MULTILINE):
+RING_RULES = Rulebook[RcclVariables]()
+"""Rules about rings."""
+
+TREE_RULES = Rulebook[RcclVariables]()
+"""Rules about trees."""
+
+
+@RING_RULES.rule("R01", ERROR, "rings that RCCL keeps", "others are dropped without a word")
+def _rings(file: RcclVariables) -> Iterator[Complaint]:
+    line, value = file.value("NCCL_RINGS")
+    if re.search(r"^\s*(?:export\s+)?RCCL_TREES=\S", file.text, re.MULTILINE):
         yield ERROR, line, "RCCL_TREES is set as well: the rings are not looked at", "set one of the two"
     rings = [
         [(match[1], int(match[2][:9])) for match in _NUMBERS.finditer(ring)] for ring in value.split("|")
     ]
     lengths = Counter(sum(1 for kind, _ in ring if not kind) for ring in rings)
-    count = case.given.gpus_of_host
-    sizes = {ranks // nodes for nodes, ranks in case.given.shapes if ranks % nodes == 0}
+    count = file.given.gpus_of_host
+    sizes = {ranks // nodes for nodes, ranks in file.given.shapes if ranks % nodes == 0}
     wanted = sizes or ({count} if count is not None else {lengths.most_common(1)[0][0]})
     kept = 0
     for at, ring in enumerate(rings):
@@ -80,18 +89,18 @@ def _rings(case: Case) -> Iterator[Complaint]:
             )
     if not kept:
         yield ERROR, line, "no ring is left: RCCL searches its own", "mend the rings"
-    if kept > MOST_RINGS:
+    if kept > _MOST_RINGS:
         yield (
             ERROR,
             line,
             f"{kept} rings, which are doubled past the channels that exist",
-            f"keep {MOST_RINGS} at most",
+            f"keep {_MOST_RINGS} at most",
         )
 
 
-def _trees(case: Case) -> tuple[int, list[tuple[str, dict[int, int], str | None]]]:
+def _trees(file: RcclVariables) -> tuple[int, list[tuple[str, dict[int, int], str | None]]]:
     """Line of the variable, and of each tree: text, parent of each GPU (-1 for the root), and what is wrong with it."""
-    line, value = _value(case, "RCCL_TREES")
+    line, value = file.value("RCCL_TREES")
     found = []
     for text in value.split("|"):
         parent: dict[int, int] = {}
@@ -121,71 +130,46 @@ def _trees(case: Case) -> tuple[int, list[tuple[str, dict[int, int], str | None]
     return line, found
 
 
-def _many_nodes(case: Case) -> Iterator[Complaint]:
-    line, _ = _trees(case)
-    for nodes, ranks in sorted(case.given.known_shapes):
+@TREE_RULES.rule(
+    "R02", ERROR, "one node", "numbers are looked up as devices and compared with ranks", needs=SHAPES
+)
+def _many_nodes(file: RcclVariables) -> Iterator[Complaint]:
+    line, _ = _trees(file)
+    for nodes, ranks in sorted(file.given.known_shapes):
         if nodes > 1:
             text = f"a communicator has {ranks} ranks on {nodes} nodes: trees are for one node"
-            yield ERROR, line, text, "set the variable for jobs of one node only"
+            yield line, text, "set the variable for jobs of one node only"
 
 
-def _wide(case: Case) -> Iterator[Complaint]:
-    line, trees = _trees(case)
+@TREE_RULES.rule("R03", ERROR, "three children, and texts that fit", "RCCL reads past the end of its tables")
+def _wide(file: RcclVariables) -> Iterator[Complaint]:
+    line, trees = _trees(file)
     if len(trees) > _MOST_TREES:
-        yield ERROR, line, f"{len(trees)} trees, RCCL reads {_MOST_TREES}", "keep fewer"
+        yield line, f"{len(trees)} trees, RCCL reads {_MOST_TREES}", "keep fewer"
     for at, (text, parent, problem) in enumerate(trees, start=1):
         if problem is not None:
-            yield (
-                ERROR,
-                line,
-                f"tree {at} cannot be read: {problem}",
-                "write node(child)(child) in parentheses",
-            )
+            yield (line, f"tree {at} cannot be read: {problem}", "write node(child)(child) in parentheses")
         if len(text) > _MOST_CHARACTERS:
-            yield (
-                ERROR,
-                line,
-                f"tree {at} has {len(text)} characters, RCCL reads {_MOST_CHARACTERS}",
-                "shorten it",
-            )
+            yield (line, f"tree {at} has {len(text)} characters, RCCL reads {_MOST_CHARACTERS}", "shorten it")
         children = Counter(above for above in parent.values() if above >= 0)
         for gpu, count in children.items():
             if count > _MOST_CHILDREN:
                 text = f"GPU {gpu} has {count} children in tree {at}, RCCL takes {_MOST_CHILDREN}"
-                yield ERROR, line, text, "move children to other GPUs"
+                yield line, text, "move children to other GPUs"
 
 
-def _subgroups(case: Case) -> Iterator[Complaint]:
-    line, trees = _trees(case)
+@TREE_RULES.rule("R04", ERROR, "all GPUs of the box", "init fails in communicators that lack one")
+def _subgroups(file: RcclVariables) -> Iterator[Complaint]:
+    line, trees = _trees(file)
     everyone = {gpu for _, parent, _ in trees for gpu in parent}
-    count = case.given.gpus_of_host
+    count = file.given.gpus_of_host
     expected = set(range(count)) if count is not None else everyone
     for at, (_, parent, problem) in enumerate(trees, start=1):
         if problem is None and set(parent) != expected:
             odd = sorted(set(parent) ^ expected)[0]
             words = f"lacks GPU {odd}" if odd in expected else f"names GPU {odd}, which the box does not have"
-            yield ERROR, line, f"tree {at} {words}", "name every GPU of the box once"
-    for nodes, ranks in sorted(case.given.known_shapes):
+            yield line, f"tree {at} {words}", "name every GPU of the box once"
+    for nodes, ranks in sorted(file.given.known_shapes):
         if nodes == 1 and ranks < len(expected):
             text = f"a communicator has {ranks} of the {len(expected)} GPUs of the trees: its init fails"
-            yield (
-                ERROR,
-                line,
-                text,
-                "set the variable around the creation of the whole box's communicator only",
-            )
-
-
-RING_RULES = (TuningRule("R01", "rings that RCCL keeps", "others are dropped without a word", _rings),)
-TREE_RULES = (
-    TuningRule(
-        "R02",
-        "one node",
-        "numbers are looked up as devices and compared with ranks",
-        _many_nodes,
-        lambda given: bool(given.known_shapes),
-        "shapes, a topology, or a log",
-    ),
-    TuningRule("R03", "three children, and texts that fit", "RCCL reads past the end of its tables", _wide),
-    TuningRule("R04", "all GPUs of the box", "init fails in communicators that lack one", _subgroups),
-)
+            yield (line, text, "set the variable around the creation of the whole box's communicator only")

@@ -15,23 +15,23 @@ from typing import Any
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.json_text import integer, mapping, number, text_of
-from coppice.logs.records import Measurement, collective_named, own_name
+from coppice.logs.records import (
+    TUNED,
+    LoggedMeasurement,
+    collective_named,
+    count_beside,
+    message_bytes,
+    own_name,
+)
 
-__all__ = ["Call", "Inspector", "is_inspector", "joined"]
+__all__ = ["Inspector", "InspectorCall", "is_inspector", "joined"]
 
 _PAYLOADS = ("coll_perf", "p2p_perf", "proxy_trace")
-_TUNED = (
-    Collective.ALL_REDUCE,
-    Collective.ALL_GATHER,
-    Collective.REDUCE_SCATTER,
-    Collective.BROADCAST,
-    Collective.REDUCE,
-)
 _MOST_RANKS = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
+class InspectorCall:
     """A collective on one rank.
 
     Attributes:
@@ -77,7 +77,7 @@ class Inspector:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.calls: list[Call] = []
+        self.calls: list[InspectorCall] = []
         self.beside: dict[str, int] = {}
         self.dropped = 0
         self._header: dict[str, Any] | None = None
@@ -103,20 +103,20 @@ class Inspector:
             msg = f"the record at {where} names no communicator, nor does one before it: is the file whole?"
             raise InputError(msg)
         if "p2p_perf" in value:
-            self._aside(text_of(mapping(value, "p2p_perf", where), "p2p", where))
+            count_beside(self.beside, text_of(mapping(value, "p2p_perf", where), "p2p", where)[:40])
         elif "coll_perf" in value:
             self._call(header, mapping(value, "coll_perf", where), where, line)
 
     def _call(self, header: dict[str, Any], perf: dict[str, Any], where: str, line: int) -> None:
         name = text_of(perf, "coll", where)
         collective = collective_named(name)
-        if collective not in _TUNED:
-            self._aside(name)
+        if collective is None or collective not in TUNED.values():
+            count_beside(self.beside, name[:40])
             return
         ranks = integer(header, "n_ranks", where, low=1, high=_MOST_RANKS)
         algorithm, protocol = perf.get("coll_algo"), perf.get("coll_proto")
         self.calls.append(
-            Call(
+            InspectorCall(
                 communicator=text_of(header, "id", where),
                 number=integer(perf, "coll_sn", where),
                 rank=integer(header, "rank", where, high=ranks - 1),
@@ -131,12 +131,8 @@ class Inspector:
             )
         )
 
-    def _aside(self, name: str) -> None:
-        if len(self.beside) < 100 or name in self.beside:
-            self.beside[name[:40]] = self.beside.get(name[:40], 0) + 1
 
-
-def joined(calls: Sequence[tuple[str, Call]]) -> list[Measurement]:
+def joined(calls: Sequence[tuple[str, InspectorCall]]) -> list[LoggedMeasurement]:
     """The collectives of one or several files, the records of all ranks together.
 
     Args:
@@ -145,13 +141,13 @@ def joined(calls: Sequence[tuple[str, Call]]) -> list[Measurement]:
     Raises:
         InputError: If records of one collective disagree on what it was.
     """
-    groups: dict[tuple[str, int, Collective, int], list[tuple[str, Call]]] = {}
+    groups: dict[tuple[str, int, Collective, int], list[tuple[str, InspectorCall]]] = {}
     met: dict[tuple[str, int, Collective, int], int] = {}
     for file, call in calls:
         own = (call.communicator, call.number, call.collective, call.rank)
         met[own] = met.get(own, -1) + 1  # a rank that tells a number twice is of another run
         groups.setdefault((*own[:3], met[own]), []).append((file, call))
-    found: list[Measurement] = []
+    found: list[LoggedMeasurement] = []
     for members in groups.values():
         file, first = members[0]
         for other_file, other in members[1:]:
@@ -162,14 +158,13 @@ def joined(calls: Sequence[tuple[str, Call]]) -> list[Measurement]:
                     "one job."
                 )
                 raise InputError(msg)
-        gathers = first.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
         times = [call.time_us for _, call in members]
         found.append(
-            Measurement(
+            LoggedMeasurement(
                 collective=first.collective,
                 ranks=first.ranks,
                 nodes=first.nodes,
-                size_bytes=first.rank_bytes * (first.ranks if gathers else 1),
+                size_bytes=message_bytes(first.collective, first.rank_bytes, first.ranks),
                 time_us=max(times),
                 least_us=min(times) if len(times) > 1 else None,
                 algorithm=first.algorithm,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from coppice.errors import InputError
 
@@ -65,10 +65,7 @@ def mapping(value: Any, key: str, where: str) -> dict[str, Any]:
         InputError: If there is none.
     """
     found = value.get(key) if isinstance(value, dict) else None
-    if isinstance(found, dict):
-        return found
-    msg = f"expected an object {key!r} at {where}, found {_words(found)}."
-    raise InputError(msg)
+    return found if isinstance(found, dict) else _refuse(f"an object {key!r}", where, found)
 
 
 def integer(value: Any, key: str, where: str, *, low: int = 0, high: int = 1 << 62) -> int:
@@ -83,8 +80,7 @@ def integer(value: Any, key: str, where: str, *, low: int = 0, high: int = 1 << 
         found = int(text) if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() else found
     if isinstance(found, int) and not isinstance(found, bool) and low <= found <= high:
         return found
-    msg = f"expected {key!r} as an integer {low} .. {high} at {where}, found {_words(found)}."
-    raise InputError(msg)
+    return _refuse(f"{key!r} as an integer {low} .. {high}", where, found)
 
 
 def number(value: Any, key: str, where: str) -> float:
@@ -96,8 +92,7 @@ def number(value: Any, key: str, where: str) -> float:
     found = value.get(key)
     if isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found < math.inf:
         return float(found)
-    msg = f"expected {key!r} as a number of 0 or more at {where}, found {_words(found)}."
-    raise InputError(msg)
+    return _refuse(f"{key!r} as a number of 0 or more", where, found)
 
 
 def text_of(value: Any, key: str, where: str) -> str:
@@ -107,11 +102,10 @@ def text_of(value: Any, key: str, where: str) -> str:
         InputError: If there is none.
     """
     found = value.get(key)
-    if isinstance(found, str):
-        return found
-    msg = f"expected {key!r} as a text at {where}, found {_words(found)}."
+    return found if isinstance(found, str) else _refuse(f"{key!r} as a text", where, found)
+
+
+def _refuse(expected: str, where: str, found: Any) -> NoReturn:
+    words = "nothing" if found is None else repr(found)[:40]
+    msg = f"expected {expected} at {where}, found {words}."
     raise InputError(msg)
-
-
-def _words(value: Any) -> str:
-    return "nothing" if value is None else repr(value)[:40]

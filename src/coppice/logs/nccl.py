@@ -10,9 +10,18 @@ import re
 from dataclasses import dataclass, field, replace
 
 from coppice.collectives import Collective
-from coppice.logs.records import Cell, Communicator, Decision, collective_named, own_name
+from coppice.logs.records import (
+    TUNED,
+    Log,
+    LoggedCell,
+    LoggedCommunicator,
+    LoggedDecision,
+    collective_named,
+    count_beside,
+    own_name,
+)
 
-__all__ = ["NcclLog", "read_nccl_log"]
+__all__ = ["read_nccl_log"]
 
 _LINE = re.compile(r"^(?P<head>.*?)NCCL (?:INFO|WARN) (?P<rest>.*)$")
 _PROCESS = re.compile(r"(\S+?):(\d+):(\d+)\s+\[\d+\]\s*$")
@@ -34,48 +43,22 @@ _PAIR = re.compile(r"\s*(\w+)\s*/\s*(\w+)\s*")
 
 _OLD_ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 _OLD_PROTOCOLS = ("ll", "ll128", "simple")
-_TUNED = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce")
 _MOST_WARNINGS = 20
 
 
 @dataclass
-class _Draft:
+class _CommunicatorDraft:
     """A communicator as one thread of a process prints it."""
 
     ranks: int | None
     nodes: int | None
     line: int
     channels: int | None = None
-    cells: list[Cell] = field(default_factory=list)
+    cells: list[LoggedCell] = field(default_factory=list)
 
 
-@dataclass
-class NcclLog:
-    """What a log says.
-
-    Attributes:
-        decisions: Choices, equal ones together.
-        communicators: Communicators, equal ones once.
-        version: Version of the library.
-        tuner: Name of the tuner plugin; empty where there is none; None where nothing is said.
-        settings: Variables that were set.
-        beside: Calls that a tuner is not asked about, by what they are.
-        warnings: Lines that could not be read.
-        lines: Number of lines of the library.
-    """
-
-    decisions: list[Decision] = field(default_factory=list)
-    communicators: list[Communicator] = field(default_factory=list)
-    version: str | None = None
-    tuner: str | None = None
-    settings: dict[str, str] = field(default_factory=dict)
-    beside: dict[str, int] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    lines: int = 0
-
-
-def read_nccl_log(text: str, *, file: str) -> NcclLog:
-    """What the lines of NCCL or RCCL in a text say; other lines are passed over.
+def read_nccl_log(text: str, *, file: str) -> Log:
+    """What the lines of NCCL or RCCL in a text say, of no kind where it has none; other lines are passed over.
 
     Args:
         text: The log.
@@ -90,7 +73,7 @@ def read_nccl_log(text: str, *, file: str) -> NcclLog:
         >>> choice.collective.value, choice.size_bytes, choice.algorithm, choice.protocol, choice.channels
         ('all_reduce', 1048576, 'ring', 'll128', 16)
     """
-    reader = _Reader(file)
+    reader = _NcclLogReader(file)
     for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.match(line) if "NCCL" in line else None
         if match:
@@ -103,21 +86,26 @@ def read_nccl_log(text: str, *, file: str) -> NcclLog:
 Key = tuple[str, str, str]
 
 
-class _Reader:
+class _NcclLogReader:
     def __init__(self, file: str) -> None:
         self.file = file
-        self.log = NcclLog()
-        self.drafts: list[_Draft] = []
-        self.current: dict[Key, _Draft] = {}
-        self.by_process: dict[tuple[str, str], list[_Draft]] = {}
-        self.by_name: dict[tuple[str, str, str], _Draft] = {}
+        self.lines = 0
+        self.library_version: str | None = None
+        self.tuner: str | None = None
+        self.settings: dict[str, str] = {}
+        self.beside: dict[str, int] = {}
+        self.warnings: list[str] = []
+        self.drafts: list[_CommunicatorDraft] = []
+        self.current: dict[Key, _CommunicatorDraft] = {}
+        self.by_process: dict[tuple[str, str], list[_CommunicatorDraft]] = {}
+        self.by_name: dict[tuple[str, str, str], _CommunicatorDraft] = {}
         self.algorithms: dict[Key, list[str]] = {}
         self.columns: dict[Key, list[tuple[str, str]]] = {}
-        self.counts: dict[Decision, tuple[int, int]] = {}
+        self.counts: dict[LoggedDecision, tuple[int, int]] = {}
         self.hidden = 0
 
     def line(self, head: str, rest: str, number: int) -> None:
-        self.log.lines += 1
+        self.lines += 1
         process = _PROCESS.search(head)
         key: Key = (process[1], process[2], process[3]) if process else ("", "", "")
         if "Bytes ->" in rest:
@@ -138,33 +126,33 @@ class _Reader:
         setting = _SETTING.match(rest)
         beside = _BESIDE.match(rest)
         if setting:
-            self.log.settings[setting[1]] = setting[2].strip().rstrip(".")[:1000]
+            self.settings[setting[1]] = setting[2].strip().rstrip(".")[:1000]
         elif "version" in rest:
             self.version(rest)
         elif rest.startswith("TUNER/Plugin"):
             using = _TUNER.match(rest)
             if using:
-                self.log.tuner = using[1]
-            elif _NO_TUNER.match(rest) and self.log.tuner is None:
-                self.log.tuner = ""
-        elif beside and (beside["path"] or beside["name"] not in _TUNED):
+                self.tuner = using[1]
+            elif _NO_TUNER.match(rest) and self.tuner is None:
+                self.tuner = ""
+        elif beside and (beside["path"] or beside["name"] not in TUNED):
             self.aside(beside["name"], beside["path"])
 
     def aside(self, name: str, path: str | None) -> None:
         what = f"{name} by {path.lower()}" if path else name
-        if len(what) < 60 and (what in self.log.beside or len(self.log.beside) < 100):
-            self.log.beside[what] = self.log.beside.get(what, 0) + 1
+        if len(what) < 60:
+            count_beside(self.beside, what)
 
     def version(self, text: str) -> None:
         match = _VERSION.search(text)
-        if match and self.log.version is None:
-            self.log.version = match["version"]
+        if match and self.library_version is None:
+            self.library_version = match["version"]
 
     def communicator(self, rest: str, key: Key, number: int) -> None:
         match = _COMM.search(rest)
         if not match or any(len(match[group]) > 9 for group in (2, 3, 4)):
             return
-        draft = _Draft(ranks=int(match[3]), nodes=int(match[4]), line=number)
+        draft = _CommunicatorDraft(ranks=int(match[3]), nodes=int(match[4]), line=number)
         self.current[key] = draft
         if int(match[2]) == 0:
             self.by_process.setdefault(key[:2], []).append(draft)
@@ -185,7 +173,7 @@ class _Reader:
             self.columns[key] = [(a, p) for a, p in names if a and p]
             if len(self.columns[key]) != len(body):
                 self.unread(number, "the head of a table of the cost model")
-        elif collective_named(title) is not None and title in _TUNED and _ROW.match(rest):
+        elif collective_named(title) is not None and title in TUNED and _ROW.match(rest):
             self.row(title, body, key, number)
 
     def header(self, key: Key, protocols: list[str], number: int) -> None:
@@ -212,7 +200,7 @@ class _Reader:
             return
         draft = self.current.get(key)
         if draft is None:
-            draft = _Draft(ranks=None, nodes=None, line=number)
+            draft = _CommunicatorDraft(ranks=None, nodes=None, line=number)
             self.current[key] = draft
             self.drafts.append(draft)
         for (algorithm, protocol), match in zip(columns, values, strict=True):
@@ -220,7 +208,7 @@ class _Reader:
                 self.unread(number, "a cell of the cost model")
                 return
             draft.cells.append(
-                Cell(
+                LoggedCell(
                     collective=collective,
                     algorithm=algorithm,
                     protocol=protocol,
@@ -238,7 +226,7 @@ class _Reader:
             low, high = (int(match[group]) if len(match[group]) < 6 else -1 for group in ("lo", "hi"))
             if len(match["bytes"]) > 18 or not 0 <= low <= high:
                 self.unread(number, "a choice")
-            elif name not in _TUNED or collective is None or algorithm is None or protocol is None:
+            elif name not in TUNED or collective is None or algorithm is None or protocol is None:
                 self.aside(name, None)
             else:
                 owner = self.owner(key, match["comm"])
@@ -263,28 +251,25 @@ class _Reader:
         else:
             self.unread(number, "a choice")
 
-    def owner(self, key: Key, name: str | None) -> _Draft | None:
+    def owner(self, key: Key, name: str | None) -> _CommunicatorDraft | None:
         """The communicator that a choice is about, where that is sure."""
         if name is not None and (*key[:2], name) in self.by_name:
             return self.by_name[(*key[:2], name)]
         drafts = self.by_process.get(key[:2], [])
         return drafts[0] if len({(draft.ranks, draft.nodes) for draft in drafts}) == 1 else None
 
-    def count(self, decision: Decision, number: int) -> None:
+    def count(self, decision: LoggedDecision, number: int) -> None:
         first, calls = self.counts.get(decision, (number, 0))
         self.counts[decision] = (first, calls + 1)
 
     def unread(self, number: int, what: str) -> None:
-        if len(self.log.warnings) < _MOST_WARNINGS:
-            self.log.warnings.append(f"{self.file}:{number} begins like {what} and is none: passed over")
+        if len(self.warnings) < _MOST_WARNINGS:
+            self.warnings.append(f"{self.file}:{number} begins like {what} and is none: passed over")
         else:
             self.hidden += 1
 
-    def done(self) -> NcclLog:
-        self.log.decisions += [
-            replace(decision, calls=calls, line=line) for decision, (line, calls) in self.counts.items()
-        ]
-        seen: dict[tuple[object, ...], None] = {}
+    def done(self) -> Log:
+        communicators: dict[tuple[object, ...], LoggedCommunicator] = {}
         tabled = {(draft.ranks, draft.nodes) for draft in self.drafts if draft.cells}
         for draft in self.drafts:
             if not draft.cells and (draft.ranks, draft.nodes) in tabled:
@@ -295,32 +280,41 @@ class _Reader:
                 draft.channels,
                 tuple((c.latency_us, c.gb_per_s) for c in draft.cells),
             )
-            if what not in seen:
-                seen[what] = None
-                self.log.communicators.append(
-                    Communicator(
-                        ranks=draft.ranks,
-                        nodes=draft.nodes,
-                        channels=draft.channels,
-                        cells=tuple(draft.cells),
-                        line=draft.line,
-                    )
-                )
+            found = LoggedCommunicator(
+                ranks=draft.ranks,
+                nodes=draft.nodes,
+                channels=draft.channels,
+                cells=tuple(draft.cells),
+                line=draft.line,
+            )
+            communicators.setdefault(what, found)
         if self.hidden:
-            self.log.warnings.append(f"{self.file} has {self.hidden} further lines that could not be read")
-        return self.log
+            self.warnings.append(f"{self.file} has {self.hidden} further lines that could not be read")
+        return Log(
+            file=self.file,
+            kind="log of NCCL" if self.lines else "",
+            decisions=tuple(
+                replace(decision, calls=calls, line=line) for decision, (line, calls) in self.counts.items()
+            ),
+            communicators=tuple(communicators.values()),
+            version=self.library_version,
+            tuner=self.tuner,
+            settings=self.settings,
+            beside=self.beside,
+            warnings=tuple(self.warnings),
+        )
 
 
 def _decision(
     collective: Collective | None,
     size: str,
-    owner: _Draft | None,
+    owner: _CommunicatorDraft | None,
     names: tuple[str, str],
     *,
     channels: int | None = None,
     time_us: float | None = None,
-) -> Decision:
-    return Decision(
+) -> LoggedDecision:
+    return LoggedDecision(
         collective=collective,
         rank_bytes=int(size),
         ranks=None if owner is None else owner.ranks,

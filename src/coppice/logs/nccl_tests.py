@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from coppice.errors import InputError
 
-__all__ = ["Device", "Row", "Run", "Table", "read_nccl_tests"]
+__all__ = ["NcclTestsHalf", "NcclTestsRank", "NcclTestsRow", "NcclTestsTable", "read_nccl_tests"]
 
 _DEVICE = re.compile(
     r"#\s+Rank\s+([0-9]+)(?:\s+Group\s+([0-9]+))?.*?\s+Pid\s+([0-9]+)\s+on\s+(\S+)\s+device\s+([0-9]+)"
@@ -34,7 +34,7 @@ _UNCHECKED = "N/A"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class NcclTestsHalf:
     """One half of a row.
 
     Attributes:
@@ -51,7 +51,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class NcclTestsRow:
     """A row.
 
     Attributes:
@@ -70,13 +70,13 @@ class Row:
     type: str
     redop: str
     root: int
-    out_of_place: Run | None
-    in_place: Run | None
+    out_of_place: NcclTestsHalf | None
+    in_place: NcclTestsHalf | None
     line: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class NcclTestsRank:
     """A rank and where it ran."""
 
     rank: int
@@ -89,7 +89,7 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class NcclTestsTable:
     """Everything that a run printed.
 
     Attributes:
@@ -100,14 +100,14 @@ class Table:
         program: Name of the program, such as ``all_reduce_perf``, None likewise.
     """
 
-    rows: tuple[Row, ...]
-    devices: tuple[Device, ...]
+    rows: tuple[NcclTestsRow, ...]
+    devices: tuple[NcclTestsRank, ...]
     wrong: int | None
     avg_busbw_gb_per_s: float | None
     program: str | None = None
 
 
-def read_nccl_tests(text: str, *, file: str) -> Table:
+def read_nccl_tests(text: str, *, file: str) -> NcclTestsTable:
     r"""The table in what a run printed.
 
     Args:
@@ -123,8 +123,8 @@ def read_nccl_tests(text: str, *, file: str) -> Table:
         >>> table.rows[0].size_bytes, table.rows[0].out_of_place.time_us, table.rows[0].in_place.wrong
         (1024, 10.5, None)
     """
-    rows: list[Row] = []
-    devices: list[Device] = []
+    rows: list[NcclTestsRow] = []
+    devices: list[NcclTestsRank] = []
     found: dict[str, float] = {}
     program: str | None = None
     for number, line in enumerate(text.splitlines(), start=1):
@@ -134,7 +134,7 @@ def read_nccl_tests(text: str, *, file: str) -> Table:
             if device:
                 rank, group, pid, host, index, bus_id, name = device.groups()
                 devices.append(
-                    Device(
+                    NcclTestsRank(
                         rank=_index(rank, "a rank", f"{file}:{number}"),
                         pid=_index(pid, "a process", f"{file}:{number}"),
                         host=host,
@@ -155,7 +155,7 @@ def read_nccl_tests(text: str, *, file: str) -> Table:
         msg = f"{file} holds no row of nccl-tests: give the output of a run, such as that of all_reduce_perf."
         raise InputError(msg)
     wrong = found.get("Out of bounds values")
-    return Table(
+    return NcclTestsTable(
         rows=tuple(rows),
         devices=tuple(devices),
         wrong=None if wrong is None else int(wrong),
@@ -164,7 +164,7 @@ def read_nccl_tests(text: str, *, file: str) -> Table:
     )
 
 
-def _row(text: str, line: int, where: str) -> Row:
+def _row(text: str, line: int, where: str) -> NcclTestsRow:
     words = _STAMP.sub("", text.rstrip()).split()
     halves = len(words) - _KEYS
     alone = halves == _HALF and _BLANK_HALF in text
@@ -179,7 +179,7 @@ def _row(text: str, line: int, where: str) -> Row:
     half = _HALF if halves <= 2 * _HALF else _WHOLE_HALF
     first = _run(words[_KEYS : _KEYS + _HALF], where)
     second = None if alone else _run(words[_KEYS + half : _KEYS + half + _HALF], where)
-    return Row(
+    return NcclTestsRow(
         size_bytes=_index(words[0], "a size", where),
         count=_index(words[1], "a count", where),
         type=words[2],
@@ -198,9 +198,9 @@ def _index(text: str, what: str, where: str) -> int:
     return int(text)
 
 
-def _run(words: list[str], where: str) -> Run:
+def _run(words: list[str], where: str) -> NcclTestsHalf:
     wrong = None if words[3] == _UNCHECKED else _number(words[3], "#wrong", where)
-    return Run(
+    return NcclTestsHalf(
         time_us=_number(words[0], "time", where),
         algbw_gb_per_s=_number(words[1], "algbw", where),
         busbw_gb_per_s=_number(words[2], "busbw", where),

@@ -6,19 +6,20 @@ is not looked at.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from coppice.errors import InputError
 from coppice.logs.json_text import integer, mapping, number, text_of
-from coppice.logs.nccl_tests import Device, Row, Run, Table
+from coppice.logs.nccl_tests import NcclTestsHalf, NcclTestsRank, NcclTestsRow, NcclTestsTable
 
-__all__ = ["TestsFile", "is_tests_file", "read_tests_file"]
+__all__ = ["NcclTestsFile", "is_tests_file", "read_tests_file"]
 
 _OURS = ("NCCL_", "NCCLX_", "RCCL_")
 _MOST_RANKS = 1 << 24
 
 
-class TestsFile:
+class NcclTestsFile(NamedTuple):
     """What the file says.
 
     Attributes:
@@ -27,8 +28,9 @@ class TestsFile:
         settings: Variables of NCCL and RCCL.
     """
 
-    def __init__(self, table: Table, version: str | None, settings: dict[str, str]) -> None:
-        self.table, self.version, self.settings = table, version, settings
+    table: NcclTestsTable
+    version: str | None
+    settings: dict[str, str]
 
 
 def is_tests_file(value: Any) -> bool:
@@ -36,7 +38,7 @@ def is_tests_file(value: Any) -> bool:
     return isinstance(value, dict) and "results" in value and ("config" in value or "args" in value)
 
 
-def read_tests_file(value: Any, *, file: str) -> TestsFile:
+def read_tests_file(value: Any, *, file: str) -> NcclTestsFile:
     """The records of a file.
 
     Args:
@@ -57,27 +59,28 @@ def read_tests_file(value: Any, *, file: str) -> TestsFile:
     if not isinstance(results, list) or not results:
         msg = f"expected a list of results in {file} ($.results), found none: was the run cut off?"
         raise InputError(msg)
-    rows = tuple(_row(result, f"{file}: $.results[{at}]", at + 1) for at, result in enumerate(results))
+    rows = tuple(
+        _row(each, where, at)
+        for at, (where, each) in enumerate(_objects(results, f"{file}: $.results"), start=1)
+    )
     config = value.get("config")
     listed = config.get("devices") if isinstance(config, dict) else None
-    devices = tuple(
-        _device(each, f"{file}: $.config.devices[{at}]")
-        for at, each in enumerate(listed if isinstance(listed, list) else [])
-    )
+    listed = listed if isinstance(listed, list) else []
+    devices = tuple(_device(each, where) for where, each in _objects(listed, f"{file}: $.config.devices"))
     arguments = value.get("args")
     program = (
         arguments[0] if isinstance(arguments, list) and arguments and isinstance(arguments[0], str) else None
     )
     wrong = value.get("out_of_bounds")
     busbw = value.get("average_bus_bandwidth")
-    table = Table(
+    table = NcclTestsTable(
         rows=rows,
         devices=devices,
         wrong=integer(wrong, "count", f"{file}: $.out_of_bounds") if isinstance(wrong, dict) else None,
         avg_busbw_gb_per_s=_average(busbw, f"{file}: $.average_bus_bandwidth"),
         program=program,
     )
-    return TestsFile(table, _version(value.get("nccl_version")), _settings(value.get("env")))
+    return NcclTestsFile(table, _version(value.get("nccl_version")), _settings(value.get("env")))
 
 
 def _average(value: Any, where: str) -> float | None:
@@ -86,11 +89,17 @@ def _average(value: Any, where: str) -> float | None:
     return number(value, "bandwidth", where)
 
 
-def _row(value: Any, where: str, at: int) -> Row:
-    if not isinstance(value, dict):
-        msg = f"expected an object at {where}, found {str(value)[:40]!r}."
-        raise InputError(msg)
-    return Row(
+def _objects(values: list[Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, object) of a list."""
+    for at, value in enumerate(values):
+        if not isinstance(value, dict):
+            msg = f"expected an object at {where}[{at}], found {str(value)[:40]!r}."
+            raise InputError(msg)
+        yield f"{where}[{at}]", value
+
+
+def _row(value: dict[str, Any], where: str, at: int) -> NcclTestsRow:
+    return NcclTestsRow(
         size_bytes=integer(value, "size", where),
         count=integer(value, "count", where),
         type=text_of(value, "type", where),
@@ -102,12 +111,12 @@ def _row(value: Any, where: str, at: int) -> Row:
     )
 
 
-def _run(value: dict[str, Any], key: str, where: str) -> Run | None:
+def _run(value: dict[str, Any], key: str, where: str) -> NcclTestsHalf | None:
     if value.get(key) is None:
         return None
     run, place = mapping(value, key, where), f"{where}.{key}"
     wrong = None if run.get("nwrong") is None else number(run, "nwrong", place)
-    return Run(
+    return NcclTestsHalf(
         time_us=number(run, "time" if "time" in run else "cpu_time", place),
         algbw_gb_per_s=number(run, "alg_bw", place),
         busbw_gb_per_s=number(run, "bus_bw", place),
@@ -115,11 +124,8 @@ def _run(value: dict[str, Any], key: str, where: str) -> Run | None:
     )
 
 
-def _device(value: Any, where: str) -> Device:
-    if not isinstance(value, dict):
-        msg = f"expected an object at {where}, found {str(value)[:40]!r}."
-        raise InputError(msg)
-    return Device(
+def _device(value: dict[str, Any], where: str) -> NcclTestsRank:
+    return NcclTestsRank(
         rank=integer(value, "rank", where, high=_MOST_RANKS),
         pid=integer(value, "pid", where),
         host=text_of(value, "hostname", where),

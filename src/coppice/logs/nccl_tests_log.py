@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.logs.nccl_tests import Device, Row, Table
-from coppice.logs.records import FORCING, Decision, Measurement, collective_named, own_name
+from coppice.logs.nccl_tests import NcclTestsRank, NcclTestsRow, NcclTestsTable
+from coppice.logs.records import FORCING, LoggedDecision, LoggedMeasurement, collective_named, own_name
 
 __all__ = ["WORD_BYTES", "collective_of", "only", "rows_measured", "shape_of"]
 
@@ -48,14 +48,14 @@ def collective_of(program: str | None, given: Collective | None, *, file: str) -
         return given
     match = _PROGRAM.search(program or "")
     if match is None:
-        msg = f"{file} does not say which collective was run: give it (--collective all_reduce)."
+        msg = f"{file} does not say which collective was run: give it (`collective=all_reduce`)."
         raise InputError(msg)
     return collective_named(match[1])
 
 
-def shape_of(devices: Sequence[Device]) -> tuple[int | None, int | None]:
+def shape_of(devices: Sequence[NcclTestsRank]) -> tuple[int | None, int | None]:
     """Ranks and hosts of a communicator, from the ranks that a run lists; None where groups are unequal or none are."""
-    groups: dict[int, list[Device]] = {}
+    groups: dict[int, list[NcclTestsRank]] = {}
     for device in devices:
         groups.setdefault(device.group, []).append(device)
     shapes = {(len(group), len({device.host for device in group})) for group in groups.values()}
@@ -93,15 +93,15 @@ def _single(text: str | None, collective: Collective) -> str | None:
 
 
 def rows_measured(
-    table: Table,
+    table: NcclTestsTable,
     collective: Collective,
     *,
     file: str,
     shape: tuple[int | None, int | None],
     settings: Mapping[str, str],
     told: bool,
-    decisions: Sequence[Decision] = (),
-) -> list[Measurement]:
+    decisions: Sequence[LoggedDecision] = (),
+) -> list[LoggedMeasurement]:
     """The rows of a table as measurements.
 
     Args:
@@ -120,7 +120,7 @@ def rows_measured(
             cell = (decision.algorithm, decision.protocol, decision.channels)
             chosen.setdefault(decision.rank_bytes, set()).add(cell)
     forced = any(name in settings for name in FORCING) if told or settings else None
-    found: list[Measurement] = []
+    found: list[LoggedMeasurement] = []
     for row in table.rows:
         cells = chosen.get(_rank_bytes(row), set())
         algorithm, protocol, channels = next(iter(cells)) if len(cells) == 1 else only(settings, collective)
@@ -128,7 +128,7 @@ def rows_measured(
             if run is None:
                 continue
             found.append(
-                Measurement(
+                LoggedMeasurement(
                     collective=collective,
                     ranks=ranks,
                     nodes=nodes,
@@ -148,6 +148,6 @@ def rows_measured(
     return found
 
 
-def _rank_bytes(row: Row) -> int:
+def _rank_bytes(row: NcclTestsRow) -> int:
     """Bytes of a rank's count, -1 for types of unknown size."""
     return row.count * WORD_BYTES.get(row.type, -1) if row.type in WORD_BYTES else -1

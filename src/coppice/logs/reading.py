@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,13 +21,13 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.nccl.graph import graphs_of
 from coppice.files import file_name, read_bytes
-from coppice.logs.inspector import Call, Inspector, is_inspector, joined
+from coppice.logs.inspector import Inspector, InspectorCall, is_inspector, joined
 from coppice.logs.json_text import json_objects
-from coppice.logs.nccl import NcclLog, read_nccl_log
-from coppice.logs.nccl_tests import Table, read_nccl_tests
+from coppice.logs.nccl import read_nccl_log
+from coppice.logs.nccl_tests import NcclTestsTable, read_nccl_tests
 from coppice.logs.nccl_tests_json import is_tests_file, read_tests_file
 from coppice.logs.nccl_tests_log import collective_of, rows_measured, shape_of
-from coppice.logs.records import Log, Measurement
+from coppice.logs.records import Log, LoggedMeasurement
 from coppice.topology.readers.nccl_xml import read_nccl_xml
 from coppice.topology.readers.reading import ReadOptions
 from coppice.topology.readers.xml_tree import parse_xml
@@ -35,6 +35,7 @@ from coppice.topology.readers.xml_tree import parse_xml
 __all__ = ["parse_log", "read_log", "read_logs"]
 
 _MOST_BYTES = 512 * 2**20
+_TOO_LARGE = "split it, or keep the lines of rank 0."
 _ROW = "nccl-tests"
 
 
@@ -67,9 +68,10 @@ def read_logs(
         InputError: As :func:`read_log`, and if records of one collective contradict each other.
     """
     logs: list[Log] = []
-    calls: list[tuple[str, Call]] = []
+    calls: list[tuple[str, InspectorCall]] = []
     for path in paths:
-        data, name = _load(path)
+        data = read_bytes(path, hint="name an existing log", most_bytes=_MOST_BYTES, too_large=_TOO_LARGE)
+        name = file_name(path)
         log, own = _parsed(data, file=name, collective=collective)
         logs.append(log)
         calls += [(name, call) for call in own]
@@ -97,20 +99,14 @@ def parse_log(data: bytes, *, file: str, collective: Collective | None = None) -
     return _with_calls([log], [(file, call) for call in calls])[0]
 
 
-def _with_calls(logs: list[Log], calls: list[tuple[str, Call]]) -> tuple[Log, ...]:
-    by_file: dict[str, list[Measurement]] = {}
+def _with_calls(logs: list[Log], calls: list[tuple[str, InspectorCall]]) -> tuple[Log, ...]:
+    by_file: dict[str, list[LoggedMeasurement]] = {}
     for measurement in joined(calls):
         by_file.setdefault(measurement.file, []).append(measurement)
     return tuple(replace(log, measurements=(*log.measurements, *by_file.pop(log.file, ()))) for log in logs)
 
 
-def _load(path: str | os.PathLike[str]) -> tuple[bytes, str]:
-    again = "split it, or keep the lines of rank 0."
-    data = read_bytes(path, hint="name an existing log", most_bytes=_MOST_BYTES, too_large=again)
-    return data, file_name(path)
-
-
-def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[Log, list[Call]]:
+def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[Log, list[InspectorCall]]:
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     if not start:
         msg = f"{file} is empty: expected a log, a table of nccl-tests, or a dump of NCCL."
@@ -137,7 +133,7 @@ def _xml(data: bytes, file: str) -> Log:
     return Log(file=file, kind="topology of NCCL", topology=topology, warnings=warnings)
 
 
-def _json(text: str, file: str, collective: Collective | None) -> tuple[Log, list[Call]]:
+def _json(text: str, file: str, collective: Collective | None) -> tuple[Log, list[InspectorCall]]:
     warnings: list[str] = []
     inspector = Inspector(file)
     for line, value in json_objects(text, file=file, warnings=warnings):
@@ -169,15 +165,15 @@ def _tests_file(value: object, file: str, collective: Collective | None) -> Log:
 
 
 def _measured(
-    table: Table,
+    table: NcclTestsTable,
     file: str,
     given: Collective | None,
     *,
     shape: tuple[int | None, int | None],
-    settings: dict[str, str],
+    settings: Mapping[str, str],
     told: bool,
-    log: NcclLog | None = None,
-) -> tuple[tuple[Measurement, ...], tuple[str, ...]]:
+    log: Log | None = None,
+) -> tuple[tuple[LoggedMeasurement, ...], tuple[str, ...]]:
     collective = collective_of(table.program, given, file=file)
     if collective is None:
         return (), (f"{file}: {table.program} runs no known collective, {len(table.rows)} rows are left out",)
@@ -197,14 +193,14 @@ def _measured(
 def _text(text: str, file: str, collective: Collective | None) -> Log:
     log = read_nccl_log(text, file=file)
     table = read_nccl_tests(text, file=file) if _has_table(text) else None
-    kinds = ["table of nccl-tests"] * (table is not None) + ["log of NCCL"] * bool(log.lines)
+    kinds = ["table of nccl-tests"] * (table is not None) + [log.kind] * bool(log.kind)
     if not kinds:
         msg = (
             f"{file} is of no known kind: expected a table of nccl-tests, a log of NCCL, records of the inspector, or "
             "a dump of graphs or topology."
         )
         raise InputError(msg)
-    measurements: tuple[Measurement, ...] = ()
+    measurements: tuple[LoggedMeasurement, ...] = ()
     warnings: tuple[str, ...] = ()
     if table is not None:
         measurements, warnings = _measured(
@@ -216,21 +212,12 @@ def _text(text: str, file: str, collective: Collective | None) -> Log:
             told=any(name.startswith("NCCL_DEBUG") for name in log.settings),
             log=log,
         )
-    return Log(
-        file=file,
-        kind=" and ".join(kinds),
-        measurements=measurements,
-        decisions=tuple(log.decisions),
-        communicators=tuple(log.communicators),
-        version=log.version,
-        tuner=log.tuner,
-        settings=log.settings,
-        beside=log.beside,
-        warnings=(*warnings, *log.warnings),
+    return replace(
+        log, kind=" and ".join(kinds), measurements=measurements, warnings=(*warnings, *log.warnings)
     )
 
 
-def _shape(table: Table, log: NcclLog) -> tuple[int | None, int | None]:
+def _shape(table: NcclTestsTable, log: Log) -> tuple[int | None, int | None]:
     """Ranks and nodes: as the library counts them, where it speaks of one shape; else ranks and hosts of the table."""
     told = {(each.ranks, each.nodes) for each in log.communicators if each.ranks is not None}
     return told.pop() if len(told) == 1 else shape_of(table.devices)

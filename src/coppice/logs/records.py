@@ -1,10 +1,10 @@
-"""What libraries and benchmarks say of a run, as typed records that do not tell where they came from by their form.
+"""What libraries and benchmarks report of a run, as typed records that are the same for every format.
 
-    Measurement     a collective took this long
-    Decision        the library chose this algorithm, protocol and number of channels for calls of this size
-    Cell            what the library's own cost model reckons with, for one algorithm and protocol
-    Communicator    ranks, nodes, channels, and the cost model of a communicator
-    Log             everything in one file
+    LoggedMeasurement     a collective took this long
+    LoggedDecision        the library chose this algorithm, protocol and number of channels for calls of this size
+    LoggedCell            what the library's own cost model reckons with, for one algorithm and protocol
+    LoggedCommunicator    ranks, nodes, channels, and the cost model of a communicator
+    Log                   everything in one file
 
 Algorithms and protocols are spelled as in tuner tables (``ring``, ``nvls_tree``; ``ll``, ``ll128``, ``simple``).
 """
@@ -21,12 +21,15 @@ from coppice.topology.model import Topology
 
 __all__ = [
     "FORCING",
-    "Cell",
-    "Communicator",
-    "Decision",
+    "TUNED",
     "Log",
-    "Measurement",
+    "LoggedCell",
+    "LoggedCommunicator",
+    "LoggedDecision",
+    "LoggedMeasurement",
     "collective_named",
+    "count_beside",
+    "message_bytes",
     "own_name",
 ]
 
@@ -46,8 +49,21 @@ FORCING = (
 """Variables under which a time is not that of the library's own choice."""
 
 
+TUNED = {
+    "AllReduce": Collective.ALL_REDUCE,
+    "AllGather": Collective.ALL_GATHER,
+    "ReduceScatter": Collective.REDUCE_SCATTER,
+    "Broadcast": Collective.BROADCAST,
+    "Reduce": Collective.REDUCE,
+}
+"""Collectives about which a tuner is asked, by their names in logs."""
+
+_COUNTED_BY_BLOCK = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+_MOST_BESIDE = 100
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measurement:
+class LoggedMeasurement:
     """The time of a collective.
 
     Attributes:
@@ -86,7 +102,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class LoggedDecision:
     """What the library chose for calls of a size.
 
     Attributes:
@@ -116,15 +132,13 @@ class Decision:
     @property
     def size_bytes(self) -> int | None:
         """M, or None where the collective or its ranks are not known."""
-        if self.collective is None:
+        if self.collective is None or (self.ranks is None and self.collective in _COUNTED_BY_BLOCK):
             return None
-        if self.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-            return None if self.ranks is None else self.rank_bytes * self.ranks
-        return self.rank_bytes
+        return message_bytes(self.collective, self.rank_bytes, self.ranks or 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class LoggedCell:
     """A cell of the table that the cost model prints: ``time_us = latency_us + bytes / (1000 * gb_per_s)``.
 
     Attributes:
@@ -145,7 +159,7 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Communicator:
+class LoggedCommunicator:
     """A communicator that a log speaks of.
 
     Attributes:
@@ -159,7 +173,7 @@ class Communicator:
     ranks: int | None
     nodes: int | None
     channels: int | None
-    cells: tuple[Cell, ...]
+    cells: tuple[LoggedCell, ...]
     line: int
 
 
@@ -184,9 +198,9 @@ class Log:
 
     file: str
     kind: str
-    measurements: tuple[Measurement, ...] = ()
-    decisions: tuple[Decision, ...] = ()
-    communicators: tuple[Communicator, ...] = ()
+    measurements: tuple[LoggedMeasurement, ...] = ()
+    decisions: tuple[LoggedDecision, ...] = ()
+    communicators: tuple[LoggedCommunicator, ...] = ()
     graphs: tuple[Graph, ...] = ()
     topology: Topology | None = None
     version: str | None = None
@@ -265,6 +279,17 @@ _OWN = {
     "ll128": "ll128",
     "simple": "simple",
 }
+
+
+def message_bytes(collective: Collective, rank_bytes: int, ranks: int) -> int:
+    """M of a call, by the bytes of one rank's count."""
+    return rank_bytes * ranks if collective in _COUNTED_BY_BLOCK else rank_bytes
+
+
+def count_beside(beside: dict[str, int], what: str) -> None:
+    """Count a call that no tuner is asked about, unless there are very many kinds of them."""
+    if what in beside or len(beside) < _MOST_BESIDE:
+        beside[what] = beside.get(what, 0) + 1
 
 
 def collective_named(text: str) -> Collective | None:

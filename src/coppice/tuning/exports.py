@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from coppice.collectives import Collective
-from coppice.doctor.tuning import Given, diagnose_tuning
+from coppice.doctor import Given, diagnose
 from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.nccl.tuner import Dialect, tuner_table
@@ -97,7 +97,7 @@ def _tuner(table: RuleTable, form: str) -> Exported:
     comments = [f"tuner table ({dialect}) {first}", *more]
     comments += [f"library {table.version}"] if table.version else []
     text = tuner_table(rules, dialect, comments=[*comments, f"undo: {UNDO[form]}"])
-    diagnose_tuning(text.encode(), "nccl-tuner", file="the table", given=Given(dialect=dialect)).require_ok()
+    diagnose(text.encode(), "nccl-tuner", file="the table", options=Given(dialect=dialect)).require_ok()
     use = {
         Dialect.COPPICE: "use: NCCL_TUNER_PLUGIN=libnccl-tuner-coppice.so (`coppice tune plugin build`) and "
         "COPPICE_TUNER_TABLE=FILE on every host",
@@ -128,7 +128,7 @@ def _ompi(table: RuleTable, form: str) -> Exported:
         if any(rule.choice is not None for rules in own.values() for rule in rules)
     }
     text = rules_file(changed, comments=[*_head(table), f"undo: {UNDO[form]}"])
-    diagnose_tuning(text.encode(), form, file="the rules", given=_given(table)).require_ok()
+    diagnose(text.encode(), form, file="the rules", options=_given(table)).require_ok()
     return Exported(text=text, notes=(f"{len(table.changed)} rules", _OMPI_USE), suffix=".conf")
 
 
@@ -180,7 +180,7 @@ def _mpich(table: RuleTable, form: str) -> Exported:
     ]
     notes += [f"{each} changes at sizes or shapes, too, whose rule is the default" for each in sorted(kept)]
     text = "".join(f"{line}\n" for line in lines)
-    diagnose_tuning(text.encode(), form, file="the variables", given=_given(table)).require_ok()
+    diagnose(text.encode(), form, file="the variables", options=_given(table)).require_ok()
     return Exported(text=text, notes=tuple(notes), suffix=".env")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.fitting.nccl_tuner.timings import COLLECTIVES
-from coppice.logs.records import Log, Measurement
+from coppice.logs.records import Log, LoggedMeasurement
 from coppice.tuning.records import LibraryChoice, TimedRun
 
 __all__ = ["runs_of_logs"]
@@ -36,7 +36,7 @@ def runs_of_logs(
         msg = f"expected logs of one version, found {', '.join(versions)}: a table is for one."
         raise InputError(msg)
     defaults: dict[_Key, list[float]] = {}
-    times: dict[tuple[_Key, LibraryChoice], list[Measurement]] = {}
+    times: dict[tuple[_Key, LibraryChoice], list[LoggedMeasurement]] = {}
     left: dict[str, int] = {}
     for log in logs:
         for row in log.measurements:
@@ -81,7 +81,7 @@ def runs_of_logs(
     return tuple(found), tuple(f"{words} ({count} times)" for words, count in left.items())
 
 
-def _unusable(row: Measurement) -> str | None:
+def _unusable(row: LoggedMeasurement) -> str | None:
     if row.ranks is None or row.nodes is None:
         return "nothing tells the shape of the communicator"
     if row.ranks < 2 or row.collective not in COLLECTIVES:
@@ -95,7 +95,7 @@ def _unusable(row: Measurement) -> str | None:
     return None
 
 
-def _channels(row: Measurement, log: Log) -> int:
+def _channels(row: LoggedMeasurement, log: Log) -> int:
     """Channels where they were forced; what the library took by itself stays with the library."""
     forced = any(name.endswith(("_CTAS", "_NCHANNELS")) for name in log.settings)
     return (row.channels or 0) if forced else 0

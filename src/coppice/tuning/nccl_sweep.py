@@ -20,7 +20,7 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS, impossible
 from coppice.logs.reading import parse_log
-from coppice.logs.records import Measurement
+from coppice.logs.records import LoggedMeasurement
 from coppice.run.processes import stop
 from coppice.tuning.fit import NO_END
 from coppice.tuning.plugin_build import TABLE_VARIABLE
@@ -193,7 +193,7 @@ def _done(spec: NcclSpec) -> dict[tuple[Collective, LibraryChoice], int]:
 
 def _measure(
     spec: NcclSpec, collective: Collective, choice: LibraryChoice | None, table: Path, timeout_s: float | None
-) -> tuple[list[Measurement], str, str]:
+) -> tuple[list[LoggedMeasurement], str, str]:
     """Out-of-place rows of one run, the library's version, and what went wrong."""
     settings = {"NCCL_DEBUG": "VERSION", **settings_of(spec, choice, table=table)}
     command = [
@@ -246,13 +246,13 @@ def _output_of(command: Sequence[str], timeout_s: float | None) -> tuple[bytes, 
 def _paired(
     spec: NcclSpec,
     choice: LibraryChoice,
-    base: Sequence[Measurement],
-    found: Sequence[Measurement],
+    base: Sequence[LoggedMeasurement],
+    found: Sequence[LoggedMeasurement],
     version: str,
     said: str,
 ) -> Iterator[TimedRun]:
     """Runs of one sample each, or refusals."""
-    times: Mapping[int, Measurement] = {row.size_bytes: row for row in found}
+    times: Mapping[int, LoggedMeasurement] = {row.size_bytes: row for row in found}
     for row in base:
         own = times.get(row.size_bytes)
         yield TimedRun(

@@ -10,8 +10,7 @@ from __future__ import annotations
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES
-from coppice.logs.records import Cell as LogCell
-from coppice.logs.records import Communicator, Log
+from coppice.logs.records import Log, LoggedCell, LoggedCommunicator
 from coppice.selection.nccl_data import constants
 from coppice.selection.nccl_model import CostCell
 from coppice.selection.selection import Selection
@@ -76,7 +75,7 @@ def select_by_log(
     )
 
 
-def _communicator(log: Log, ranks: int | None) -> tuple[Communicator, int]:
+def _communicator(log: Log, ranks: int | None) -> tuple[LoggedCommunicator, int]:
     """The communicator that is meant, and its ranks."""
     modelled = [each for each in log.communicators if each.cells]
     fitting = [each for each in modelled if ranks is None or each.ranks in (None, ranks)]
@@ -96,7 +95,7 @@ def _communicator(log: Log, ranks: int | None) -> tuple[Communicator, int]:
     return fitting[0], size
 
 
-def _cell(communicator: Communicator, ranks: int, cell: LogCell, size_bytes: int) -> CostCell:
+def _cell(communicator: LoggedCommunicator, ranks: int, cell: LoggedCell, size_bytes: int) -> CostCell:
     algorithm, protocol = ALGORITHM_NAMES[cell.algorithm], PROTOCOL_NAMES[cell.protocol]
     if not cell.gb_per_s:
         return CostCell(
@@ -126,7 +125,7 @@ def _cell(communicator: Communicator, ranks: int, cell: LogCell, size_bytes: int
     )
 
 
-def _assumptions(communicator: Communicator, collective: Collective) -> tuple[str, ...]:
+def _assumptions(communicator: LoggedCommunicator, collective: Collective) -> tuple[str, ...]:
     if collective is not Collective.ALL_REDUCE:
         return ()
     words = ["GPUs of Ampere or later (the latency of rings with Simple is corrected by it)"]

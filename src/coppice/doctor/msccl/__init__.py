@@ -1,1 +1,47 @@
-"""Rules about MSCCL XML."""
+"""Rules of the loaders of MSCCL XML: whether a runtime would load a file, and use it at these sizes.
+
+Three kinds of rules:
+
+    text rules   (X)         what the hand-written XML readers of the runtimes trip over
+    load rules   (A, B, S)   names, numbers and limits that the loaders check, or fail to check and then suffer from
+    use rules    (U)         whether a call of this size, on this many ranks, in place or not, would take the file
+"""
+
+from __future__ import annotations
+
+from coppice.doctor.framework import Diagnosis, run
+from coppice.doctor.msccl import algo, blocks, steps, text  # noqa: F401  (their rules join the table)
+from coppice.doctor.msccl.file import RULES, MscclFile
+from coppice.doctor.msccl.use import reason_not_used
+from coppice.export.msccl.document import parse_document
+from coppice.fitting.msccl.targets import target_named
+
+__all__ = ["RULES", "diagnose_msccl"]
+
+
+def diagnose_msccl(
+    data: bytes, target: str, *, file: str, ranks: int | None, sizes: tuple[int, ...]
+) -> Diagnosis:
+    """Examine the bytes of an MSCCL XML file.
+
+    Args:
+        data: The bytes.
+        target: Name of the runtime.
+        file: Name for messages.
+        ranks: Ranks of the communicator; None leaves that open.
+        sizes: Message sizes M in bytes, as nccl-tests counts them.
+
+    Raises:
+        InputError: If the file is no MSCCL XML at all.
+    """
+    runtime = target_named(target)
+    document = parse_document(data, file=file)
+    subject = MscclFile(file=file, data=data, document=document, target=runtime, ranks=ranks, sizes=sizes)
+    return run(
+        subject,
+        RULES,
+        target=target,
+        heading=f"for {runtime.title}",
+        runtime=runtime.title,
+        sizes=tuple((size, reason_not_used(subject, size)) for size in sizes),
+    )

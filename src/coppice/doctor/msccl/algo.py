@@ -5,54 +5,51 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from coppice.doctor.msccl.diagnose import Case, Complaint, Rule, Severity
+from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
+from coppice.doctor.msccl.file import RULES, MscclFile
 from coppice.export.msccl.document import ABSENT
-
-__all__ = ["RULES", "whole"]
 
 _PROTOCOLS = ("Simple", "LL", "LL128")
 
 
-def whole(case: Case, key: str) -> int | None:
-    """A number of ``<algo>``, None where it is missing or no number."""
-    text = case.document.algo.get(key, "")
-    return int(text) if text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20 else None
+@RULES.rule("A01", ERROR, "required attributes of <algo>", "the file is refused")
+def _required(file: MscclFile) -> Iterator[Complaint]:
+    for key in file.target.required:
+        if key not in file.document.algo:
+            yield file.document.algo_line, f"<algo> has no attribute {key}", f'add {key}="..."'
 
 
-def _required(case: Case) -> Iterator[Complaint]:
-    for key in case.target.required:
-        if key not in case.document.algo:
-            yield case.document.algo_line, f"<algo> has no attribute {key}", f'add {key}="..."'
-
-
-def _numbers(case: Case) -> Iterator[Complaint]:
+@RULES.rule("A02", ERROR, "numbers of <algo>", "another number is used")
+def _numbers(file: MscclFile) -> Iterator[Complaint]:
     keys = ("nchannels", "nchunksperloop", "ngpus", "inplace", "outofplace", "minBytes", "maxBytes")
     for key in keys:
-        text = case.document.algo.get(key)
+        text = file.document.algo.get(key)
         if text is None:
             continue
-        if whole(case, key) is None:
+        if file.integer(key) is None:
             yield (
-                case.document.algo_line,
+                file.document.algo_line,
                 f"{key} is {text[:40]!r}, no integer, which the loader reads as far as it goes or as 0",
                 "write an integer",
             )
         elif text.lstrip("-").startswith("0") and len(text.lstrip("-")) > 1:
             yield (
-                case.document.algo_line,
+                file.document.algo_line,
                 f"{key} is {text[:40]!r}: a leading zero means base 8 to the loader",
                 "remove the zero",
             )
 
 
-def _missing(case: Case) -> Iterator[Complaint]:
-    for defect in case.document.defects:
+@RULES.rule("A03", ERROR, "required attributes of <gpu>, <tb>, <step>", "the file is refused")
+def _missing(file: MscclFile) -> Iterator[Complaint]:
+    for defect in file.document.defects:
         if defect.kind == "missing":
             yield defect.line, defect.text, "add it; the loaders have no default values there"
 
 
-def _integers(case: Case) -> Iterator[Complaint]:
-    for defect in case.document.defects:
+@RULES.rule("A04", ERROR, "numbers of <gpu>, <tb>, <step>", "another number is used")
+def _integers(file: MscclFile) -> Iterator[Complaint]:
+    for defect in file.document.defects:
         if defect.kind in ("number", "octal"):
             yield (
                 defect.line,
@@ -61,59 +58,64 @@ def _integers(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _protocol(case: Case) -> Iterator[Complaint]:
-    name = case.document.algo.get("proto")
+@RULES.rule("A05", ERROR, "protocol", "the file is refused")
+def _protocol(file: MscclFile) -> Iterator[Complaint]:
+    name = file.document.algo.get("proto")
     if name is not None and name not in _PROTOCOLS:
         yield (
-            case.document.algo_line,
+            file.document.algo_line,
             f"proto is {name[:40]!r}; the loader knows Simple, LL and LL128, in this spelling",
             "choose one of them",
         )
 
 
-def _collective(case: Case) -> Iterator[Complaint]:
-    name = case.document.algo.get("coll")
-    target = case.target
+@RULES.rule("A06", ERROR, "name of the collective", "the file is refused")
+def _collective(file: MscclFile) -> Iterator[Complaint]:
+    name = file.document.algo.get("coll")
+    target = file.target
     known = (*target.collectives.values(), *target.other_collectives)
     if name is not None and name not in known:
         twin = {word.replace("_", ""): word for word in known}.get(name.replace("_", ""))
         fix = f"write {twin}" if twin else f"use one of {', '.join(known)}"
-        yield case.document.algo_line, f"coll is {name[:40]!r}, which {target.title} does not know", fix
+        yield file.document.algo_line, f"coll is {name[:40]!r}, which {target.title} does not know", fix
 
 
-def _channels(case: Case) -> Iterator[Complaint]:
-    stated = whole(case, "nchannels")
-    used = max(case.document.tb["chan"], default=-1) + 1
+@RULES.rule("A07", ERROR, "number of channels", "the file is refused, or ranks hang")
+def _channels(file: MscclFile) -> Iterator[Complaint]:
+    stated = file.integer("nchannels")
+    used = max(file.document.tb["chan"], default=-1) + 1
     if stated is None:
         return
-    if stated > case.target.max_channels or stated < 1:
+    if stated > file.target.max_channels or stated < 1:
         yield (
-            case.document.algo_line,
-            f"nchannels is {stated}; {case.target.title} has 1 to {case.target.max_channels}",
-            f"use {case.target.max_channels} channels at most",
+            file.document.algo_line,
+            f"nchannels is {stated}; {file.target.title} has 1 to {file.target.max_channels}",
+            f"use {file.target.max_channels} channels at most",
         )
     if used > stated:
         yield (
-            case.document.algo_line,
+            file.document.algo_line,
             f"nchannels is {stated}, but channel {used - 1} is used: its connections are never made and the ranks hang",
             f'write nchannels="{used}"',
         )
 
 
-def _channels_idle(case: Case) -> Iterator[Complaint]:
-    stated = whole(case, "nchannels")
-    used = max(case.document.tb["chan"], default=-1) + 1
+@RULES.rule("A08", NOTE, "idle channels", "smaller communicators cannot use the file")
+def _channels_idle(file: MscclFile) -> Iterator[Complaint]:
+    stated = file.integer("nchannels")
+    used = max(file.document.tb["chan"], default=-1) + 1
     if stated is not None and 0 < used < stated:
         yield (
-            case.document.algo_line,
+            file.document.algo_line,
             f"nchannels is {stated}, but only {used} are used: the communicator must have {stated} for nothing",
             f'write nchannels="{used}"',
         )
 
 
-def _gpus(case: Case) -> Iterator[Complaint]:
-    document = case.document
-    stated = whole(case, "ngpus")
+@RULES.rule("A09", ERROR, "one <gpu> per rank", "ranks hang")
+def _gpus(file: MscclFile) -> Iterator[Complaint]:
+    document = file.document
+    stated = file.integer("ngpus")
     for rank, number in Counter(document.gpu["id"]).items():
         if number > 1 and rank != ABSENT:
             row = document.gpu["id"].index(rank)
@@ -141,19 +143,20 @@ def _gpus(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _chunks(case: Case) -> Iterator[Complaint]:
-    chunks = whole(case, "nchunksperloop")
+@RULES.rule("A10", ERROR, "chunks", "the runtime divides by zero")
+def _chunks(file: MscclFile) -> Iterator[Complaint]:
+    chunks = file.integer("nchunksperloop")
     if chunks is not None and chunks < 1:
         yield (
-            case.document.algo_line,
+            file.document.algo_line,
             f"nchunksperloop is {chunks}: the loader divides by it",
             "use 1 or more",
         )
 
 
-def _slots(case: Case) -> Iterator[Complaint]:
-    document = case.document
-    chunks, ranks = whole(case, "nchunksperloop"), whole(case, "ngpus")
+def _slots(file: MscclFile) -> Iterator[Complaint]:
+    document = file.document
+    chunks, ranks = file.integer("nchunksperloop"), file.integer("ngpus")
     name = document.algo.get("coll", "")
     scales = {"i_chunks": ranks if name == "allgather" else 1, "o_chunks": ranks if "scatter" in name else 1}
     if (
@@ -173,48 +176,27 @@ def _slots(case: Case) -> Iterator[Complaint]:
                 )
 
 
-def _slots_refused(case: Case) -> Iterator[Complaint]:
-    if case.target.checks_chunks:
-        yield from _slots(case)
+@RULES.rule("A11", ERROR, "slots agree with the collective (checked)", "the file is refused")
+def _slots_refused(file: MscclFile) -> Iterator[Complaint]:
+    if file.target.checks_chunks:
+        yield from _slots(file)
 
 
-def _slots_doubtful(case: Case) -> Iterator[Complaint]:
-    if not case.target.checks_chunks:
-        yield from _slots(case)
+@RULES.rule("A12", WARNING, "slots agree with the collective", "memory beyond the buffers may be touched")
+def _slots_doubtful(file: MscclFile) -> Iterator[Complaint]:
+    if not file.target.checks_chunks:
+        yield from _slots(file)
 
 
-def _scratch(case: Case) -> Iterator[Complaint]:
-    for row, number in enumerate(case.document.gpu["s_chunks"]):
+@RULES.rule("A13", ERROR, "scratch slots", "the file is refused")
+def _scratch(file: MscclFile) -> Iterator[Complaint]:
+    for row, number in enumerate(file.document.gpu["s_chunks"]):
         if number < 0 and number != ABSENT:
-            yield case.document.gpu["line"][row], f"s_chunks is {number}", "use 0 or more"
+            yield file.document.gpu["line"][row], f"s_chunks is {number}", "use 0 or more"
 
 
-def _name(case: Case) -> Iterator[Complaint]:
-    name, most = case.document.algo.get("name"), case.target.max_name
+@RULES.rule("A14", NOTE, "length of the name", "the name is cut")
+def _name(file: MscclFile) -> Iterator[Complaint]:
+    name, most = file.document.algo.get("name"), file.target.max_name
     if name is not None and most is not None and len(name) > most:
-        yield case.document.algo_line, f"name has {len(name)} characters, {most} are kept", "shorten it"
-
-
-_E, _W, _N = Severity.ERROR, Severity.WARNING, Severity.NOTE
-RULES = (
-    Rule("A01", _E, "required attributes of <algo>", "the file is refused", _required),
-    Rule("A02", _E, "numbers of <algo>", "another number is used", _numbers),
-    Rule("A03", _E, "required attributes of <gpu>, <tb>, <step>", "the file is refused", _missing),
-    Rule("A04", _E, "numbers of <gpu>, <tb>, <step>", "another number is used", _integers),
-    Rule("A05", _E, "protocol", "the file is refused", _protocol),
-    Rule("A06", _E, "name of the collective", "the file is refused", _collective),
-    Rule("A07", _E, "number of channels", "the file is refused, or ranks hang", _channels),
-    Rule("A08", _N, "idle channels", "smaller communicators cannot use the file", _channels_idle),
-    Rule("A09", _E, "one <gpu> per rank", "ranks hang", _gpus),
-    Rule("A10", _E, "chunks", "the runtime divides by zero", _chunks),
-    Rule("A11", _E, "slots agree with the collective (checked)", "the file is refused", _slots_refused),
-    Rule(
-        "A12",
-        _W,
-        "slots agree with the collective",
-        "memory beyond the buffers may be touched",
-        _slots_doubtful,
-    ),
-    Rule("A13", _E, "scratch slots", "the file is refused", _scratch),
-    Rule("A14", _N, "length of the name", "the name is cut", _name),
-)
+        yield file.document.algo_line, f"name has {len(name)} characters, {most} are kept", "shorten it"

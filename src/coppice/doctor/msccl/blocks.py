@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from coppice.doctor.msccl.algo import whole
-from coppice.doctor.msccl.diagnose import Case, Complaint, Rule, Severity
+from coppice.doctor.framework import ERROR, NOTE, Complaint
+from coppice.doctor.msccl.file import RULES, MscclFile
 from coppice.export.msccl.document import ABSENT, STEP_TYPES
-
-__all__ = ["RECEIVES", "RULES", "SENDS"]
 
 SENDS = frozenset(STEP_TYPES.index(name) for name in ("s", "rcs", "rrs", "rrcs"))
 """Places of the step types that send."""
@@ -27,17 +25,18 @@ class _End:
     counts: list[tuple[int, int]] = field(default_factory=list)
 
 
-def _blocks(case: Case) -> Iterator[tuple[int, int, int, int, int, int]]:
+def _blocks(file: MscclFile) -> Iterator[tuple[int, int, int, int, int, int]]:
     """(row, rank, id, send, recv, channel) of every thread block."""
-    document = case.document
+    document = file.document
     ranks = document.gpu["id"]
     columns = (document.tb[key] for key in ("gpu", "id", "send", "recv", "chan"))
     for row, (gpu, name, send, recv, channel) in enumerate(zip(*columns, strict=True)):
         yield row, ranks[gpu], name, send, recv, channel
 
 
-def _ids(case: Case) -> Iterator[Complaint]:
-    document = case.document
+@RULES.rule("B01", ERROR, "ids of thread blocks", "the file is refused")
+def _ids(file: MscclFile) -> Iterator[Complaint]:
+    document = file.document
     names: list[list[int]] = [[] for _ in range(document.num_gpus)]
     for gpu, name in zip(document.tb["gpu"], document.tb["id"], strict=True):
         names[gpu].append(name)
@@ -57,24 +56,26 @@ def _ids(case: Case) -> Iterator[Complaint]:
         )
 
 
-def _number(case: Case) -> Iterator[Complaint]:
-    document, most = case.document, case.target.max_blocks
+@RULES.rule("B02", ERROR, "number of thread blocks", "the file is refused")
+def _number(file: MscclFile) -> Iterator[Complaint]:
+    document, most = file.document, file.target.max_blocks
     for gpu, found in sorted(Counter(document.tb["gpu"]).items()):
         if found > most:
             yield (
                 document.gpu["line"][gpu],
                 (
                     f"gpu {document.gpu['id'][gpu]} has {found} thread blocks, {found - most} more than the {most} of "
-                    f"{case.target.title}"
+                    f"{file.target.title}"
                 ),
                 "let trees share thread blocks, or use fewer channels",
             )
 
 
-def _peers(case: Case) -> Iterator[Complaint]:
-    ranks = whole(case, "ngpus")
-    lines = case.document.tb["line"]
-    for row, rank, name, send, recv, _ in _blocks(case):
+@RULES.rule("B03", ERROR, "peers are other ranks", "the file is refused, or memory overwritten")
+def _peers(file: MscclFile) -> Iterator[Complaint]:
+    ranks = file.integer("ngpus")
+    lines = file.document.tb["line"]
+    for row, rank, name, send, recv, _ in _blocks(file):
         for word, peer in (("sends to", send), ("receives from", recv)):
             if peer == ABSENT:
                 continue
@@ -93,9 +94,10 @@ def _peers(case: Case) -> Iterator[Complaint]:
                 )
 
 
-def _channel(case: Case) -> Iterator[Complaint]:
-    lines, most = case.document.tb["line"], case.target.max_channels
-    for row, rank, name, _, _, channel in _blocks(case):
+@RULES.rule("B04", ERROR, "channels of thread blocks", "the file is refused")
+def _channel(file: MscclFile) -> Iterator[Complaint]:
+    lines, most = file.document.tb["line"], file.target.max_channels
+    for row, rank, name, _, _, channel in _blocks(file):
         if channel != ABSENT and not 0 <= channel < most:
             yield (
                 lines[row],
@@ -104,11 +106,12 @@ def _channel(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _crowded(case: Case) -> Iterator[Complaint]:
-    most = case.target.max_peers
+@RULES.rule("B05", ERROR, "thread blocks per channel", "the file is refused")
+def _crowded(file: MscclFile) -> Iterator[Complaint]:
+    most = file.target.max_peers
     senders: Counter[tuple[int, int]] = Counter()
     receivers: Counter[tuple[int, int]] = Counter()
-    for _, rank, _, send, recv, channel in _blocks(case):
+    for _, rank, _, send, recv, channel in _blocks(file):
         senders[rank, channel] += send >= 0
         receivers[rank, channel] += recv >= 0
     for word, numbers in (("send", senders), ("receive", receivers)):
@@ -121,10 +124,11 @@ def _crowded(case: Case) -> Iterator[Complaint]:
                 )
 
 
-def _shared(case: Case) -> Iterator[Complaint]:
-    lines = case.document.tb["line"]
+@RULES.rule("B06", ERROR, "one thread block at each end of a connection", "messages are mixed up")
+def _shared(file: MscclFile) -> Iterator[Complaint]:
+    lines = file.document.tb["line"]
     seen: dict[tuple[str, int, int, int], int] = {}
-    for row, rank, name, send, recv, channel in _blocks(case):
+    for row, rank, name, send, recv, channel in _blocks(file):
         for word, peer in (("send", send), ("receive", recv)):
             if peer < 0:
                 continue
@@ -142,13 +146,13 @@ def _shared(case: Case) -> Iterator[Complaint]:
             seen.setdefault(key, lines[row])
 
 
-def _ends(case: Case) -> tuple[dict[tuple[int, int, int], _End], dict[tuple[int, int, int], _End]]:
+def _ends(file: MscclFile) -> tuple[dict[tuple[int, int, int], _End], dict[tuple[int, int, int], _End]]:
     """Sending and receiving ends by (source, destination, channel), with the messages of their steps."""
-    document = case.document
+    document = file.document
     senders: dict[tuple[int, int, int], _End] = {}
     receivers: dict[tuple[int, int, int], _End] = {}
     of_block: list[tuple[_End | None, _End | None]] = []
-    for row, rank, _, send, recv, channel in _blocks(case):
+    for row, rank, _, send, recv, channel in _blocks(file):
         line = document.tb["line"][row]
         out = senders.setdefault((rank, send, channel), _End(line)) if send >= 0 else None
         into = receivers.setdefault((recv, rank, channel), _End(line)) if recv >= 0 else None
@@ -163,8 +167,9 @@ def _ends(case: Case) -> tuple[dict[tuple[int, int, int], _End], dict[tuple[int,
     return senders, receivers
 
 
-def _matched(case: Case) -> Iterator[Complaint]:
-    senders, receivers = _ends(case)
+@RULES.rule("B07", ERROR, "messages have both ends", "ranks hang, or take wrong data")
+def _matched(file: MscclFile) -> Iterator[Complaint]:
+    senders, receivers = _ends(file)
     for key in sorted(senders.keys() | receivers.keys()):
         sent = senders.get(key, _End(0))
         received = receivers.get(key, _End(0))
@@ -188,8 +193,9 @@ def _matched(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _unused(case: Case) -> Iterator[Complaint]:
-    senders, receivers = _ends(case)
+@RULES.rule("B08", NOTE, "connections are used", "connections take memory for nothing")
+def _unused(file: MscclFile) -> Iterator[Complaint]:
+    senders, receivers = _ends(file)
     for word, ends in (("sends", senders), ("receives", receivers)):
         for (source, destination, channel), end in sorted(ends.items()):
             if not end.counts:
@@ -200,8 +206,9 @@ def _unused(case: Case) -> Iterator[Complaint]:
                 )
 
 
-def _without_peer(case: Case) -> Iterator[Complaint]:
-    document = case.document
+@RULES.rule("B09", ERROR, "steps have their peers", "the file is refused")
+def _without_peer(file: MscclFile) -> Iterator[Complaint]:
+    document = file.document
     columns = (document.step[key] for key in ("tb", "type", "line"))
     for block, kind, line in zip(*columns, strict=True):
         for word, kinds in (("send", SENDS), ("recv", RECEIVES)):
@@ -211,17 +218,3 @@ def _without_peer(case: Case) -> Iterator[Complaint]:
                     f"a step of type {STEP_TYPES[kind]} stands in a thread block with {word}=-1",
                     f"name the peer in {word}",
                 )
-
-
-_E, _N = Severity.ERROR, Severity.NOTE
-RULES = (
-    Rule("B01", _E, "ids of thread blocks", "the file is refused", _ids),
-    Rule("B02", _E, "number of thread blocks", "the file is refused", _number),
-    Rule("B03", _E, "peers are other ranks", "the file is refused, or memory overwritten", _peers),
-    Rule("B04", _E, "channels of thread blocks", "the file is refused", _channel),
-    Rule("B05", _E, "thread blocks per channel", "the file is refused", _crowded),
-    Rule("B06", _E, "one thread block at each end of a connection", "messages are mixed up", _shared),
-    Rule("B07", _E, "messages have both ends", "ranks hang, or take wrong data", _matched),
-    Rule("B08", _N, "connections are used", "connections take memory for nothing", _unused),
-    Rule("B09", _E, "steps have their peers", "the file is refused", _without_peer),
-)

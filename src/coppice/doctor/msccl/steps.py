@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coppice.doctor.msccl.diagnose import Case, Complaint, Rule, Severity
+from coppice.doctor.framework import ERROR, WARNING, Complaint
+from coppice.doctor.msccl.file import RULES, MscclFile
 from coppice.export.msccl.document import ABSENT, STEP_TYPES
-
-__all__ = ["RULES"]
 
 _NOP = STEP_TYPES.index("nop")
 _REDUCE = STEP_TYPES.index("re")
@@ -17,22 +16,24 @@ _SLOTS = ("i_chunks", "o_chunks", "s_chunks")
 _BUFFER_NAMES = ("input", "output", "scratch")
 
 
-def _by_block(case: Case) -> Iterator[tuple[int, list[int]]]:
+def _by_block(file: MscclFile) -> Iterator[tuple[int, list[int]]]:
     """(thread block, rows of its steps in the order of the file)."""
-    rows: list[list[int]] = [[] for _ in range(case.document.num_blocks)]
-    for row, block in enumerate(case.document.step["tb"]):
+    rows: list[list[int]] = [[] for _ in range(file.document.num_blocks)]
+    for row, block in enumerate(file.document.step["tb"]):
         rows[block].append(row)
     yield from enumerate(rows)
 
 
-def _words(case: Case) -> Iterator[Complaint]:
-    for defect in case.document.defects:
+@RULES.rule("S01", ERROR, "types and buffers", "the file is refused")
+def _words(file: MscclFile) -> Iterator[Complaint]:
+    for defect in file.document.defects:
         if defect.kind == "word":
             yield defect.line, defect.text, "write one of them, in lower case"
 
 
-def _types(case: Case) -> Iterator[Complaint]:
-    target, step = case.target, case.document.step
+@RULES.rule("S02", ERROR, "types that the target runs", "calls fail when they are launched")
+def _types(file: MscclFile) -> Iterator[Complaint]:
+    target, step = file.target, file.document.step
     foreign = {"ra"} - target.extra_types
     bad = {STEP_TYPES.index(name) for name in target.refused_types | foreign}
     first: dict[int, int] = {}
@@ -51,22 +52,24 @@ def _types(case: Case) -> Iterator[Complaint]:
         yield line, f"{number[kind]} steps have the type {name}, which {target.title} does not run", fix
 
 
-def _number(case: Case) -> Iterator[Complaint]:
-    step, most = case.document.step, case.target.max_steps
-    for block, rows in _by_block(case):
+@RULES.rule("S03", ERROR, "number of steps", "the file is refused")
+def _number(file: MscclFile) -> Iterator[Complaint]:
+    step, most = file.document.step, file.target.max_steps
+    for block, rows in _by_block(file):
         labels = [step["s"][row] for row in rows if step["s"][row] != ABSENT]
         if labels and (max(labels) >= most or min(labels) < 0):
             worst = max(labels) if max(labels) >= most else min(labels)
             yield (
-                case.document.tb["line"][block],
-                f"a thread block has step {worst}; {case.target.title} has steps 0 .. {most - 1}",
+                file.document.tb["line"][block],
+                f"a thread block has step {worst}; {file.target.title} has steps 0 .. {most - 1}",
                 "spread the steps over more thread blocks",
             )
 
 
-def _labels(case: Case) -> Iterator[Complaint]:
-    step = case.document.step
-    for _, rows in _by_block(case):
+@RULES.rule("S04", WARNING, "numbers of steps ascend by one", "dependencies mean other steps")
+def _labels(file: MscclFile) -> Iterator[Complaint]:
+    step = file.document.step
+    for _, rows in _by_block(file):
         for place, row in enumerate(rows):
             if step["s"][row] not in (place, ABSENT):
                 yield (
@@ -80,8 +83,9 @@ def _labels(case: Case) -> Iterator[Complaint]:
                 break
 
 
-def _idle(case: Case) -> Iterator[Complaint]:
-    step = case.document.step
+@RULES.rule("S05", ERROR, "a nop waits for something", "dependencies mean other steps")
+def _idle(file: MscclFile) -> Iterator[Complaint]:
+    step = file.document.step
     for row, kind in enumerate(step["type"]):
         if kind == _NOP and step["depid"][row] < 0:
             yield (
@@ -91,9 +95,10 @@ def _idle(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _nop_runs(case: Case) -> Iterator[Complaint]:
-    step = case.document.step
-    for _, rows in _by_block(case):
+@RULES.rule("S06", ERROR, "nops before a step that waits", "the file is refused")
+def _nop_runs(file: MscclFile) -> Iterator[Complaint]:
+    step = file.document.step
+    for _, rows in _by_block(file):
         waiting = False
         for row in rows:
             if step["type"][row] == _NOP:
@@ -114,8 +119,9 @@ def _nop_runs(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _counts(case: Case) -> Iterator[Complaint]:
-    step, most = case.document.step, case.target.max_count
+@RULES.rule("S07", ERROR, "slots of a step", "the file is refused, or memory overwritten")
+def _counts(file: MscclFile) -> Iterator[Complaint]:
+    step, most = file.document.step, file.target.max_count
     for row, count in enumerate(step["cnt"]):
         if step["type"][row] in (_NOP, -1) or count == ABSENT:
             continue
@@ -127,8 +133,9 @@ def _counts(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _slots(case: Case) -> Iterator[Complaint]:
-    document = case.document
+@RULES.rule("S08", ERROR, "slots within their buffers", "the file is refused, or memory overwritten")
+def _slots(file: MscclFile) -> Iterator[Complaint]:
+    document = file.document
     step, gpu = document.step, document.gpu
     gpu_of_block = document.tb["gpu"]
     for row, kind in enumerate(step["type"]):
@@ -151,8 +158,9 @@ def _slots(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _flags(case: Case) -> Iterator[Complaint]:
-    step = case.document.step
+@RULES.rule("S09", ERROR, "hasdep is 0 or 1", "the file is refused")
+def _flags(file: MscclFile) -> Iterator[Complaint]:
+    step = file.document.step
     for row, flag in enumerate(step["hasdep"]):
         if flag not in (0, 1, ABSENT) and step["type"][row] != _NOP:
             yield (
@@ -162,12 +170,12 @@ def _flags(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _waits(case: Case) -> Iterator[tuple[int, int, int, list[int] | None]]:
+def _waits(file: MscclFile) -> Iterator[tuple[int, int, int, list[int] | None]]:
     """(row that waits, depid, deps, rows that are counted in the thread block waited for; None if it is not there)."""
-    document = case.document
+    document = file.document
     step = document.step
     counted: dict[tuple[int, int], list[int]] = {}
-    for block, rows in _by_block(case):
+    for block, rows in _by_block(file):
         kept = [row for row in rows if step["type"][row] != _NOP or step["depid"][row] >= 0]
         counted.setdefault((document.tb["gpu"][block], document.tb["id"][block]), kept)
     for row, other in enumerate(step["depid"]):
@@ -176,9 +184,10 @@ def _waits(case: Case) -> Iterator[tuple[int, int, int, list[int] | None]]:
             yield row, other, step["deps"][row], counted.get((gpu, other))
 
 
-def _awaited(case: Case) -> Iterator[Complaint]:
-    step = case.document.step
-    for row, other, position, rows in _waits(case):
+@RULES.rule("S10", ERROR, "steps that are waited for are there", "ranks hang")
+def _awaited(file: MscclFile) -> Iterator[Complaint]:
+    step = file.document.step
+    for row, other, position, rows in _waits(file):
         if rows is None:
             yield step["line"][row], f"depid is {other}, but this gpu has no such thread block", "mend depid"
         elif not 0 <= position < len(rows):
@@ -195,9 +204,10 @@ def _awaited(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _silent(case: Case) -> Iterator[Complaint]:
-    step = case.document.step
-    for row, other, position, rows in _waits(case):
+@RULES.rule("S11", ERROR, "steps that are waited for tell it", "ranks hang")
+def _silent(file: MscclFile) -> Iterator[Complaint]:
+    step = file.document.step
+    for row, other, position, rows in _waits(file):
         if rows is None or not 0 <= position < len(rows):
             continue
         if not any(step["hasdep"][each] == 1 and step["type"][each] != _NOP for each in rows[position:]):
@@ -208,9 +218,10 @@ def _silent(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _late(case: Case) -> Iterator[Complaint]:
-    step = case.document.step
-    for row, other, position, rows in _waits(case):
+@RULES.rule("S12", WARNING, "steps that are waited for tell it at once", "ranks wait longer, or hang")
+def _late(file: MscclFile) -> Iterator[Complaint]:
+    step = file.document.step
+    for row, other, position, rows in _waits(file):
         if rows is None or not 0 <= position < len(rows):
             continue
         tells = [step["hasdep"][each] == 1 and step["type"][each] != _NOP for each in rows[position:]]
@@ -225,8 +236,9 @@ def _late(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _narrow(case: Case) -> Iterator[Complaint]:
-    step, target = case.document.step, case.target
+@RULES.rule("S13", ERROR, "numbers that the loader cuts", "ranks hang, or use wrong slots")
+def _narrow(file: MscclFile) -> Iterator[Complaint]:
+    step, target = file.document.step, file.target
     for key, most in (
         ("depid", target.max_depid),
         ("srcoff", target.max_offset),
@@ -245,11 +257,11 @@ def _narrow(case: Case) -> Iterator[Complaint]:
                 break
 
 
-def _runs(case: Case) -> Iterator[tuple[list[int], bool]]:
+def _runs(file: MscclFile) -> Iterator[tuple[list[int], bool]]:
     """(rows that run as one reduction, whether their counts differ)."""
-    step = case.document.step
+    step = file.document.step
     keys = ("dstbuf", "dstoff", "srcbuf")
-    for _, rows in _by_block(case):
+    for _, rows in _by_block(file):
         run: list[int] = []
         for row in rows:
             same = bool(run) and all(step[key][row] == step[key][run[-1]] for key in keys)
@@ -268,9 +280,10 @@ def _runs(case: Case) -> Iterator[tuple[list[int], bool]]:
             yield run, len({step["cnt"][each] for each in run}) > 1
 
 
-def _uneven_runs(case: Case) -> Iterator[Complaint]:
-    step = case.document.step
-    for run, uneven in _runs(case):
+@RULES.rule("S14", ERROR, "joined reductions have one count", "wrong results")
+def _uneven_runs(file: MscclFile) -> Iterator[Complaint]:
+    step = file.document.step
+    for run, uneven in _runs(file):
         if uneven:
             yield (
                 step["line"][run[0]],
@@ -279,9 +292,10 @@ def _uneven_runs(case: Case) -> Iterator[Complaint]:
             )
 
 
-def _long_runs(case: Case) -> Iterator[Complaint]:
-    step, most = case.document.step, case.target.max_fused
-    for run, _ in _runs(case):
+@RULES.rule("S15", WARNING, "joined reductions", "wrong results")
+def _long_runs(file: MscclFile) -> Iterator[Complaint]:
+    step, most = file.document.step, file.target.max_fused
+    for run, _ in _runs(file):
         if len(run) > most:
             yield (
                 step["line"][run[0]],
@@ -291,23 +305,3 @@ def _long_runs(case: Case) -> Iterator[Complaint]:
                 ),
                 f"set hasdep=1 on every {most}th of them",
             )
-
-
-_E, _W = Severity.ERROR, Severity.WARNING
-RULES = (
-    Rule("S01", _E, "types and buffers", "the file is refused", _words),
-    Rule("S02", _E, "types that the target runs", "calls fail when they are launched", _types),
-    Rule("S03", _E, "number of steps", "the file is refused", _number),
-    Rule("S04", _W, "numbers of steps ascend by one", "dependencies mean other steps", _labels),
-    Rule("S05", _E, "a nop waits for something", "dependencies mean other steps", _idle),
-    Rule("S06", _E, "nops before a step that waits", "the file is refused", _nop_runs),
-    Rule("S07", _E, "slots of a step", "the file is refused, or memory overwritten", _counts),
-    Rule("S08", _E, "slots within their buffers", "the file is refused, or memory overwritten", _slots),
-    Rule("S09", _E, "hasdep is 0 or 1", "the file is refused", _flags),
-    Rule("S10", _E, "steps that are waited for are there", "ranks hang", _awaited),
-    Rule("S11", _E, "steps that are waited for tell it", "ranks hang", _silent),
-    Rule("S12", _W, "steps that are waited for tell it at once", "ranks wait longer, or hang", _late),
-    Rule("S13", _E, "numbers that the loader cuts", "ranks hang, or use wrong slots", _narrow),
-    Rule("S14", _E, "joined reductions have one count", "wrong results", _uneven_runs),
-    Rule("S15", _W, "joined reductions", "wrong results", _long_runs),
-)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from coppice.doctor.msccl.diagnose import Case, Complaint, Rule, Severity
-
-__all__ = ["RULES"]
+from coppice.doctor.framework import ERROR, WARNING, Complaint
+from coppice.doctor.msccl.file import RULES, MscclFile
 
 _COMMENT = re.compile(rb"<!--(.*?)-->", re.DOTALL)
 _TAG = re.compile(rb"<(?P<end>/?)(?P<name>[^\s<>/=]+)(?P<rest>(?:[^<>\"']|\"[^\"]*\"|'[^']*')*)>")
@@ -23,13 +22,14 @@ def _line(data: bytes, place: int) -> int:
     return data.count(b"\n", 0, place) + 1
 
 
-def _plain(case: Case) -> bytes:
+def _plain(file: MscclFile) -> bytes:
     """The text with comments blanked out, of the same length."""
-    return _COMMENT.sub(lambda match: re.sub(rb"[^\n]", b" ", match[0]), case.data)
+    return _COMMENT.sub(lambda match: re.sub(rb"[^\n]", b" ", match[0]), file.data)
 
 
-def _declaration(case: Case) -> Iterator[Complaint]:
-    text = _plain(case)
+@RULES.rule("X01", ERROR, "no XML declaration", "the loader stops with a parse error")
+def _declaration(file: MscclFile) -> Iterator[Complaint]:
+    text = _plain(file)
     place = text.find(b"<?")
     if place >= 0:
         yield (
@@ -39,41 +39,45 @@ def _declaration(case: Case) -> Iterator[Complaint]:
         )
 
 
-def _byte_order_mark(case: Case) -> Iterator[Complaint]:
-    if case.data.startswith(b"\xef\xbb\xbf"):
+@RULES.rule("X02", ERROR, "no byte order mark", "the loader stops with a parse error")
+def _byte_order_mark(file: MscclFile) -> Iterator[Complaint]:
+    if file.data.startswith(b"\xef\xbb\xbf"):
         yield 1, "the file begins with a byte order mark, the loader expects `<`", "save it without one"
 
 
-def _tabs(case: Case) -> Iterator[Complaint]:
-    place = _plain(case).find(b"\t")
+@RULES.rule("X03", ERROR, "no tabs", "the loader stops with a parse error")
+def _tabs(file: MscclFile) -> Iterator[Complaint]:
+    place = _plain(file).find(b"\t")
     if place >= 0:
         yield (
-            _line(case.data, place),
+            _line(file.data, place),
             "there is a tab; the loader knows blanks and line ends only",
             "replace tabs by blanks",
         )
 
 
-def _quotes(case: Case) -> Iterator[Complaint]:
-    for match in _TAG.finditer(_plain(case)):
+@RULES.rule("X04", ERROR, "values in double quotes", "the loader reads the wrong value or the whole file")
+def _quotes(file: MscclFile) -> Iterator[Complaint]:
+    for match in _TAG.finditer(_plain(file)):
         if b"'" in _VALUE.sub(b"", match["rest"]):
             yield (
-                _line(case.data, match.start()),
+                _line(file.data, match.start()),
                 "a value stands in single quotes; the loader reads on to the next double quote",
                 "use double quotes",
             )
             return
 
 
-def _attribute_space(case: Case) -> Iterator[Complaint]:
-    for match in _TAG.finditer(_plain(case)):
+@RULES.rule("X05", ERROR, "attributes one blank apart", "the loader stops with a parse error")
+def _attribute_space(file: MscclFile) -> Iterator[Complaint]:
+    for match in _TAG.finditer(_plain(file)):
         rest = match["rest"]
         if b"'" in rest or b"\t" in rest or _GOOD_REST.fullmatch(rest):
             continue
         if re.fullmatch(rb"(?: *[^\s=\"']+=\"[^\"]*\")* */?", rest):
             continue  # more than one blank: an empty attribute to the loader, which counts but does no harm
         yield (
-            _line(case.data, match.start()),
+            _line(file.data, match.start()),
             (
                 f"attributes of <{match['name'].decode(errors='replace')[:20]}> are not separated by one blank each "
                 "(a line end, or blanks around `=`)"
@@ -83,8 +87,9 @@ def _attribute_space(case: Case) -> Iterator[Complaint]:
         return
 
 
-def _loose_text(case: Case) -> Iterator[Complaint]:
-    text = _plain(case)
+@RULES.rule("X06", ERROR, "no text between or after elements", "the loader stops with a parse error")
+def _loose_text(file: MscclFile) -> Iterator[Complaint]:
+    text = _plain(file)
     for match in re.finditer(rb">([^<]*)", text):
         found = match[1].strip()
         if found:
@@ -97,63 +102,69 @@ def _loose_text(case: Case) -> Iterator[Complaint]:
             return
 
 
-def _comment_start(case: Case) -> Iterator[Complaint]:
-    for match in _COMMENT.finditer(case.data):
+@RULES.rule("X07", ERROR, "comments begin with a blank", "the loader stops with a parse error")
+def _comment_start(file: MscclFile) -> Iterator[Complaint]:
+    for match in _COMMENT.finditer(file.data):
         first = re.split(rb"[ >/\n\r]", match[1], maxsplit=1)[0]
-        if b"=" in first or len(first) > case.target.max_text - 4:
+        if b"=" in first or len(first) > file.target.max_text - 4:
             yield (
-                _line(case.data, match.start()),
+                _line(file.data, match.start()),
                 "the first word of a comment holds `=` or is very long, and the loader takes it for an attribute",
                 "begin comments with a blank",
             )
             return
 
 
-def _long_values(case: Case) -> Iterator[Complaint]:
-    for match in _VALUE.finditer(_plain(case)):
-        if len(match[1]) > case.target.max_text:
+@RULES.rule("X08", ERROR, "values of 255 characters", "memory is overwritten")
+def _long_values(file: MscclFile) -> Iterator[Complaint]:
+    for match in _VALUE.finditer(_plain(file)):
+        if len(match[1]) > file.target.max_text:
             yield (
-                _line(case.data, match.start()),
+                _line(file.data, match.start()),
                 (
-                    f"a value has {len(match[1])} characters; the loader has room for {case.target.max_text} and "
+                    f"a value has {len(match[1])} characters; the loader has room for {file.target.max_text} and "
                     "writes beyond it"
                 ),
-                f"shorten it to {case.target.max_text} characters",
+                f"shorten it to {file.target.max_text} characters",
             )
             return
 
 
-def _many_attributes(case: Case) -> Iterator[Complaint]:
-    for match in _TAG.finditer(_plain(case)):
+@RULES.rule("X09", WARNING, "16 attributes of an element", "attributes are dropped without notice")
+def _many_attributes(file: MscclFile) -> Iterator[Complaint]:
+    for match in _TAG.finditer(_plain(file)):
         number = match["rest"].count(b"=")
-        if number > case.target.max_attributes:
+        if number > file.target.max_attributes:
             yield (
-                _line(case.data, match.start()),
-                f"an element has {number} attributes; the loader keeps {case.target.max_attributes} and drops the rest",
+                _line(file.data, match.start()),
+                f"an element has {number} attributes; the loader keeps {file.target.max_attributes} and drops the rest",
                 "remove attributes that no loader reads",
             )
             return
 
 
-def _first_element(case: Case) -> Iterator[Complaint]:
-    for defect in case.document.defects:
+@RULES.rule("X10", ERROR, "<algo>, <gpu>, <tb>, <step> only", "elements are ignored or the file refused")
+def _first_element(file: MscclFile) -> Iterator[Complaint]:
+    for defect in file.document.defects:
         if defect.kind in ("element", "nesting"):
             yield defect.line, defect.text, "keep <algo>, <gpu>, <tb> and <step> only, in this nesting"
 
 
-def _entities(case: Case) -> Iterator[Complaint]:
-    place = _plain(case).find(b"&")
+@RULES.rule("X11", WARNING, "no entities", "the text is taken as it stands")
+def _entities(file: MscclFile) -> Iterator[Complaint]:
+    place = _plain(file).find(b"&")
     if place >= 0:
         yield (
-            _line(case.data, place),
+            _line(file.data, place),
             "there is an entity (&...;), which the loader does not expand",
             "write the character itself, or do without it",
         )
 
 
-def _nodes(case: Case) -> Iterator[Complaint]:
+@RULES.rule("X12", ERROR, "elements that a rank reads", "the loader gives up, or overwrites memory")
+def _nodes(file: MscclFile) -> Iterator[Complaint]:
     """A rank reads its own thread blocks and steps, and one element per GPU."""
-    document, target = case.document, case.target
+    document, target = file.document, file.target
     nodes = [1 + document.num_gpus] * document.num_gpus
     gpu_of_block = document.tb["gpu"].tolist()
     blocks = [0] * document.num_gpus
@@ -190,26 +201,3 @@ def _nodes(case: Case) -> Iterator[Complaint]:
                 ),
                 f"use {target.max_children:,} at most",
             )
-
-
-_E, _W = Severity.ERROR, Severity.WARNING
-RULES = (
-    Rule("X01", _E, "no XML declaration", "the loader stops with a parse error", _declaration),
-    Rule("X02", _E, "no byte order mark", "the loader stops with a parse error", _byte_order_mark),
-    Rule("X03", _E, "no tabs", "the loader stops with a parse error", _tabs),
-    Rule("X04", _E, "values in double quotes", "the loader reads the wrong value or the whole file", _quotes),
-    Rule("X05", _E, "attributes one blank apart", "the loader stops with a parse error", _attribute_space),
-    Rule("X06", _E, "no text between or after elements", "the loader stops with a parse error", _loose_text),
-    Rule("X07", _E, "comments begin with a blank", "the loader stops with a parse error", _comment_start),
-    Rule("X08", _E, "values of 255 characters", "memory is overwritten", _long_values),
-    Rule("X09", _W, "16 attributes of an element", "attributes are dropped without notice", _many_attributes),
-    Rule(
-        "X10",
-        _E,
-        "<algo>, <gpu>, <tb>, <step> only",
-        "elements are ignored or the file refused",
-        _first_element,
-    ),
-    Rule("X11", _W, "no entities", "the text is taken as it stands", _entities),
-    Rule("X12", _E, "elements that a rank reads", "the loader gives up, or overwrites memory", _nodes),
-)

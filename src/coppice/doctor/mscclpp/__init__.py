@@ -1,1 +1,47 @@
-"""Rules about execution plans of MSCCL++."""
+"""Rules of the MSCCL++ executor: whether it would load an execution plan, and use it at these sizes.
+
+Complaints name the JSON path of the place. The loader checks few of the rules: most of what it takes without a word
+ends in memory that is overwritten, in ranks that wait for ever, or in wrong sums. Kinds of rules:
+
+    J   keys and values of the file
+    C   channels, remote buffers, barriers and semaphores
+    O   operations
+    L   limits of the executor
+    Z   chunks and sizes
+"""
+
+from __future__ import annotations
+
+from coppice.doctor.framework import Diagnosis, run
+from coppice.doctor.mscclpp import channels, form, operations, room  # noqa: F401  (their rules join the table)
+from coppice.doctor.mscclpp.plan import RULES, MscclppPlan
+from coppice.doctor.mscclpp.sizes import reason_not_used
+from coppice.export.mscclpp.document import parse_document
+
+__all__ = ["RULES", "TARGET", "diagnose_mscclpp"]
+
+TARGET = "mscclpp"
+"""Name of the executor as a target."""
+
+
+def diagnose_mscclpp(data: bytes, *, file: str, ranks: int | None, sizes: tuple[int, ...]) -> Diagnosis:
+    """Examine the bytes of an execution plan.
+
+    Args:
+        data: The bytes.
+        file: Name for messages.
+        ranks: Ranks of the communicator; None leaves that open.
+        sizes: Message sizes M in bytes, as nccl-tests counts them.
+
+    Raises:
+        InputError: If it is no JSON.
+    """
+    subject = MscclppPlan(file=file, document=parse_document(data, file=file), ranks=ranks)
+    return run(
+        subject,
+        RULES,
+        target=TARGET,
+        heading="for the executor of MSCCL++ 0.9",
+        runtime="the MSCCL++ executor",
+        sizes=tuple((size, reason_not_used(subject, size)) for size in sizes),
+    )

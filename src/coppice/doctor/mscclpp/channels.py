@@ -6,11 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from coppice.doctor.msccl.diagnose import Severity
-from coppice.doctor.mscclpp.diagnose import Complaint, PlanRule
-from coppice.doctor.mscclpp.walk import Here, Path, PlanCase, entries, number, slots
-
-__all__ = ["RULES"]
+from coppice.doctor.framework import ERROR, WARNING, Complaint, Path
+from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, entries, number, slots
 
 
 def _ends(gpu: dict[str, Any], kind: str) -> list[Any]:
@@ -28,7 +25,7 @@ def _numbers(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _held(here: Here, kind: Any, list_key: str, kind_key: str, ids_key: str) -> list[Any]:
+def _held(here: PlanObject, kind: Any, list_key: str, kind_key: str, ids_key: str) -> list[Any]:
     """Numbers that a thread block lists for one type."""
     return [
         each
@@ -45,14 +42,15 @@ def _outside(path: Path, found: list[Any], have: int, what: str) -> Iterator[Com
             yield (*path, place), f"{what} {each} is not there: there are {have}", f"write 0 to {have - 1}"
 
 
-def _channel_ids(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.blocks:
+@RULES.rule("C01", ERROR, "channels exist", "the executor reads beyond the end of its lists")
+def _channel_ids(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.blocks:
         for place, entry in entries(here.block.get("channels")):
             kind = entry.get("channel_type")
             have = len(_ends(here.gpu, str(kind)))
             path = (*here.path, "channels", place, "channel_ids")
             yield from _outside(path, _numbers(entry.get("channel_ids")), have, f"{kind} channel")
-    for here in case.operations:
+    for here in plan.operations:
         kind = here.op.get("channel_type")
         if kind in ("memory", "port"):
             have = len(_held(here, kind, "channels", "channel_type", "channel_ids"))
@@ -65,8 +63,14 @@ def _channel_ids(case: PlanCase) -> Iterator[Complaint]:
                 yield (*where, "switch_channel_id"), text, "list it among the channels of the thread block"
 
 
-def _buffer_ids(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.blocks:
+@RULES.rule(
+    "C02",
+    ERROR,
+    "remote buffers exist, for their type of channel",
+    "the executor writes to memory that is not meant",
+)
+def _buffer_ids(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.blocks:
         known = _numbers(here.gpu.get("remote_buffers"))
         for place, entry in entries(here.block.get("remote_buffer_refs")):
             path = (*here.path, "remote_buffer_refs", place, "remote_buffer_ids")
@@ -79,7 +83,7 @@ def _buffer_ids(case: PlanCase) -> Iterator[Complaint]:
                 if isinstance(buffer, dict) and kind not in _numbers(buffer.get("access_channel_types")):
                     text = f"remote buffer {value} is not open to {kind} channels"
                     yield (*path, spot), text, "add the type to its access_channel_types"
-    for here in case.operations:
+    for here in plan.operations:
         kind = here.op.get("channel_type")
         have = len(_held(here, kind, "remote_buffer_refs", "access_channel_type", "remote_buffer_ids"))
         for where, each in slots(here):
@@ -90,9 +94,10 @@ def _buffer_ids(case: PlanCase) -> Iterator[Complaint]:
                 yield (*where, "buffer_id"), text, "list it among the remote_buffer_refs of the thread block"
 
 
-def _peers(case: PlanCase) -> Iterator[Complaint]:
-    ranks = len(case.gpus)
-    for here in case.gpus:
+@RULES.rule("C03", ERROR, "channels lead to other GPUs", "connecting fails or waits for ever")
+def _peers(plan: MscclppPlan) -> Iterator[Complaint]:
+    ranks = len(plan.gpus)
+    for here in plan.gpus:
         for place, channel in entries(here.gpu.get("channels")):
             for spot, peer in enumerate(_numbers(channel.get("connected_to"))):
                 if number(peer) is None or not 0 <= peer < ranks or peer == here.rank:
@@ -100,9 +105,15 @@ def _peers(case: PlanCase) -> Iterator[Complaint]:
                     yield path, f"GPU {here.rank} is connected to {peer}", f"name another GPU of the {ranks}"
 
 
-def _twins(case: PlanCase) -> Iterator[Complaint]:
+@RULES.rule(
+    "C04",
+    WARNING,
+    "channels have two ends",
+    "no thread block at the other GPU can wait for or signal the ones that are missing",
+)
+def _twins(plan: MscclppPlan) -> Iterator[Complaint]:
     ends: dict[tuple[str, int, int], int] = Counter()
-    for here in case.gpus:
+    for here in plan.gpus:
         for kind in ("memory", "port"):
             for peer in _ends(here.gpu, kind):
                 if number(peer) is not None:
@@ -114,12 +125,13 @@ def _twins(case: PlanCase) -> Iterator[Complaint]:
             yield ("gpus", rank, "channels"), text, "list as many on both sides"
 
 
-def _barriers(case: PlanCase) -> Iterator[Complaint]:
+@RULES.rule("C05", ERROR, "barriers wait for those who come", "the kernel never ends")
+def _barriers(plan: MscclppPlan) -> Iterator[Complaint]:
     users: dict[tuple[int, int], dict[Path, int]] = defaultdict(dict)
     first: dict[tuple[int, int], tuple[Path, int]] = {}
-    for here in case.operations:
+    for here in plan.named("barrier"):
         name, parties = number(here.op.get("barrier_id")), number(here.op.get("num_threadblocks"))
-        if here.name != "barrier" or name is None or parties is None:
+        if name is None or parties is None:
             continue
         block = here.path[:4]
         users[here.rank, name][block] = users[here.rank, name].get(block, 0) + 1
@@ -138,40 +150,9 @@ def _barriers(case: PlanCase) -> Iterator[Complaint]:
             yield path, f"barrier {key[1]} is not used equally often by its thread blocks", "add or drop some"
 
 
-def _semaphores(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
-        if here.name in ("sem_acquire", "sem_release"):
-            have = len(_numbers(here.gpu.get("semaphores")))
-            path = (*here.path, "semaphore_ids")
-            yield from _outside(path, _numbers(here.op.get("semaphore_ids")), have, "semaphore")
-
-
-RULES = (
-    PlanRule(
-        "C01",
-        Severity.ERROR,
-        "channels exist",
-        "the executor reads beyond the end of its lists",
-        _channel_ids,
-    ),
-    PlanRule(
-        "C02",
-        Severity.ERROR,
-        "remote buffers exist, for their type of channel",
-        "the executor writes to memory that is not meant",
-        _buffer_ids,
-    ),
-    PlanRule(
-        "C03", Severity.ERROR, "channels lead to other GPUs", "connecting fails or waits for ever", _peers
-    ),
-    PlanRule(
-        "C04",
-        Severity.WARNING,
-        "channels have two ends",
-        "no thread block at the other GPU can wait for or signal the ones that are missing",
-        _twins,
-    ),
-    PlanRule("C05", Severity.ERROR, "barriers wait for those who come", "the kernel never ends", _barriers),
-    PlanRule("C06", Severity.ERROR, "semaphores exist", "the executor spoils memory", _semaphores),
-)
-"""Rules about what is referred to by number."""
+@RULES.rule("C06", ERROR, "semaphores exist", "the executor spoils memory")
+def _semaphores(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.named("sem_acquire", "sem_release"):
+        have = len(_numbers(here.gpu.get("semaphores")))
+        path = (*here.path, "semaphore_ids")
+        yield from _outside(path, _numbers(here.op.get("semaphore_ids")), have, "semaphore")

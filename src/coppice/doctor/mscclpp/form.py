@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from coppice.doctor.msccl.diagnose import Severity
-from coppice.doctor.mscclpp.diagnose import Complaint, PlanRule
-from coppice.doctor.mscclpp.walk import Path, PlanCase, entries, slots
+from coppice.doctor.framework import ERROR, WARNING, Complaint, Path
+from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, entries, slots
 from coppice.export.mscclpp.reader import COLLECTIVES
-
-__all__ = ["RULES"]
 
 _TOP = {
     "name": ("text", True),
@@ -64,16 +61,16 @@ _TYPES = ("memory", "port", "switch", "none")
 _BUFFERS = ("i", "o", "s")
 
 
-def _objects(case: PlanCase) -> Iterator[tuple[Path, dict[str, Any], Mapping[str, tuple[str, bool]]]]:
+def _objects(plan: MscclppPlan) -> Iterator[tuple[Path, dict[str, Any], Mapping[str, tuple[str, bool]]]]:
     """(path, object, keys that it should have)."""
-    yield (), case.top, _TOP
-    for here in case.gpus:
+    yield (), plan.top, _TOP
+    for here in plan.gpus:
         yield here.path, here.gpu, _GPU
         for place, buffer in entries(here.gpu.get("remote_buffers")):
             yield (*here.path, "remote_buffers", place), buffer, _REMOTE
-    for here in case.blocks:
+    for here in plan.blocks:
         yield here.path, here.block, _BLOCK
-    for here in case.operations:
+    for here in plan.operations:
         yield here.path, here.op, _OPERATION
         for path, each in slots(here):
             yield path, each, _SLOTS
@@ -91,31 +88,34 @@ def _is(value: Any, kind: str) -> bool:
             return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _missing(case: PlanCase) -> Iterator[Complaint]:
-    if not isinstance(case.document.tree, dict):
+@RULES.rule("J01", ERROR, "all keys are there", "the loader throws, or reads nothing")
+def _missing(plan: MscclppPlan) -> Iterator[Complaint]:
+    if not isinstance(plan.document.tree, dict):
         yield (
             (),
             "the file holds no object",
             "write an object with name, collective, protocol, inplace and gpus",
         )
         return
-    for path, each, keys in _objects(case):
+    for path, each, keys in _objects(plan):
         for key, (_, needed) in keys.items():
             if needed and key not in each:
                 yield path, f"the key {key} is missing", f"add {key}"
-    if case.top.get("gpus") == []:
+    if plan.top.get("gpus") == []:
         yield ("gpus",), "there is no GPU", "add one for each rank"
 
 
-def _kinds(case: PlanCase) -> Iterator[Complaint]:
-    for path, each, keys in _objects(case):
+@RULES.rule("J02", ERROR, "values have their kind", "the loader throws")
+def _kinds(plan: MscclppPlan) -> Iterator[Complaint]:
+    for path, each, keys in _objects(plan):
         for key, (kind, _) in keys.items():
             if key in each and not _is(each[key], kind):
                 yield (*path, key), f"{key} is {str(each[key])[:30]!r}", f"write {kind}"
 
 
-def _gpu_ids(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.gpus:
+@RULES.rule("J03", ERROR, "GPUs stand by their id", "the loader refuses the plan")
+def _gpu_ids(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.gpus:
         if here.gpu.get("id", here.rank) != here.rank:
             yield (
                 (*here.path, "id"),
@@ -124,21 +124,34 @@ def _gpu_ids(case: PlanCase) -> Iterator[Complaint]:
             )
 
 
-def _block_ids(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.blocks:
+@RULES.rule(
+    "J04",
+    ERROR,
+    "thread blocks stand by their id",
+    "operations run with the channels of another thread block",
+)
+def _block_ids(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.blocks:
         if here.block.get("id", here.path[-1]) != here.path[-1]:
             text = f"thread block {here.block['id']} is at place {here.path[-1]}"
             yield (*here.path, "id"), text, "number thread blocks by their place, from 0"
 
 
-def _protocol(case: PlanCase) -> Iterator[Complaint]:
-    protocol = case.top.get("protocol")
+@RULES.rule("J05", WARNING, "protocols are Simple and LL", "it may not run as it is meant to")
+def _protocol(plan: MscclppPlan) -> Iterator[Complaint]:
+    protocol = plan.top.get("protocol")
     if isinstance(protocol, str) and protocol not in ("Simple", "LL"):
         yield ("protocol",), f"protocol {protocol!r} is taken as Simple", "write Simple or LL"
 
 
-def _collective(case: PlanCase) -> Iterator[Complaint]:
-    name = case.top.get("collective")
+@RULES.rule(
+    "J06",
+    WARNING,
+    "collectives have their names",
+    "sizes are compared with the input, and nobody can say what the plan should do",
+)
+def _collective(plan: MscclppPlan) -> Iterator[Complaint]:
+    name = plan.top.get("collective")
     if isinstance(name, str) and name not in COLLECTIVES:
         known = ", ".join(COLLECTIVES)
         yield (
@@ -148,8 +161,9 @@ def _collective(case: PlanCase) -> Iterator[Complaint]:
         )
 
 
-def _words(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.gpus:
+@RULES.rule("J07", ERROR, "types have their names", "the loader refuses the plan")
+def _words(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.gpus:
         for place, channel in entries(here.gpu.get("channels")):
             path = (*here.path, "channels", place)
             yield from _word(path, channel, "channel_type", _TYPES)
@@ -157,13 +171,13 @@ def _words(case: PlanCase) -> Iterator[Complaint]:
                 yield from _word(path, channel, "buffer_type", _BUFFERS)
         for place, buffer in entries(here.gpu.get("remote_buffers")):
             yield from _word((*here.path, "remote_buffers", place), buffer, "type", _BUFFERS)
-    for here in case.blocks:
+    for here in plan.blocks:
         for place, channel in entries(here.block.get("channels")):
             yield from _word((*here.path, "channels", place), channel, "channel_type", _TYPES)
         for place, reference in entries(here.block.get("remote_buffer_refs")):
             path = (*here.path, "remote_buffer_refs", place)
             yield from _word(path, reference, "access_channel_type", ("memory", "port"))
-    for here in case.operations:
+    for here in plan.operations:
         for path, each in slots(here):
             if not {"type", "buffer_id", "switch_channel_id"} & set(each):
                 yield path, "it names no memory", "add a type, a buffer_id or a switch_channel_id"
@@ -175,29 +189,3 @@ def _word(path: Path, each: dict[str, Any], key: str, words: tuple[str, ...]) ->
     if each.get(key) not in words:
         found = f"{key} is {each[key]!r}" if key in each else f"the key {key} is missing"
         yield ((*path, key) if key in each else path), found, f"write one of {', '.join(words)}"
-
-
-RULES = (
-    PlanRule("J01", Severity.ERROR, "all keys are there", "the loader throws, or reads nothing", _missing),
-    PlanRule("J02", Severity.ERROR, "values have their kind", "the loader throws", _kinds),
-    PlanRule("J03", Severity.ERROR, "GPUs stand by their id", "the loader refuses the plan", _gpu_ids),
-    PlanRule(
-        "J04",
-        Severity.ERROR,
-        "thread blocks stand by their id",
-        "operations run with the channels of another thread block",
-        _block_ids,
-    ),
-    PlanRule(
-        "J05", Severity.WARNING, "protocols are Simple and LL", "it may not run as it is meant to", _protocol
-    ),
-    PlanRule(
-        "J06",
-        Severity.WARNING,
-        "collectives have their names",
-        "sizes are compared with the input, and nobody can say what the plan should do",
-        _collective,
-    ),
-    PlanRule("J07", Severity.ERROR, "types have their names", "the loader refuses the plan", _words),
-)
-"""Rules about keys and values."""

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from coppice.doctor.msccl.diagnose import Severity
-from coppice.doctor.mscclpp.diagnose import Complaint, PlanRule
-from coppice.doctor.mscclpp.walk import Here, PlanCase, number
+from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
+from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, number
 from coppice.export.mscclpp.operations import OPERATIONS
-
-__all__ = ["RULES"]
 
 _PUTS = ("put", "pws", "pwsf")
 _TELL = ("signal", "wait", "rlxsignal", "rlxwait")
@@ -28,7 +25,7 @@ _NEEDS = {
 }
 
 
-def _lists(here: Here) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _lists(here: PlanObject) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Sources and targets of an operation."""
     found = []
     for key in ("src_buff", "dst_buff"):
@@ -37,8 +34,9 @@ def _lists(here: Here) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     return found[0], found[1]
 
 
-def _known(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
+@RULES.rule("O01", ERROR, "operations are known", "the loader refuses the plan")
+def _known(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.operations:
         if isinstance(here.name, str) and here.name not in OPERATIONS:
             yield (
                 (*here.path, "name"),
@@ -47,8 +45,9 @@ def _known(case: PlanCase) -> Iterator[Complaint]:
             )
 
 
-def _fields(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
+@RULES.rule("O02", ERROR, "operations say all that they need", "the operation does nothing, or too much")
+def _fields(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.operations:
         for key in _NEEDS.get(here.name, ()):
             if key not in here.op or here.op[key] == []:
                 yield here.path, f"{here.name} has no {key}", f"add {key}"
@@ -67,52 +66,54 @@ def _fields(case: PlanCase) -> Iterator[Complaint]:
                 yield here.path, text, "name a port channel for each target"
 
 
-def _get(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
-        if here.name == "get":
-            for one, two in zip(*_lists(here), strict=False):
-                if one.get("index") != two.get("index"):
-                    text = f"get from chunk {one.get('index')} to chunk {two.get('index')} swaps the two"
-                    yield here.path, text, "let the other rank put, or use equal chunks"
+@RULES.rule("O03", ERROR, "get has equal indices", "it reads and writes the wrong memory")
+def _get(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.named("get"):
+        for one, two in zip(*_lists(here), strict=False):
+            if one.get("index") != two.get("index"):
+                text = f"get from chunk {one.get('index')} to chunk {two.get('index')} swaps the two"
+                yield here.path, text, "let the other rank put, or use equal chunks"
 
 
-def _flush(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
-        if here.name == "flush":
-            yield here.path, "flush does nothing", "put with pwsf instead"
+@RULES.rule("O04", ERROR, "nothing is flushed by flush", "data may not have been sent yet")
+def _flush(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.named("flush"):
+        yield here.path, "flush does nothing", "put with pwsf instead"
 
 
-def _mixed(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
-        if here.name in (*_PUTS, "ppkt") and here.op.get("channel_type") == "memory":
-            kinds = {str(each.get("type")) for each in _lists(here)[0]}
-            if len(kinds) > 1:
-                text = f"{here.name} reads {' and '.join(sorted(kinds))}, and all are taken from the first"
-                yield here.path, text, "use an operation for each buffer"
+@RULES.rule("O05", ERROR, "put over memory reads one buffer", "wrong data are sent")
+def _mixed(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.named(*_PUTS, "ppkt", by="memory"):
+        kinds = {str(each.get("type")) for each in _lists(here)[0]}
+        if len(kinds) > 1:
+            text = f"{here.name} reads {' and '.join(sorted(kinds))}, and all are taken from the first"
+            yield here.path, text, "use an operation for each buffer"
 
 
-def _silent(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
-        if here.name in ("pws", "pwsf") and here.op.get("channel_type") == "memory":
-            yield here.path, f"{here.name} over a memory channel does not signal", "use put, nop and signal"
+@RULES.rule("O06", ERROR, "put over memory does not signal", "the other rank waits for ever")
+def _silent(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.named("pws", "pwsf", by="memory"):
+        yield here.path, f"{here.name} over a memory channel does not signal", "use put, nop and signal"
 
 
-def _packets_by_port(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
-        if here.name == "ppkt" and here.op.get("channel_type") == "port":
-            yield here.path, "ppkt over a port channel takes the wrong memory", "use cpkt and rppkt"
+@RULES.rule("O07", ERROR, "no ppkt over ports", "wrong data are sent")
+def _packets_by_port(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.named("ppkt", by="port"):
+        yield here.path, "ppkt over a port channel takes the wrong memory", "use cpkt and rppkt"
 
 
-def _unpaired(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
+@RULES.rule("O08", ERROR, "a source for each target", "the first bytes of a buffer are sent")
+def _unpaired(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.operations:
         sources, targets = _lists(here)
         if here.name in (*_PUTS, "ppkt", "get") and sources and targets and len(sources) != len(targets):
             text = f"{here.name} has {len(sources)} sources for {len(targets)} targets"
             yield here.path, text, "name a source for each target, even if it is the same"
 
 
-def _sizes(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
+@RULES.rule("O09", ERROR, "sources and targets have one size", "too much or too little is written")
+def _sizes(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.operations:
         sources, targets = _lists(here)
         if here.name in (*_PUTS, "ppkt", "get"):
             wrong = any(
@@ -128,14 +129,16 @@ def _sizes(case: PlanCase) -> Iterator[Complaint]:
             )
 
 
-def _nested(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
+@RULES.rule("O10", ERROR, "pipelines are flat", "the executor crashes or waits for ever")
+def _nested(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.operations:
         if here.loop and here.name in ("pipeline", "barrier"):
             yield here.path, f"there is a {here.name} in a pipeline", "take it out of the pipeline"
 
 
-def _pipelines(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
+@RULES.rule("O11", ERROR, "pipelines walk through what they handle", "memory beyond it is overwritten")
+def _pipelines(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.operations:
         context = here.loop.get("iter_context")
         if not isinstance(context, dict) or here.name not in _ON_DATA:
             continue
@@ -158,31 +161,33 @@ def _pipelines(case: PlanCase) -> Iterator[Complaint]:
             yield here.path, text, f"write size {chunks}, or another num_chunks"
 
 
-def _operators(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
+@RULES.rule("O12", ERROR, "sums only", "wrong results")
+def _operators(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.operations:
         if here.op.get("reduce_op", "sum") != "sum":
             path = (*here.path, "reduce_op")
             yield path, f"reduce_op {here.op['reduce_op']!r} is not read: the executor adds", "write sum"
 
 
-def _ll(case: PlanCase) -> Iterator[Complaint]:
-    if case.top.get("protocol") != "LL":
-        for here in case.operations:
-            if here.name in _PACKETS:
-                yield here.path, f"{here.name} needs twice the scratch memory", "write protocol LL"
+@RULES.rule("O13", ERROR, "packets need protocol LL", "memory beyond the scratch memory is overwritten")
+def _ll(plan: MscclppPlan) -> Iterator[Complaint]:
+    if plan.top.get("protocol") != "LL":
+        for here in plan.named(*_PACKETS):
+            yield here.path, f"{here.name} needs twice the scratch memory", "write protocol LL"
 
 
-def _two_scratch(case: PlanCase) -> Iterator[Complaint]:
-    if case.top.get("use_double_scratch_buffer") is not True:
-        for here in case.operations:
-            if here.name in _PACKETS:
-                text = "packets of one run may overwrite those of the run before"
-                yield ("protocol",), text, "write use_double_scratch_buffer true"
-                return
+@RULES.rule("O14", WARNING, "packets need two scratch memories", "a fast rank disturbs a slow one")
+def _two_scratch(plan: MscclppPlan) -> Iterator[Complaint]:
+    if plan.top.get("use_double_scratch_buffer") is not True:
+        for _ in plan.named(*_PACKETS):
+            text = "packets of one run may overwrite those of the run before"
+            yield ("protocol",), text, "write use_double_scratch_buffer true"
+            return
 
 
-def _shares(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
+@RULES.rule("O15", ERROR, "shares are parts", "part of the data is left out, or handled twice")
+def _shares(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.operations:
         share = here.op.get("tbg_info")
         if share is None:
             continue
@@ -196,69 +201,12 @@ def _shares(case: PlanCase) -> Iterator[Complaint]:
             yield path, f"part {which} of {of} is none", "write tb_id from 0 to one less than tbg_size"
 
 
-def _switches(case: PlanCase) -> Iterator[Complaint]:
-    for here in case.operations:
-        if here.name in ("glres", "gstore", "gstorepkt"):
-            yield (
-                here.path,
-                f"{here.name} needs NVLink multicast",
-                "run it on GPUs of compute capability 9.0 or more",
-            )
-            return
-
-
-RULES = (
-    PlanRule("O01", Severity.ERROR, "operations are known", "the loader refuses the plan", _known),
-    PlanRule(
-        "O02",
-        Severity.ERROR,
-        "operations say all that they need",
-        "the operation does nothing, or too much",
-        _fields,
-    ),
-    PlanRule("O03", Severity.ERROR, "get has equal indices", "it reads and writes the wrong memory", _get),
-    PlanRule("O04", Severity.ERROR, "nothing is flushed by flush", "data may not have been sent yet", _flush),
-    PlanRule("O05", Severity.ERROR, "put over memory reads one buffer", "wrong data are sent", _mixed),
-    PlanRule(
-        "O06", Severity.ERROR, "put over memory does not signal", "the other rank waits for ever", _silent
-    ),
-    PlanRule("O07", Severity.ERROR, "no ppkt over ports", "wrong data are sent", _packets_by_port),
-    PlanRule(
-        "O08", Severity.ERROR, "a source for each target", "the first bytes of a buffer are sent", _unpaired
-    ),
-    PlanRule(
-        "O09",
-        Severity.ERROR,
-        "sources and targets have one size",
-        "too much or too little is written",
-        _sizes,
-    ),
-    PlanRule("O10", Severity.ERROR, "pipelines are flat", "the executor crashes or waits for ever", _nested),
-    PlanRule(
-        "O11",
-        Severity.ERROR,
-        "pipelines walk through what they handle",
-        "memory beyond it is overwritten",
-        _pipelines,
-    ),
-    PlanRule("O12", Severity.ERROR, "sums only", "wrong results", _operators),
-    PlanRule(
-        "O13",
-        Severity.ERROR,
-        "packets need protocol LL",
-        "memory beyond the scratch memory is overwritten",
-        _ll,
-    ),
-    PlanRule(
-        "O14",
-        Severity.WARNING,
-        "packets need two scratch memories",
-        "a fast rank disturbs a slow one",
-        _two_scratch,
-    ),
-    PlanRule(
-        "O15", Severity.ERROR, "shares are parts", "part of the data is left out, or handled twice", _shares
-    ),
-    PlanRule("O16", Severity.NOTE, "switch channels", "it does nothing on older GPUs", _switches),
-)
-"""Rules about operations."""
+@RULES.rule("O16", NOTE, "switch channels", "it does nothing on older GPUs")
+def _switches(plan: MscclppPlan) -> Iterator[Complaint]:
+    for here in plan.named("glres", "gstore", "gstorepkt"):
+        yield (
+            here.path,
+            f"{here.name} needs NVLink multicast",
+            "run it on GPUs of compute capability 9.0 or more",
+        )
+        return

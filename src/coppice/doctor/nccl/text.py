@@ -10,12 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from coppice.doctor.msccl.diagnose import Severity
-from coppice.doctor.tuning import Case, Complaint, TuningRule
-
-__all__ = ["RULES"]
-
-ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
+from coppice.doctor.given import TuningFile
+from coppice.doctor.nccl.graph import RULES as GRAPH_RULES
+from coppice.doctor.nccl.topo import RULES as TOPO_RULES
 
 _COMMENT = re.compile(r"<!--(.*?)-->", re.DOTALL)
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[^\s<>/=!?]+)(?P<rest>(?:[^<>\"']|\"[^\"]*\"|'[^']*')*)>")
@@ -30,9 +28,9 @@ _KNOWN = {
 }
 
 
-def _text_rules(case: Case) -> Iterator[Complaint]:
-    text = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), case.text)
-    if case.data.startswith(b"\xef\xbb\xbf"):
+def _text_rules(file: TuningFile) -> Iterator[Complaint]:
+    text = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), file.text)
+    if file.data.startswith(b"\xef\xbb\xbf"):
         yield ERROR, 1, "the file begins with a byte order mark", "save it without one"
     declared = text.find("<?")
     if declared >= 0:
@@ -95,11 +93,11 @@ def _line(text: str, place: int) -> int:
     return text.count("\n", 0, place) + 1
 
 
-RULES = (
-    TuningRule(
-        "G09",
-        "the XML that the reader knows",
-        "the file is refused, or read otherwise than it looks",
-        _text_rules,
-    ),
+_RULE = (
+    "G09",
+    ERROR,
+    "the XML that the reader knows",
+    "the file is refused, or read otherwise than it looks",
 )
+GRAPH_RULES.rule(*_RULE)(_text_rules)
+TOPO_RULES.rule(*_RULE)(_text_rules)

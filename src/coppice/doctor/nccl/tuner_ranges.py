@@ -2,50 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 
-from coppice.doctor.msccl.diagnose import Severity
-from coppice.doctor.tuning import Case, Complaint
-from coppice.errors import InputError
+from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
+from coppice.doctor.nccl.tuner_table import NAMES, RULES, TunerTable, covers, shape_words
 from coppice.export.nccl.tuner import Dialect
-from coppice.export.nccl.tuner_reader import ANY, Line, Table, dialect_of, read_tuner_table
+from coppice.export.nccl.tuner_reader import ANY, Line
 from coppice.fitting.nccl_tuner.rules import NO_END
-from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS, impossible
-
-__all__ = ["NAMES", "covers", "dead", "ends", "gaps", "good", "no_fallback", "shape_words", "table_of"]
-
-ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
-
-NAMES = {name: collective for collective, name in COLLECTIVES.items()}
-"""Collectives by their words in tuner tables."""
-
-
-@lru_cache(maxsize=4)
-def table_of(case: Case) -> Table:
-    """The table of a case.
-
-    Raises:
-        InputError: If it has no line.
-    """
-    dialect = case.given.dialect or dialect_of(case.text) or Dialect.NVIDIA_EXAMPLE
-    table = read_tuner_table(case.text, dialect)
-    if not table.lines:
-        msg = f"{case.file} holds no line of a tuner table: give the CSV file."
-        raise InputError(msg)
-    return table
-
-
-def good(table: Table) -> list[Line]:
-    """Lines that the library follows as they are meant."""
-    return [
-        line
-        for line in table.lines
-        if line.problem is None
-        and line.collective in NAMES
-        and line.algorithm in ALGORITHMS.values()
-        and line.protocol in PROTOCOLS
-    ]
 
 
 def _optional(line: Line) -> bool:
@@ -53,17 +16,7 @@ def _optional(line: Line) -> bool:
     return line.algorithm not in ("ring", "tree") or line.protocol == "ll128"
 
 
-def dead(line: Line) -> str | None:
-    """Why no library has the combination of a line, or None."""
-    return impossible(NAMES[line.collective], line.algorithm, line.protocol)
-
-
-def covers(outer: tuple[int, int], inner: tuple[int, int]) -> bool:
-    """A range lies within another."""
-    return outer[0] <= inner[0] and inner[1] <= outer[1]
-
-
-def _for_shape(lines: list[Line], line: Line) -> list[Line]:
+def _for_shape(lines: Sequence[Line], line: Line) -> list[Line]:
     """Lines of the same collective that hold wherever this one does."""
     return [
         other
@@ -96,28 +49,19 @@ def _words(span: tuple[int, int]) -> str:
     return f"{span[0]} bytes and more" if span[1] == NO_END else f"{span[0]} .. {span[1]} bytes"
 
 
-def shape_words(line: Line, dialect: Dialect) -> str:
-    """For which communicators a line holds, in words."""
-
-    def text(span: tuple[int, int]) -> str:
-        return "any" if span == ANY else str(span[0]) if span[0] == span[1] else f"{span[0]}..{span[1]}"
-
-    per = " per node" if dialect is Dialect.NCCLX else ""
-    return f"{text(line.nodes)} nodes and {text(line.ranks)} ranks{per}"
-
-
-def _shapes(table: Table) -> list[Line]:
+def _shapes(file: TunerTable) -> list[Line]:
     """One line for every collective and shape of the table."""
-    found = {(line.collective, line.nodes, line.ranks): line for line in reversed(good(table))}
+    found = {(line.collective, line.nodes, line.ranks): line for line in reversed(file.good)}
     return sorted(found.values(), key=lambda line: line.number)
 
 
-def gaps(case: Case) -> Iterator[Complaint]:
+@RULES.rule("T01", ERROR, "no gap, no overlap", "a size gets another choice than meant")
+def _gaps(file: TunerTable) -> Iterator[Complaint]:
     """Sizes without a line, and lines that come too late."""
-    table = table_of(case)
-    lines = [line for line in good(table) if dead(line) is None]
+    table = file.table
+    lines = file.live
     example = table.dialect is Dialect.NVIDIA_EXAMPLE
-    for first in _shapes(table):
+    for first in _shapes(file):
         spans = [line.sizes for line in _for_shape(lines, first)]
         if not spans:
             continue
@@ -152,12 +96,13 @@ def gaps(case: Case) -> Iterator[Complaint]:
         )
 
 
-def ends(case: Case) -> Iterator[Complaint]:
+@RULES.rule("T02", ERROR, "ranges reach 2^64 - 1", "large calls get another choice than meant")
+def _ends(file: TunerTable) -> Iterator[Complaint]:
     """Lines that end before the largest size; collectives and shapes without lines, for the example plug-in."""
-    table = table_of(case)
+    table = file.table
     example = table.dialect is Dialect.NVIDIA_EXAMPLE
-    lines = [line for line in good(table) if dead(line) is None]
-    for first in _shapes(table):
+    lines = file.live
+    for first in _shapes(file):
         own = _for_shape(lines, first)
         last = max((line.sizes[1] for line in own), default=-1)
         if own and last != NO_END:
@@ -181,10 +126,11 @@ def ends(case: Case) -> Iterator[Complaint]:
             )
 
 
-def no_fallback(case: Case) -> Iterator[Complaint]:
+@RULES.rule("T08", ERROR, "a fallback for what may be missing", "the line is passed over there")
+def _no_fallback(file: TunerTable) -> Iterator[Complaint]:
     """Lines that name what a machine may lack, with nothing after them."""
-    table = table_of(case)
-    lines = [line for line in good(table) if dead(line) is None]
+    table = file.table
+    lines = file.live
     example = table.dialect is Dialect.NVIDIA_EXAMPLE
     for at, line in enumerate(lines):
         if not _optional(line):

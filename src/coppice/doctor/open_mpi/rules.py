@@ -10,27 +10,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from coppice.doctor.msccl.diagnose import Severity
-from coppice.doctor.open_mpi.case import (
-    file_of,
-    known_of,
-    lists_of,
-    name_of,
-    ranks_of_job,
-    rules_of,
-    version_of,
-)
-from coppice.doctor.tuning import Case, Complaint, Given, TuningRule
+from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
+from coppice.doctor.given import MPI_SHAPES
+from coppice.doctor.open_mpi.file import RULES, OmpiRulesFile
 from coppice.selection import SelectionRequest, tables_of
 from coppice.selection.open_mpi_names import SEGMENTED
 from coppice.selection.rules import decide, parse_rules
 
-__all__ = ["RULES"]
-
 _T = TypeVar("_T")
 
-ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
-
+_IGNORED = "Open MPI then ignores the whole file without a word"
 _MOST_FANOUT = 32
 _MOST_INT = 2**31 - 1
 _LARGE = 1 << 40
@@ -41,26 +30,29 @@ _SIZE_OF_ELEMENT = ("exscan", "scan")
 _WITH_RADIX = (("allgather", "bruck-k-fanout"), ("reduce", "knomial"))
 
 
-def _loads(case: Case) -> Iterator[Complaint]:
-    found = file_of(case)
+@RULES.rule("O01", ERROR, "a file that is read to its end", _IGNORED)
+def _loads(file: OmpiRulesFile) -> Iterator[Complaint]:
+    found = file.content
     if found.broken is not None and not found.broken.first_size:
-        yield ERROR, found.broken.line, found.broken.text, found.broken.fix
+        yield found.broken.line, found.broken.text, found.broken.fix
     if found.left is not None:
         text = "the counts end before this line: nothing from here on is read"
-        yield ERROR, found.left, text, "raise the number of collectives at the top, or remove the rest"
+        yield found.left, text, "raise the number of collectives at the top, or remove the rest"
 
 
-def _first_size(case: Case) -> Iterator[Complaint]:
-    broken = file_of(case).broken
+@RULES.rule("O02", ERROR, "lists begin at 0 bytes", _IGNORED)
+def _first_size(file: OmpiRulesFile) -> Iterator[Complaint]:
+    broken = file.content.broken
     if broken is not None and broken.first_size:
-        yield ERROR, broken.line, broken.text, broken.fix
+        yield broken.line, broken.text, broken.fix
 
 
-def _exists(case: Case) -> Iterator[Complaint]:
-    form, version = file_of(case).form, version_of(case)
-    for section, rule in rules_of(case):
-        known = known_of(case, section)
-        if not known or not rule.own or name_of(case, section, rule) is not None:
+@RULES.rule("O03", ERROR, "algorithms that exist", "numbers are not checked when the file is read")
+def _exists(file: OmpiRulesFile) -> Iterator[Complaint]:
+    form, version = file.content.form, file.version
+    for section, rule in file.rules:
+        known = file.known(section)
+        if not known or not rule.own or file.name(section, rule) is not None:
             continue
         if isinstance(rule.algorithm, int) and rule.algorithm > _MOST_INT:
             continue
@@ -68,12 +60,15 @@ def _exists(case: Case) -> Iterator[Complaint]:
         text = f"{section.name} has no algorithm {rule.algorithm} in Open MPI {'.'.join(map(str, version))}: {effect}"
         names = ", ".join(f"{number} {name}" for number, name in enumerate(known, start=1))
         where = f" ({rule.place})" if not rule.line else ""
-        yield ERROR, rule.line, text + where, f"write one of {names}, or 0 for Open MPI's own choice"
+        yield rule.line, text + where, f"write one of {names}, or 0 for Open MPI's own choice"
 
 
-def _sizes(case: Case) -> Iterator[Complaint]:
-    for _, each, _, _ in lists_of(case):
-        if file_of(case).form == "json":
+@RULES.rule(
+    "O04", ERROR, "ascending sizes", "the search ends at the first size that is larger than the message"
+)
+def _sizes(file: OmpiRulesFile) -> Iterator[Complaint]:
+    for _, each, _, _ in file.lists:
+        if file.content.form == "json":
             spans = (_Span(rule.first_bytes, rule.last_bytes, rule.place) for rule in each.rules)
             yield from _unused(spans, "bytes", "msg_size")
             continue
@@ -87,14 +82,15 @@ def _sizes(case: Case) -> Iterator[Complaint]:
                 yield ERROR, rule.line, text, f"sort the rules of {each.place} by size"
 
 
-def _ranks(case: Case) -> Iterator[Complaint]:
+@RULES.rule("O05", ERROR, "ascending numbers of ranks", "the search ends at the first list for more ranks")
+def _ranks(file: OmpiRulesFile) -> Iterator[Complaint]:
     seen: dict[str, int] = {}
-    for section in file_of(case).sections:
+    for section in file.content.sections:
         if section.name in seen:
             text = f"{section.name} stands here for the second time: lists at line {seen[section.name]} are dropped"
             yield ERROR, section.line, text, "put all lists of a collective into one place"
         seen[section.name] = section.line
-        if file_of(case).form == "json":
+        if file.content.form == "json":
             spans = (_Span(each.ranks, each.last_ranks, each.place, each.narrowed) for each in section.lists)
             yield from _unused(spans, "ranks", "comm_size")
             continue
@@ -141,9 +137,15 @@ def _not_ascending(items: Iterable[_T], begin: Callable[[_T], int]) -> Iterator[
         most = max(most, begin(item))
 
 
-def _others(case: Case) -> Iterator[Complaint]:
-    json, of_job = file_of(case).form == "json", ranks_of_job(case)
-    for _, each, first, last in lists_of(case):
+@RULES.rule(
+    "O06",
+    WARNING,
+    "no other communicators",
+    "a list holds up to the next one, the first one for all smaller communicators",
+)
+def _others(file: OmpiRulesFile) -> Iterator[Complaint]:
+    json, of_job = file.content.form == "json", file.ranks_of_job
+    for _, each, first, last in file.lists:
         if not each.own or last < first or not first <= each.ranks <= _MOST_INT:
             continue
         more = max(2, each.ranks) + 1
@@ -161,39 +163,42 @@ def _others(case: Case) -> Iterator[Complaint]:
             yield WARNING if hit else severity, each.line, text, "set comm_size_max" if json else fix
 
 
-def _not_of_job(case: Case) -> Iterator[Complaint]:
-    of_job = ranks_of_job(case)
-    for _, each, first, last in lists_of(case):
+@RULES.rule("O07", WARNING, "communicators of the job", "the list is never used", needs=MPI_SHAPES)
+def _not_of_job(file: OmpiRulesFile) -> Iterator[Complaint]:
+    of_job = file.ranks_of_job
+    for _, each, first, last in file.lists:
         if each.own and not any(first <= ranks <= last for ranks in of_job):
             known = ", ".join(map(str, of_job[:6]))
             text = f"{each.place} holds for no communicator of the job: they have {known} ranks"
-            yield WARNING, each.line, text, "write the number of ranks of a communicator, not of a node"
+            yield each.line, text, "write the number of ranks of a communicator, not of a node"
 
 
-def _han(case: Case) -> Iterator[Complaint]:
-    version = version_of(case)
-    wide = sorted((n, ranks) for n, ranks in case.given.known_shapes if 1 < n < ranks)
+@RULES.rule("O08", WARNING, "han", "han does not look at these rules", needs=MPI_SHAPES)
+def _han(file: OmpiRulesFile) -> Iterator[Complaint]:
+    version = file.version
+    wide = sorted((n, ranks) for n, ranks in file.given.known_shapes if 1 < n < ranks)
     if not wide or version < (5,):
         return
     known = _HAN if version < (6,) else _HAN_6
-    names = [s.name for s in file_of(case).sections if s.name in known and any(each.own for each in s.lists)]
+    names = [s.name for s in file.content.sections if s.name in known and any(each.own for each in s.lists)]
     if names:
         nodes, ranks = wide[0]
         text = (
             f"on {nodes} nodes with {ranks} ranks the component han comes before tuned for {', '.join(names)}"
         )
-        yield WARNING, 0, text, "set OMPI_MCA_coll=^han along with the rules, and measure the whole of it"
+        yield 0, text, "set OMPI_MCA_coll=^han along with the rules, and measure the whole of it"
 
 
-def _able(case: Case) -> Iterator[Complaint]:
-    of_job = ranks_of_job(case)
-    for section, each, first, last in lists_of(case):
-        known = known_of(case, section)
+@RULES.rule("O09", ERROR, "algorithms for these ranks", "Open MPI finds that out when it is called")
+def _able(file: OmpiRulesFile) -> Iterator[Complaint]:
+    of_job = file.ranks_of_job
+    for section, each, first, last in file.lists:
+        known = file.known(section)
         ranks = [
             count for count in of_job or [each.ranks] if first <= count <= last and 1 < count <= _MOST_INT
         ]
         for rule in each.rules:
-            name = name_of(case, section, rule)
+            name = file.name(section, rule)
             unable = [count for count in ranks if count != 2] if name == "two_proc" else []
             if unable:
                 text = (
@@ -226,12 +231,13 @@ def _instead(
             yield count, known[other - 1]
 
 
-def _numbers(case: Case) -> Iterator[Complaint]:
-    for _, each, _, _ in lists_of(case):
-        if file_of(case).form == "classic" and each.ranks > _MOST_INT:
+@RULES.rule("O10", ERROR, "fan-outs and segments", "they are cut, or not looked at")
+def _numbers(file: OmpiRulesFile) -> Iterator[Complaint]:
+    for _, each, _, _ in file.lists:
+        if file.content.form == "classic" and each.ranks > _MOST_INT:
             yield ERROR, each.line, f"{each.ranks} ranks are cut to 32 bits", "write a number that fits"
-    for section, rule in rules_of(case):
-        name = name_of(case, section, rule)
+    for section, rule in file.rules:
+        name = file.name(section, rule)
         values = (rule.algorithm, rule.fanout, rule.segment_bytes)
         if any(isinstance(value, int) and value > _MOST_INT for value in values):
             text = "Open MPI cuts algorithm, fan-out and segment size to 32 bits"
@@ -255,8 +261,9 @@ def _numbers(case: Case) -> Iterator[Complaint]:
             yield NOTE, rule.line, f"{name} looks at no segment size", "write 0"
 
 
-def _form(case: Case) -> Iterator[Complaint]:
-    found, version = file_of(case), case.given.version
+@RULES.rule("O11", WARNING, "the form for the version", "forms differ between versions")
+def _form(file: OmpiRulesFile) -> Iterator[Complaint]:
+    found, version = file.content, file.given.version
     if found.form == "json" and (version is None or version < (6,)):
         severity = WARNING if version is None else ERROR
         yield (
@@ -270,15 +277,16 @@ def _form(case: Case) -> Iterator[Complaint]:
         yield WARNING, 0, text, "write JSON (--option form=json)"
 
 
-def _as_written(case: Case) -> Iterator[Complaint]:
-    found = file_of(case)
+@RULES.rule("O12", ERROR, "numbers as they are meant", "lines and words mean nothing to Open MPI")
+def _as_written(file: OmpiRulesFile) -> Iterator[Complaint]:
+    found = file.content
     on_line: dict[int, list[int]] = {}
     for at, number in enumerate(found.numbers):
         on_line.setdefault(number.line, []).append(at)
         if number.odd:
             severity = WARNING if "octal" in number.odd else ERROR
             yield severity, number.line, number.odd, "write plain decimal numbers, and words behind #"
-    for _, rule in rules_of(case):
+    for _, rule in file.rules:
         if not rule.numbers or found.numbers[on_line[rule.line][0]] is not rule.numbers[0]:
             continue
         count = len(on_line[rule.line])
@@ -291,55 +299,21 @@ def _as_written(case: Case) -> Iterator[Complaint]:
             yield ERROR, rule.line, text, fix
 
 
-def _counts(case: Case) -> Iterator[Complaint]:
-    for section in file_of(case).sections:
+@RULES.rule("O13", WARNING, "collectives and sizes that count", "rules without effect")
+def _counts(file: OmpiRulesFile) -> Iterator[Complaint]:
+    for section in file.content.sections:
         own = [each for each in section.lists if each.own]
-        if own and not known_of(case, section):
+        if own and not file.known(section):
             text = f"the component tuned has no algorithms for {section.name}: rules change nothing"
-            yield WARNING, section.line, text, "remove the collective"
+            yield section.line, text, "remove the collective"
         for each in own:
             if len(each.rules) < 2:
                 continue
             if section.name in _WITHOUT_SIZE:
                 text = f"sizes do not count for {section.name}: only the rule for 0 bytes holds"
-                yield WARNING, each.rules[1].line, text, "keep the first rule"
+                yield each.rules[1].line, text, "keep the first rule"
             elif section.name in _SIZE_OF_ELEMENT:
                 text = (
                     f"the size of {section.name} is that of one element times the ranks, whatever the message"
                 )
-                yield WARNING, each.rules[1].line, text, "keep the first rule"
-
-
-def _has_shapes(given: Given) -> bool:
-    return bool(given.known_shapes)
-
-
-_SHAPES = "shapes or a topology"
-_IGNORED = "Open MPI then ignores the whole file without a word"
-
-RULES = (
-    TuningRule("O01", "a file that is read to its end", _IGNORED, _loads),
-    TuningRule("O02", "lists begin at 0 bytes", _IGNORED, _first_size),
-    TuningRule("O03", "algorithms that exist", "numbers are not checked when the file is read", _exists),
-    TuningRule(
-        "O04", "ascending sizes", "the search ends at the first size that is larger than the message", _sizes
-    ),
-    TuningRule(
-        "O05", "ascending numbers of ranks", "the search ends at the first list for more ranks", _ranks
-    ),
-    TuningRule(
-        "O06",
-        "no other communicators",
-        "a list holds up to the next one, the first one for all smaller communicators",
-        _others,
-    ),
-    TuningRule(
-        "O07", "communicators of the job", "the list is never used", _not_of_job, _has_shapes, _SHAPES
-    ),
-    TuningRule("O08", "han", "han does not look at these rules", _han, _has_shapes, _SHAPES),
-    TuningRule("O09", "algorithms for these ranks", "Open MPI finds that out when it is called", _able),
-    TuningRule("O10", "fan-outs and segments", "they are cut, or not looked at", _numbers),
-    TuningRule("O11", "the form for the version", "forms differ between versions", _form),
-    TuningRule("O12", "numbers as they are meant", "lines and words mean nothing to Open MPI", _as_written),
-    TuningRule("O13", "collectives and sizes that count", "rules without effect", _counts),
-)
+                yield each.rules[1].line, text, "keep the first rule"

@@ -2,7 +2,7 @@
 
 What a loader of any target accepts is read, and what published files contain beyond that: missing ``inplace``,
 ``outofplace``, ``minBytes`` and ``maxBytes``, attributes of other tools, text after the end. Whether a particular
-runtime takes the file is asked of :mod:`coppice.doctor.msccl.diagnose`, whether it is right of :mod:`coppice.program`.
+runtime takes the file is asked of :mod:`coppice.doctor`, whether it is right of :mod:`coppice.program`.
 
 Positions of steps count as at run time: in the order of the file, a ``nop`` without a dependency not counted; the
 attribute ``s`` plays no part. A wait ends when its step or any later one of that thread block that has ``hasdep``

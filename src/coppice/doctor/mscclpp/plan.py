@@ -1,4 +1,4 @@
-"""Walks through an execution plan as it stands, past everything that is not what it should be."""
+"""An execution plan of MSCCL++ as rules see it: its objects as they stand, past all that is not what it should be."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from coppice.export.mscclpp.document import JsonText
+from coppice.doctor.framework import Path, Place, Rulebook, Subject
+from coppice.export.mscclpp.document import JsonText, line_of, path_text
 
-__all__ = ["Here", "Path", "PlanCase", "entries", "number", "slots"]
-
-Path = tuple[str | int, ...]
-"""Keys and indices that lead to a value."""
+__all__ = ["RULES", "MscclppPlan", "PlanObject", "entries", "number", "slots"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class PlanObject:
     """An object of the file and those that it is in.
 
     Attributes:
@@ -42,8 +40,8 @@ class Here:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class PlanCase:
-    """What rules look at.
+class MscclppPlan(Subject):
+    """What rules about execution plans look at.
 
     Attributes:
         document: The file.
@@ -53,24 +51,32 @@ class PlanCase:
     document: JsonText
     ranks: int | None
 
+    def locate(self, place: Place) -> tuple[int, str]:
+        """Line and JSON path of a value."""
+        return (
+            super().locate(place)
+            if isinstance(place, int)
+            else (line_of(self.document.text, place), path_text(place))
+        )
+
     @property
     def top(self) -> dict[str, Any]:
         """The outermost object."""
         return self.document.tree if isinstance(self.document.tree, dict) else {}
 
     @cached_property
-    def gpus(self) -> tuple[Here, ...]:
+    def gpus(self) -> tuple[PlanObject, ...]:
         """All GPUs."""
         return tuple(
-            Here(path=("gpus", rank), gpu=gpu, block={}, op={}, loop={}, rank=rank)
+            PlanObject(path=("gpus", rank), gpu=gpu, block={}, op={}, loop={}, rank=rank)
             for rank, gpu in entries(self.top.get("gpus"))
         )
 
     @cached_property
-    def blocks(self) -> tuple[Here, ...]:
+    def blocks(self) -> tuple[PlanObject, ...]:
         """All thread blocks."""
         return tuple(
-            Here(
+            PlanObject(
                 path=(*here.path, "threadblocks", place),
                 gpu=here.gpu,
                 block=block,
@@ -83,7 +89,7 @@ class PlanCase:
         )
 
     @cached_property
-    def operations(self) -> tuple[Here, ...]:
+    def operations(self) -> tuple[PlanObject, ...]:
         """All operations, those in pipelines after their pipeline."""
         found = []
         for here in self.blocks:
@@ -94,10 +100,20 @@ class PlanCase:
                     *(((*path, "ops", k), each, op) for k, each in entries(op.get("ops"))),
                 ]
                 found += [
-                    Here(path=where, gpu=here.gpu, block=here.block, op=each, loop=loop, rank=here.rank)
+                    PlanObject(path=where, gpu=here.gpu, block=here.block, op=each, loop=loop, rank=here.rank)
                     for where, each, loop in within
                 ]
         return tuple(found)
+
+    def named(self, *names: str, by: str | None = None) -> Iterator[PlanObject]:
+        """The operations of some names, over one type of channel if ``by`` names it."""
+        for here in self.operations:
+            if here.name in names and by in (None, here.op.get("channel_type")):
+                yield here
+
+
+RULES = Rulebook[MscclppPlan]()
+"""Rules about execution plans."""
 
 
 def entries(value: Any) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -112,7 +128,7 @@ def number(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def slots(here: Here) -> Iterator[tuple[Path, dict[str, Any]]]:
+def slots(here: PlanObject) -> Iterator[tuple[Path, dict[str, Any]]]:
     """(path, object) of what an operation reads and writes."""
     for key in ("src_buff", "dst_buff"):
         for place, each in entries(here.op.get(key)):

@@ -1,0 +1,95 @@
+"""`coppice doctor`: will a runtime load this file, and use it at these sizes?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coppice.cli.options.inputs import JsonOption, parse_settings
+from coppice.cli.output.render import print_json, print_lines
+from coppice.doctor import TUNING_TARGETS, Given, diagnose
+from coppice.doctor.given import OPTIONS
+from coppice.fitting.msccl.targets import TARGETS
+from coppice.text import parse_sizes
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="MSCCL XML, MSCCL++ JSON or tuning file; - is standard input.",
+            show_default=False,
+        ),
+    ],
+    *,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target",
+            metavar="NAME",
+            help=f"Runtime that is to read MSCCL XML ({', '.join(TARGETS)}), mscclpp, or kind of a tuning file "
+            f"({', '.join(TUNING_TARGETS)}).",
+            show_default=False,
+        ),
+    ],
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", min=1, metavar="N", help="Ranks of the communicator.", show_default=False),
+    ] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--size", "-s", metavar="LIST", help="Message sizes, such as 1M:1G or 64K,1M.", show_default=False
+        ),
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="KEY=VALUE",
+            help=f"Tuning files: what is known of the job, out of {', '.join(OPTIONS)}; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a runtime will load a file and use it, and if not, why and what to do.
+
+    Every rule of the target's loader is checked, those that it does not check itself included. Whether the
+    algorithm is right is another question: `coppice import` verifies it. Exit code 1 if there is an error, or a
+    size at which the file would not be used.
+
+    Tuning files are tuner tables, graphs, topologies, rings and trees that NCCL and RCCL read as they are shipped,
+    rules of Open MPI and variables of MPICH; libraries hardly check them. The more is told of the job, the more rules
+    can be decided; the rest are listed.
+
+    \b
+    Examples:
+      coppice doctor algo.xml --target rccl
+      coppice doctor algo.xml --target rccl --ranks 16 --size 1M:1G
+      coppice doctor plan.mscclpp.json --target mscclpp --ranks 8 --size 1M:1G
+      coppice doctor table.csv --target nccl-tuner --option dialect=rccl-builtin --option log=nccl.log
+      coppice doctor rules.conf --target ompi-rules --option shapes=4x32,1x8 --option version=5.0.11
+    """  # noqa: D301 (\b is for the help formatter)
+    told = parse_settings(options or (), option="--option")
+    given = Given.parse(told) if target in TUNING_TARGETS else None
+    for warning in given.warnings if given else ():
+        typer.echo(f"warning: {warning}", err=True)
+    diagnosis = diagnose(
+        Path(file),
+        target,
+        ranks=ranks,
+        sizes=() if sizes is None else parse_sizes(sizes, option="--size"),
+        options=given or told,
+        file=None if file == "-" else file,
+    )
+    if as_json:
+        print_json(diagnosis.record())
+    else:
+        print_lines(diagnosis.lines())
+    diagnosis.require_ok()

@@ -1,1 +1,0 @@
-"""`coppice doctor`, a file for each kind of target."""

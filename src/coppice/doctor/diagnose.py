@@ -1,0 +1,184 @@
+"""Will a library or runtime read this file, and do what its author meant?
+
+The target says who reads the file, or what kind of file it is; where none is given, the content tells if it can.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from coppice.doctor.framework import Diagnosis, DoctorRule, Rulebook, run
+from coppice.doctor.given import Given, TuningFile
+from coppice.doctor.mpich import RULES as MPICH_RULES
+from coppice.doctor.mpich import MpichVariables
+from coppice.doctor.msccl import RULES as MSCCL_RULES
+from coppice.doctor.msccl import diagnose_msccl
+from coppice.doctor.mscclpp import RULES as MSCCLPP_RULES
+from coppice.doctor.mscclpp import TARGET as MSCCLPP
+from coppice.doctor.mscclpp import diagnose_mscclpp
+from coppice.doctor.nccl import (
+    GRAPH_RULES,
+    TOPO_RULES,
+    TUNER_RULES,
+    NcclGraphFile,
+    NcclTopoFile,
+    TunerTable,
+)
+from coppice.doctor.open_mpi import RULES as OMPI_RULES
+from coppice.doctor.open_mpi import OmpiRulesFile
+from coppice.doctor.rccl import RING_RULES, TREE_RULES, RcclVariables
+from coppice.errors import InputError
+from coppice.export.mscclpp.document import is_mscclpp
+from coppice.files import file_name, read_bytes
+from coppice.fitting.msccl.targets import TARGETS as MSCCL_TARGETS
+from coppice.text import parse_sizes, suggestion
+
+__all__ = ["TARGETS", "TUNING_TARGETS", "diagnose", "rules_for"]
+
+_TUNING: Mapping[str, tuple[type[TuningFile], Rulebook[Any]]] = {
+    "nccl-tuner": (TunerTable, TUNER_RULES),
+    "nccl-graph": (NcclGraphFile, GRAPH_RULES),
+    "nccl-topo": (NcclTopoFile, TOPO_RULES),
+    "rccl-rings": (RcclVariables, RING_RULES),
+    "rccl-trees": (RcclVariables, TREE_RULES),
+    "ompi-rules": (OmpiRulesFile, OMPI_RULES),
+    "mpich-env": (MpichVariables, MPICH_RULES),
+}
+
+TUNING_TARGETS = tuple(_TUNING)
+"""Kinds of tuning files."""
+
+TARGETS = (*MSCCL_TARGETS, MSCCLPP, *TUNING_TARGETS)
+"""Runtimes that read MSCCL XML, the executor of MSCCL++, and kinds of tuning files."""
+
+_TELLS = (
+    (r"<graphs\b", "nccl-graph"),
+    (r"<system\b", "nccl-topo"),
+    (r"(?m)^\s*(?:export\s+)?NCCL_RINGS=", "rccl-rings"),
+    (r"(?m)^\s*(?:export\s+)?RCCL_TREES=", "rccl-trees"),
+    (r"(?m)^\s*(?:export\s+)?MPIR_CVAR_\w+=", "mpich-env"),
+)
+
+
+def diagnose(
+    source: str | bytes | os.PathLike[str],
+    target: str | None = None,
+    *,
+    ranks: int | None = None,
+    sizes: str | Iterable[int] = (),
+    options: Given | Mapping[str, str] | None = None,
+    file: str | None = None,
+) -> Diagnosis:
+    r"""Examine a file.
+
+    Args:
+        source: The file; ``-`` is standard input. Bytes are its content, and so is a text of several lines.
+        target: One of :data:`TARGETS`; None where the content tells.
+        ranks: Ranks of the communicator, for MSCCL XML and MSCCL++; None leaves that open.
+        sizes: Message sizes M in bytes at which it is to be used, for the same, as nccl-tests counts them; or as text,
+            such as ``1M:1G``.
+        options: For tuning files: what is known of the job, or texts for :meth:`coppice.doctor.given.Given.parse`.
+        file: Name for messages, where ``source`` is the content.
+
+    Raises:
+        InputError: If the file cannot be read or is none of that kind at all, or an argument is none of those.
+
+    Examples:
+        >>> table = b"allreduce,0,18446744073709551615,ring,simple,0,-1,-1\n"
+        >>> found = diagnose(table, "nccl-tuner", options={"dialect": "rccl-builtin"})
+        >>> found.ok, [(finding.rule, finding.line) for finding in found.findings]
+        (True, [('T03', 1)])
+    """
+    if target is not None:
+        _check_target(target)
+    checked = _sizes(sizes)
+    if ranks is not None and not _is_integer(ranks, 1):
+        msg = f"expected `ranks` as a number of 1 or more, found {ranks!r}."
+        raise InputError(msg)
+    if target in TUNING_TARGETS and (ranks is not None or checked):
+        msg = f"`ranks` and `sizes` are for MSCCL XML: tell the doctor of {target} files by `options` (shapes=2x16)."
+        raise InputError(msg)
+    if target is not None and target not in TUNING_TARGETS and options:
+        msg = "`options` is for tuning files: give `ranks` and `sizes` for MSCCL XML."
+        raise InputError(msg)
+    given = options if isinstance(options, Given) else Given.parse(options or {})
+    data, name = _content(source, file)
+    if target is None:
+        return diagnose(data, _told(data, name), ranks=ranks, sizes=checked, options=options, file=name)
+    if target == MSCCLPP:
+        return diagnose_mscclpp(data, file=name, ranks=ranks, sizes=checked)
+    if target in MSCCL_TARGETS:
+        return diagnose_msccl(data, target, file=name, ranks=ranks, sizes=checked)
+    kind, rules = _TUNING[target]
+    return run(kind(data=data, file=name, given=given), rules, target=target, heading=f"as {target}")
+
+
+def rules_for(target: str) -> tuple[DoctorRule[Any], ...]:
+    """All rules of a target, in the order of their ids.
+
+    Raises:
+        InputError: If there is no such target.
+
+    Examples:
+        >>> [rule.id for rule in rules_for("rccl-trees")]
+        ['R02', 'R03', 'R04']
+    """
+    _check_target(target)
+    if target in MSCCL_TARGETS:
+        return tuple(MSCCL_RULES)
+    return tuple(MSCCLPP_RULES if target == MSCCLPP else _TUNING[target][1])
+
+
+def _check_target(target: object) -> None:
+    if not isinstance(target, str):
+        msg = f"expected `target` as text, one of {', '.join(TARGETS)}, found {target!r}."
+        raise InputError(msg)
+    if target not in TARGETS:
+        msg = f"the doctor has no target {target[:40]!r}: {suggestion(target, TARGETS)}"
+        raise InputError(msg)
+
+
+def _is_integer(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _sizes(sizes: object) -> tuple[int, ...]:
+    if isinstance(sizes, str):
+        return parse_sizes(sizes, option="`sizes`")
+    found = tuple(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, bytes) else (None,)
+    if not all(_is_integer(size, 0) for size in found):
+        msg = f"expected sizes of 0 bytes or more, found {str(sizes)[:60]}: give a list of integers, or text."
+        raise InputError(msg)
+    return found
+
+
+def _content(source: str | bytes | os.PathLike[str], file: str | None) -> tuple[bytes, str]:
+    """Bytes of what is to be examined, and a name for messages."""
+    if isinstance(source, bytes):
+        return source, file or "the file"
+    if isinstance(source, str) and ("\n" in source or source.startswith(("<", "{"))):
+        return source.encode(), file or "the file"
+    if isinstance(source, str | os.PathLike):
+        return read_bytes(source), file or file_name(source)
+    msg = f"expected the name of a file, its text or its bytes, found {type(source).__name__}."
+    raise InputError(msg)
+
+
+def _told(data: bytes, file: str) -> str:
+    """The target that the content tells.
+
+    Raises:
+        InputError: If it leaves that open.
+    """
+    if is_mscclpp(data):
+        return MSCCLPP
+    text = data[: 1 << 16].decode("utf-8", errors="replace")
+    found = [target for pattern, target in _TELLS if re.search(pattern, text)]
+    if len(found) == 1:
+        return found[0]
+    known = MSCCL_TARGETS if "<algo" in text else TARGETS
+    msg = f"{file} does not tell who is to read it: give `target`, one of {', '.join(known)}."
+    raise InputError(msg)

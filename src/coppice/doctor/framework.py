@@ -1,0 +1,344 @@
+"""Rules about files that libraries and runtimes read, and what is found when a file is examined by them.
+
+A rule is a function that looks at one file and yields complaints. It is declared beside the function, with a decorator,
+in the table of its kind of file. What a rule looks at is a :class:`Subject`: the file as it stands, not the program
+that a tolerant reader makes of it, with whatever is known beside it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from coppice.errors import CheckError
+from coppice.text import short_size
+
+__all__ = [
+    "ERROR",
+    "NOTE",
+    "WARNING",
+    "Complaint",
+    "Diagnosis",
+    "DoctorRule",
+    "Finding",
+    "Need",
+    "Path",
+    "Place",
+    "Rulebook",
+    "Severity",
+    "Subject",
+    "UndecidedRule",
+    "run",
+]
+
+_MOST_OF_A_RULE = 20
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    """The file is refused or never used, ranks hang, or results are wrong."""
+
+    WARNING = "warning"
+    """It works in some cases only, or not as its author meant."""
+
+    NOTE = "note"
+    """Worth knowing."""
+
+
+ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
+
+Path = tuple[str | int, ...]
+"""Keys and indices that lead to a value of a JSON file."""
+
+Place = int | Path
+"""A line of the file, 0 where all of it is meant; or the path of a value."""
+
+Complaint = tuple[Place, str, str] | tuple[Severity, Place, str, str]
+"""(how bad, where, what is wrong, what to do); the severity is left out where it is the rule's own."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Subject:
+    """A file as rules see it; every kind of file has a class of its own.
+
+    Attributes:
+        file: Name for messages.
+    """
+
+    file: str
+
+    def locate(self, place: Place) -> tuple[int, str]:
+        """Line of a place, and its path as text where it has one."""
+        return (place, "") if isinstance(place, int) else (0, "")
+
+
+S = TypeVar("S", bound=Subject)
+
+
+class Need(NamedTuple):
+    """What a rule cannot be decided without.
+
+    Attributes:
+        what: What to give, in words.
+        met: Whether it is given.
+    """
+
+    what: str
+    met: Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class DoctorRule(Generic[S]):
+    """A rule of those who read a file.
+
+    Attributes:
+        id: Short id, such as ``X03``.
+        severity: Of its findings, unless a complaint brings its own.
+        title: The rule in a few words.
+        why: What happens where it is broken.
+        check: Yields the complaints about a file.
+        needs: What it cannot be decided without, None for nothing.
+    """
+
+    id: str
+    severity: Severity
+    title: str
+    why: str
+    check: Callable[[S], Iterator[Complaint]]
+    needs: Need | None = None
+
+
+class Rulebook(Generic[S]):
+    """The rules for one kind of file; iterates in the order of their ids."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, DoctorRule[S]] = {}
+
+    def __iter__(self) -> Iterator[DoctorRule[S]]:
+        return iter(sorted(self._rules.values(), key=lambda rule: rule.id))
+
+    def rule(
+        self, rule_id: str, severity: Severity, title: str, why: str, *, needs: Need | None = None
+    ) -> Callable[[Callable[[S], Iterator[Complaint]]], Callable[[S], Iterator[Complaint]]]:
+        """Declare the function below as a rule; arguments are those of :class:`DoctorRule`.
+
+        Raises:
+            ValueError: If there is a rule of that id.
+        """
+
+        def declare(check: Callable[[S], Iterator[Complaint]]) -> Callable[[S], Iterator[Complaint]]:
+            if rule_id in self._rules:
+                msg = f"there are two rules {rule_id}"
+                raise ValueError(msg)
+            self._rules[rule_id] = DoctorRule(rule_id, severity, title, why, check, needs)
+            return check
+
+        return declare
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One complaint.
+
+    Attributes:
+        rule: Id of the rule.
+        severity: How bad it is.
+        line: Line of the file, 0 where it concerns all of it.
+        path: JSON path of the place, empty in files of other kinds.
+        text: What is wrong.
+        fix: What to do.
+        why: What happens where the rule is broken.
+    """
+
+    rule: str
+    severity: Severity
+    line: int
+    path: str
+    text: str
+    fix: str
+    why: str
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        place = {"line": self.line, "path": self.path} if self.path else {"line": self.line}
+        return {
+            "rule": self.rule,
+            "severity": self.severity.value,
+            **place,
+            "text": self.text,
+            "fix": self.fix,
+        }
+
+    def place(self, file: str) -> str:
+        """Where it is, in words."""
+        return f"{file}:{self.line} {self.path}".rstrip() if self.line else file
+
+
+class UndecidedRule(NamedTuple):
+    """A rule that could not be decided.
+
+    Attributes:
+        rule: Its id.
+        title: The rule in a few words.
+        lacks: What to give.
+    """
+
+    rule: str
+    title: str
+    lacks: str
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Diagnosis:
+    """What the doctor found.
+
+    Attributes:
+        file: The file.
+        target: What was to read it, or what kind of file it was taken for.
+        heading: The same in words: ``for RCCL``, ``as nccl-tuner``.
+        runtime: The runtime that would load it, in words; empty for tuning files.
+        findings: All findings, errors first, then by line.
+        hidden: Findings left out, by rule, where a rule found very many.
+        sizes: For each size in bytes that was asked for: why the file would not be used, or None; empty for tuning
+            files.
+        undecided: Rules that could not be decided for lack of what they need.
+    """
+
+    file: str
+    target: str
+    heading: str
+    runtime: str
+    findings: tuple[Finding, ...]
+    hidden: Mapping[str, int]
+    sizes: tuple[tuple[int, str | None], ...]
+    undecided: tuple[UndecidedRule, ...]
+
+    def __repr__(self) -> str:
+        counts = ", ".join(
+            f"{sum(each.severity is severity for each in self.findings)} {severity}s" for severity in Severity
+        )
+        return f"<Diagnosis of {self.file[-120:]} {self.heading}: {'ok' if self.ok else 'not ok'}, {counts}>"
+
+    @property
+    def loads(self) -> bool:
+        """No finding is an error."""
+        return all(finding.severity is not ERROR for finding in self.findings)
+
+    @property
+    def ok(self) -> bool:
+        """No finding is an error, and the file would be used at every size that was asked for."""
+        return self.loads and all(reason is None for _, reason in self.sizes)
+
+    def require_ok(self) -> None:
+        """Refuse a file that is not ok.
+
+        Raises:
+            CheckError: With the first reason.
+        """
+        if self.ok:
+            return
+        errors = [finding for finding in self.findings if finding.severity is ERROR]
+        if errors:
+            first = errors[0]
+            place, more = first.place(self.file), f" ({len(errors) - 1} further errors)" if errors[1:] else ""
+            broken = f"{self.runtime} cannot use {place}"
+            if not self.runtime:
+                broken = f"{place} breaks rule {first.rule} of {self.target}"
+            msg = f"{broken}: {first.text}; {first.fix}{more}."
+            raise CheckError(msg)
+        unused = [(size, reason) for size, reason in self.sizes if reason is not None]
+        msg = (
+            f"{self.runtime} would not use {self.file} at {len(unused)} of {len(self.sizes)} sizes: "
+            f"at {unused[0][0]} bytes {unused[0][1]}."
+        )
+        raise CheckError(msg)
+
+    def lines(self) -> list[str]:
+        """What was found, for people."""
+        good, bad = (
+            ("it loads", "it will NOT work") if self.runtime else ("no errors", "it will NOT work as meant")
+        )
+        lines = [f"{self.file} {self.heading}: {good if self.loads else bad}"]
+        for finding in self.findings:
+            place = f"{finding.place(self.file)}: " if finding.line else ""
+            effect = "" if finding.severity is NOTE else f" ({finding.why})"
+            lines.append(f"  {finding.severity.value:<7}  {finding.rule}  {place}{finding.text}{effect}")
+            lines.append(f"                fix: {finding.fix}")
+        lines.extend(f"  ... and {count} more of {rule}" for rule, count in self.hidden.items())
+        for reason, group in groupby(self.sizes, key=lambda pair: pair[1]):
+            members = [short_size(size) for size, _ in group]
+            span = members[0] + (f"..{members[-1]}" if members[1:] else "")
+            lines.append(f"  {span}: {'used' if reason is None else f'NOT used: {reason}'}")
+        if self.undecided:
+            lines.append("  not decided:")
+            lines += [f"    {rule.rule}  {rule.title}: give {rule.lacks}" for rule in self.undecided]
+        return lines
+
+    def record(self) -> dict[str, Any]:
+        """For JSON."""
+        found: dict[str, Any] = {"file": self.file, "target": self.target}
+        found |= {"loads": self.loads} if self.runtime else {}
+        found |= {"ok": self.ok, "findings": [finding.record() for finding in self.findings]}
+        found |= {"hidden": dict(self.hidden)}
+        if not self.runtime:
+            return found | {"undecided": {rule.rule: rule.lacks for rule in self.undecided}}
+        sizes = [
+            {"size_bytes": size, "used": reason is None, "reason": reason} for size, reason in self.sizes
+        ]
+        return found | {"sizes": sizes}
+
+
+def run(
+    subject: S,
+    rules: Rulebook[S],
+    *,
+    target: str,
+    heading: str,
+    runtime: str = "",
+    sizes: tuple[tuple[int, str | None], ...] = (),
+) -> Diagnosis:
+    """Examine a file by the rules of its kind.
+
+    Args:
+        subject: The file.
+        rules: The rules.
+        target: As in :class:`Diagnosis`, like all that follow.
+        heading: Likewise.
+        runtime: Likewise.
+        sizes: Likewise.
+    """
+    findings: list[Finding] = []
+    hidden: dict[str, int] = {}
+    undecided: list[UndecidedRule] = []
+    for rule in rules:
+        if rule.needs is not None and not rule.needs.met(subject):
+            undecided.append(UndecidedRule(rule.id, rule.title, rule.needs.what))
+            continue
+        for at, complaint in enumerate(rule.check(subject)):
+            if at >= _MOST_OF_A_RULE:
+                hidden[rule.id] = at + 1 - _MOST_OF_A_RULE
+                continue
+            severity, place, text, fix = complaint if len(complaint) == 4 else (rule.severity, *complaint)
+            line, path = subject.locate(place)
+            findings.append(
+                Finding(
+                    rule=rule.id, severity=severity, line=line, path=path, text=text, fix=fix, why=rule.why
+                )
+            )
+    order = list(Severity)
+    findings.sort(key=lambda finding: (order.index(finding.severity), finding.line, finding.rule))
+    return Diagnosis(
+        file=subject.file,
+        target=target,
+        heading=heading,
+        runtime=runtime,
+        findings=tuple(findings),
+        hidden=hidden,
+        sizes=sizes,
+        undecided=tuple(undecided),
+    )

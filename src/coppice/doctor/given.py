@@ -1,0 +1,216 @@
+"""What is known of a job beside a tuning file, and tuning files with it, as rules see them.
+
+Tuning files are those that libraries read as they are shipped: tuner tables, graphs and topologies of NCCL, rings and
+trees of RCCL, rules of Open MPI, variables of MPICH. Libraries check little of them. The more is known of the job (its
+topology, shapes of its communicators, a log, a dump), the more rules can be decided.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coppice.doctor.framework import Need, Subject
+from coppice.errors import InputError
+from coppice.export.nccl.tuner import Dialect
+from coppice.files import read_bytes
+from coppice.logs.reading import read_log
+from coppice.logs.records import Log, LoggedCommunicator
+from coppice.text import suggestion
+from coppice.topology.model import NodeKind, Topology
+from coppice.topology.sources import resolve_reading
+
+__all__ = ["DUMP", "LOG", "MPI_SHAPES", "OPTIONS", "SHAPES", "Given", "TuningFile"]
+
+OPTIONS: Mapping[str, str] = {
+    "dialect": f"of a tuner table: {', '.join(Dialect)}",
+    "topology": "preset or file: where the job runs",
+    "boxes": "number of boxes of that preset",
+    "log": "log of NCCL, with its cost model, channels and plug-ins",
+    "dump": "the library's own dump of graphs or of the topology",
+    "shapes": "communicators of the job, NODESxRANKS such as 4x32,1x8",
+    "channels": "channels of its communicators",
+    "version": "version of the library, such as 2.27.7, 5.0.11, or rccl-2.21.5",
+    "gpus": "GPUs of a host",
+    "nics": "names of the NICs in the plug-in's list, such as mlx5_0,mlx5_1",
+}
+"""What can be told of a job as text, with its meaning."""
+
+_SHAPE = re.compile(r"([0-9]{1,6})x([0-9]{1,7})")
+_VERSION = re.compile(r"(rccl-|nccl-)?([0-9]{1,3}(?:\.[0-9]{1,3}){0,2})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What is known of the job beside the file.
+
+    Attributes:
+        dialect: Dialect of a tuner table, None takes the one that the table shows.
+        topology: Where the job runs.
+        log: A log of the job (:func:`coppice.logs.reading.read_log`).
+        dump: Content of the library's own dump: of graphs for a graph file, of the topology for a topology file.
+        shapes: Communicators of the job: (nodes, ranks).
+        channels: Channels of its communicators.
+        version: Version of the library, (2, 27, 7).
+        rccl: The library is RCCL.
+        gpus: GPUs of a host.
+        nics: Names of the NICs in the network plug-in's list.
+        warnings: What the reader of the topology remarks.
+    """
+
+    dialect: Dialect | None = None
+    topology: Topology | None = None
+    log: Log | None = None
+    dump: bytes | None = None
+    shapes: tuple[tuple[int, int], ...] = ()
+    channels: int | None = None
+    version: tuple[int, ...] | None = None
+    rccl: bool = False
+    gpus: int | None = None
+    nics: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Given:
+        """What is known of a job, from texts.
+
+        Args:
+            options: Texts by the keys of :data:`OPTIONS`.
+
+        Raises:
+            InputError: If a key is unknown or a value cannot be read.
+
+        Examples:
+            >>> Given.parse({"shapes": "4x32,1x8", "version": "2.27.7"}).known_shapes == {(4, 32), (1, 8)}
+            True
+        """
+        for key in options:
+            if key not in OPTIONS:
+                msg = f"the doctor has no option {key!r}: {suggestion(key, OPTIONS)}"
+                raise InputError(msg)
+        dialect = options.get("dialect")
+        if dialect is not None and dialect not in list(Dialect):
+            msg = f"expected dialect={'|'.join(Dialect)}, found {dialect!r}."
+            raise InputError(msg)
+        if "boxes" in options and "topology" not in options:
+            msg = "boxes counts those of a preset: give it with topology=PRESET."
+            raise InputError(msg)
+        version = _VERSION.fullmatch(options.get("version", ""))
+        if "version" in options and version is None:
+            msg = f"expected version such as 2.27.7 or rccl-2.21.5, found {options['version']!r}."
+            raise InputError(msg)
+        reading = None
+        if "topology" in options:
+            reading = resolve_reading(options["topology"], boxes=_number(options, "boxes"))
+        return cls(
+            dialect=None if dialect is None else Dialect(dialect),
+            topology=None if reading is None else reading.topology,
+            log=read_log(options["log"]) if "log" in options else None,
+            dump=read_bytes(options["dump"]) if "dump" in options else None,
+            shapes=_shapes(options.get("shapes")),
+            channels=_number(options, "channels"),
+            version=None if version is None else tuple(map(int, version[2].split("."))),
+            rccl=version is not None and version[1] == "rccl-",
+            gpus=_number(options, "gpus"),
+            nics=tuple(part.strip() for part in options["nics"].split(",")) if "nics" in options else (),
+            warnings=() if reading is None else reading.warnings,
+        )
+
+    @property
+    def communicators(self) -> tuple[LoggedCommunicator, ...]:
+        """Communicators of the log."""
+        return () if self.log is None else self.log.communicators
+
+    @property
+    def known_shapes(self) -> frozenset[tuple[int, int]]:
+        """Communicators of the job, as far as anything tells: (nodes, ranks)."""
+        found = set(self.shapes)
+        found |= {
+            (c.nodes, c.ranks) for c in self.communicators if c.nodes is not None and c.ranks is not None
+        }
+        if not found and self.topology is not None:
+            found.add((max(1, len(self.hosts)), self.topology.num_ranks))
+        return frozenset(found)
+
+    @property
+    def hosts(self) -> frozenset[int]:
+        """Hosts of the topology that have ranks."""
+        return (
+            frozenset()
+            if self.topology is None
+            else frozenset(self.topology.host[self.topology.rank_nodes].tolist())
+        )
+
+    @property
+    def gpus_of_host(self) -> int | None:
+        """GPUs of a host, None where nothing tells or hosts differ."""
+        if self.gpus is not None or self.topology is None:
+            return self.gpus
+        hosts = self.topology.host[self.topology.kind == NodeKind.GPU].tolist()
+        counts = {hosts.count(host) for host in set(hosts)}
+        return counts.pop() if len(counts) == 1 else None
+
+    @property
+    def known_version(self) -> tuple[int, ...] | None:
+        """Version of the library, as given or as the log says."""
+        if self.version is not None or self.log is None or self.log.version is None:
+            return self.version
+        return tuple(map(int, self.log.version.split(".")))
+
+    @property
+    def most_channels(self) -> int:
+        """Most channels of a communicator: 128 in RCCL, 64 in NCCL, 32 before 2.25."""
+        if self.rccl:
+            return 128
+        version = self.known_version
+        return 32 if version is not None and version < (2, 25) else 64
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TuningFile(Subject):
+    """A tuning file as rules see it.
+
+    Attributes:
+        data: Bytes of the file.
+        given: What is known of the job.
+    """
+
+    data: bytes
+    given: Given = field(default_factory=Given)
+
+    @property
+    def text(self) -> str:
+        """The file as text."""
+        return self.data.decode("utf-8", errors="replace").removeprefix("\ufeff")
+
+
+def _shapes_known(file: TuningFile) -> bool:
+    return bool(file.given.known_shapes)
+
+
+SHAPES = Need("shapes, a topology, or a log", _shapes_known)
+MPI_SHAPES = Need("shapes or a topology", _shapes_known)
+LOG = Need("a log", lambda file: file.given.log is not None)
+DUMP = Need("a dump", lambda file: file.given.dump is not None)
+
+
+def _number(values: Mapping[str, str], key: str) -> int | None:
+    text = values.get(key)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 8 and int(text)):
+        msg = f"expected {key} as a number of 1 or more, found {text!r}."
+        raise InputError(msg)
+    return int(text)
+
+
+def _shapes(text: str | None) -> tuple[tuple[int, int], ...]:
+    found = []
+    for part in [] if text is None else text.split(","):
+        match = _SHAPE.fullmatch(part.strip())
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            msg = f"expected shapes as NODESxRANKS such as 4x32 (32 ranks in all), found {part!r}."
+            raise InputError(msg)
+        found.append((int(match[1]), int(match[2])))
+    return tuple(found)
