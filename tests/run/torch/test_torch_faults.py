@@ -33,7 +33,7 @@ def outcomes(
     [
         ("types", "differ"),
         ("calls", "on all ranks"),
-        ("options", "expected threshold_bytes none as on rank 0, found 5 on rank 1"),
+        ("options", "expected threshold_bytes 0 as on rank 0, found 5 on rank 1"),
         ("topologies", "the set-up of its group differs between ranks: expected topology"),
         (
             "ranks",
