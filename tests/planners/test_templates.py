@@ -23,7 +23,6 @@ from coppice.planners.forest import packed
 from coppice.planners.forest import planner as forest
 from coppice.planners.forest.planner import plan_forest
 from coppice.planners.planning import plan
-from coppice.schedule import images
 from coppice.schedule.cost import forest_pipeline
 from coppice.schedule.explanation import height_counts
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
@@ -146,9 +145,9 @@ class TestWhenThereAreNone:
 
     def test_too_many_edges_stay_templates(self, monkeypatch: pytest.MonkeyPatch) -> None:
         forest = forest_in(planned("torus 4x4", Collective.ALL_GATHER))
-        monkeypatch.setattr(images, "MOST_EDGES", expanded_edges(forest))
+        monkeypatch.setattr("coppice.schedule.forest.MOST_EDGES", expanded_edges(forest))
         assert expanded(forest).num_edges == expanded_edges(forest)
-        monkeypatch.setattr(images, "MOST_EDGES", expanded_edges(forest) - 1)
+        monkeypatch.setattr("coppice.schedule.forest.MOST_EDGES", expanded_edges(forest) - 1)
         with pytest.raises(InputError, match="keep the templates"):
             expanded(forest)
 
