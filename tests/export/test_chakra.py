@@ -150,7 +150,7 @@ def test_pieces_of_steps_reach_their_goal() -> None:
 def test_forest_in_which_switches_add_is_refused() -> None:
     problem = Problem(topology=preset("dgx-h100"), collective=Collective.ALL_REDUCE)
     body = plan(problem, in_network=True, ring=False).plan.body
-    with pytest.raises(InputError, match=r"switches copy or add: plan without `--in-network`\.$"):
+    with pytest.raises(InputError, match=r"switches copy or add: plan without `in_network`\.$"):
         chakra_trace(body, size_bytes=1 << 20)
 
 

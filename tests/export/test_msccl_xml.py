@@ -11,10 +11,10 @@ import pytest
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl.document import parse_document
+from coppice.export.msccl.limits import excesses
 from coppice.export.msccl.reader import Reading, program_of, read_msccl_xml
+from coppice.export.msccl.targets import TARGETS, target_named
 from coppice.export.msccl.writer import msccl_xml, write_msccl_xml
-from coppice.fitting.msccl.limits import excesses
-from coppice.fitting.msccl.targets import TARGETS, target_named
 from coppice.program.two_sided.builder import ProgramBuilder
 from coppice.program.two_sided.program import Buffer, Program, StepOp
 from coppice.program.two_sided.verify import verify_program

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from coppice.bounds.problem import Problem
-from coppice.cli.export.stock import export_stock
+from coppice.cli.export import export
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.open_mpi.export import export_ompi_rules, rules_of
@@ -236,10 +236,10 @@ def test_rules_that_cannot_be_written() -> None:
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rules.conf"
     options = ["collectives=broadcast,reduce_scatter", "sizes=1K,1M", "jobs=1"]
-    export_stock("star", "ompi-rules", settings=["gpus=5"], options=options, output=path)
+    export("star", to="ompi-rules", settings=["gpus=5"], options=options, output=path)
     assert set(reader.classic(path.read_text())) == {"bcast", "reduce_scatter_block"}
     assert "--mca coll_tuned_use_dynamic_rules 1" in capsys.readouterr().err
     with pytest.raises(InputError, match="collectives out of all_gather"):
-        export_stock("star", "ompi-rules", settings=["gpus=5"], options=["collectives=barrier"])
+        export("star", to="ompi-rules", settings=["gpus=5"], options=["collectives=barrier"])
     with pytest.raises(InputError, match="2 ranks, a collective"):
-        export_stock("star", "ompi-rules", settings=["gpus=1"])
+        export("star", to="ompi-rules", settings=["gpus=1"])

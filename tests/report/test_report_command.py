@@ -24,7 +24,7 @@ def plan_file(tmp_path: Path) -> str:
 
 
 def test_files_by_suffix(plan_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    report(plan_file, output=tmp_path / "a.html", size="1M", rivals="1K,1M")
+    report(plan_file, output=tmp_path / "a.html", size="1M", compare="1K,1M")
     report(plan_file, output=tmp_path / "a.svg")
     report(plan_file, output=tmp_path / "a.dot")
     headings = [h.text for h in ET.parse(tmp_path / "a.html").iter("h2")]
@@ -38,8 +38,8 @@ def test_files_by_suffix(plan_file: str, tmp_path: Path, capsys: pytest.CaptureF
 def test_refusals(plan_file: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected a file called \*\.html"):
         report(plan_file, output=tmp_path / "a.pdf")
-    with pytest.raises(InputError, match="--compare belongs on a page"):
-        report(plan_file, output=tmp_path / "a.svg", rivals="1K")
-    with pytest.raises(InputError, match="expected --size"):
+    with pytest.raises(InputError, match="`compare` belongs on a page"):
+        report(plan_file, output=tmp_path / "a.svg", compare="1K")
+    with pytest.raises(InputError, match="expected `size`"):
         report(plan_file, output=tmp_path / "a.html", size="big")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json"]

@@ -9,8 +9,7 @@ import math
 from collections.abc import Sequence
 
 from coppice.report.style import PAGE_STYLE, style
-from coppice.report.svg import Markup, element, escape, join
-from coppice.report.tables import facts
+from coppice.report.svg import Markup, element, escape, facts, join
 from coppice.tuning.fit import NO_END, Fit, SizeFit
 from coppice.tuning.heat_map import HEAT_STYLE, Cell, heat_map
 from coppice.tuning.records import Shape

@@ -16,7 +16,7 @@ from coppice.cli.output.render import print_json, print_lines
 from coppice.doctor.msccl.diagnose import Diagnosis, Severity, rules
 from coppice.doctor.msccl.diagnose import doctor as examine
 from coppice.errors import InputError
-from coppice.fitting.msccl.targets import TARGETS
+from coppice.export.msccl.targets import TARGETS
 
 __all__ = ["doctor"]
 

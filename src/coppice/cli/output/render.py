@@ -13,6 +13,7 @@ from rich.status import Status
 from rich.text import Text
 
 from coppice.bounds.describe import rate_text
+from coppice.text import percent_text
 
 __all__ = [
     "Stages",
@@ -89,21 +90,6 @@ def rate_line(rate: Fraction) -> str:
     if Fraction(exact) == rate:
         return f"{exact} GB/s"
     return f"{float(rate):.6g} GB/s ({rate})"
-
-
-def percent_text(share: Fraction) -> str:
-    """A share in percent, never rounded up to a whole 100%.
-
-    >>> percent_text(Fraction(1)), percent_text(Fraction(9999, 10000)), percent_text(Fraction(1, 3))
-    ('100%', '99.99%', '33.3%')
-    """
-    if share == 1:
-        return "100%"
-    for digits in range(1, 7):
-        text = f"{100 * float(share):.{digits}f}"
-        if float(text) != 100:
-            break
-    return f"{text.rstrip('0').rstrip('.')}%"
 
 
 def size_text(size_bytes: float) -> str:

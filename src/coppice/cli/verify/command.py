@@ -9,7 +9,8 @@ import typer
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, bandwidth_text, percent_text, print_fields, print_json
 from coppice.cli.verify.mscclpp import verify_mscclpp
-from coppice.cli.verify.program import is_xml, verify_xml
+from coppice.cli.verify.program import verify_xml
+from coppice.export.msccl.document import is_xml
 from coppice.export.msccl.reader import read_bytes
 from coppice.export.mscclpp.document import is_mscclpp
 from coppice.schedule.files.plan_file import decode_plan

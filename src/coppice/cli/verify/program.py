@@ -15,17 +15,7 @@ from coppice.program.one_sided.verify import OneSidedReport
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import ProgramReport, verify_program
 
-__all__ = ["is_xml", "print_verification", "verify_xml"]
-
-
-def is_xml(data: bytes) -> bool:
-    r"""Whether the content of a file is XML.
-
-    Examples:
-        >>> is_xml(b"\n<algo name='ring'>"), is_xml(b'{"format": "coppice-plan"}')
-        (True, False)
-    """
-    return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
+__all__ = ["print_verification", "verify_xml"]
 
 
 def verify_xml(data: bytes, *, name: str, as_json: bool) -> None:

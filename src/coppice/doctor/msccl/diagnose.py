@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl.document import Document, parse_document
 from coppice.export.msccl.reader import read_bytes
-from coppice.fitting.msccl.targets import Target, target_named
+from coppice.export.msccl.targets import MscclTarget, target_named
 
 __all__ = ["Case", "Diagnosis", "Finding", "Rule", "Severity", "diagnose", "doctor", "rules"]
 
@@ -71,7 +71,7 @@ class Case:
 
     data: bytes
     document: Document
-    target: Target
+    target: MscclTarget
     ranks: int | None
     sizes: tuple[int, ...]
 
@@ -112,7 +112,7 @@ class Diagnosis:
     """
 
     file: str
-    target: Target
+    target: MscclTarget
     findings: tuple[Finding, ...]
     sizes: tuple[tuple[int, str | None], ...]
     hidden: dict[str, int]

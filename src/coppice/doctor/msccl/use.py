@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from coppice.collectives import Collective
 from coppice.doctor.msccl.algo import whole
 from coppice.doctor.msccl.diagnose import Case, Complaint, Rule, Severity
-from coppice.fitting.msccl.targets import ELEMENT_BYTES
+from coppice.fitting.trees import ELEMENT_BYTES
 
 __all__ = ["RULES", "reason_not_used"]
 

@@ -10,24 +10,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.bounds.describe import plural
 from coppice.errors import InputError
 from coppice.export.chakra import wire
 from coppice.export.chakra.graph import Graph, NodeKind, Rows, graph_of, rows_of
+from coppice.export.exported import Exported
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.pieces import in_pieces
+from coppice.schedule.plan import Plan
 from coppice.schedule.routed import routed
 from coppice.schedule.schedule import Schedule
-from coppice.topology.writer import write_atomically
 
-__all__ = ["SCHEMA_VERSION", "ChakraTrace", "chakra_trace"]
+__all__ = ["SCHEMA_VERSION", "ChakraTrace", "chakra_trace", "export_chakra"]
 
 SCHEMA_VERSION = "0.0.4"
 """Version of the schema that the header names."""
@@ -130,12 +132,31 @@ class ChakraTrace:
                     waits = sorted({*waits, *graph.further[item]})
                 yield wire.delimited(self._communication(number, item, waits, sends=kind == NodeKind.SEND))
 
+    def exported(self, *, name: str = "trace") -> Exported:
+        """All files, ``NAME.RANK.et``, as a folder.
+
+        Args:
+            name: How their names begin; simulators are given the directory with this name.
+
+        Raises:
+            InputError: If the name is not a plain one.
+        """
+        if not name or Path(name).name != name:
+            msg = f"expected a plain name for the files, found {name!r}: a directory is named apart from it."
+            raise InputError(msg)
+        return Exported(
+            files={f"{name}.{rank}.et": partial(self.file, rank) for rank in range(self.num_ranks)},
+            notes=self.notes,
+            suffix=".et",
+            summary=f"{plural(self.num_ranks, 'trace')} with {self.num_nodes:,} nodes",
+        )
+
     def write(self, directory: str | os.PathLike[str], *, name: str = "trace") -> list[Path]:
-        """Write all files, ``NAME.RANK.et``; the directory is made if it is not there.
+        """Write all files; the directory is made if it is not there.
 
         Args:
             directory: Where to.
-            name: How their names begin; simulators are given the directory with this name.
+            name: How their names begin.
 
         Returns:
             The files, rank by rank.
@@ -143,19 +164,7 @@ class ChakraTrace:
         Raises:
             InputError: If one cannot be written, or the name is not a plain one.
         """
-        if not name or Path(name).name != name:
-            msg = f"expected a plain name for the files, found {name!r}: name the directory with -o."
-            raise InputError(msg)
-        folder = Path(directory)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            msg = f"cannot make the directory {folder} ({error.strerror or error}): choose another place."
-            raise InputError(msg) from None
-        paths = [folder / f"{name}.{rank}.et" for rank in range(self.num_ranks)]
-        for rank, path in enumerate(paths):
-            write_atomically(path, self.file(rank))
-        return paths
+        return self.exported(name=name).write(directory)
 
     def _header(self, rank: int) -> bytes:
         from coppice.version import __version__
@@ -203,6 +212,23 @@ class ChakraTrace:
         return _node(number, f"add {message}", _COMP, waits, content, micros=micros)
 
 
+def export_chakra(plan: Plan, *, size: int | None = None, name: str | None = None) -> Exported:
+    """The traces of a plan at one size.
+
+    Args:
+        plan: The plan.
+        size: M in bytes.
+        name: How the names of the files begin; None is ``trace``.
+
+    Raises:
+        InputError: As :func:`chakra_trace`, or if no size is given.
+    """
+    if size is None:
+        msg = "a Chakra trace is of one message size: give it (`size=64M`)."
+        raise InputError(msg)
+    return chakra_trace(plan.body, size_bytes=size).exported(name=name or "trace")
+
+
 def chakra_trace(
     body: Schedule | Forest,
     *,
@@ -246,7 +272,7 @@ def chakra_trace(
         if body.branches_at_switches:
             msg = (
                 "a trace holds sends and receipts of ranks, found a forest in which switches copy or add: plan "
-                "without `--in-network`."
+                "without `in_network`."
             )
             raise InputError(msg)
         body = lower(body)

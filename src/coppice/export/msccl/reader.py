@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.msccl.document import STEP_TYPES, Document, parse_document
-from coppice.fitting.msccl.targets import TARGETS
+from coppice.export.msccl.targets import TARGETS
 from coppice.program.two_sided.program import Buffer, Program, StepOp
 
 __all__ = ["Reading", "program_of", "read_bytes", "read_msccl_xml"]

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from coppice.bounds.describe import plural
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.mscclpp.limits import LIMITS, Excess, block_excesses, largest_message, size_unit
+from coppice.export.excess import Excess
+from coppice.export.mscclpp.limits import LIMITS, block_excesses, largest_message, size_unit
 from coppice.program.one_sided.lower import OneSidedLowering, lower_one_sided
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.verify import verify_one_sided
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["MOST_BLOCKS", "PlanForm", "one_sided_for"]
+__all__ = ["MOST_BLOCKS", "MscclppOptions", "one_sided_for"]
 
 MOST_BLOCKS = 64
 """Thread blocks of a GPU where none are asked for: all must run at once, each on a multiprocessor of its own."""
@@ -24,7 +25,7 @@ _LAST_TRIED = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanForm:
+class MscclppOptions:
     """What an execution plan is to be like.
 
     Attributes:
@@ -54,7 +55,7 @@ class PlanForm:
             raise InputError(msg)
 
 
-def one_sided_for(plan: Schedule | Forest, form: PlanForm | None = None) -> OneSidedProgram:
+def one_sided_for(plan: Schedule | Forest, form: MscclppOptions | None = None) -> OneSidedProgram:
     """The program of a plan for the MSCCL++ executor, verified.
 
     Args:
@@ -74,7 +75,7 @@ def one_sided_for(plan: Schedule | Forest, form: PlanForm | None = None) -> OneS
         >>> program.most_operations <= 64, any(end.port for end in program.channels)
         (True, True)
     """
-    form = form or PlanForm()
+    form = form or MscclppOptions()
     most = form.blocks or MOST_BLOCKS
     lowering = lower_one_sided(plan, in_place=form.in_place, instances=form.instances)
     program, excess = _fitting(lowering, form, most)
@@ -86,7 +87,7 @@ def one_sided_for(plan: Schedule | Forest, form: PlanForm | None = None) -> OneS
         msg = (
             f"the plan does not fit the MSCCL++ executor: with {program.num_chunks:,} chunks and "
             f"{max(program.scratch):,} of scratch memory it takes messages up to {largest:,} bytes, found a smallest "
-            f"size of {form.min_bytes:,}: plan fewer trees (`--trees`)."
+            f"size of {form.min_bytes:,}: plan fewer trees (`trees`)."
         )
         raise CheckError(msg)
     verify_one_sided(program).require_ok()
@@ -94,7 +95,7 @@ def one_sided_for(plan: Schedule | Forest, form: PlanForm | None = None) -> OneS
 
 
 def _fitting(
-    lowering: OneSidedLowering, form: PlanForm, most: int
+    lowering: OneSidedLowering, form: MscclppOptions, most: int
 ) -> tuple[OneSidedProgram | None, Excess | None]:
     """The program with the fewest thread blocks above a usual number that fits, or the least excess."""
     colors = min(_FIRST_TRIED * form.instances, most, lowering.most_colors)
@@ -119,7 +120,11 @@ def _fitting(
 
 
 def _refusal(
-    lowering: OneSidedLowering, plan: Schedule | Forest, form: PlanForm, most: int, excess: Excess | None
+    lowering: OneSidedLowering,
+    plan: Schedule | Forest,
+    form: MscclppOptions,
+    most: int,
+    excess: Excess | None,
 ) -> str:
     words = excess.sentence if excess is not None else "too much in a thread block"
     head = f"the plan does not fit the MSCCL++ executor with {plural(most, 'thread block')} a GPU: it has {words}"
@@ -127,12 +132,12 @@ def _refusal(
         wider, _ = _fitting(lowering, form, min(lowering.most_colors, _LAST_TRIED))
         if wider is not None:
             return (
-                f"{head}: it fits with {wider.most_blocks} (`--option blocks={wider.most_blocks}`), if the GPU has as "
+                f"{head}: it fits with {wider.most_blocks} (`blocks={wider.most_blocks}`), if the GPU has as "
                 "many multiprocessors."
             )
     advice = (
         "plan for fewer ranks at a time, in levels"
         if plan.collective is Collective.ALL_TO_ALL
-        else "plan fewer trees (`--trees`), or trees with fewer children (`--algorithm ring`)"
+        else "plan fewer trees (`trees`), or trees with fewer children, such as a ring"
     )
     return f"{head}: {advice}."

@@ -1,4 +1,4 @@
-"""Writes a one-sided program as an execution plan of MSCCL++, JSON as its executor takes it.
+"""Writes a program of puts, signals and waits as an execution plan of MSCCL++: JSON as its executor takes it.
 
 Every operation stands on a line of its own. A program that passes a limit of the executor is refused: most limits are
 not checked when a plan is loaded.
@@ -12,7 +12,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from coppice.errors import CheckError, InputError
+from coppice.errors import InputError
+from coppice.export.excess import require_none
 from coppice.export.mscclpp.limits import block_excesses, largest_message
 from coppice.program.memory import buffer_sizes
 from coppice.program.one_sided.program import Act, Block, OneSidedProgram, Operation, Slots
@@ -54,11 +55,7 @@ def mscclpp_json(program: OneSidedProgram) -> str:
         CheckError: If the program passes a limit of the executor.
         InputError: If it has operations that are not written.
     """
-    found = block_excesses(program)
-    if found:
-        more = f" ({len(found) - 1} further limits are passed as well)" if len(found) > 1 else ""
-        msg = f"the program does not fit the MSCCL++ executor: {found[0].sentence}{more}: use more thread blocks."
-        raise CheckError(msg)
+    require_none(block_excesses(program), "the MSCCL++ executor", advice=": use more thread blocks.")
     return "".join(encode_mscclpp(program))
 
 

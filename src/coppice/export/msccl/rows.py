@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.fitting.msccl.targets import Target
+from coppice.export.msccl.targets import MscclTarget
 from coppice.program.two_sided.program import Program, StepOp
 
 __all__ = ["TYPE_OF_OP", "Rows", "rows_of"]
@@ -54,7 +54,7 @@ class Rows:
     hasdep: _Ints
 
 
-def rows_of(program: Program, target: Target) -> Rows:
+def rows_of(program: Program, target: MscclTarget) -> Rows:
     """The rows of a program.
 
     Args:
@@ -123,7 +123,7 @@ def _awaited(
     return awaited, awaited_block
 
 
-def _break_runs(program: Program, rows: Rows, target: Target) -> None:
+def _break_runs(program: Program, rows: Rows, target: MscclTarget) -> None:
     """End runs of ``re`` that the loaders would join although they must not be joined."""
     reduces = np.zeros(len(rows.step), dtype=np.bool_)
     reduces[rows.step >= 0] = program.op[rows.step[rows.step >= 0]] == StepOp.REDUCE
