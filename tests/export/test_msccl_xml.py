@@ -12,7 +12,7 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.limits import excesses
-from coppice.export.msccl.reader import Reading, program_of, read_msccl_xml
+from coppice.export.msccl.reader import MscclReading, program_of, read_msccl_xml
 from coppice.export.msccl.targets import TARGETS, target_named
 from coppice.export.msccl.writer import msccl_xml, write_msccl_xml
 from coppice.program.two_sided.builder import ProgramBuilder
@@ -21,7 +21,7 @@ from coppice.program.two_sided.verify import verify_program
 from support.msccl_samples import GATHER_XML, all_pairs, gather, ring_all_reduce
 
 
-def read(text: str, root: int | None = None) -> Reading:
+def read(text: str, root: int | None = None) -> MscclReading:
     return program_of(parse_document(text.encode(), file="a.xml"), root=root)
 
 

@@ -13,9 +13,15 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect, export_nccl_tuner, tuner_table
 from coppice.export.registry import FORMATS
-from coppice.fitting.nccl_tuner.rules import NO_END, Rule, rules_of
+from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule, rules_of
 from coppice.fitting.nccl_tuner.shapes import further_rules
-from coppice.fitting.nccl_tuner.timings import COLLECTIVES, Timing, impossible, model_timings, read_timings
+from coppice.fitting.nccl_tuner.timings import (
+    COLLECTIVES,
+    TunerTiming,
+    impossible,
+    model_timings,
+    read_timings,
+)
 from coppice.selection import select
 from coppice.topology.presets import preset
 from export import tuner_readers as readers
@@ -30,7 +36,7 @@ def read(text: str, dialect: str) -> list[readers.Line]:
     return readers.read_bytes_dialect(text, rccl=dialect == "rccl-builtin")
 
 
-def timing(size: int, algorithm: str | None, time_us: float, **values: object) -> Timing:
+def timing(size: int, algorithm: str | None, time_us: float, **values: object) -> TunerTiming:
     given: dict[str, object] = {
         "collective": Collective.ALL_REDUCE,
         "nodes": 2,
@@ -38,7 +44,7 @@ def timing(size: int, algorithm: str | None, time_us: float, **values: object) -
         "protocol": None if algorithm is None else "simple",
     }
     given.update(values)
-    return Timing(size_bytes=size, algorithm=algorithm, time_us=time_us, **given)  # type: ignore[arg-type]
+    return TunerTiming(size_bytes=size, algorithm=algorithm, time_us=time_us, **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dialect", ["nvidia-example", "ncclx"])
@@ -141,7 +147,7 @@ def test_measured_times(tmp_path: Path) -> None:
 
 
 def test_thresholds_of_rules() -> None:
-    def made(*rows: Timing) -> list[tuple[str, int, int]]:
+    def made(*rows: TunerTiming) -> list[tuple[str, int, int]]:
         rules = rules_of(rows, algorithms=("ring", "tree"))
         return [(rule.algorithm, rule.first_bytes, rule.last_bytes) for rule in rules]
 
@@ -167,8 +173,8 @@ def test_thresholds_of_rules() -> None:
 
 
 def test_ncclx_ranges_in_bytes_per_rank() -> None:
-    def rule(first: int, last: int) -> Rule:
-        return Rule(
+    def rule(first: int, last: int) -> TunerRule:
+        return TunerRule(
             collective=Collective.ALL_GATHER,
             first_bytes=first,
             last_bytes=last,

@@ -9,7 +9,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, size_text
-from coppice.training.autolrs.picture import Search, read_search
+from coppice.training.autolrs.picture import SearchLog, read_search
 from coppice.training.autolrs.report import write_report
 
 __all__ = ["app", "lr_report"]
@@ -63,7 +63,7 @@ def lr_report(
         print_fields(str(log), _fields(search))
 
 
-def _fields(search: Search) -> list[tuple[str, str]]:
+def _fields(search: SearchLog) -> list[tuple[str, str]]:
     """A line per stage."""
     fields = []
     for event in search.kept:
@@ -84,7 +84,7 @@ def _fields(search: Search) -> list[tuple[str, str]]:
     return [*fields, ("steps", total if search.finished is not None else f"{total}; not finished")]
 
 
-def _record(search: Search) -> dict[str, object]:
+def _record(search: SearchLog) -> dict[str, object]:
     """The schedule as JSON."""
     return {
         "schedule": [

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from coppice.collectives import Collective
-from coppice.export.nccl.graph import Graph
+from coppice.export.nccl.graph import NcclGraph
 from coppice.topology.model import Topology
 
 __all__ = [
@@ -186,7 +186,7 @@ class Log:
     measurements: tuple[Measurement, ...] = ()
     decisions: tuple[Decision, ...] = ()
     communicators: tuple[Communicator, ...] = ()
-    graphs: tuple[Graph, ...] = ()
+    graphs: tuple[NcclGraph, ...] = ()
     topology: Topology | None = None
     version: str | None = None
     tuner: str | None = None

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from coppice.doctor.msccl.diagnose import Severity
 from coppice.doctor.tuning import Case, Complaint, Given, TuningRule
-from coppice.export.nccl.graph import TYPES, Graph, read_nccl_graph
+from coppice.export.nccl.graph import TYPES, NcclGraph, read_nccl_graph
 
 __all__ = ["RULES"]
 
@@ -16,7 +16,7 @@ ERROR, WARNING, NOTE = Severity.ERROR, Severity.WARNING, Severity.NOTE
 
 
 @lru_cache(maxsize=4)
-def _graphs(case: Case) -> tuple[Graph, ...]:
+def _graphs(case: Case) -> tuple[NcclGraph, ...]:
     return read_nccl_graph(case.data, file=case.file)
 
 

@@ -20,7 +20,7 @@ from coppice.doctor.nccl.tuner_ranges import (
 )
 from coppice.doctor.tuning import Case, Complaint, Given, TuningRule
 from coppice.export.nccl.tuner import Dialect
-from coppice.export.nccl.tuner_reader import ANY, Line, dialect_of
+from coppice.export.nccl.tuner_reader import ANY, TunerLine, dialect_of
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
 
 __all__ = ["RULES"]
@@ -122,7 +122,7 @@ def _impossible(case: Case) -> Iterator[Complaint]:
             yield WARNING, line.number, f"the line never holds: {reason}", "remove it"
 
 
-def _own_channels(given: Given, line: Line, dialect: Dialect) -> int | None:
+def _own_channels(given: Given, line: TunerLine, dialect: Dialect) -> int | None:
     """Channels of the communicators for which a line holds."""
     counts = [
         each.channels
@@ -172,7 +172,7 @@ def _not_in_model(case: Case) -> Iterator[Complaint]:
                     yield WARNING, line.number, text, "remove the line; to force ll128 on may corrupt data"
 
 
-def _holds(line: Line, shape: tuple[int, int], dialect: Dialect) -> bool:
+def _holds(line: TunerLine, shape: tuple[int, int], dialect: Dialect) -> bool:
     nodes, ranks = shape
     if dialect is Dialect.NCCLX:
         if ranks % nodes:

@@ -9,7 +9,7 @@ from coppice.doctor.msccl.diagnose import Severity
 from coppice.doctor.tuning import Case, Complaint
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect
-from coppice.export.nccl.tuner_reader import ANY, Line, Table, dialect_of, read_tuner_table
+from coppice.export.nccl.tuner_reader import ANY, TunerLine, TunerTable, dialect_of, read_tuner_table
 from coppice.fitting.nccl_tuner.rules import NO_END
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS, impossible
 
@@ -22,7 +22,7 @@ NAMES = {name: collective for collective, name in COLLECTIVES.items()}
 
 
 @lru_cache(maxsize=4)
-def table_of(case: Case) -> Table:
+def table_of(case: Case) -> TunerTable:
     """The table of a case.
 
     Raises:
@@ -36,7 +36,7 @@ def table_of(case: Case) -> Table:
     return table
 
 
-def good(table: Table) -> list[Line]:
+def good(table: TunerTable) -> list[TunerLine]:
     """Lines that the library follows as they are meant."""
     return [
         line
@@ -48,12 +48,12 @@ def good(table: Table) -> list[Line]:
     ]
 
 
-def _optional(line: Line) -> bool:
+def _optional(line: TunerLine) -> bool:
     """It names what a machine may lack."""
     return line.algorithm not in ("ring", "tree") or line.protocol == "ll128"
 
 
-def dead(line: Line) -> str | None:
+def dead(line: TunerLine) -> str | None:
     """Why no library has the combination of a line, or None."""
     return impossible(NAMES[line.collective], line.algorithm, line.protocol)
 
@@ -63,7 +63,7 @@ def covers(outer: tuple[int, int], inner: tuple[int, int]) -> bool:
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def _for_shape(lines: list[Line], line: Line) -> list[Line]:
+def _for_shape(lines: list[TunerLine], line: TunerLine) -> list[TunerLine]:
     """Lines of the same collective that hold wherever this one does."""
     return [
         other
@@ -96,7 +96,7 @@ def _words(span: tuple[int, int]) -> str:
     return f"{span[0]} bytes and more" if span[1] == NO_END else f"{span[0]} .. {span[1]} bytes"
 
 
-def shape_words(line: Line, dialect: Dialect) -> str:
+def shape_words(line: TunerLine, dialect: Dialect) -> str:
     """For which communicators a line holds, in words."""
 
     def text(span: tuple[int, int]) -> str:
@@ -106,7 +106,7 @@ def shape_words(line: Line, dialect: Dialect) -> str:
     return f"{text(line.nodes)} nodes and {text(line.ranks)} ranks{per}"
 
 
-def _shapes(table: Table) -> list[Line]:
+def _shapes(table: TunerTable) -> list[TunerLine]:
     """One line for every collective and shape of the table."""
     found = {(line.collective, line.nodes, line.ranks): line for line in reversed(good(table))}
     return sorted(found.values(), key=lambda line: line.number)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from coppice.bounds.describe import plural
 from coppice.errors import InputError
 from coppice.export.chakra import wire
-from coppice.export.chakra.graph import Graph, NodeKind, Rows, graph_of, rows_of
+from coppice.export.chakra.graph import MessageRows, TraceGraph, TraceNodeKind, graph_of, rows_of
 from coppice.export.exported import Exported
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
@@ -60,8 +60,8 @@ class ChakraTrace:
 
     schedule: Schedule
     messages: Messages
-    rows: Rows
-    graph: Graph
+    rows: MessageRows
+    graph: TraceGraph
     size_bytes: int
     pieces: int
     reduce_gb_per_s: float | None
@@ -87,7 +87,7 @@ class ChakraTrace:
         empty = int((self.messages.num_bytes == 0).sum())
         if empty:
             notes.append(f"{empty} messages without bytes carry 1 byte, since simulators refuse 0.")
-        adding = self.graph.item[self.graph.kind == NodeKind.ADD]
+        adding = self.graph.item[self.graph.kind == TraceNodeKind.ADD]
         if self.reduce_gb_per_s is not None and len(adding):
             exact = self.messages.added_bytes[adding] / (1e3 * self.reduce_gb_per_s)
             lost = float(np.abs(np.rint(exact) - exact).max())
@@ -123,14 +123,16 @@ class ChakraTrace:
             zip(*(each.tolist() for each in columns), strict=True), 1
         ):
             waits = graph.pool[first : first + count].tolist()
-            if kind == NodeKind.JOIN:
+            if kind == TraceNodeKind.JOIN:
                 yield wire.delimited(_node(number, f"join {item}", _COMP, waits, _ON_GPU))
-            elif kind == NodeKind.ADD:
+            elif kind == TraceNodeKind.ADD:
                 yield wire.delimited(self._addition(number, item, waits))
             else:
-                if kind == NodeKind.SEND and item in graph.further:
+                if kind == TraceNodeKind.SEND and item in graph.further:
                     waits = sorted({*waits, *graph.further[item]})
-                yield wire.delimited(self._communication(number, item, waits, sends=kind == NodeKind.SEND))
+                yield wire.delimited(
+                    self._communication(number, item, waits, sends=kind == TraceNodeKind.SEND)
+                )
 
     def exported(self, *, name: str = "trace") -> Exported:
         """All files, ``NAME.RANK.et``, as a folder.

@@ -101,7 +101,7 @@ _STEP_NUMBERS = ("s", "srcoff", "dstoff", "cnt", "depid", "deps", "hasdep")
 
 
 @dataclass(slots=True)
-class _Builder:
+class _DocumentBuilder:
     """Receives the events of the XML parser."""
 
     file: str
@@ -279,7 +279,7 @@ def parse_document(data: bytes, *, file: str) -> Document:
         end = stripped.find(b"?>")
         body = gap + b" " * (end + 2) + stripped[end + 2 :] if end >= 0 else body
     parser = expat.ParserCreate("utf-8")
-    builder = _Builder(file=file, parser=parser)
+    builder = _DocumentBuilder(file=file, parser=parser)
     parser.StartElementHandler = builder.start
     parser.EndElementHandler = builder.end
     parser.CommentHandler = builder.comment

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.export.excess import Excess
-from coppice.export.msccl.rows import TYPE_OF_OP, Rows, rows_of
+from coppice.export.msccl.rows import TYPE_OF_OP, XmlRows, rows_of
 from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.two_sided.program import Program, StepOp
 
@@ -34,7 +34,7 @@ def excesses(program: Program, *, target: str) -> tuple[Excess, ...]:
     return tuple(excesses_of_rows(program, rows, chosen))
 
 
-def rows_for(program: Program, target: str) -> tuple[MscclTarget, Rows]:
+def rows_for(program: Program, target: str) -> tuple[MscclTarget, XmlRows]:
     """The target of that name, and the rows of a program for it.
 
     Raises:
@@ -51,7 +51,7 @@ def rows_for(program: Program, target: str) -> tuple[MscclTarget, Rows]:
     return chosen, rows_of(program, chosen)
 
 
-def excesses_of_rows(program: Program, rows: Rows, target: MscclTarget) -> Iterator[Excess]:
+def excesses_of_rows(program: Program, rows: XmlRows, target: MscclTarget) -> Iterator[Excess]:
     """As :func:`excesses`, from rows that are at hand."""
     types = [TYPE_OF_OP[StepOp(int(op))] for op in np.unique(program.op)]
     refused = [name for name in types if name in target.refused_types]

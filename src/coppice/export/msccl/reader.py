@@ -27,7 +27,7 @@ from coppice.export.msccl.document import STEP_TYPES, Document, parse_document
 from coppice.export.msccl.targets import TARGETS
 from coppice.program.two_sided.program import Buffer, Program, StepOp
 
-__all__ = ["Reading", "program_of", "read_bytes", "read_msccl_xml"]
+__all__ = ["MscclReading", "program_of", "read_bytes", "read_msccl_xml"]
 
 _MAX_RANKS = 65_536
 _MAX_CHUNKS = 2**24
@@ -53,7 +53,7 @@ Columns = Mapping[str, NDArray[np.int32]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class MscclReading:
     """A program and what its reader remarks.
 
     Attributes:
@@ -65,7 +65,7 @@ class Reading:
     warnings: tuple[str, ...]
 
 
-def read_msccl_xml(path: str | os.PathLike[str], *, root: int | None = None) -> Reading:
+def read_msccl_xml(path: str | os.PathLike[str], *, root: int | None = None) -> MscclReading:
     """Read an MSCCL XML file.
 
     Args:
@@ -96,7 +96,7 @@ def read_bytes(path: str | os.PathLike[str]) -> tuple[bytes, str]:
         raise InputError(msg) from None
 
 
-def program_of(document: Document, *, root: int | None = None) -> Reading:
+def program_of(document: Document, *, root: int | None = None) -> MscclReading:
     """The program in a parsed file.
 
     Args:
@@ -106,10 +106,10 @@ def program_of(document: Document, *, root: int | None = None) -> Reading:
     Raises:
         InputError: As :func:`read_msccl_xml`.
     """
-    return _Reader(document).read(root)
+    return _ProgramReader(document).read(root)
 
 
-class _Reader:
+class _ProgramReader:
     """One document on its way to a program."""
 
     def __init__(self, document: Document) -> None:
@@ -121,7 +121,7 @@ class _Reader:
         msg = f"{self.file}:{line}: {text}"
         raise InputError(msg)
 
-    def read(self, root: int | None) -> Reading:
+    def read(self, root: int | None) -> MscclReading:
         document = self.document
         for defect in document.defects:
             if defect.kind in _FATAL:
@@ -175,7 +175,7 @@ class _Reader:
             min_bytes=self.size("minBytes", 0) or 0,
             max_bytes=self.size("maxBytes", 0) or None,
         )
-        return Reading(program=program, warnings=tuple(self.warnings))
+        return MscclReading(program=program, warnings=tuple(self.warnings))
 
     def attribute(self, key: str, *, low: int, high: int) -> int:
         """A number of ``<algo>``."""

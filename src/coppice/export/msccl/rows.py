@@ -17,7 +17,7 @@ from coppice.errors import InputError
 from coppice.export.msccl.targets import MscclTarget
 from coppice.program.two_sided.program import Program, StepOp
 
-__all__ = ["TYPE_OF_OP", "Rows", "rows_of"]
+__all__ = ["TYPE_OF_OP", "XmlRows", "rows_of"]
 
 TYPE_OF_OP = {
     StepOp.NOP: "nop",
@@ -36,7 +36,7 @@ _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class XmlRows:
     """Rows of all thread blocks, one after the other.
 
     Attributes:
@@ -54,7 +54,7 @@ class Rows:
     hasdep: _Ints
 
 
-def rows_of(program: Program, target: MscclTarget) -> Rows:
+def rows_of(program: Program, target: MscclTarget) -> XmlRows:
     """The rows of a program.
 
     Args:
@@ -91,7 +91,7 @@ def rows_of(program: Program, target: MscclTarget) -> Rows:
     depid[row] = program.dep_block[kept]
     deps[row] = awaited - start[awaited_block]
     hasdep[awaited] = 1
-    rows = Rows(start, step, depid, deps, hasdep)
+    rows = XmlRows(start, step, depid, deps, hasdep)
     _break_runs(program, rows, target)
     return rows
 
@@ -123,7 +123,7 @@ def _awaited(
     return awaited, awaited_block
 
 
-def _break_runs(program: Program, rows: Rows, target: MscclTarget) -> None:
+def _break_runs(program: Program, rows: XmlRows, target: MscclTarget) -> None:
     """End runs of ``re`` that the loaders would join although they must not be joined."""
     reduces = np.zeros(len(rows.step), dtype=np.bool_)
     reduces[rows.step >= 0] = program.op[rows.step[rows.step >= 0]] == StepOp.REDUCE

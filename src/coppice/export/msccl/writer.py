@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from coppice.export.excess import require_none
 from coppice.export.msccl.limits import excesses_of_rows, rows_for
-from coppice.export.msccl.rows import TYPE_OF_OP, Rows, rows_of
+from coppice.export.msccl.rows import TYPE_OF_OP, XmlRows, rows_of
 from coppice.export.msccl.targets import MscclTarget
 from coppice.program.two_sided.program import Buffer, Program, StepOp
 from coppice.topology.writer import write_atomically
@@ -83,7 +83,7 @@ def _encoded(program: Program, target: str) -> Iterator[bytes]:
     return encode_msccl_xml(program, chosen, rows)
 
 
-def encode_msccl_xml(program: Program, target: MscclTarget, rows: Rows | None = None) -> Iterator[bytes]:
+def encode_msccl_xml(program: Program, target: MscclTarget, rows: XmlRows | None = None) -> Iterator[bytes]:
     """Pieces of the text, without any check against the target's limits.
 
     Args:
@@ -220,7 +220,7 @@ def _block_heads(program: Program) -> _Lines:
     )
 
 
-def _step_lines(program: Program, rows: Rows) -> _Lines:
+def _step_lines(program: Program, rows: XmlRows) -> _Lines:
     real = rows.step >= 0
     step = rows.step[real]
 

@@ -88,7 +88,7 @@ def encode_mscclpp(program: OneSidedProgram) -> Iterator[str]:
     yield '  "gpus": ['
     sizes = buffer_sizes(program.collective, program.num_ranks, program.num_chunks, -1).tolist()
     for rank in range(program.num_ranks):
-        gpu = _Gpu(program, rank)
+        gpu = _GpuWriter(program, rank)
         yield ("" if rank == 0 else ",") + "\n    {\n"
         yield f'      "id": {rank}, "input_chunks": {sizes[0][rank]}, "output_chunks": {sizes[1][rank]}, '
         yield f'"scratch_chunks": {program.scratch[rank]},\n'
@@ -99,7 +99,7 @@ def encode_mscclpp(program: OneSidedProgram) -> Iterator[str]:
     yield "\n  ]\n}\n"
 
 
-class _Gpu:
+class _GpuWriter:
     """One GPU of the plan."""
 
     def __init__(self, program: OneSidedProgram, rank: int) -> None:

@@ -26,7 +26,7 @@ from coppice.topology.readers.reading import suggestion
 from coppice.topology.readers.sources import load_bytes
 from coppice.topology.readers.xml_tree import Element, parse_xml
 
-__all__ = ["Port", "export_nccl_topo_xml", "ports_of"]
+__all__ = ["NetworkPort", "export_nccl_topo_xml", "ports_of"]
 
 _OF_ONE_RUN = {"cpu": ("host_hash",), "gpu": ("rank",)}
 _SPEED = re.compile(r"(\d+)(?:\.\d+)? GT/s.*")
@@ -34,7 +34,7 @@ _GPU_LINKS = ("nvlink", "xgmi")
 _MBIT_OF_GB = 8000
 
 
-class Port:
+class NetworkPort:
     """What a topology says about a network port: its rate and its rail.
 
     Attributes:
@@ -103,7 +103,7 @@ def export_nccl_topo_xml(
     )
 
 
-def ports_of(topology: Topology, host: str | None = None) -> dict[str, Port]:
+def ports_of(topology: Topology, host: str | None = None) -> dict[str, NetworkPort]:
     """The network ports of a host by the names of its NICs, without the host's own name before them.
 
     Args:
@@ -139,7 +139,7 @@ def ports_of(topology: Topology, host: str | None = None) -> dict[str, Port]:
         )
         raise InputError(msg)
     switches = sorted({first for _, first in found.values()})
-    return {name: Port(rate, switches.index(first)) for name, (rate, first) in found.items()}
+    return {name: NetworkPort(rate, switches.index(first)) for name, (rate, first) in found.items()}
 
 
 def _check_one_machine(root: Element) -> None:
@@ -171,7 +171,7 @@ def _all(element: Element) -> list[Element]:
     return [element, *(each for child in element.children for each in _all(child))]
 
 
-def _known(ports: Mapping[str, Port], name: str, topology: Topology) -> Port:
+def _known(ports: Mapping[str, NetworkPort], name: str, topology: Topology) -> NetworkPort:
     if name not in ports:
         msg = f"{topology.name} has no NIC {name!r}: {suggestion(name, ports)}"
         raise InputError(msg)

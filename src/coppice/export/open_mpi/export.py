@@ -9,8 +9,8 @@ from math import isqrt
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.export.open_mpi.writer import Rule, merged, rules_file
-from coppice.fitting.open_mpi import COLLECTIVES, Choice, choices_of, compared
+from coppice.export.open_mpi.writer import OmpiRule, merged, rules_file
+from coppice.fitting.open_mpi import COLLECTIVES, OmpiChoice, choices_of, compared
 from coppice.selection.open_mpi_names import FUNCTIONS
 from coppice.topology.model import Topology
 from coppice.version import __version__
@@ -69,21 +69,22 @@ def export_ompi_rules(
     )
 
 
-def rules_of(choices: Sequence[Choice]) -> tuple[Rule, ...]:
+def rules_of(choices: Sequence[OmpiChoice]) -> tuple[OmpiRule, ...]:
     """Rules from choices at ascending sizes: equal neighbours become one, ranges meet at the geometric mean.
 
     Examples:
-        >>> rules_of([Choice(size_bytes=4, id=3), Choice(size_bytes=16, id=3), Choice(size_bytes=64, id=4)])
-        (Rule(first_bytes=0, id=3, fanout=0, segment_bytes=0), Rule(first_bytes=33, id=4, fanout=0, segment_bytes=0))
+        >>> choices = [OmpiChoice(size_bytes=size, id=id) for size, id in ((4, 3), (16, 3), (64, 4))]
+        >>> [(rule.first_bytes, rule.id) for rule in rules_of(choices)]
+        [(0, 3), (33, 4)]
     """
     firsts = [isqrt(one.size_bytes * two.size_bytes) + 1 for one, two in pairwise(choices)]
     return merged(
-        Rule(first_bytes=first, id=choice.id, fanout=choice.fanout, segment_bytes=choice.segment_bytes)
+        OmpiRule(first_bytes=first, id=choice.id, fanout=choice.fanout, segment_bytes=choice.segment_bytes)
         for first, choice in zip([0, *firsts], choices, strict=False)
     )
 
 
-def _words(collective: Collective, choices: Sequence[Choice]) -> str:
+def _words(collective: Collective, choices: Sequence[OmpiChoice]) -> str:
     gains = [choice.default_us / choice.time_us for choice in choices if choice.id and choice.default_us]
     changed = sum(1 for choice in choices if choice.id)
     words = f"{collective}: another algorithm than Open MPI's own at {changed} of {len(choices)} sizes"

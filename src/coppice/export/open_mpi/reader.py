@@ -51,7 +51,7 @@ def read_ompi_rules(text: str, *, file: str, version: Sequence[int] | None = Non
         return read_ompi_json(text, file=file)
     head = _HEAD.match(text) if version is None or tuple(version) >= (5, 0, 7) else None
     found = RulesFile(form="classic", version=int(head[1]) if head else 1)
-    stream = _Stream(text, head.end() if head else 0, found.numbers)
+    stream = _NumberStream(text, head.end() if head else 0, found.numbers)
     try:
         _classic(stream, found)
     except GivesUpError as stop:
@@ -65,7 +65,7 @@ def read_ompi_rules(text: str, *, file: str, version: Sequence[int] | None = Non
     return found
 
 
-class _Stream:
+class _NumberStream:
     """Numbers of a text, as ``fscanf`` finds them."""
 
     def __init__(self, text: str, at: int, numbers: list[Number]) -> None:
@@ -147,7 +147,7 @@ class _Stream:
         return found
 
 
-def _classic(stream: _Stream, found: RulesFile) -> None:
+def _classic(stream: _NumberStream, found: RulesFile) -> None:
     count = stream.need("the number of collectives")
     if count.value > len(COLLECTIVES):
         raise GivesUpError(
@@ -173,7 +173,7 @@ def _classic(stream: _Stream, found: RulesFile) -> None:
             found.sections.append(Section(line=section.line, name=section.name, lists=tuple(lists)))
 
 
-def _list(stream: _Stream, name: str, lists: list[RankList], version: int) -> None:
+def _list(stream: _NumberStream, name: str, lists: list[RankList], version: int) -> None:
     ranks = stream.need(f"a number of ranks of {name}")
     place = f"the list of {name} for {ranks.value} ranks"
     count = stream.need(f"how many rules {place} has")

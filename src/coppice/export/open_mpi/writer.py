@@ -18,13 +18,13 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection.open_mpi_names import COLLECTIVES, FUNCTIONS
 
-__all__ = ["FORMS", "Rule", "merged", "rules_file"]
+__all__ = ["FORMS", "OmpiRule", "merged", "rules_file"]
 
 FORMS = ("classic", "json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class OmpiRule:
     """From one size to the next rule's: which algorithm.
 
     Attributes:
@@ -40,14 +40,15 @@ class Rule:
     segment_bytes: int = 0
 
 
-def merged(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+def merged(rules: Iterable[OmpiRule]) -> tuple[OmpiRule, ...]:
     """Rules at ascending sizes without those that choose what the one before them does.
 
     Examples:
-        >>> merged([Rule(first_bytes=0, id=3), Rule(first_bytes=33, id=3), Rule(first_bytes=65, id=4)])
-        (Rule(first_bytes=0, id=3, fanout=0, segment_bytes=0), Rule(first_bytes=65, id=4, fanout=0, segment_bytes=0))
+        >>> rules = [OmpiRule(first_bytes=0, id=3), OmpiRule(first_bytes=33, id=3), OmpiRule(first_bytes=65, id=4)]
+        >>> [(rule.first_bytes, rule.id) for rule in merged(rules)]
+        [(0, 3), (65, 4)]
     """
-    found: list[Rule] = []
+    found: list[OmpiRule] = []
     for rule in rules:
         if not found or replace(rule, first_bytes=found[-1].first_bytes) != found[-1]:
             found.append(rule)
@@ -55,7 +56,7 @@ def merged(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def rules_file(
-    rules: Mapping[Collective, Mapping[int, Sequence[Rule]]],
+    rules: Mapping[Collective, Mapping[int, Sequence[OmpiRule]]],
     *,
     form: str = "classic",
     comments: Sequence[str] = (),
@@ -72,7 +73,8 @@ def rules_file(
             or one below 1, or rules do not begin at 0 bytes and ascend.
 
     Examples:
-        >>> text = rules_file({Collective.BROADCAST: {4: [Rule(first_bytes=0, id=6)], 5: [Rule(first_bytes=0, id=3)]}})
+        >>> rules = {4: [OmpiRule(first_bytes=0, id=6)], 5: [OmpiRule(first_bytes=0, id=3)]}
+        >>> text = rules_file({Collective.BROADCAST: rules})
         >>> " ".join(line.partition(" #")[0] for line in text.splitlines())
         '1 7 4 0 1 0 0 0 0 4 1 0 6 0 0 5 1 0 3 0 0 6 1 0 0 0 0'
     """
@@ -97,7 +99,7 @@ def rules_file(
     return _json(rules) if form == "json" else _classic(rules, comments)
 
 
-def _classic(rules: Mapping[Collective, Mapping[int, Sequence[Rule]]], comments: Sequence[str]) -> str:
+def _classic(rules: Mapping[Collective, Mapping[int, Sequence[OmpiRule]]], comments: Sequence[str]) -> str:
     lines = [f"# {' '.join(comment.split())}" for comment in comments]
     lines.append(f"{len(rules)} # collectives")
     for collective in sorted(rules, key=lambda each: COLLECTIVES.index(FUNCTIONS[each])):
@@ -109,7 +111,7 @@ def _classic(rules: Mapping[Collective, Mapping[int, Sequence[Rule]]], comments:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _fenced(lists: Mapping[int, Sequence[Rule]]) -> Iterator[list[str]]:
+def _fenced(lists: Mapping[int, Sequence[OmpiRule]]) -> Iterator[list[str]]:
     """Lines of each list, and of those around them that end what they hold for."""
     yield _own_choice(0)
     for ranks, listed in sorted(lists.items()):
@@ -126,7 +128,7 @@ def _own_choice(ranks: int) -> list[str]:
     return [f"{ranks} # ranks and more", "1 # rule: as Open MPI decides", "0 0 0 0"]
 
 
-def _json(rules: Mapping[Collective, Mapping[int, Sequence[Rule]]]) -> str:
+def _json(rules: Mapping[Collective, Mapping[int, Sequence[OmpiRule]]]) -> str:
     collectives = {
         FUNCTIONS[collective]: [
             {"comm_size_min": ranks, "comm_size_max": ranks, "rules": _json_rules(listed)}
@@ -138,7 +140,7 @@ def _json(rules: Mapping[Collective, Mapping[int, Sequence[Rule]]]) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _json_rules(listed: Sequence[Rule]) -> list[dict[str, int | str]]:
+def _json_rules(listed: Sequence[OmpiRule]) -> list[dict[str, int | str]]:
     ends: list[int | str] = [rule.first_bytes - 1 for rule in listed[1:]]
     return [
         {

@@ -27,7 +27,7 @@ from coppice.schedule.images import expanded
 from coppice.schedule.plan import Plan
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["MOST_CHILDREN", "MOST_TREES", "Trees", "export_rccl_trees", "rccl_trees"]
+__all__ = ["MOST_CHILDREN", "MOST_TREES", "RcclTrees", "export_rccl_trees", "rccl_trees"]
 
 MOST_CHILDREN = 3
 MOST_TREES = 63
@@ -38,7 +38,7 @@ Loads = dict[tuple[int, int], int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trees:
+class RcclTrees:
     """Trees of equal shares.
 
     Attributes:
@@ -89,7 +89,7 @@ def export_rccl_trees(plan: Plan, *, trees: int | None = None) -> Exported:
     )
 
 
-def rccl_trees(plan: Plan, *, trees: int | None = None) -> Trees:
+def rccl_trees(plan: Plan, *, trees: int | None = None) -> RcclTrees:
     """Trees of equal shares with at most three children for an all-reduce plan.
 
     Args:
@@ -109,7 +109,7 @@ def rccl_trees(plan: Plan, *, trees: int | None = None) -> Trees:
     pairs = _pairs(plan.topology)
     if trees is not None:
         return _better(grown[-1], plan, pairs)
-    best: Trees | None = None
+    best: RcclTrees | None = None
     for own in grown:
         made = _better(own, plan, pairs)
         if best is None or made.inv_rate < best.inv_rate:
@@ -119,7 +119,7 @@ def rccl_trees(plan: Plan, *, trees: int | None = None) -> Trees:
     return grown[0] if best is None else best
 
 
-def _better(own: Trees, plan: Plan, pairs: Mapping[tuple[int, int], Fraction]) -> Trees:
+def _better(own: RcclTrees, plan: Plan, pairs: Mapping[tuple[int, int], Fraction]) -> RcclTrees:
     """The plan's trees, or as many made anew where these load links less."""
     if own.inv_rate <= plan.inv_rate:
         return own
@@ -128,7 +128,7 @@ def _better(own: Trees, plan: Plan, pairs: Mapping[tuple[int, int], Fraction]) -
     )
     if found is None or found[1] >= own.inv_rate:
         return own
-    return Trees(parents=found[0], moved=None, inv_rate=found[1])
+    return RcclTrees(parents=found[0], moved=None, inv_rate=found[1])
 
 
 def _pairs(topology: Topology) -> dict[tuple[int, int], Fraction]:
@@ -163,7 +163,9 @@ def _checked(plan: Plan) -> Forest:
     return expanded(plan.forest)
 
 
-def _growing(forest: Forest, broadcast: Sequence[int], weights: Sequence[int], most: int) -> Iterator[Trees]:
+def _growing(
+    forest: Forest, broadcast: Sequence[int], weights: Sequence[int], most: int
+) -> Iterator[RcclTrees]:
     """One tree, two, and so on: the next is the one that lacks most of its share, surplus children on free links."""
     topology = forest.topology
     total = sum(weights)
@@ -180,7 +182,7 @@ def _growing(forest: Forest, broadcast: Sequence[int], weights: Sequence[int], m
             (load / topology.gb_per_s(topology.link_index[link]) / count for link, load in loads.items()),
             default=Fraction(0),
         )
-        yield Trees(parents=parents, moved=moved, inv_rate=inv_rate)
+        yield RcclTrees(parents=parents, moved=moved, inv_rate=inv_rate)
 
 
 def _capped(forest: Forest, tree: int, loads: Loads) -> tuple[tuple[int, ...], int]:

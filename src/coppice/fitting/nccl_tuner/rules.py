@@ -15,9 +15,9 @@ from math import isqrt
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.fitting.nccl_tuner.timings import COLLECTIVES, Timing
+from coppice.fitting.nccl_tuner.timings import COLLECTIVES, TunerTiming
 
-__all__ = ["NO_END", "Rule", "rules_of"]
+__all__ = ["NO_END", "TunerRule", "rules_of"]
 
 NO_END = 2**64 - 1
 """Last size of a range without an end."""
@@ -30,7 +30,7 @@ Shape = tuple[Collective, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class TunerRule:
     """A line of a tuner table.
 
     Attributes:
@@ -61,12 +61,12 @@ class Rule:
 
 
 def rules_of(
-    timings: Sequence[Timing],
+    timings: Sequence[TunerTiming],
     *,
     algorithms: Sequence[str],
     keep_default: bool = True,
     boundary: Callable[[int, int], int] | None = None,
-) -> tuple[Rule, ...]:
+) -> tuple[TunerRule, ...]:
     """Rules for every shape that times are given of, sizes ascending.
 
     Args:
@@ -78,11 +78,11 @@ def rules_of(
     Raises:
         InputError: If no time of an algorithm in ``algorithms`` is given for some size.
     """
-    shapes: dict[Shape, list[Timing]] = {}
+    shapes: dict[Shape, list[TunerTiming]] = {}
     for timing in timings:
         shapes.setdefault((timing.collective, timing.nodes, timing.ranks), []).append(timing)
     places = {collective: place for place, collective in enumerate(COLLECTIVES)}
-    found: list[Rule] = []
+    found: list[TunerRule] = []
     for shape in sorted(shapes, key=lambda each: (each[2], each[1], places[each[0]])):
         found += _shape_rules(
             shape,
@@ -105,12 +105,12 @@ def _geometric(size: int, following: int) -> int:
 
 def _shape_rules(
     shape: Shape,
-    timings: list[Timing],
+    timings: list[TunerTiming],
     algorithms: Sequence[str],
     *,
     keep_default: bool,
     boundary: Callable[[int, int], int],
-) -> list[Rule]:
+) -> list[TunerRule]:
     collective, nodes, ranks = shape
     times = _medians(timings, algorithms)
     sizes = sorted(times)
@@ -126,7 +126,7 @@ def _shape_rules(
         best = min(times[size], key=lambda choice: times[size][choice][0])
         choices.append(best if not keep_default or _worth(times[size][best], baselines[size]) else None)
     _settle(choices, sizes, times, baselines)
-    found: list[Rule] = []
+    found: list[TunerRule] = []
     start = 0
     for end in range(len(sizes)):
         if end + 1 < len(sizes) and choices[end + 1] == choices[end]:
@@ -135,7 +135,7 @@ def _shape_rules(
         if choice is not None:
             middle = sizes[(start + end) // 2]
             base, time = baselines[middle], times[middle].get(choice)
-            rule = Rule(
+            rule = TunerRule(
                 collective=collective,
                 first_bytes=boundary(sizes[start - 1], sizes[start]) + 1 if start else 0,
                 last_bytes=boundary(sizes[end], sizes[end + 1]) if end + 1 < len(sizes) else NO_END,
@@ -152,10 +152,10 @@ def _shape_rules(
 
 
 def _medians(
-    timings: list[Timing], algorithms: Sequence[str]
+    timings: list[TunerTiming], algorithms: Sequence[str]
 ) -> dict[int, dict[Choice, tuple[float, float]]]:
     """Median time and largest spread of each choice by size."""
-    kept: dict[int, dict[Choice, list[Timing]]] = {timing.size_bytes: {} for timing in timings}
+    kept: dict[int, dict[Choice, list[TunerTiming]]] = {timing.size_bytes: {} for timing in timings}
     for timing in timings:
         if timing.algorithm in algorithms and timing.algorithm is not None and timing.protocol is not None:
             choice = (timing.algorithm, timing.protocol, timing.channels)
@@ -163,12 +163,12 @@ def _medians(
     return {size: {choice: _median(rows) for choice, rows in by.items()} for size, by in kept.items()}
 
 
-def _median(rows: list[Timing]) -> tuple[float, float]:
+def _median(rows: list[TunerTiming]) -> tuple[float, float]:
     times = sorted(row.time_us for row in rows)
     return times[(len(times) - 1) // 2], max(row.spread for row in rows)
 
 
-def _baseline(timings: list[Timing], size: int) -> tuple[float, float] | None:
+def _baseline(timings: list[TunerTiming], size: int) -> tuple[float, float] | None:
     rows = [row for row in timings if row.size_bytes == size and row.algorithm is None]
     return _median(rows) if rows else None
 
@@ -199,7 +199,7 @@ def _settle(
             choices[at] = near
 
 
-def _with_fallback(rule: Rule, times: Mapping[Choice, tuple[float, float]]) -> list[Rule]:
+def _with_fallback(rule: TunerRule, times: Mapping[Choice, tuple[float, float]]) -> list[TunerRule]:
     if rule.algorithm in ("ring", "tree") and rule.protocol != "ll128":
         return [rule]
     always = [c for c in times if c[0] in ("ring", "tree") and c[1] in ("ll", "simple")]

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.fitting.nccl_tuner.rules import NO_END, Rule
+from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule
 
 __all__ = ["further_rules"]
 
@@ -22,7 +22,9 @@ _ANY = "any"
 _PER_RANK = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 
 
-def further_rules(rules: Sequence[Rule], shapes: Sequence[str], *, any_allowed: bool) -> tuple[Rule, ...]:
+def further_rules(
+    rules: Sequence[TunerRule], shapes: Sequence[str], *, any_allowed: bool
+) -> tuple[TunerRule, ...]:
     """Rules for further shapes, from those of the largest communicator.
 
     Args:
@@ -34,7 +36,7 @@ def further_rules(rules: Sequence[Rule], shapes: Sequence[str], *, any_allowed: 
         InputError: If a shape cannot be read, or there are no rules to begin with.
 
     Examples:
-        >>> rule = Rule(collective=Collective.ALL_GATHER, first_bytes=0, last_bytes=1599, nodes=2, ranks=16,
+        >>> rule = TunerRule(collective=Collective.ALL_GATHER, first_bytes=0, last_bytes=1599, nodes=2, ranks=16,
         ...             algorithm="ring", protocol="ll")
         >>> made, = further_rules([rule], ["4x32"], any_allowed=False)
         >>> made.last_bytes, made.nodes, made.ranks
@@ -48,7 +50,7 @@ def further_rules(rules: Sequence[Rule], shapes: Sequence[str], *, any_allowed: 
     if not base:
         msg = "no rule of all_gather or reduce_scatter is there to derive others from: leave out shapes."
         raise InputError(msg)
-    found: list[Rule] = []
+    found: list[TunerRule] = []
     for shape in dict.fromkeys(shapes):
         if shape == _ANY:
             if not any_allowed:
@@ -66,7 +68,7 @@ def further_rules(rules: Sequence[Rule], shapes: Sequence[str], *, any_allowed: 
     return tuple(found)
 
 
-def _scaled(rule: Rule, nodes: int, ranks: int) -> Rule:
+def _scaled(rule: TunerRule, nodes: int, ranks: int) -> TunerRule:
     """The rule with as many bytes per rank; neighbours still meet without gap or overlap."""
     own = rule.ranks or 1
     last = NO_END if rule.last_bytes == NO_END else -(-(rule.last_bytes + 1) * ranks // own) - 1

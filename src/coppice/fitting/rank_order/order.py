@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError, UnreachableError
 from coppice.fitting.rank_order.groups import Group, all_ranks
-from coppice.fitting.rank_order.search import Rings, improved, tour_bound
+from coppice.fitting.rank_order.search import GroupRings, improved, tour_bound
 from coppice.planners.algorithms.parts.orders import box_order, order_by
 from coppice.planners.algorithms.parts.tours import RELAY, crossings
 from coppice.topology.model import Topology
@@ -149,7 +149,7 @@ def rank_order(
         a, b = (int(v) for v in np.argwhere(apart >= _UNREACHABLE)[0])
         msg = f"expected paths between all GPUs, found none from rank {a} to rank {b}: add a link."
         raise UnreachableError(msg)
-    rings = Rings(apart, host, [(group.ranks, group.weight) for group in chosen])
+    rings = GroupRings(apart, host, [(group.ranks, group.weight) for group in chosen])
     natural = np.arange(ranks)
     starts = [by_hosts(order, host) for order in _orders(topology)]
     if not whole_hosts:
@@ -245,7 +245,7 @@ def _between_hosts(apart: NDArray[np.int64], host: NDArray[np.int64]) -> NDArray
     return near
 
 
-def _crossed(rings: Rings, order: NDArray[np.int64]) -> Crossed:
+def _crossed(rings: GroupRings, order: NDArray[np.int64]) -> Crossed:
     costs, weights = rings.steps(order)
     links, relays = costs % RELAY, costs // RELAY
     return Crossed(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Search", "picture", "read_search"]
+__all__ = ["SearchLog", "picture", "read_search"]
 
 _COLUMNS = 4
 _MOST_STAGES = 32
@@ -33,7 +33,7 @@ _MOST_STAGES = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class SearchLog:
     """What a log tells.
 
     Attributes:
@@ -71,7 +71,7 @@ class Search:
         return words if self.finished is not None else f"{words} so far"
 
 
-def read_search(path: str | os.PathLike[str]) -> Search:
+def read_search(path: str | os.PathLike[str]) -> SearchLog:
     """Read a log.
 
     Raises:
@@ -86,7 +86,7 @@ def read_search(path: str | os.PathLike[str]) -> Search:
     if not trials and not kept:
         msg = f"expected a trial or a stage in {os.fspath(path)}, found none yet: let the training go on."
         raise InputError(msg)
-    return Search(
+    return SearchLog(
         start=next(event for event in events if isinstance(event, Start)),
         trials=trials,
         kept=kept,
@@ -95,7 +95,7 @@ def read_search(path: str | os.PathLike[str]) -> Search:
     )
 
 
-def picture(search: Search, kind: str) -> bytes:
+def picture(search: SearchLog, kind: str) -> bytes:
     """The picture as ``svg`` or ``png``: no date and no random names are in it, the same log gives the same bytes."""
     import matplotlib as mpl
 
@@ -106,7 +106,7 @@ def picture(search: Search, kind: str) -> bytes:
     return buffer.getvalue()
 
 
-def _figure(search: Search) -> Figure:
+def _figure(search: SearchLog) -> Figure:
     from matplotlib.figure import Figure
 
     stages = sorted(search.trials)
@@ -124,7 +124,7 @@ def _figure(search: Search) -> Figure:
     return figure
 
 
-def _draw_schedule(search: Search, axes: Axes) -> None:
+def _draw_schedule(search: SearchLog, axes: Axes) -> None:
     """Rates over kept steps, and what was tried before each stage."""
     at = 0
     for event in search.kept:
@@ -146,7 +146,7 @@ def _draw_schedule(search: Search, axes: Axes) -> None:
     axes.tick_params(labelbottom=False)
 
 
-def _draw_losses(search: Search, axes: Axes) -> None:
+def _draw_losses(search: SearchLog, axes: Axes) -> None:
     """Training losses of the steps that are kept."""
     for event in search.kept:
         steps, losses = _finite(event.losses)
@@ -156,7 +156,7 @@ def _draw_losses(search: Search, axes: Axes) -> None:
     axes.grid(visible=True, color="0.92")
 
 
-def _draw_fits(search: Search, stage: int, axes: Axes) -> None:
+def _draw_fits(search: SearchLog, stage: int, axes: Axes) -> None:
     """Losses of a stage's trials and the curves through them; the rate that was chosen is blue."""
     kept = search.by_stage.get(stage)
     for trial in search.trials[stage]:

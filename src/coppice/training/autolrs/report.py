@@ -12,7 +12,7 @@ from coppice.errors import InputError, MissingExtraError
 from coppice.report.style import PAGE_STYLE, style
 from coppice.report.svg import Markup, element, escape, join
 from coppice.topology.writer import write_atomically
-from coppice.training.autolrs.picture import Search, picture, read_search
+from coppice.training.autolrs.picture import SearchLog, picture, read_search
 
 __all__ = ["SUFFIXES", "write_report"]
 
@@ -51,7 +51,7 @@ def write_report(log: str | os.PathLike[str], path: str | os.PathLike[str]) -> i
     return len(content)
 
 
-def _page(search: Search, drawn: str) -> str:
+def _page(search: SearchLog, drawn: str) -> str:
     """The picture and the tables as one HTML page that needs no network."""
     start = drawn.index("<svg")
     # Matplotlib gives a size in points; on a page the picture takes the width that there is.
@@ -98,7 +98,7 @@ def _page(search: Search, drawn: str) -> str:
     return f"<!DOCTYPE html>\n{page}\n"
 
 
-def _trial_rows(search: Search) -> list[tuple[str, ...]]:
+def _trial_rows(search: SearchLog) -> list[tuple[str, ...]]:
     kept = search.by_stage
     rows: list[tuple[str, ...]] = []
     for stage, trials in search.trials.items():
