@@ -9,8 +9,7 @@ import pytest
 
 from coppice.cli.export import export
 from coppice.errors import InputError
-from coppice.export.nccl.topo_xml import export_nccl_topo_xml, ports_of
-from coppice.export.nccl.topo_xml_text import MOST_NODES, xml_text
+from coppice.export.nccl.topo_xml import MOST_NODES, export_nccl_topo_xml, ports_of, xml_text
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from coppice.topology.readers import read

@@ -13,8 +13,7 @@ from coppice.bounds.problem import Problem
 from coppice.cli.export import export
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.open_mpi.export import export_ompi_rules, rules_of
-from coppice.export.open_mpi.writer import FORMS, OmpiRule, rules_file
+from coppice.export.open_mpi.writer import FORMS, OmpiRule, export_ompi_rules, rules_file, rules_of
 from coppice.fitting.open_mpi import OmpiChoice, choices_of, compared
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.selection import select, tables_of

@@ -13,8 +13,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect, export_nccl_tuner, tuner_table
 from coppice.export.registry import FORMATS
-from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule, rules_of
-from coppice.fitting.nccl_tuner.shapes import further_rules
+from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule, further_rules, rules_of
 from coppice.fitting.nccl_tuner.timings import (
     COLLECTIVES,
     TunerTiming,

@@ -15,8 +15,7 @@ import pytest
 from coppice.cli.export import export
 from coppice.errors import InputError, UnreachableError
 from coppice.export.rank_order import LAUNCHERS, export_rank_order, rank_order_text
-from coppice.fitting.rank_order.groups import read_groups
-from coppice.fitting.rank_order.order import RankOrder, rank_order
+from coppice.fitting.rank_order.order import RankOrder, rank_order, read_groups
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology import subset
 from coppice.topology.model import Link, Node, Topology

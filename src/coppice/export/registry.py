@@ -14,11 +14,10 @@ from coppice.export.chakra.traces import export_chakra
 from coppice.export.exported import Exported
 from coppice.export.msccl.export import PROTOCOLS, export_msccl_xml, read_msccl_source
 from coppice.export.msccl.targets import TARGETS
-from coppice.export.mscclpp.export import export_mscclpp_json
+from coppice.export.mscclpp.program import export_mscclpp_json
 from coppice.export.nccl.topo_xml import export_nccl_topo_xml
 from coppice.export.nccl.tuner import Dialect, export_nccl_tuner
-from coppice.export.open_mpi.export import export_ompi_rules
-from coppice.export.open_mpi.writer import FORMS
+from coppice.export.open_mpi.writer import FORMS, export_ompi_rules
 from coppice.export.options import ExportOption, OptionKind
 from coppice.export.rank_order import LAUNCHERS, export_rank_order
 from coppice.export.rccl.rings import export_rccl_rings

@@ -19,9 +19,9 @@ from coppice.selection.rules import decide, parse_rules
 from coppice.selection.tables import Entry
 from coppice.topology.model import Topology
 
-__all__ = ["COLLECTIVES", "OmpiChoice", "choices_of", "compared"]
+__all__ = ["COMPARED", "OmpiChoice", "choices_of", "compared"]
 
-COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE)
+COMPARED = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE)
 
 WORTH = 0.03
 """Share of the time of Open MPI's own choice that another one must save."""

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule, rules_of
-from coppice.fitting.nccl_tuner.shapes import further_rules
+from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule, further_rules, rules_of
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, model_timings, read_timings
 from coppice.topology.model import Topology
 from coppice.version import __version__

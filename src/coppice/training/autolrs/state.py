@@ -7,7 +7,7 @@ from math import inf
 
 import msgspec
 
-from coppice.training.autolrs.records import Event
+from coppice.training.autolrs.log import Event
 
 __all__ = ["Action", "SearchDecision", "SearchPhase", "State", "Trial"]
 

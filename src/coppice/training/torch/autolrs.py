@@ -21,8 +21,13 @@ from coppice.training.torch import checkpoints
 from coppice.training.torch.learning_rates import LearningRates
 from coppice.training.torch.losses import LossBuffer
 from coppice.training.torch.packing import pack, unpack
-from coppice.training.torch.random_state import preserved_random_state, random_state, set_random_state
-from coppice.training.torch.snapshot import Snapshots, Training
+from coppice.training.torch.snapshot import (
+    Snapshots,
+    Training,
+    preserved_random_state,
+    random_state,
+    set_random_state,
+)
 from coppice.training.torch.world import World
 
 __all__ = ["AutoLRS"]
