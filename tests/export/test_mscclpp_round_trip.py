@@ -331,7 +331,7 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
         assert words in error
     code, _, error = run("import", file, "--root", "0")
     assert code == 2
-    assert "--root is for MSCCL XML" in error
+    assert "`--root` is for MSCCL XML" in error
 
 
 def test_the_page_shows_what_is_printed(app: typer.Typer, tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from coppice.export.nccl.tuner import Dialect, export_nccl_tuner
 from coppice.export.open_mpi.writer import FORMS, export_ompi_rules
 from coppice.export.options import ExportOption, OptionKind
 from coppice.export.rank_order import LAUNCHERS, export_rank_order
-from coppice.export.rccl.rings import export_rccl_rings
-from coppice.export.rccl.trees import export_rccl_trees
+from coppice.export.rccl import export_rccl_rings, export_rccl_trees
 from coppice.program.two_sided.program import Program
 from coppice.schedule.files.plan_file import FORMAT, read_plan
 from coppice.schedule.plan import Plan

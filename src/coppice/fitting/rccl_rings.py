@@ -63,7 +63,7 @@ def rccl_rings(plan: Plan, *, rings: int | None = None) -> RcclRings:
         raise InputError(msg)
     found = best_ring(plan.problem)
     if found is None:
-        msg = f"no ring goes through all GPUs of {plan.topology.name} over its links: use --to rccl-trees."
+        msg = f"no ring goes through all GPUs of {plan.topology.name} over its links: export to rccl-trees."
         raise InputError(msg)
     made = list(_growing(found, MOST_RINGS if rings is None else rings))
     return made[-1] if rings is not None else min(made, key=lambda each: each.inv_rate)
@@ -75,7 +75,7 @@ def _check(plan: Plan) -> None:
         msg = f"RCCL runs no rings for {collective}: plan all_reduce, all_gather, reduce_scatter, broadcast or reduce."
         raise InputError(msg)
     if plan.problem.weights is not None:
-        msg = "rings of RCCL are for blocks of equal size, found weights: plan without `--weights`."
+        msg = "rings of RCCL are for blocks of equal size, found weights: plan without `weights`."
         raise InputError(msg)
     hosts = set(topology.host[topology.rank_nodes].tolist())
     if len(hosts) != 1:

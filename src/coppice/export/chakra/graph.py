@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.rows import first_rows
 from coppice.schedule.messages import Messages, Routes
 from coppice.schedule.schedule import Op, Schedule
 
@@ -148,7 +149,7 @@ def graph_of(messages: Messages, rows: MessageRows) -> TraceGraph:
     done[adding] = additions
     end = np.concatenate([sends, done])
     pool = np.concatenate([end[np.lexsort((end, gate))], joins, receipts[adding]])
-    gate_start = np.cumsum(members) - members
+    gate_start = first_rows(members)
     # What stands for a whole gate: its joining node, or all its members.
     stand_start, stand_count = gate_start.copy(), members.copy()
     stand_start[joined] = 2 * count + np.arange(len(joined))

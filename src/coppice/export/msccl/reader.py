@@ -26,6 +26,7 @@ from coppice.errors import InputError
 from coppice.export.msccl.document import STEP_TYPES, Document, parse_document
 from coppice.export.msccl.targets import TARGETS
 from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.rows import offsets
 
 __all__ = ["MscclReading", "program_of", "read_bytes", "read_msccl_xml"]
 
@@ -341,8 +342,7 @@ class _ProgramReader:
         """Dependencies, each moved to the step whose end is what really ends the wait."""
         depid, deps = step["depid"][rows], step["deps"][rows]
         waiting = np.flatnonzero(depid >= 0)
-        dep_start = np.zeros(len(rows) + 1, dtype=np.int64)
-        dep_start[1:] = np.cumsum(depid >= 0)
+        dep_start = offsets((depid >= 0).astype(np.int64))
         dep_block, dep_step = depid[waiting].astype(np.int32), deps[waiting].astype(np.int32)
         blocks = len(step_start) - 1
         rank = np.searchsorted(rank_start, np.arange(blocks), side="right") - 1
@@ -397,7 +397,7 @@ class _ProgramReader:
             return given
         sends_out = collective in (Collective.BROADCAST, Collective.SCATTER)
         marks = np.array([each.receives if sends_out else each.sends for each in StepOp])[op]
-        counts = np.concatenate([[0], np.cumsum(marks)])
+        counts = offsets(marks.astype(np.int64))
         first_step = step_start[rank_start]
         per_rank = counts[first_step[1:]] - counts[first_step[:-1]]
         candidates = np.flatnonzero(per_rank == 0)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.export.msccl.targets import MscclTarget
 from coppice.program.two_sided.program import Program, StepOp
+from coppice.rows import offsets, positions
 
 __all__ = ["TYPE_OF_OP", "XmlRows", "rows_of"]
 
@@ -75,15 +76,13 @@ def rows_of(program: Program, target: MscclTarget) -> XmlRows:
     kept = np.flatnonzero(waiting >= 0)
     waiting = waiting[kept]
     waits = np.bincount(waiting, minlength=len(real))
-    last = np.cumsum(np.maximum(waits, 1)) - 1
-    begin = last - np.maximum(waits, 1) + 1
-    total = int(last[-1]) + 1 if len(last) else 0
+    bounds = offsets(np.maximum(waits, 1))
+    begin, last, total = bounds[:-1], bounds[1:] - 1, int(bounds[-1])
     step = np.full(total, -1, dtype=np.int64)
     step[last] = real
-    bounds = np.append(begin, total)
     start = bounds[np.searchsorted(real, program.step_start)]
     row_of = np.where(following >= 0, last[following] if len(last) else -1, -1)
-    row = begin[waiting] + np.arange(len(kept)) - (np.cumsum(waits) - waits)[waiting]
+    row = begin[waiting] + positions(waits)
     depid = np.full(total, -1, dtype=np.int64)
     deps = depid.copy()
     hasdep = np.zeros(total, dtype=np.int64)

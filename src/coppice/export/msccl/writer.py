@@ -22,6 +22,7 @@ from coppice.export.msccl.limits import excesses_of_rows, rows_for
 from coppice.export.msccl.rows import TYPE_OF_OP, XmlRows, rows_of
 from coppice.export.msccl.targets import MscclTarget
 from coppice.program.two_sided.program import Buffer, Program, StepOp
+from coppice.rows import offsets, positions
 from coppice.topology.writer import write_atomically
 
 __all__ = ["encode_msccl_xml", "msccl_xml", "write_msccl_xml"]
@@ -190,7 +191,7 @@ class _Lines:
         for begin, (which, table) in zip(self._begin, self._fields, strict=True):
             letters[:, begin : begin + table.shape[1]] = table[which[first:end]]
         there = letters != 0
-        at: list[int] = np.concatenate([[0], np.cumsum(np.count_nonzero(there, axis=1))]).tolist()
+        at: list[int] = offsets(np.count_nonzero(there, axis=1)).tolist()
         return letters[there].tobytes(), at
 
 
@@ -233,7 +234,7 @@ def _step_lines(program: Program, rows: XmlRows) -> _Lines:
     letters = _table(
         [_LETTERS[buffer] for buffer in (Buffer.INPUT, Buffer.OUTPUT, Buffer.SCRATCH, Buffer.NONE)]
     )
-    place = np.arange(len(rows.step)) - np.repeat(rows.start[:-1], np.diff(rows.start))
+    place = positions(np.diff(rows.start))
     return _Lines(
         (
             b'      <step s="',

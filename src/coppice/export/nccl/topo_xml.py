@@ -138,7 +138,7 @@ def ports_of(topology: Topology, host: str | None = None) -> dict[str, NetworkPo
     if not found:
         msg = (
             f"the NICs of {host} in {topology.name} are no nodes that lead to a network: describe them (presets: "
-            "`--set nics=node`, several boxes), or give rails as port:rail."
+            "`nics=node`, several boxes), or give rails as port:rail."
         )
         raise InputError(msg)
     switches = sorted({first for _, first in found.values()})

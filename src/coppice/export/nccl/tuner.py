@@ -95,7 +95,7 @@ def export_nccl_tuner(
             raise InputError(msg)
         rows, origin = read_timings(times), f"measured times of {times.name}"
     elif chosen is Dialect.RCCL_BUILTIN:
-        msg = "the cost model is that of NCCL, not of RCCL: give measured times (`--option times=FILE`)."
+        msg = "the cost model is that of NCCL, not of RCCL: give measured times (`times=FILE`)."
         raise InputError(msg)
     else:
         rows, assumptions = model_timings(topology, sizes, settings=_settings(model))

@@ -58,7 +58,7 @@ def read_ompi_rules(text: str, *, file: str, version: Sequence[int] | None = Non
     except GivesUpError as stop:
         found.broken = stop.broken
     if not found.numbers:
-        msg = f"{file} holds no number: give a rules file of Open MPI, or name another --target."
+        msg = f"{file} holds no number: give a rules file of Open MPI, or name another `target`."
         raise InputError(msg)
     if found.broken is None:
         after = stream.next()
