@@ -9,8 +9,6 @@ digits, padded with zeros that are left out in the end.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,9 +21,8 @@ from coppice.export.msccl.rows import TYPE_OF_OP, XmlRows, rows_of
 from coppice.export.msccl.targets import MscclTarget
 from coppice.program.two_sided.program import Buffer, Program, StepOp
 from coppice.rows import offsets, positions
-from coppice.topology.writer import write_atomically
 
-__all__ = ["encode_msccl_xml", "msccl_xml", "write_msccl_xml"]
+__all__ = ["encode_msccl_xml", "msccl_xml"]
 
 _LETTERS = {Buffer.NONE: b"i", Buffer.INPUT: b"i", Buffer.OUTPUT: b"o", Buffer.SCRATCH: b"s"}
 _PIECE = 2**13
@@ -35,27 +32,6 @@ _MANY = 2**16
 _AnyInts = NDArray[np.signedinteger[Any]]
 _Field = tuple[NDArray[np.int64], NDArray[np.uint8]]
 """Row of the table for each line, and the table: words as rows of bytes, padded with zeros."""
-
-
-def write_msccl_xml(program: Program, path: str | os.PathLike[str], *, target: str) -> None:
-    """Write an MSCCL XML file; an interrupted write leaves the old file, or none.
-
-    Args:
-        program: What to write.
-        path: Where; ``-`` is standard output.
-        target: Name of the runtime, as in ``TARGETS``.
-
-    Raises:
-        CheckError: If the program passes a limit of the target.
-        InputError: If the target does not exist, or the file cannot be written.
-    """
-    pieces = _encoded(program, target)
-    if os.fspath(path) == "-":
-        for piece in pieces:
-            sys.stdout.write(piece.decode())
-        sys.stdout.flush()
-    else:
-        write_atomically(path, pieces)
 
 
 def msccl_xml(program: Program, *, target: str) -> str:
@@ -69,19 +45,9 @@ def msccl_xml(program: Program, *, target: str) -> str:
         CheckError: If the program passes a limit of the target.
         InputError: If the target does not exist.
     """
-    return b"".join(_encoded(program, target)).decode()
-
-
-def _encoded(program: Program, target: str) -> Iterator[bytes]:
-    """Pieces of the text of a program that keeps the limits of the target.
-
-    Raises:
-        CheckError: If it does not.
-        InputError: As :func:`excesses`.
-    """
     chosen, rows = rows_for(program, target)
     require_none(tuple(excesses_of_rows(program, rows, chosen)), chosen.title)
-    return encode_msccl_xml(program, chosen, rows)
+    return b"".join(encode_msccl_xml(program, chosen, rows)).decode()
 
 
 def encode_msccl_xml(program: Program, target: MscclTarget, rows: XmlRows | None = None) -> Iterator[bytes]:

@@ -7,8 +7,6 @@ not checked when a plan is loaded.
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,31 +16,11 @@ from coppice.export.mscclpp.limits import block_excesses, largest_message
 from coppice.program.memory import buffer_sizes
 from coppice.program.one_sided.program import Act, Block, OneSidedProgram, Operation, Slots
 from coppice.program.two_sided.program import Buffer
-from coppice.topology.writer import write_atomically
 
-__all__ = ["encode_mscclpp", "mscclpp_json", "write_mscclpp"]
+__all__ = ["encode_mscclpp", "mscclpp_json"]
 
 _LETTERS = {Buffer.INPUT: "i", Buffer.OUTPUT: "o", Buffer.SCRATCH: "s"}
 _WRITTEN = ("nop", "put", "pws", "pwsf", "signal", "wait", "rlxsignal", "rlxwait", "copy", "re")
-
-
-def write_mscclpp(program: OneSidedProgram, path: str | os.PathLike[str]) -> None:
-    """Write an execution plan; an interrupted write leaves the old file, or none.
-
-    Args:
-        program: What to write.
-        path: Where; ``-`` is standard output.
-
-    Raises:
-        CheckError: If the program passes a limit of the executor.
-        InputError: If it has operations that are not written, or the file cannot be written.
-    """
-    text = mscclpp_json(program)
-    if os.fspath(path) == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_atomically(path, text.encode())
 
 
 def mscclpp_json(program: OneSidedProgram) -> str:
