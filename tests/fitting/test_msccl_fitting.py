@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl.limits import excesses
-from coppice.export.msccl.program import MscclOptions, fitted, program_for, rough_program
+from coppice.export.msccl.program import MscclOptions, program_for, rough_program
 from coppice.fitting.size_range import (
     LADDER,
     MODEL,
@@ -21,7 +23,7 @@ from coppice.fitting.size_range import (
     busiest_gb_per_s,
     winning_range,
 )
-from coppice.fitting.trees import takes
+from coppice.fitting.trees import FittedPlan, fit_trees, takes
 from coppice.planners.planning import plan as make_plan
 from coppice.program.two_sided.lower import lower_to_program
 from coppice.schedule.plan import Plan
@@ -39,6 +41,12 @@ def planned(
         topology=preset(name, **options), collective=collective, root=0 if collective.rooted else None
     )
     return make_plan(problem, trees=trees, ring=False).plan
+
+
+def fitted(plan: Plan, target: str, form: MscclOptions | None = None, **options: Any) -> FittedPlan:
+    form = form or MscclOptions()
+    lowering = partial(rough_program, target=target, form=form)
+    return fit_trees(plan, lowering, instances=form.instances, **options)
 
 
 def test_a_plan_that_fits_is_taken_as_it_is() -> None:

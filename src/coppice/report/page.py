@@ -128,34 +128,24 @@ def report_html(
 
 
 def topology_html(topology: Topology) -> str:
-    """A topology as the text of an HTML page: its picture with the rates of its links.
-
-    Args:
-        topology: What to draw.
-    """
+    """A topology as the text of an HTML page: its picture with the rates of its links."""
     picture = topology_picture(topology)
-    body = [
-        element("h1", escape(topology.name)),
-        element("p", escape(_topology_size(topology)), class_="quiet"),
-        *_omitted(picture.omitted),
-        element("figure", picture.svg),
-        element("footer", escape(f"Made by coppice {__version__}. Topology {topology.sha256[:16]}.")),
-    ]
-    return _page(topology.name, body)
+    return _small_page(topology.name, topology, [*_omitted(picture.omitted), element("figure", picture.svg)])
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """A comparison as the text of an HTML page: its charts, and the best algorithm at each size.
-
-    Args:
-        comparison: Times of algorithms over sizes.
-    """
+    """A comparison as the text of an HTML page: its charts, and the best algorithm at each size."""
     topology = comparison.problem.topology
     title = f"{comparison.problem.collective} on {topology.name}"
+    return _small_page(title, topology, _comparison(comparison))
+
+
+def _small_page(title: str, topology: Topology, shown: Sequence[Markup]) -> str:
+    """A page without a plan: a title, what the topology holds, and what is shown."""
     body = [
         element("h1", escape(title)),
         element("p", escape(_topology_size(topology)), class_="quiet"),
-        *_comparison(comparison),
+        *shown,
         element("footer", escape(f"Made by coppice {__version__}. Topology {topology.sha256[:16]}.")),
     ]
     return _page(title, body)

@@ -14,7 +14,7 @@ from coppice.bounds.describe import plural, rate_text
 from coppice.errors import CheckError, InputError
 from coppice.export.exported import Exported
 from coppice.export.msccl.document import is_xml, parse_document
-from coppice.export.msccl.program import CallKind, MscclOptions, fitted, rough_program
+from coppice.export.msccl.program import CallKind, MscclOptions, rough_program
 from coppice.export.msccl.reader import program_of, read_bytes
 from coppice.export.msccl.targets import TARGETS, MscclTarget, target_named
 from coppice.export.msccl.writer import msccl_xml
@@ -26,7 +26,7 @@ from coppice.fitting.size_range import (
     busiest_gb_per_s,
     winning_range,
 )
-from coppice.fitting.trees import ELEMENT_BYTES, FittedPlan
+from coppice.fitting.trees import ELEMENT_BYTES, FittedPlan, fit_trees
 from coppice.program.two_sided.nics import kept_share
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import verify_program
@@ -145,7 +145,14 @@ def export_msccl_xml(
         name=name or f"{source.problem.collective}-{source.topology.name}",
     )
     on_stage("making the program")
-    found = fitted(source, target, form, sizes=sizes.wanted, trees=count, keep=keep)
+    found = fit_trees(
+        source,
+        lambda body: rough_program(body, target, form),
+        instances=form.instances,
+        sizes=sizes.wanted,
+        trees=count,
+        keep=keep,
+    )
     program, notes = found.program, list(_fit_notes(found, chosen, form, sizes.wanted))
     if sizes.found:
         race, note = _raced(found, on_stage)

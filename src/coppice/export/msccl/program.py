@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -12,17 +11,15 @@ from coppice.errors import CheckError, InputError
 from coppice.export.excess import Excess
 from coppice.export.msccl.limits import STEPS, excesses
 from coppice.export.msccl.targets import MscclTarget, target_named
-from coppice.fitting.trees import FittedPlan, fit_trees
 from coppice.program.two_sided.channels import Limits
 from coppice.program.two_sided.lower import Prepared, prepare, write
 from coppice.program.two_sided.numbering import waited_first
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
-from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["CallKind", "MscclOptions", "fitted", "program_for", "rough_program", "serves_both"]
+__all__ = ["CallKind", "MscclOptions", "program_for", "rough_program", "serves_both"]
 
 _TRIED_CHANNELS = (8, 4, 2, 1, 16, 32)
 
@@ -76,40 +73,6 @@ def program_for(plan: Schedule | Forest, target: str, form: MscclOptions | None 
     program = rough_program(plan, target, form)
     verify_program(program).require_ok()
     return program
-
-
-def fitted(
-    plan: Plan,
-    target: str,
-    form: MscclOptions | None = None,
-    *,
-    sizes: Sequence[int] = (),
-    trees: int | None = None,
-    keep: bool = False,
-) -> FittedPlan:
-    """The program of a plan for one target, or of one with other trees where the plan does not fit.
-
-    Args:
-        plan: The plan.
-        target: Name of the runtime, as in ``TARGETS``.
-        form: How it is to be written down.
-        sizes: Sizes M in bytes that should take the file.
-        trees: Plan again with so many trees per root, and with no other number.
-        keep: Take the plan as it is or not at all.
-
-    Raises:
-        CheckError: As :func:`coppice.fitting.trees.fit_trees`.
-        InputError: As :func:`program_for`, or if the plan has no trees to choose.
-    """
-    form = form or MscclOptions()
-    return fit_trees(
-        plan,
-        lambda body: rough_program(body, target, form),
-        instances=form.instances,
-        sizes=sizes,
-        trees=trees,
-        keep=keep,
-    )
 
 
 def rough_program(plan: Schedule | Forest, target: str, form: MscclOptions | None = None) -> Program:
