@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coppice.cli.options.sizes import MOST_BYTES, parse_size, parse_sizes, short_size
 from coppice.errors import InputError
+from coppice.text import MOST_BYTES, parse_size, parse_sizes, short_size
 
 
 @pytest.mark.parametrize(
