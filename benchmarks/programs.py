@@ -27,8 +27,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from coppice.export.msccl.text import encode_msccl_xml
-from coppice.fitting.msccl.targets import TARGETS
+from coppice.export.msccl.targets import TARGETS
+from coppice.export.msccl.writer import encode_msccl_xml
 from coppice.program.two_sided.lower import lower_to_program
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.files.plan_file import read_plan

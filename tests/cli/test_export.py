@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from cli.conftest import Run, write
 from coppice.bounds.problem import Problem
-from coppice.cli.export.command import FORMATS
-from coppice.cli.export.request import Request
+from coppice.cli.export import FLAGS, NAMES, PICTURES, SOURCE_FLAGS, flags_of
 from coppice.collectives import Collective
+from coppice.export.registry import FORMATS
 from coppice.planners.planning import plan as make
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology.presets import preset
@@ -26,12 +25,16 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+ALL_FLAGS = {*FLAGS.values(), *SOURCE_FLAGS, "--option"}
+
+
 def test_every_format_takes_options_that_exist() -> None:
-    flags = {each.metadata["flag"] for each in fields(Request) if each.metadata}
-    for name, chosen in FORMATS.items():
-        assert chosen.takes <= flags, name
-        assert chosen.summary.endswith(".")
-    assert flags == set().union(*(chosen.takes for chosen in FORMATS.values()))
+    summaries = {**PICTURES, **{name: chosen.summary for name, chosen in FORMATS.items()}}
+    assert sorted(NAMES) == sorted(summaries)
+    for name in NAMES:
+        assert set(flags_of(name)) <= ALL_FLAGS, name
+        assert summaries[name].endswith(".")
+    assert set().union(*map(flags_of, NAMES)) == ALL_FLAGS
 
 
 def test_options_of_other_formats_are_refused(run: Run, plan: Path) -> None:
@@ -43,9 +46,8 @@ def test_options_of_other_formats_are_refused(run: Run, plan: Path) -> None:
         "--ranks": ["0-3"],
         "--instances": ["2"],
     }
-    flags = {each.metadata["flag"] for each in fields(Request) if each.metadata}
-    for name, chosen in FORMATS.items():
-        for flag in flags - chosen.takes:
+    for name in NAMES:
+        for flag in ALL_FLAGS - set(flags_of(name)):
             done = run("export", plan, "--to", name, flag, *values.get(flag, ["x=1"]))
             assert done.code == 2
             assert f"{flag} does not go with --to {name}" in done.err

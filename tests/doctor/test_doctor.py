@@ -9,9 +9,8 @@ import pytest
 
 from coppice.doctor import Diagnosis, Severity, diagnose, rules_for
 from coppice.errors import CheckError, InputError
-from coppice.export.msccl.text import encode_msccl_xml
-from coppice.export.msccl.writer import msccl_xml
-from coppice.fitting.msccl.targets import TARGETS
+from coppice.export.msccl.targets import TARGETS
+from coppice.export.msccl.writer import encode_msccl_xml, msccl_xml
 from support.msccl_samples import GATHER_XML, all_pairs, gather, ring_all_reduce
 
 RCCL = GATHER_XML

@@ -17,7 +17,7 @@ from coppice.collectives import Collective
 from coppice.doctor import Diagnosis, Given, diagnose, rules_for
 from coppice.errors import CheckError, InputError
 from coppice.export.open_mpi.reader import read_ompi_rules
-from coppice.export.open_mpi.writer import FORMS, Rule, rules_file
+from coppice.export.open_mpi.writer import FORMS, OmpiRule, rules_file
 from coppice.selection import tables_of
 from coppice.selection.open_mpi_names import ALGORITHMS, COLLECTIVES, algorithms_of
 from support.paths import ROOT
@@ -301,10 +301,10 @@ def test_the_first_one_that_fits_is_used(spans: list[tuple[int, int]], expected:
 @pytest.mark.parametrize("form", FORMS)
 def test_own_rules_are_clean(form: str) -> None:
     """What the exporter writes breaks no rule but the one about versions that cannot read it."""
-    sums = [Rule(first_bytes=0, id=3), Rule(first_bytes=9000, id=5, segment_bytes=4096)]
+    sums = [OmpiRule(first_bytes=0, id=3), OmpiRule(first_bytes=9000, id=5, segment_bytes=4096)]
     made = {
         Collective.ALL_REDUCE: {4: sums, 8: sums[:1], 9: sums},
-        Collective.BROADCAST: {6: [Rule(first_bytes=0, id=0), Rule(first_bytes=1, id=2, fanout=4)]},
+        Collective.BROADCAST: {6: [OmpiRule(first_bytes=0, id=0), OmpiRule(first_bytes=1, id=2, fanout=4)]},
     }
     text = rules_file(made, form=form, comments=["made by\nus", "for them"])
     assert broken(OMPI, text, SIX if form == "json" else Given(version=(5, 0, 11))) == ""

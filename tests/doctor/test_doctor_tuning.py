@@ -17,7 +17,7 @@ from coppice.doctor import TUNING_TARGETS, Diagnosis, Given, Severity, diagnose,
 from coppice.errors import CheckError, InputError
 from coppice.export.nccl.topo_xml import export_nccl_topo_xml
 from coppice.export.nccl.tuner import Dialect, export_nccl_tuner
-from coppice.export.rccl.trees import export_rccl_trees
+from coppice.export.rccl import export_rccl_trees
 from coppice.logs.reading import parse_log
 from coppice.topology.presets import preset
 from export.tuning_samples import (

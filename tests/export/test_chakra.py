@@ -12,7 +12,7 @@ import pytest
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.chakra.graph import NodeKind
+from coppice.export.chakra.graph import TraceNodeKind
 from coppice.export.chakra.traces import ChakraTrace, chakra_trace
 from coppice.planners.algorithms.catalogue import algorithms, case_of, find, make
 from coppice.planners.planning import plan
@@ -150,7 +150,7 @@ def test_pieces_of_steps_reach_their_goal() -> None:
 def test_forest_in_which_switches_add_is_refused() -> None:
     problem = Problem(topology=preset("dgx-h100"), collective=Collective.ALL_REDUCE)
     body = plan(problem, in_network=True, ring=False).plan.body
-    with pytest.raises(InputError, match=r"switches copy or add: plan without `--in-network`\.$"):
+    with pytest.raises(InputError, match=r"switches copy or add: plan without `in_network`\.$"):
         chakra_trace(body, size_bytes=1 << 20)
 
 
@@ -204,7 +204,7 @@ def test_joining_nodes_keep_edges_linear() -> None:
         path_nodes=np.zeros(0, dtype=np.int32),
     )
     trace = chakra_trace(crowd, size_bytes=1 << 20)
-    assert int((trace.graph.kind == NodeKind.JOIN).sum()) == topology.num_ranks
+    assert int((trace.graph.kind == TraceNodeKind.JOIN).sum()) == topology.num_ranks
     for nodes in nodes_of(trace):
         assert len(nodes) == 4 * 7 + 1
         assert sum(len(node.waits) for node in nodes) == 2 * 14

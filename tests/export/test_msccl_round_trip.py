@@ -15,17 +15,17 @@ from typer.testing import CliRunner
 from coppice.bounds.problem import Problem
 from coppice.cli import Commands
 from coppice.cli.doctor import doctor
-from coppice.cli.export.command import export
+from coppice.cli.export import export
 from coppice.cli.importing import import_file
 from coppice.cli.verify.command import verify
 from coppice.collectives import Collective
 from coppice.doctor import diagnose
 from coppice.errors import CheckError, InputError
 from coppice.export.msccl.document import parse_document
+from coppice.export.msccl.program import CallKind, MscclOptions, program_for, serves_both
 from coppice.export.msccl.reader import program_of
+from coppice.export.msccl.targets import TARGETS, target_named
 from coppice.export.msccl.writer import msccl_xml
-from coppice.fitting.msccl.program import Form, Place, program_for, serves_both
-from coppice.fitting.msccl.targets import TARGETS, target_named
 from coppice.planners.planning import plan as make_plan
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.builder import ProgramBuilder
@@ -79,9 +79,9 @@ def traffic(plan: Schedule | Forest) -> Counter[tuple[int, int, int, int]]:
     return Counter({key: round(share * 10**6) for key, share in moved.items()})
 
 
-def check(plan: Plan, target: str, place: Place | None = None) -> Program:
+def check(plan: Plan, target: str, calls: CallKind | None = None) -> Program:
     """The program of a plan in a file of a target, read back."""
-    program = program_for(plan.body, target, Form(place=place))
+    program = program_for(plan.body, target, MscclOptions(calls=calls))
     text = msccl_xml(program, target=target)
     ranks = program.num_ranks
     diagnosis = diagnose(text.encode(), target, ranks=ranks, sizes=(program.num_chunks * 4096,))
@@ -107,18 +107,18 @@ def test_oracle_topologies(name: str) -> None:
 @pytest.mark.parametrize("collective", [*COLLECTIVES, Collective.ALL_TO_ALL])
 def test_every_collective_in_place_and_out_of_place(collective: Collective, target: str) -> None:
     plan = plan_of(preset("star", gpus=4), collective)
-    for place in [Place.OUT] if collective is Collective.ALL_TO_ALL else [Place.IN, Place.OUT]:
+    for place in [CallKind.OUT] if collective is Collective.ALL_TO_ALL else [CallKind.IN, CallKind.OUT]:
         program = check(plan, target, place)
-        assert (program.in_place, program.out_of_place) == (place is Place.IN, place is Place.OUT)
+        assert (program.in_place, program.out_of_place) == (place is CallKind.IN, place is CallKind.OUT)
     program = check(plan, target)
     both = serves_both(collective, target_named(target))
     assert both == (target != "msccl" and not (target == "rccl" and collective.reduces)) or not both
     assert (program.in_place and program.out_of_place) == both
     if both:
-        assert check(plan, target, Place.BOTH).num_steps == program.num_steps
+        assert check(plan, target, CallKind.BOTH).num_steps == program.num_steps
     else:
         with pytest.raises(InputError, match="found both: "):
-            check(plan, target, Place.BOTH)
+            check(plan, target, CallKind.BOTH)
 
 
 def test_two_mi250_boxes_fit_rccl() -> None:
@@ -128,7 +128,7 @@ def test_two_mi250_boxes_fit_rccl() -> None:
 
 def test_a_cap_on_channels_holds() -> None:
     plan = plan_of(preset("dgx-a100", boxes=2), Collective.ALL_GATHER, 2)
-    assert program_for(plan.body, "azure-executor", Form(channels=1)).num_channels == 1
+    assert program_for(plan.body, "azure-executor", MscclOptions(channels=1)).num_channels == 1
 
 
 def test_a_plan_that_does_not_fit_says_by_how_much() -> None:
@@ -280,12 +280,12 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
     assert run("export", xml, "--to", "msccl-xml", "--target", "msccl", "-o", tmp_path / "b.xml")[0] == 0
     assert run("doctor", tmp_path / "b.xml", "--target", "msccl")[0] == 0
     for arguments, words in (
-        (("--to", "msccl-xml"), "expected --target"),
+        (("--to", "msccl-xml"), "expected `--target`"),
         (("--to", "msccl-xml", "--target", "nccl"), "expected a target"),
-        (("--to", "msccl-xml", "--target", "rccl", "--protocol", "ll"), "expected --protocol"),
-        (("--to", "msccl-xml", "--target", "rccl", "--size", "0"), "expected --size of 1 byte or more"),
+        (("--to", "msccl-xml", "--target", "rccl", "--protocol", "ll"), "expected `--protocol`"),
+        (("--to", "msccl-xml", "--target", "rccl", "--size", "0"), "expected `--size` of 1 byte or more"),
         (("--to", "msccl-xml", "--target", "rccl", "--size", "1G:1M"), "to rise from 1 byte"),
-        (("--to", "msccl-xml", "--target", "rccl", "--trees", "0"), "expected --trees to be a number"),
+        (("--to", "msccl-xml", "--target", "rccl", "--trees", "0"), "expected `--trees` to be a number"),
         (("--to", "msccl-xml", "--target", "msccl", "--in-place", "--out-of-place"), "takes a file for one"),
         (
             ("--to", "msccl-xml", "--target", "rccl", "--boxes", "2"),

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import coppice.export.msccl.text
+import coppice.export.msccl.writer
 from coppice.errors import InputError
-from coppice.export.msccl.text import encode_msccl_xml
-from coppice.fitting.msccl.targets import TARGETS
+from coppice.export.msccl.targets import TARGETS
+from coppice.export.msccl.writer import encode_msccl_xml
 from coppice.program.two_sided.program import Program, StepOp
 from reference.programs_mutants import mutant
 from reference.programs_samples import SAMPLES
@@ -75,6 +75,6 @@ def test_programs_of_random_operations(seed: int) -> None:
 
 
 def test_pieces_and_tables_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coppice.export.msccl.text, "_PIECE", 5)
-    monkeypatch.setattr(coppice.export.msccl.text, "_MANY", 3)
+    monkeypatch.setattr(coppice.export.msccl.writer, "_PIECE", 5)
+    monkeypatch.setattr(coppice.export.msccl.writer, "_MANY", 3)
     assert sum(assert_same(program, "rccl") for program in SAMPLES[::7]) > 20

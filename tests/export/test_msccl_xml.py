@@ -10,11 +10,12 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
+from coppice.export import export
 from coppice.export.msccl.document import parse_document
-from coppice.export.msccl.reader import Reading, program_of, read_msccl_xml
-from coppice.export.msccl.writer import msccl_xml, write_msccl_xml
-from coppice.fitting.msccl.limits import excesses
-from coppice.fitting.msccl.targets import TARGETS, target_named
+from coppice.export.msccl.limits import excesses
+from coppice.export.msccl.reader import MscclReading, program_of, read_msccl_xml
+from coppice.export.msccl.targets import TARGETS, target_named
+from coppice.export.msccl.writer import msccl_xml
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.builder import ProgramBuilder
 from coppice.program.two_sided.program import Program, StepOp
@@ -22,7 +23,7 @@ from coppice.program.two_sided.verify import verify_program
 from support.msccl_samples import GATHER_XML, all_pairs, gather, ring_all_reduce
 
 
-def read(text: str, root: int | None = None) -> Reading:
+def read(text: str, root: int | None = None) -> MscclReading:
     return program_of(parse_document(text.encode(), file="a.xml"), root=root)
 
 
@@ -238,14 +239,13 @@ def test_what_a_target_does_not_run_is_refused() -> None:
         msccl_xml(gather(2), target="nccl")
 
 
-def test_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files(tmp_path: Path) -> None:
     path = tmp_path / "a.xml"
-    write_msccl_xml(gather(3), path, target="rccl")
+    made = export(gather(3), "msccl-xml", path, target="rccl")
     assert_same(read_msccl_xml(path).program, gather(3))
-    write_msccl_xml(gather(3), "-", target="rccl")
-    assert capsys.readouterr().out == path.read_text()
+    assert made.text == msccl_xml(gather(3), target="rccl") == path.read_text()
     with pytest.raises(CheckError):
-        write_msccl_xml(many_blocks(70), path, target="rccl")
+        export(many_blocks(70), "msccl-xml", path, target="rccl")
     assert_same(read_msccl_xml(path).program, gather(3))
     assert [each.name for each in tmp_path.iterdir()] == ["a.xml"]
     with pytest.raises(InputError, match=r"cannot read .*name an existing file"):

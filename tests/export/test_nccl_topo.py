@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from coppice.cli.export.stock import export_stock
+from coppice.cli.export import export
 from coppice.errors import InputError
-from coppice.export.nccl.topo_xml import export_nccl_topo_xml, ports_of
-from coppice.export.nccl.topo_xml_text import MOST_NODES, xml_text
+from coppice.export.nccl.topo_xml import MOST_NODES, export_nccl_topo_xml, ports_of, xml_text
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from coppice.topology.readers import read
@@ -197,8 +196,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = dump(tmp_path, XML_DIRECT)
     assert nvlink("02").encode() in XML_DIRECT
     options = [f"base={path}", "planes=mlx5_0:0,mlx5_1:1", "speeds=yes", "nvlinks=no"]
-    export_stock("dgx-a100", "nccl-topo-xml", boxes=2, options=options)
+    export("dgx-a100", to="nccl-topo-xml", boxes=2, options=options)
     ports = nets(capsys.readouterr().out)
     assert [(port["rail"], port["plane"]) for port in ports.values()] == [("0", "0"), ("1", "1")]
     with pytest.raises(InputError, match="begins with a dump"):
-        export_stock("dgx-a100", "nccl-topo-xml", boxes=2)
+        export("dgx-a100", to="nccl-topo-xml", boxes=2)

@@ -10,12 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from coppice.bounds.problem import Problem
-from coppice.cli.export.stock import export_stock
+from coppice.cli.export import export
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.open_mpi.export import export_ompi_rules, rules_of
-from coppice.export.open_mpi.writer import FORMS, Rule, rules_file
-from coppice.fitting.open_mpi import Choice, choices_of, compared
+from coppice.export.open_mpi.writer import FORMS, OmpiRule, export_ompi_rules, rules_file, rules_of
+from coppice.fitting.open_mpi import OmpiChoice, choices_of, compared
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.selection import select, tables_of
 from coppice.selection.open_mpi_names import FUNCTIONS
@@ -92,7 +91,7 @@ def test_file_is_read_back(form: str) -> None:
     assert any("measure before" in note for note in made.notes)
 
 
-def chosen_from(ranks: int, collective: Collective, **row: object) -> Choice:
+def chosen_from(ranks: int, collective: Collective, **row: object) -> OmpiChoice:
     """The choice at 1 MiB where the given row is by far the fastest."""
     found = compared(preset("star", gpus=ranks), collective, [1 << 20], jobs=1)
     fastest = replace(found.measurements[0], time_us=0.001, refusal=None, **row)  # type: ignore[arg-type]
@@ -126,11 +125,11 @@ def test_segments_and_fanouts() -> None:
 
 def test_rules_of_choices() -> None:
     choices = [
-        Choice(size_bytes=0, id=1),
-        Choice(size_bytes=100, id=1),
-        Choice(size_bytes=400, id=5, segment_bytes=64),
-        Choice(size_bytes=1600, id=5, segment_bytes=128),
-        Choice(size_bytes=6400, id=0),
+        OmpiChoice(size_bytes=0, id=1),
+        OmpiChoice(size_bytes=100, id=1),
+        OmpiChoice(size_bytes=400, id=5, segment_bytes=64),
+        OmpiChoice(size_bytes=1600, id=5, segment_bytes=128),
+        OmpiChoice(size_bytes=6400, id=0),
     ]
     rules = rules_of(choices)
     assert [(rule.first_bytes, rule.id, rule.segment_bytes) for rule in rules] == [
@@ -142,7 +141,7 @@ def test_rules_of_choices() -> None:
 
 
 def test_rules_for_one_number_of_ranks() -> None:
-    rules = [Rule(first_bytes=0, id=1), Rule(first_bytes=201, id=5, segment_bytes=64)]
+    rules = [OmpiRule(first_bytes=0, id=1), OmpiRule(first_bytes=201, id=5, segment_bytes=64)]
     made = {Collective.REDUCE: {12: rules}, Collective.BROADCAST: {12: rules[:1]}}
     assert rules_file(made, comments=["made by  us,\nfor them"]).splitlines() == [
         "# made by us, for them",
@@ -208,7 +207,7 @@ def test_rules_for_several_numbers_of_ranks(form: str) -> None:
     """Each number of ranks gets its own rules, whatever the order; all others are left to Open MPI."""
     numbers = {8: 4, 2: 1, 3: 2, 1000: 5, 4: 3}
     made = {
-        ranks: [Rule(first_bytes=0, id=0), Rule(first_bytes=100, id=number)]
+        ranks: [OmpiRule(first_bytes=0, id=0), OmpiRule(first_bytes=100, id=number)]
         for ranks, number in numbers.items()
     }
     read = READ[form](rules_file({Collective.BROADCAST: made, Collective.REDUCE: {1: made[8]}}, form=form))
@@ -221,14 +220,18 @@ def test_rules_for_several_numbers_of_ranks(form: str) -> None:
 
 
 def test_rules_that_cannot_be_written() -> None:
-    for bad in ([], [Rule(first_bytes=1, id=1)], [Rule(first_bytes=0, id=1), Rule(first_bytes=0, id=2)]):
+    for bad in (
+        [],
+        [OmpiRule(first_bytes=1, id=1)],
+        [OmpiRule(first_bytes=0, id=1), OmpiRule(first_bytes=0, id=2)],
+    ):
         with pytest.raises(InputError, match="reduce on 4 ranks from 0 bytes upwards"):
-            rules_file({Collective.REDUCE: {2: [Rule(first_bytes=0, id=1)], 4: bad}})
-    for lists in ({}, {0: [Rule(first_bytes=0, id=1)]}):
+            rules_file({Collective.REDUCE: {2: [OmpiRule(first_bytes=0, id=1)], 4: bad}})
+    for lists in ({}, {0: [OmpiRule(first_bytes=0, id=1)]}):
         with pytest.raises(InputError, match="for 1 rank or more"):
             rules_file({Collective.REDUCE: lists})
     with pytest.raises(InputError, match=r"out of all_gather.*found gather"):
-        rules_file({Collective.GATHER: {4: [Rule(first_bytes=0, id=1)]}})
+        rules_file({Collective.GATHER: {4: [OmpiRule(first_bytes=0, id=1)]}})
     with pytest.raises(InputError, match="classic, json"):
         rules_file({}, form="yaml")
 
@@ -236,10 +239,10 @@ def test_rules_that_cannot_be_written() -> None:
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rules.conf"
     options = ["collectives=broadcast,reduce_scatter", "sizes=1K,1M", "jobs=1"]
-    export_stock("star", "ompi-rules", settings=["gpus=5"], options=options, output=path)
+    export("star", to="ompi-rules", settings=["gpus=5"], options=options, output=path)
     assert set(reader.classic(path.read_text())) == {"bcast", "reduce_scatter_block"}
     assert "--mca coll_tuned_use_dynamic_rules 1" in capsys.readouterr().err
     with pytest.raises(InputError, match="collectives out of all_gather"):
-        export_stock("star", "ompi-rules", settings=["gpus=5"], options=["collectives=barrier"])
+        export("star", to="ompi-rules", settings=["gpus=5"], options=["collectives=barrier"])
     with pytest.raises(InputError, match="2 ranks, a collective"):
-        export_stock("star", "ompi-rules", settings=["gpus=1"])
+        export("star", to="ompi-rules", settings=["gpus=1"])

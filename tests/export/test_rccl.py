@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from coppice import Collective, Problem, plan
-from coppice.cli.export.stock import export_stock
+from coppice.cli.export import export
 from coppice.errors import InputError
-from coppice.export.rccl.rings import export_rccl_rings
-from coppice.export.rccl.trees import export_rccl_trees, rccl_trees
+from coppice.export.rccl import export_rccl_rings, export_rccl_trees, rccl_trees
 from coppice.fitting.rccl_rings import rccl_rings
 from coppice.fitting.rccl_trees import depth_of, packed_trees
 from coppice.schedule.files.plan_file import write_plan
@@ -175,13 +174,13 @@ def test_what_rccl_cannot_run() -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_plan(planned(preset("mi300x")), tmp_path / "plan.json")
-    export_stock(str(tmp_path / "plan.json"), "rccl-trees", options=["trees=8"])
+    export(str(tmp_path / "plan.json"), to="rccl-trees", options=["trees=8"])
     printed = capsys.readouterr()
     assert printed.out.startswith("RCCL_TREES=(")
     assert len(read_trees(printed.out.removeprefix("RCCL_TREES=").strip())) == 8
     assert "note: 8 trees of equal shares" in printed.err
     with pytest.raises(InputError, match="made of a plan, found none at mi300x"):
-        export_stock("mi300x", "rccl-trees")
+        export("mi300x", to="rccl-trees")
 
 
 def kept_rings(text: str, gpus: int) -> list[list[int]]:
@@ -278,5 +277,5 @@ def test_what_rings_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     with pytest.raises(InputError, match=r"1 \.\. 64 rings"):
         rccl_rings(planned(box), rings=65)
     write_plan(planned(box), tmp_path / "plan.json")
-    export_stock(str(tmp_path / "plan.json"), "rccl-rings", options=["rings=7"])
+    export(str(tmp_path / "plan.json"), to="rccl-rings", options=["rings=7"])
     assert "note: 7 rings of equal shares" in capsys.readouterr().err

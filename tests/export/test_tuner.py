@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from coppice.cli.export.stock import export_stock, stock_help
+from coppice.cli.export import RUNTIMES, export, option_help
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect, export_nccl_tuner, tuner_table
-from coppice.export.registry import STOCK
-from coppice.fitting.nccl_tuner.rules import NO_END, Rule, rules_of
-from coppice.fitting.nccl_tuner.shapes import further_rules
-from coppice.fitting.nccl_tuner.timings import COLLECTIVES, Timing, impossible, model_timings, read_timings
+from coppice.export.registry import FORMATS
+from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule, further_rules, rules_of
+from coppice.fitting.nccl_tuner.timings import (
+    COLLECTIVES,
+    TunerTiming,
+    impossible,
+    model_timings,
+    read_timings,
+)
 from coppice.selection import select
 from coppice.topology.presets import preset
 from export import tuner_readers as readers
@@ -30,7 +35,7 @@ def read(text: str, dialect: str) -> list[readers.Line]:
     return readers.read_bytes_dialect(text, rccl=dialect == "rccl-builtin")
 
 
-def timing(size: int, algorithm: str | None, time_us: float, **values: object) -> Timing:
+def timing(size: int, algorithm: str | None, time_us: float, **values: object) -> TunerTiming:
     given: dict[str, object] = {
         "collective": Collective.ALL_REDUCE,
         "nodes": 2,
@@ -38,7 +43,7 @@ def timing(size: int, algorithm: str | None, time_us: float, **values: object) -
         "protocol": None if algorithm is None else "simple",
     }
     given.update(values)
-    return Timing(size_bytes=size, algorithm=algorithm, time_us=time_us, **given)  # type: ignore[arg-type]
+    return TunerTiming(size_bytes=size, algorithm=algorithm, time_us=time_us, **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dialect", ["nvidia-example", "ncclx"])
@@ -141,7 +146,7 @@ def test_measured_times(tmp_path: Path) -> None:
 
 
 def test_thresholds_of_rules() -> None:
-    def made(*rows: Timing) -> list[tuple[str, int, int]]:
+    def made(*rows: TunerTiming) -> list[tuple[str, int, int]]:
         rules = rules_of(rows, algorithms=("ring", "tree"))
         return [(rule.algorithm, rule.first_bytes, rule.last_bytes) for rule in rules]
 
@@ -167,8 +172,8 @@ def test_thresholds_of_rules() -> None:
 
 
 def test_ncclx_ranges_in_bytes_per_rank() -> None:
-    def rule(first: int, last: int) -> Rule:
-        return Rule(
+    def rule(first: int, last: int) -> TunerRule:
+        return TunerRule(
             collective=Collective.ALL_GATHER,
             first_bytes=first,
             last_bytes=last,
@@ -233,13 +238,13 @@ def test_what_no_library_runs() -> None:
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.csv"
     options = ["dialect=ncclx", "sizes=1K:1G:4", "model=channels=16,bw_intra=20,bw_inter=24"]
-    export_stock("dgx-h100", "nccl-tuner", boxes=2, options=options, output=path)
+    export("dgx-h100", to="nccl-tuner", boxes=2, options=options, output=path)
     assert len(readers.read_ncclx(path.read_text())) > 5
     assert "note: every rank must read the same file" in capsys.readouterr().err
     with pytest.raises(InputError, match="no input 'chanels'"):
-        export_stock("dgx-h100", "nccl-tuner", boxes=2, options=["model=chanels=16"])
+        export("dgx-h100", to="nccl-tuner", boxes=2, options=["model=chanels=16"])
     with pytest.raises(InputError, match="inputs of the model such as"):
-        export_stock("dgx-h100", "nccl-tuner", boxes=2, options=["model=channels"])
+        export("dgx-h100", to="nccl-tuner", boxes=2, options=["model=channels"])
     with pytest.raises(InputError, match="2 ranks or more"):
         export_nccl_tuner(preset("star", gpus=1))
 
@@ -295,8 +300,11 @@ def test_version_in_the_head() -> None:
 
 
 def test_help_lists_every_option() -> None:
-    for name, target in STOCK.items():
-        paragraph = next(text for text in stock_help("").split("\n\n") if f"--to {name}:" in text)
+    for name, target in FORMATS.items():
+        if name in RUNTIMES:
+            assert f"--to {name}:" not in option_help("")
+            continue
+        paragraph = next(text for text in option_help("").split("\n\n") if f"--to {name}:" in text)
         words = " ".join(paragraph.split())
         for key, option in target.options.items():
             assert f" {key}=" in words

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
 import pytest
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.fitting.msccl.limits import excesses
-from coppice.fitting.msccl.load import block_gb_per_s, busiest_gb_per_s
-from coppice.fitting.msccl.program import Form, program_for, rough_program
-from coppice.fitting.msccl.size_range import LADDER, MODEL, Race, WinningRange, _best_run, winning_range
-from coppice.fitting.msccl.trees import fitted, takes
+from coppice.export.msccl.limits import excesses
+from coppice.export.msccl.program import MscclOptions, program_for, rough_program
+from coppice.fitting.size_range import (
+    LADDER,
+    MODEL,
+    Race,
+    WinningRange,
+    _best_run,
+    block_gb_per_s,
+    busiest_gb_per_s,
+    winning_range,
+)
+from coppice.fitting.trees import FittedPlan, fit_trees, takes
 from coppice.planners.planning import plan as make_plan
 from coppice.program.two_sided.lower import lower_to_program
 from coppice.schedule.plan import Plan
@@ -31,6 +41,12 @@ def planned(
         topology=preset(name, **options), collective=collective, root=0 if collective.rooted else None
     )
     return make_plan(problem, trees=trees, ring=False).plan
+
+
+def fitted(plan: Plan, target: str, form: MscclOptions | None = None, **options: Any) -> FittedPlan:
+    form = form or MscclOptions()
+    lowering = partial(rough_program, target=target, form=form)
+    return fit_trees(plan, lowering, instances=form.instances, **options)
 
 
 def test_a_plan_that_fits_is_taken_as_it_is() -> None:
@@ -79,7 +95,7 @@ def test_sizes_count_elements_of_whole_blocks() -> None:
 def test_what_does_not_fit_names_the_nearest_number_that_does() -> None:
     """Both neighbours are tried here: the named number fits, one more does not."""
     plan = planned("mi250", Collective.ALL_GATHER, boxes=2)
-    form = Form(channels=1)
+    form = MscclOptions(channels=1)
     with pytest.raises(CheckError) as caught:
         fitted(plan, "azure-executor", form, keep=True)
     words = str(caught.value)
@@ -88,7 +104,7 @@ def test_what_does_not_fit_names_the_nearest_number_that_does() -> None:
     nearest = int(words.split("that fits is ")[1].split()[0])
     assert nearest != 83
     inner = nearest + (1 if nearest < 83 else -1)
-    assert f"(`--trees {nearest}`)" in words
+    assert f"(`trees={nearest}`)" in words
     rough_program(
         planned("mi250", Collective.ALL_GATHER, boxes=2, trees=nearest).body, "azure-executor", form
     )
@@ -102,9 +118,9 @@ def test_what_does_not_fit_names_the_nearest_number_that_does() -> None:
 
 def test_the_nearest_number_is_found_between_those_that_were_tried_first() -> None:
     plan = planned("mi250", boxes=2)
-    form = Form(channels=4)
+    form = MscclOptions(channels=4)
     with pytest.raises(
-        CheckError, match=r"the nearest number of trees per root that fits is 69 \(`--trees 69`\)"
+        CheckError, match=r"the nearest number of trees per root that fits is 69 \(`trees=69`\)"
     ):
         fitted(plan, "rccl", form, keep=True)
     assert fitted(plan, "rccl", form, trees=69).trees == 69
@@ -120,24 +136,24 @@ def test_where_nothing_fits_it_says_so() -> None:
     ).plan
     with pytest.raises(CheckError, match=r"steps in a thread block|elements that a rank") as caught:
         fitted(ring, "rccl")
-    assert "--trees N" not in str(caught.value)
+    assert "trees=N" not in str(caught.value)
     with pytest.raises(
-        InputError, match="expected a plan of the forest planner with --trees, found one by ring"
+        InputError, match="expected a plan of the forest planner with `trees`, found one by ring"
     ):
         fitted(ring, "msccl", trees=2)
 
 
 def test_instances_stay_within_the_limits() -> None:
     plan = planned("dgx-a100", Collective.ALL_GATHER, trees=1)
-    one, four = fitted(plan, "rccl"), fitted(plan, "rccl", Form(instances=4))
+    one, four = fitted(plan, "rccl"), fitted(plan, "rccl", MscclOptions(instances=4))
     assert four.program.most_blocks == 4 * one.program.most_blocks <= 64
     assert four.program.num_chunks == 4 * one.program.num_chunks
     with pytest.raises(
         CheckError, match="at most 64 thread blocks a rank, found 70, one for each peer and each of 10"
     ):
-        fitted(plan, "rccl", Form(instances=10))
+        fitted(plan, "rccl", MscclOptions(instances=10))
     with pytest.raises(CheckError, match="at most 3 instances, one channel each, found 4"):
-        fitted(plan, "rccl", Form(instances=4, channels=3))
+        fitted(plan, "rccl", MscclOptions(instances=4, channels=3))
     # The busiest thread block has a quarter of the work.
     rate = plan.algbw_gb_per_s
     assert busiest_gb_per_s(one.program, rate) == 4 * busiest_gb_per_s(four.program, rate) == Fraction(300, 7)
@@ -151,7 +167,7 @@ def test_load_of_a_thread_block_is_known_where_the_gpus_are() -> None:
 
 def test_range_begins_where_the_plan_wins() -> None:
     plan = planned("dgx-a100", Collective.ALL_GATHER, trees=1)
-    found = winning_range(plan, program_for(plan.body, "msccl", Form(instances=2)))
+    found = winning_range(plan, program_for(plan.body, "msccl", MscclOptions(instances=2)))
     assert found is not None
     assert found.max_bytes is None
     assert found.above is None

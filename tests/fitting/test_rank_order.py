@@ -12,11 +12,10 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from coppice.cli.export.stock import export_stock
+from coppice.cli.export import export
 from coppice.errors import InputError, UnreachableError
 from coppice.export.rank_order import LAUNCHERS, export_rank_order, rank_order_text
-from coppice.fitting.rank_order.groups import read_groups
-from coppice.fitting.rank_order.order import RankOrder, rank_order
+from coppice.fitting.rank_order.order import RankOrder, rank_order, read_groups
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology import subset
 from coppice.topology.model import Link, Node, Topology
@@ -218,12 +217,12 @@ def test_no_path() -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "hosts"
-    export_stock(
-        "dgx-a100", "rank-order", boxes=2, options=["launcher=slurm", "groups=tp=8,dp=2"], output=target
+    export(
+        "dgx-a100", to="rank-order", boxes=2, options=["launcher=slurm", "groups=tp=8,dp=2"], output=target
     )
     assert target.read_text() == "box0\n" * 8 + "box1\n" * 8
     assert "note: rings of tp, dp cross" in capsys.readouterr().err
-    export_stock("dgx-a100", "rank-order", boxes=2, options=["launcher=mpich"])
+    export("dgx-a100", to="rank-order", boxes=2, options=["launcher=mpich"])
     assert capsys.readouterr().out == "box0:8\nbox1:8\n"
     for options, words in (
         (["luncher=slurm"], "did you mean 'launcher'"),
@@ -232,9 +231,9 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["whole_hosts=1"], "yes or no"),
     ):
         with pytest.raises(InputError, match=words):
-            export_stock("dgx-a100", "rank-order", options=options)
+            export("dgx-a100", to="rank-order", options=options)
     with pytest.raises(InputError, match="no export 'rank-odrer': did you mean 'rank-order'"):
-        export_stock("dgx-a100", "rank-odrer")
+        export("dgx-a100", to="rank-odrer")
 
 
 def test_command_takes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,10 +241,10 @@ def test_command_takes_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
     made = plan(Problem(topology=preset("dgx-a100"), collective=Collective.ALL_GATHER))
     write_plan(made.plan, tmp_path / "plan.json")
-    export_stock(str(tmp_path / "plan.json"), "rank-order", options=["launcher=mpich"])
+    export(str(tmp_path / "plan.json"), to="rank-order", options=["launcher=mpich"])
     assert capsys.readouterr().out == "box:8\n"
     with pytest.raises(InputError, match="leave out --boxes"):
-        export_stock(str(tmp_path / "plan.json"), "rank-order", boxes=2)
+        export(str(tmp_path / "plan.json"), to="rank-order", boxes=2)
 
 
 @pytest.mark.parametrize("text", ["a=2,b=3", "0-3;2-5", "a=3,b=2:4"])

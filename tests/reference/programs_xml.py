@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.fitting.msccl.targets import Target
-from coppice.program.memory import Buffer
-from coppice.program.two_sided.program import Program, StepOp
+from coppice.export.msccl.targets import MscclTarget
+from coppice.program.two_sided.program import Buffer, Program, StepOp
 
 __all__ = ["lines_of"]
 
@@ -40,7 +39,7 @@ class _Rows:
     hasdep: list[int]
 
 
-def lines_of(program: Program, target: Target) -> Iterator[str]:
+def lines_of(program: Program, target: MscclTarget) -> Iterator[str]:
     """The text below ``<algo>``, GPU by GPU."""
     rows = _rows(program, target)
     attributes = _step_attributes(program, rows)
@@ -72,7 +71,7 @@ def lines_of(program: Program, target: Target) -> Iterator[str]:
     yield "</algo>\n"
 
 
-def _rows(program: Program, target: Target) -> _Rows:
+def _rows(program: Program, target: MscclTarget) -> _Rows:
     """Steps with one dependency each, further ones in nops before them."""
     op: list[int] = program.op.tolist()
     dep_start: list[int] = program.dep_start.tolist()
@@ -142,7 +141,7 @@ def _place_waits(
             rows.hasdep[awaited] = 1
 
 
-def _break_runs(program: Program, rows: _Rows, target: Target) -> None:
+def _break_runs(program: Program, rows: _Rows, target: MscclTarget) -> None:
     """End runs of ``re`` that the loaders would join although they must not be joined."""
     reduce = int(StepOp.REDUCE)
     op: list[int] = program.op.tolist()

@@ -16,10 +16,10 @@ from coppice.collectives import Collective
 from coppice.comparison.sweep import compare
 from coppice.errors import CheckError
 from coppice.planners.planning import plan as make_plan
-from coppice.report.page import report_html, write_report
+from coppice.report.page import report_html
+from coppice.report.reporting import report
 from coppice.report.timeline import timeline_picture
-from coppice.report.tree.choice import sketches
-from coppice.report.tree.picture import Sketch, tree_picture
+from coppice.report.tree import Sketch, sketches, tree_picture
 from coppice.schedule.plan import Plan
 from coppice.simulation.simulator import simulate
 from coppice.topology.model import Link, Node, Topology
@@ -71,7 +71,7 @@ def test_every_collective(collective: Collective) -> None:
 
 def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
     made = plan_of(preset("mi250"), Collective.ALL_REDUCE)
-    written = write_report(made, tmp_path / "a.html", size_bytes=2**22)
+    written = report(made, tmp_path / "a.html", size=2**22)
     assert (tmp_path / "a.html").read_bytes() == report_html(made, size_bytes=2**22).encode()
     assert (tmp_path / "a.html").stat().st_size == written
 
@@ -81,7 +81,7 @@ def test_a_plan_that_does_not_verify_gets_no_page(tmp_path: Path) -> None:
     assert made.forest is not None
     made.forest.edge_dst[0] = made.forest.edge_src[0]
     with pytest.raises(CheckError):
-        write_report(made, tmp_path / "a.html")
+        report(made, tmp_path / "a.html")
     assert not list(tmp_path.iterdir())
 
 

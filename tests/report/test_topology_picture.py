@@ -12,9 +12,15 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.planning import plan
-from coppice.report.topology.layout import Layout, lay_out
-from coppice.report.topology.picture import load_class, topology_picture, topology_svg
-from coppice.report.topology.wires import hull, wire, within
+from coppice.report.topology.layout import DrawingLayout, lay_out
+from coppice.report.topology.picture import (
+    hull,
+    load_class,
+    topology_picture,
+    topology_svg,
+    wire,
+    within,
+)
 from coppice.schedule.explanation import plan_loads
 from coppice.text import percent_text
 from coppice.topology.model import Link, Node, Topology
@@ -50,7 +56,7 @@ def topology_of(name: str, options: dict[str, object]) -> Topology:
     return resolve(name, boxes=boxes, options={key: str(value) for key, value in given.items()})
 
 
-def check_layout(layout: Layout) -> None:
+def check_layout(layout: DrawingLayout) -> None:
     """Nodes lie on the drawing and do not overlap; nor do boxes."""
     for at in layout.place.values():
         assert at.width > 8

@@ -10,9 +10,9 @@ import pytest
 
 from coppice.errors import CheckError, InputError
 from coppice.training.autolrs.controller import Controller
-from coppice.training.autolrs.records import Event, Finished, Kept, Retreat, TrialEnd
+from coppice.training.autolrs.log import Event, Finished, Kept, Retreat, TrialEnd
 from coppice.training.autolrs.settings import Method, Settings
-from coppice.training.autolrs.state import Action, Phase, State
+from coppice.training.autolrs.state import Action, SearchPhase, State
 
 Loss = Callable[[float, int, int], float]
 """Loss for (learning rate, step of the segment, stage)."""
@@ -35,7 +35,7 @@ class Run:
         self.validated: list[int] = []
         self.steps = 0
         self.loss = loss
-        while self.control.phase is not Phase.DONE and self.steps < most:
+        while self.control.phase is not SearchPhase.DONE and self.steps < most:
             self.advance()
 
     def advance(self) -> None:
@@ -226,7 +226,7 @@ def test_state_survives_encoding_at_every_event() -> None:
     whole = Run(settings)
     run = Run(settings, most=0)
     run.control.state = Controller(settings).state
-    while run.control.phase is not Phase.DONE:
+    while run.control.phase is not SearchPhase.DONE:
         packed = msgspec.msgpack.encode(run.control.state)
         run.control = Controller(settings)
         run.control.state = msgspec.msgpack.decode(packed, type=State)
@@ -243,7 +243,7 @@ def test_stop_in_every_phase(phase: str) -> None:
     seen, kept, searched = state.done, state.kept, state.searched
     decision = run.control.stop()
     assert decision.action is (Action.RESTORE if phase == "search" else Action.CONTINUE)
-    assert run.control.phase is Phase.DONE
+    assert run.control.phase is SearchPhase.DONE
     assert (state.kept - kept, state.searched - searched) == ((0, seen) if phase == "search" else (seen, 0))
     assert isinstance(decision.events[-1], Finished)
     assert run.control.stop().events == []

@@ -15,12 +15,10 @@ from typer.testing import CliRunner
 from coppice.cli.train import app
 from coppice.errors import InputError, MissingExtraError
 from coppice.training.autolrs.controller import Controller
-from coppice.training.autolrs.log import EventLog
-from coppice.training.autolrs.picture import read_search
-from coppice.training.autolrs.records import Retreat, curve, read_events
-from coppice.training.autolrs.report import write_report
+from coppice.training.autolrs.log import EventLog, Retreat, curve, read_events
+from coppice.training.autolrs.report import read_search, write_report
 from coppice.training.autolrs.settings import Settings
-from coppice.training.autolrs.state import Phase
+from coppice.training.autolrs.state import SearchPhase
 
 
 def loss(rate: float, step: int, stage: int) -> float:
@@ -33,7 +31,7 @@ def written(path: Path, *, kept_steps: int | None = 4620, most: int = 100_000) -
     settings = Settings(tau=1000, tau_max=2000, warmup_steps=20, kept_steps=kept_steps, validation=True)
     control, log = Controller(settings), EventLog(path, settings)
     steps = 0
-    while control.phase is not Phase.DONE and steps < most:
+    while control.phase is not SearchPhase.DONE and steps < most:
         state, count = control.state, control.steps_to_event
         losses = [loss(control.lr_at(state.done + k), state.done + k, state.stage) for k in range(count)]
         due = control.validation_due(count)

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from coppice.errors import CheckError, InputError  # noqa: E402
-from coppice.training.autolrs.records import Finished, Kept, TrialEnd, read_events  # noqa: E402
+from coppice.training.autolrs.log import Finished, Kept, TrialEnd, read_events  # noqa: E402
 from coppice.training.torch import AutoLRS  # noqa: E402
 from coppice.training.torch.losses import LossBuffer  # noqa: E402
 from support.small_training import OPTIMIZERS, SmallTraining, fingerprint, same  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from coppice.training.autolrs.records import TrialEnd, read_events
+from coppice.training.autolrs.log import TrialEnd, read_events
 
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "rank_program.py"
 

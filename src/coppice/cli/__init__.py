@@ -42,7 +42,7 @@ COMMANDS = {
     "simulate": "coppice.cli.simulate.command:simulate",
     "compare": "coppice.cli.compare:compare",
     "select": "coppice.cli.select:select",
-    "export": "coppice.cli.export.command:export",
+    "export": "coppice.cli.export:export",
     "import": "coppice.cli.importing:import_file",
     "doctor": "coppice.cli.doctor:doctor",
     "report": "coppice.cli.report:report",

@@ -11,7 +11,7 @@ from coppice.cli.options.inputs import JsonOption, parse_settings
 from coppice.cli.output.render import print_json, print_lines
 from coppice.doctor import TUNING_TARGETS, Given, diagnose
 from coppice.doctor.given import OPTIONS
-from coppice.fitting.msccl.targets import TARGETS
+from coppice.export.msccl.targets import TARGETS
 from coppice.text import parse_sizes
 
 __all__ = ["doctor"]

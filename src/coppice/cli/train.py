@@ -10,8 +10,7 @@ import typer
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.text import size_text
-from coppice.training.autolrs.picture import Search, read_search
-from coppice.training.autolrs.report import write_report
+from coppice.training.autolrs.report import SearchLog, read_search, write_report
 
 __all__ = ["app", "lr_report"]
 
@@ -64,7 +63,7 @@ def lr_report(
         print_fields(str(log), _fields(search))
 
 
-def _fields(search: Search) -> list[tuple[str, str]]:
+def _fields(search: SearchLog) -> list[tuple[str, str]]:
     """A line per stage."""
     fields = []
     for event in search.kept:

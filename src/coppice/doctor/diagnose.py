@@ -31,9 +31,9 @@ from coppice.doctor.open_mpi import RULES as OMPI_RULES
 from coppice.doctor.open_mpi import OmpiRulesFile
 from coppice.doctor.rccl import RING_RULES, TREE_RULES, RcclVariables
 from coppice.errors import InputError
+from coppice.export.msccl.targets import TARGETS as MSCCL_TARGETS
 from coppice.export.mscclpp.document import is_mscclpp
 from coppice.files import file_name, read_bytes
-from coppice.fitting.msccl.targets import TARGETS as MSCCL_TARGETS
 from coppice.text import parse_sizes, suggestion
 
 __all__ = ["TARGETS", "TUNING_TARGETS", "diagnose", "rules_for"]

@@ -1,1 +1,20 @@
-"""Files that runtimes read, one module per format, and the readers of the same formats beside them."""
+"""Files that runtimes, libraries and launchers read: written, and read back."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coppice.export.exported import Exported
+    from coppice.export.registry import FORMATS, export
+
+__all__ = ["FORMATS", "Exported", "export"]
+
+
+def __getattr__(name: str) -> Any:
+    """A name when it is first used: the reader of one format does not bring all of them."""
+    if name not in __all__:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{'exported' if name == 'Exported' else 'registry'}"), name)

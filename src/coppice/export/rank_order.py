@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.fitting.rank_order.groups import read_groups
-from coppice.fitting.rank_order.order import RankOrder, rank_order
+from coppice.fitting.rank_order.order import RankOrder, rank_order, read_groups
 from coppice.topology.model import Topology
 
 __all__ = ["LAUNCHERS", "export_rank_order", "rank_order_text"]

@@ -1,157 +1,262 @@
-"""Exports by name: what each makes, of what, and the options that it takes."""
+"""Every format that :func:`export` writes: what it is made of, the options that it takes, and who makes it."""
 
 from __future__ import annotations
 
-import enum
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+from coppice.errors import InputError
+from coppice.export.chakra.traces import export_chakra
 from coppice.export.exported import Exported
+from coppice.export.msccl.export import PROTOCOLS, export_msccl_xml, read_msccl_source
+from coppice.export.msccl.targets import TARGETS
+from coppice.export.mscclpp.program import export_mscclpp_json
 from coppice.export.nccl.topo_xml import export_nccl_topo_xml
 from coppice.export.nccl.tuner import Dialect, export_nccl_tuner
-from coppice.export.open_mpi.export import export_ompi_rules
-from coppice.export.open_mpi.writer import FORMS
+from coppice.export.open_mpi.writer import FORMS, export_ompi_rules
+from coppice.export.options import ExportOption, OptionKind
 from coppice.export.rank_order import LAUNCHERS, export_rank_order
-from coppice.export.rccl.rings import export_rccl_rings
-from coppice.export.rccl.trees import export_rccl_trees
+from coppice.export.rccl import export_rccl_rings, export_rccl_trees
+from coppice.program.two_sided.program import Program
+from coppice.schedule.files.plan_file import FORMAT, read_plan
+from coppice.schedule.plan import Plan
+from coppice.text import suggestion
+from coppice.topology.model import Topology
 
-__all__ = ["STOCK", "Kind", "Option", "Source", "Target"]
-
-
-class Source(enum.StrEnum):
-    """What an export begins with; a plan also stands for its topology."""
-
-    TOPOLOGY = "topology"
-    PLAN = "plan"
-
-
-class Kind(enum.StrEnum):
-    """How the text of an option is read."""
-
-    TEXT = "text"
-    CHOICE = "choice"
-    NUMBER = "number"
-    FLAG = "flag"
-    NAMES = "names"
-    SIZES = "sizes"
-    FILE = "file"
+__all__ = ["FORMATS", "ExportFormat", "export", "is_plan_file"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option:
-    """An option of an export.
-
-    Attributes:
-        kind: How its text is read.
-        help: What it means.
-        choices: Values of a choice.
-    """
-
-    kind: Kind
-    help: str
-    choices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """An export.
+class ExportFormat:
+    """A format.
 
     Attributes:
         summary: What the file is and who reads it.
-        source: What it is made of.
-        make: Makes it; takes the source, and options by keyword.
+        make: Makes it; takes a plan (or a topology), and options by keyword.
         options: Options by keyword.
+        takes_plan: It is made of a plan; otherwise of a topology, for which a plan stands as well.
+        read: Reads a file that stands for the plan.
+        tells_stages: ``make`` takes ``on_stage``, since it may take long.
     """
 
     summary: str
-    source: Source
     make: Callable[..., Exported]
-    options: Mapping[str, Option] = field(default_factory=dict)
+    options: Mapping[str, ExportOption]
+    takes_plan: bool = False
+    read: Callable[[str], Plan | Program] = read_plan
+    tells_stages: bool = False
 
 
-STOCK: Mapping[str, Target] = {
-    "rank-order": Target(
-        summary="Order of ranks for Slurm, Open MPI, MPICH or torchrun that crosses few links.",
-        source=Source.TOPOLOGY,
-        make=export_rank_order,
-        options={
-            "launcher": Option(kind=Kind.CHOICE, help="who reads it", choices=tuple(LAUNCHERS)),
-            "groups": Option(
-                kind=Kind.TEXT,
-                help="axes such as tp=8,dp=4 (fastest first; tp=8:16 has weight 16) or lists such as 0-3;4-7",
-            ),
-            "whole_hosts": Option(
-                kind=Kind.FLAG, help="ranks of a host are consecutive: yes (default) or no"
-            ),
-            "names": Option(kind=Kind.NAMES, help="names of the hosts, in the order of the topology"),
-            "cores": Option(kind=Kind.NUMBER, help="cores that a rank of Open MPI is bound to (default 1)"),
-        },
-    ),
-    "nccl-tuner": Target(
-        summary="Tuner table (CSV) by which NCCL, RCCL or NCCLX pick algorithm, protocol and channels.",
-        source=Source.TOPOLOGY,
-        make=export_nccl_tuner,
-        options={
-            "dialect": Option(kind=Kind.CHOICE, help="who reads it", choices=tuple(Dialect)),
-            "sizes": Option(kind=Kind.SIZES, help="sizes at which the cost model is asked, such as 1K:4G"),
-            "times": Option(kind=Kind.FILE, help="CSV of measured times, instead of the cost model"),
-            "model": Option(kind=Kind.TEXT, help="inputs of the cost model, such as channels=16,bw_inter=24"),
-            "shapes": Option(
-                kind=Kind.NAMES,
-                help="further communicators by equal bytes per rank: NODESxRANKS such as 4x32, or any (ncclx)",
-            ),
-            "library": Option(
-                kind=Kind.TEXT, help="version of the library that was measured, such as 2.27.7"
-            ),
-        },
-    ),
-    "ompi-rules": Target(
-        summary="Rules file by which Open MPI picks an algorithm for ranks and sizes, from simulated times.",
-        source=Source.TOPOLOGY,
-        make=export_ompi_rules,
-        options={
-            "collectives": Option(kind=Kind.NAMES, help="names such as all_reduce,broadcast"),
-            "sizes": Option(kind=Kind.SIZES, help="sizes at which algorithms are compared, such as 1K:16M"),
-            "form": Option(kind=Kind.CHOICE, help="form of the file", choices=FORMS),
-            "jobs": Option(kind=Kind.NUMBER, help="processes that compare (default: one per core)"),
-        },
-    ),
-    "nccl-topo-xml": Target(
-        summary="Correction of a machine's topology for NCCL_TOPO_FILE: rails, planes and speeds of its ports.",
-        source=Source.TOPOLOGY,
-        make=export_nccl_topo_xml,
-        options={
-            "base": Option(
-                kind=Kind.FILE, help="dump of the machine, as NCCL_TOPO_DUMP_FILE writes it (needed)"
-            ),
-            "host": Option(kind=Kind.TEXT, help="name of that machine in the topology (default: the first)"),
-            "rails": Option(
-                kind=Kind.NAMES, help="topology (default), none, or port:rail such as mlx5_0:0,mlx5_1:1"
-            ),
-            "planes": Option(kind=Kind.NAMES, help="port:plane such as mlx5_0:0,mlx5_1:1"),
-            "speeds": Option(
-                kind=Kind.FLAG, help="ports get the speeds of the topology: yes or no (default)"
-            ),
-            "nvlinks": Option(
-                kind=Kind.FLAG, help="keep the GPU links of the dump: yes (default), or no to detect them"
-            ),
-        },
-    ),
-    "rccl-trees": Target(
-        summary="RCCL_TREES: the trees of an all-reduce plan on one box, for RCCL as it is shipped.",
-        source=Source.PLAN,
-        make=export_rccl_trees,
-        options={
-            "trees": Option(kind=Kind.NUMBER, help="number of trees, 1 .. 63 (default: what loses least)"),
-        },
-    ),
-    "rccl-rings": Target(
-        summary="NCCL_RINGS: rings for what a plan performs on one box, for RCCL as it is shipped.",
-        source=Source.PLAN,
-        make=export_rccl_rings,
-        options={
-            "rings": Option(kind=Kind.NUMBER, help="number of rings, 1 .. 64 (default: what loses least)"),
-        },
-    ),
-}
-"""Exports that libraries and launchers read as they are shipped."""
+def _option(kind: OptionKind) -> Callable[..., ExportOption]:
+    """Options of a kind, from what they mean and, where they have such, their words."""
+    return lambda words, *choices: ExportOption(kind=kind, help=words, choices=choices)
+
+
+_text, _choice, _number = map(_option, (OptionKind.TEXT, OptionKind.CHOICE, OptionKind.NUMBER))
+_flag, _names, _file = map(_option, (OptionKind.FLAG, OptionKind.NAMES, OptionKind.FILE))
+_size, _sizes, _range = map(_option, (OptionKind.SIZE, OptionKind.SIZES, OptionKind.SIZE_RANGE))
+
+FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
+    {
+        "msccl-xml": ExportFormat(
+            summary="Algorithm file for RCCL, msccl-executor-nccl or microsoft/msccl.",
+            make=export_msccl_xml,
+            takes_plan=True,
+            read=read_msccl_source,
+            tells_stages=True,
+            options={
+                "target": _text(f"runtime that reads it: {', '.join(TARGETS)} (needed)"),
+                "channels": _number("most channels (default: 8, or what fits)"),
+                "instances": _number("copies side by side, each on its part of the data (default: 1)"),
+                "protocol": _text(f"one of {', '.join(PROTOCOLS)} (default: Simple)"),
+                "trees": _text(
+                    "plan again with so many trees per root, or plan: those of the plan (default: those of the "
+                    "plan if they fit and divide the sizes, else the best that do)"
+                ),
+                "size": _range(
+                    "messages that are to use it, as LOW:HIGH, a list or all (default: where it is faster than "
+                    "the library, by simulation)"
+                ),
+                "name": _text("label of the algorithm"),
+                "in_place": _flag("for calls in place (default: for both where one file can serve both)"),
+                "out_of_place": _flag("for calls out of place"),
+            },
+        ),
+        "mscclpp-json": ExportFormat(
+            summary="Execution plan for MSCCL++: puts, signals and waits.",
+            make=export_mscclpp_json,
+            takes_plan=True,
+            options={
+                "instances": _number("every chunk is cut into so many, side by side (default: 1)"),
+                "size": _range("messages that are to use it, as LOW:HIGH or all (default: all)"),
+                "name": _text("label of the plan"),
+                "in_place": _flag("for calls in place (default: wherever the collective can be)"),
+                "out_of_place": _flag("for calls out of place"),
+                "blocks": _number("most thread blocks of a GPU (default: 64)"),
+                "threads": _number("threads of a thread block, a multiple of 32 up to 1024 (default: 1024)"),
+            },
+        ),
+        "chakra": ExportFormat(
+            summary="Execution traces of a message, one file per rank, for ASTRA-sim.",
+            make=export_chakra,
+            takes_plan=True,
+            options={
+                "size": _size("size of the message (needed)"),
+                "name": _text("first part of the names of the files (default: trace)"),
+            },
+        ),
+        "rank-order": ExportFormat(
+            summary="Order of ranks for Slurm, Open MPI, MPICH or torchrun that crosses few links.",
+            make=export_rank_order,
+            options={
+                "launcher": _choice("who reads it", *LAUNCHERS),
+                "groups": _text(
+                    "axes such as tp=8,dp=4 (fastest first; tp=8:16 has weight 16) or lists such as 0-3;4-7",
+                ),
+                "whole_hosts": _flag("ranks of a host are consecutive: yes (default) or no"),
+                "names": _names("names of the hosts, in the order of the topology"),
+                "cores": _number("cores that a rank of Open MPI is bound to (default 1)"),
+            },
+        ),
+        "nccl-tuner": ExportFormat(
+            summary="Tuner table (CSV) by which NCCL, RCCL or NCCLX pick algorithm, protocol and channels.",
+            make=export_nccl_tuner,
+            options={
+                "dialect": _choice("who reads it", *Dialect),
+                "sizes": _sizes("sizes at which the cost model is asked, such as 1K:4G"),
+                "times": _file("CSV of measured times, instead of the cost model"),
+                "model": _text("inputs of the cost model, such as channels=16,bw_inter=24"),
+                "shapes": _names(
+                    "further communicators by equal bytes per rank: NODESxRANKS such as 4x32, or any (ncclx)",
+                ),
+                "library": _text("version of the library that was measured, such as 2.27.7"),
+            },
+        ),
+        "ompi-rules": ExportFormat(
+            summary="Rules file by which Open MPI picks an algorithm for ranks and sizes, from simulated times.",
+            make=export_ompi_rules,
+            options={
+                "collectives": _names("names such as all_reduce,broadcast"),
+                "sizes": _sizes("sizes at which algorithms are compared, such as 1K:16M"),
+                "form": _choice("form of the file", *FORMS),
+                "jobs": _number("processes that compare (default: one per core)"),
+            },
+        ),
+        "nccl-topo-xml": ExportFormat(
+            summary="Correction of a machine's topology for NCCL_TOPO_FILE: rails, planes and speeds of its ports.",
+            make=export_nccl_topo_xml,
+            options={
+                "base": _file("dump of the machine, as NCCL_TOPO_DUMP_FILE writes it (needed)"),
+                "host": _text("name of that machine in the topology (default: the first)"),
+                "rails": _names("topology (default), none, or port:rail such as mlx5_0:0,mlx5_1:1"),
+                "planes": _names("port:plane such as mlx5_0:0,mlx5_1:1"),
+                "speeds": _flag("ports get the speeds of the topology: yes or no (default)"),
+                "nvlinks": _flag("keep the GPU links of the dump: yes (default), or no to detect them"),
+            },
+        ),
+        "rccl-trees": ExportFormat(
+            summary="RCCL_TREES: the trees of an all-reduce plan on one box, for RCCL as it is shipped.",
+            takes_plan=True,
+            make=export_rccl_trees,
+            options={
+                "trees": _number("number of trees, 1 .. 63 (default: what loses least)"),
+            },
+        ),
+        "rccl-rings": ExportFormat(
+            summary="NCCL_RINGS: rings for what a plan performs on one box, for RCCL as it is shipped.",
+            takes_plan=True,
+            make=export_rccl_rings,
+            options={
+                "rings": _number("number of rings, 1 .. 64 (default: what loses least)"),
+            },
+        ),
+    }
+)
+"""Formats by name, those first whose options have flags of their own on the command line."""
+
+
+def export(
+    source: Any,
+    format: str,  # noqa: A002 (what everybody calls it)
+    path: str | os.PathLike[str] | None = None,
+    *,
+    on_stage: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Exported:
+    """Make a file for a runtime, a library or a launcher, and write it if a path is given.
+
+    Args:
+        source: A plan, or anything with a ``plan``; for some formats a topology; or the name of a plan file, and for
+            ``msccl-xml`` also of an MSCCL XML file of another target (``-`` is standard input).
+        format: One of :data:`FORMATS`.
+        path: File to write, a folder for ``chakra``; None only returns what would be written.
+        on_stage: Called with what goes on.
+        options: Options of the format, as values or as text: numbers, names, sizes in bytes or such as ``"1M:1G"``.
+            None stands for an option that is not given.
+
+    Returns:
+        The text, or the files, and notes for the user.
+
+    Raises:
+        CheckError: If the plan does not fit the runtime; with the limit, by how much, and the next step.
+        InputError: If there is no such format, the source is not what it is made of, an option is unknown or cannot be
+            used, or the file cannot be written.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> export(preset("fat-tree", leaves=2, gpus_per_leaf=1), "rank-order", launcher="mpich").text.splitlines()
+        ['host0:1', 'host1:1']
+    """
+    if format not in FORMATS:
+        msg = f"there is no export {format!r}: {suggestion(format, FORMATS)}"
+        raise InputError(msg)
+    chosen = FORMATS[format]
+    values: dict[str, Any] = {}
+    for name, given in options.items():
+        if name not in chosen.options:
+            msg = f"{format} has no option {name!r}: {suggestion(name, chosen.options)}"
+            raise InputError(msg)
+        if given is not None:
+            values[name] = chosen.options[name].value(name, given)
+    if chosen.tells_stages and on_stage is not None:
+        values["on_stage"] = on_stage
+    made = chosen.make(_source(source, format, chosen), **values)
+    if path is not None:
+        made.write(path)
+    return made
+
+
+def is_plan_file(path: str) -> bool:
+    """Whether a name is that of a plan file, rather than of a topology; standard input is none."""
+    if path == "-" or not Path(path).is_file():
+        return False
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(4096).lstrip()
+    except OSError:
+        return False
+    return start.startswith(b"{") and f'"{FORMAT}"'.encode() in start
+
+
+def _source(source: Any, name: str, chosen: ExportFormat) -> Plan | Topology | Program:
+    """What the format is made of.
+
+    Raises:
+        InputError: If the source is something else.
+    """
+    found = getattr(source, "plan", source)
+    if isinstance(found, str | os.PathLike):
+        found = chosen.read(os.fspath(found))
+    if isinstance(found, Plan):
+        return found if chosen.takes_plan else found.topology
+    if isinstance(found, Program) and chosen.read is not read_plan:
+        return found
+    if isinstance(found, Topology) and not chosen.takes_plan:
+        return found
+    wanted = "a plan" if chosen.takes_plan else "a topology or a plan"
+    msg = f"{name} is made of {wanted}, found {type(source).__name__}: make one with `coppice plan ... -o plan.json`."
+    raise InputError(msg)

@@ -19,16 +19,16 @@ from coppice.selection.rules import decide, parse_rules
 from coppice.selection.tables import FunctionEntry
 from coppice.topology.model import Topology
 
-__all__ = ["COLLECTIVES", "Choice", "choices_of", "compared"]
+__all__ = ["COMPARED", "OmpiChoice", "choices_of", "compared"]
 
-COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE)
+COMPARED = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE)
 
 WORTH = 0.03
 """Share of the time of Open MPI's own choice that another one must save."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class OmpiChoice:
     """What Open MPI should run at one size.
 
     Attributes:
@@ -71,7 +71,7 @@ def compared(
     )
 
 
-def choices_of(comparison: Comparison) -> tuple[Choice, ...]:
+def choices_of(comparison: Comparison) -> tuple[OmpiChoice, ...]:
     """The choice at every size of a comparison.
 
     The fastest algorithm that Open MPI has counts, with the parameters that a rules file can give it, and 0 where it is
@@ -109,19 +109,19 @@ def choices_of(comparison: Comparison) -> tuple[Choice, ...]:
 
 def _choice(
     problem: Problem, size_bytes: int, rows: list[tuple[SimulatedTime, str, FunctionEntry]], own: str
-) -> Choice:
+) -> OmpiChoice:
     """The fastest of some measurements, or 0 where Open MPI's ``own`` algorithm does as well."""
     collective, ranks = problem.collective, problem.topology.num_ranks
     defaults = [row.time_us for row, name, _ in rows if name == own and _number(row, "segments") == 1]
     default = min(defaults, default=None)
     if not rows:
-        return Choice(size_bytes=size_bytes)
+        return OmpiChoice(size_bytes=size_bytes)
     row, name, entry = min(rows, key=lambda each: (each[0].time_us, each[2].id or 0))
     if default is not None and default - row.time_us < WORTH * default:
-        return Choice(size_bytes=size_bytes, time_us=default, default_us=default)
+        return OmpiChoice(size_bytes=size_bytes, time_us=default, default_us=default)
     segments = _number(row, "segments")
     whole = size_bytes if collective is not Collective.ALL_REDUCE else -(-size_bytes // ranks)
-    return Choice(
+    return OmpiChoice(
         size_bytes=size_bytes,
         id=entry.id or 0,
         name=name,

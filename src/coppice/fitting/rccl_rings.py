@@ -19,14 +19,14 @@ from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.plan import Plan
 from coppice.topology.model import NodeKind
 
-__all__ = ["MOST_RINGS", "Rings", "rccl_rings"]
+__all__ = ["MOST_RINGS", "RcclRings", "rccl_rings"]
 
 MOST_RINGS = 64
 """Half of the channels that RCCL has, since it doubles them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rings:
+class RcclRings:
     """Rings of equal shares.
 
     Attributes:
@@ -47,7 +47,7 @@ class Rings:
         return "|".join(" ".join(map(str, order)) for order in self.orders)
 
 
-def rccl_rings(plan: Plan, *, rings: int | None = None) -> Rings:
+def rccl_rings(plan: Plan, *, rings: int | None = None) -> RcclRings:
     """Rings of equal shares for what a plan performs.
 
     Args:
@@ -63,7 +63,7 @@ def rccl_rings(plan: Plan, *, rings: int | None = None) -> Rings:
         raise InputError(msg)
     found = best_ring(plan.problem)
     if found is None:
-        msg = f"no ring goes through all GPUs of {plan.topology.name} over its links: use --to rccl-trees."
+        msg = f"no ring goes through all GPUs of {plan.topology.name} over its links: export to rccl-trees."
         raise InputError(msg)
     made = list(_growing(found, MOST_RINGS if rings is None else rings))
     return made[-1] if rings is not None else min(made, key=lambda each: each.inv_rate)
@@ -75,7 +75,7 @@ def _check(plan: Plan) -> None:
         msg = f"RCCL runs no rings for {collective}: plan all_reduce, all_gather, reduce_scatter, broadcast or reduce."
         raise InputError(msg)
     if plan.problem.weights is not None:
-        msg = "rings of RCCL are for blocks of equal size, found weights: plan without `--weights`."
+        msg = "rings of RCCL are for blocks of equal size, found weights: plan without `weights`."
         raise InputError(msg)
     hosts = set(topology.host[topology.rank_nodes].tolist())
     if len(hosts) != 1:
@@ -89,7 +89,7 @@ def _check(plan: Plan) -> None:
         raise InputError(msg)
 
 
-def _growing(found: RingPlan, most: int) -> Iterator[Rings]:
+def _growing(found: RingPlan, most: int) -> Iterator[RcclRings]:
     """One ring, two, and so on: the next is the one that lacks most of its share."""
     topology, problem = found.problem.topology, found.problem
     ranks = topology.num_ranks
@@ -114,7 +114,9 @@ def _growing(found: RingPlan, most: int) -> Iterator[Rings]:
             ),
             default=Fraction(0),
         )
-        yield Rings(orders=tuple(orders), inv_rate=inv_rate, best_inv_rate=found.inv_rate, detours=detours)
+        yield RcclRings(
+            orders=tuple(orders), inv_rate=inv_rate, best_inv_rate=found.inv_rate, detours=detours
+        )
 
 
 def _hops(collective: Collective, ranks: int) -> Fraction:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from coppice.collectives import Collective
-from coppice.export.nccl.graph import Graph
+from coppice.export.nccl.graph import NcclGraph
 from coppice.topology.model import Topology
 
 __all__ = [
@@ -201,7 +201,7 @@ class Log:
     measurements: tuple[LoggedMeasurement, ...] = ()
     decisions: tuple[LoggedDecision, ...] = ()
     communicators: tuple[LoggedCommunicator, ...] = ()
-    graphs: tuple[Graph, ...] = ()
+    graphs: tuple[NcclGraph, ...] = ()
     topology: Topology | None = None
     version: str | None = None
     tuner: str | None = None

@@ -1,1 +1,19 @@
-"""Pages and pictures of plans, topologies and comparisons: HTML, SVG and DOT."""
+"""Reports: plans, topologies and comparisons as pages, pictures, and graphs for Graphviz."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coppice.report.reporting import report, report_text
+
+__all__ = ["report", "report_text"]
+
+
+def __getattr__(name: str) -> Any:
+    """A name when it is first used: markup alone does not bring every picture."""
+    if name not in __all__:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module("coppice.report.reporting"), name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import floor, log2, log10
 
-from coppice.comparison.outcome import Comparison
+from coppice.comparison.outcome import Comparison, parameters_text
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
 from coppice.text import rate_text, short_size, time_text
 
-__all__ = ["comparison_picture"]
+__all__ = ["comparison_picture", "comparison_table"]
 
 WIDTH = 1100.0
 LEFT, RIGHT, TOP = 64.0, 236.0, 26.0
@@ -42,6 +42,26 @@ def comparison_picture(comparison: Comparison) -> Markup:
         _legend(names),
     ]
     return drawing(WIDTH, height, *parts, name="comparison", label=label)
+
+
+def comparison_table(comparison: Comparison) -> Markup:
+    """The best algorithm at each size, and how close it comes to the limit."""
+    heads = ("size", "time", "algbw (GB/s)", "busbw (GB/s)", "of limit", "best")
+    rows = [element("tr", *(element("th", escape(head)) for head in heads))]
+    for size in comparison.sizes:
+        best = comparison.best(size)
+        if best is None:
+            continue
+        cells = (
+            short_size(size),
+            time_text(best.time_us),
+            f"{best.algbw_gb_per_s:.4g}",
+            f"{comparison.busbw_gb_per_s(best):.4g}",
+            f"{100 * min(comparison.share_of_limit(best), 1.0):.3g}%",
+            " ".join(filter(None, (best.algorithm, parameters_text(best)))),
+        )
+        rows.append(element("tr", *(element("td", escape(cell)) for cell in cells)))
+    return element("div", element("table", *rows), class_="scroll")
 
 
 def _names(comparison: Comparison) -> list[tuple[str, str]]:

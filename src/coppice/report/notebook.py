@@ -9,10 +9,9 @@ from typing import Any
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.result import Bound
 from coppice.comparison.outcome import Comparison
-from coppice.report.comparison import comparison_picture
+from coppice.report.comparison import comparison_picture, comparison_table
 from coppice.report.style import PAGE_STYLE, style
-from coppice.report.svg import Markup, element, join
-from coppice.report.tables import comparison_table, facts
+from coppice.report.svg import Markup, element, facts, join
 from coppice.report.timeline import timeline_picture
 from coppice.report.topology.picture import topology_picture
 from coppice.schedule.explanation import plan_loads

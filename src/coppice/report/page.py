@@ -7,7 +7,6 @@ the same bytes, and even for thousands of ranks less than a megabyte of them: la
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -15,17 +14,13 @@ from fractions import Fraction
 from coppice.bounds.describe import describe_cut
 from coppice.collectives import Collective
 from coppice.comparison.outcome import Comparison
-from coppice.files import write_atomically
-from coppice.report.comparison import comparison_picture
+from coppice.report.comparison import comparison_picture, comparison_table
 from coppice.report.loads import load_picture
-from coppice.report.script import SCRIPT
 from coppice.report.style import PAGE_STYLE, style
-from coppice.report.svg import NOTHING, Markup, element, escape, join
-from coppice.report.tables import comparison_table, facts
+from coppice.report.svg import NOTHING, Markup, element, escape, facts, join
 from coppice.report.timeline import timeline_picture
 from coppice.report.topology.picture import topology_picture
-from coppice.report.tree.choice import sketches
-from coppice.report.tree.picture import tree_picture
+from coppice.report.tree import sketches, tree_picture
 from coppice.schedule.explanation import plan_loads
 from coppice.schedule.forest import expanded_edges
 from coppice.schedule.loads import LinkLoads
@@ -36,9 +31,10 @@ from coppice.schedule.verification.verify import verify
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.timeline import Timeline
 from coppice.text import percent_text, plural, rate_line, rate_text, time_text
+from coppice.topology.model import Topology
 from coppice.version import __version__
 
-__all__ = ["DEFAULT_SIZE_BYTES", "report_html", "write_report"]
+__all__ = ["DEFAULT_SIZE_BYTES", "comparison_html", "report_html", "topology_html"]
 
 DEFAULT_SIZE_BYTES = 64 * 2**20
 MOST_MESSAGES = 4_000_000
@@ -47,34 +43,28 @@ MOST_MESSAGES = 4_000_000
 FINE_MESSAGES = 1_000_000
 """Messages into which chunks may be cut up."""
 
+_SCRIPT = """
+(function () {
+  var choice = document.getElementById("tree-choice");
+  if (!choice) { return; }
+  var mark = document.getElementById("tree-mark");
+  var trees = Array.from(document.querySelectorAll("section.tree"));
+  var links = Array.from(document.querySelectorAll("svg.topology g[data-link]"));
+  function show() {
+    var used = new Set((trees[choice.selectedIndex].dataset.links || "").split(" "));
+    trees.forEach(function (tree, at) { tree.hidden = at !== choice.selectedIndex; });
+    links.forEach(function (link) {
+      link.classList.toggle("chosen", mark.checked ? used.has(link.dataset.link) : false);
+    });
+  }
+  choice.addEventListener("change", show);
+  mark.addEventListener("change", show);
+  show();
+})();
+"""
+"""Shows the chosen tree only, and marks its links in the topology drawing if asked; without scripts all trees are seen.
 
-def write_report(
-    plan: Plan,
-    path: str | os.PathLike[str],
-    *,
-    size_bytes: int = DEFAULT_SIZE_BYTES,
-    comparison: Comparison | None = None,
-    on_stage: Callable[[str], None] | None = None,
-) -> int:
-    """Write the report of a plan; an interrupted write leaves the old file, or none.
-
-    Args:
-        plan: The plan; it is verified first.
-        path: File to write.
-        size_bytes: Message size M of the timeline.
-        comparison: Rivals of the plan (:func:`coppice.comparison.compare`), or None.
-        on_stage: Called with what goes on.
-
-    Returns:
-        Size of the file in bytes.
-
-    Raises:
-        CheckError: If the plan does not verify.
-        InputError: If its columns are malformed, or the file cannot be written.
-    """
-    page = report_html(plan, size_bytes=size_bytes, comparison=comparison, on_stage=on_stage).encode()
-    write_atomically(path, page)
-    return len(page)
+The text holds neither ``<`` nor ``&``, so that pages stay well-formed XML."""
 
 
 def report_html(
@@ -135,6 +125,34 @@ def report_html(
         *([] if comparison is None else _comparison(comparison)),
         element("footer", escape(_footer(plan))),
     ]
+    return _page(title, body, element("script", Markup(_SCRIPT)))
+
+
+def topology_html(topology: Topology) -> str:
+    """A topology as the text of an HTML page: its picture with the rates of its links."""
+    picture = topology_picture(topology)
+    return _small_page(topology.name, topology, [*_omitted(picture.omitted), element("figure", picture.svg)])
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """A comparison as the text of an HTML page: its charts, and the best algorithm at each size."""
+    topology = comparison.problem.topology
+    title = f"{comparison.problem.collective} on {topology.name}"
+    return _small_page(title, topology, _comparison(comparison))
+
+
+def _small_page(title: str, topology: Topology, shown: Sequence[Markup]) -> str:
+    """A page without a plan: a title, what the topology holds, and what is shown."""
+    body = [
+        element("h1", escape(title)),
+        element("p", escape(_topology_size(topology)), class_="quiet"),
+        *shown,
+        element("footer", escape(f"Made by coppice {__version__}. Topology {topology.sha256[:16]}.")),
+    ]
+    return _page(title, body)
+
+
+def _page(title: str, body: Sequence[Markup], *scripts: Markup) -> str:
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -142,13 +160,12 @@ def report_html(
         element("title", escape(title)),
         style(PAGE_STYLE),
     )
-    script = element("script", Markup(SCRIPT))
-    page = element("html", head, element("body", join(body, "\n"), script), lang="en")
+    page = element("html", head, element("body", join(body, "\n"), *scripts), lang="en")
     return f"<!DOCTYPE html>\n{page}\n"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Run:
+class _Simulated:
     """A simulation, or why there is none."""
 
     timeline: Timeline | None
@@ -157,27 +174,30 @@ class _Run:
     words: str
 
 
-def _simulated(plan: Plan, size_bytes: int) -> _Run:
+def _simulated(plan: Plan, size_bytes: int) -> _Simulated:
     """The plan at one size, its chunks cut into as many pieces as serve it."""
     messages = expanded_edges(plan.forest) if plan.forest is not None else 0
     if plan.schedule is not None:
         messages = plan.schedule.num_transfers
     if messages > MOST_MESSAGES:
         words = f"{messages:,} transfers are too many for a timeline: it is drawn up to {MOST_MESSAGES:,}."
-        return _Run(timeline=None, pieces=0, size_bytes=size_bytes, words=words)
+        return _Simulated(timeline=None, pieces=0, size_bytes=size_bytes, words=words)
     most = min(max(FINE_MESSAGES // max(messages, 1), 1), 256)
     pieces, timeline = best_pieces(plan.body, size_bytes, most=most)
-    return _Run(timeline=timeline, pieces=pieces, size_bytes=size_bytes, words="")
+    return _Simulated(timeline=timeline, pieces=pieces, size_bytes=size_bytes, words="")
 
 
 def _subtitle(plan: Plan) -> str:
-    topology = plan.topology
+    words = _topology_size(plan.topology)
+    return f"{words} Planned by {plan.planner}." if plan.planner else words
+
+
+def _topology_size(topology: Topology) -> str:
     boxes = f" in {plural(len(topology.hosts), 'box')}" if len(topology.hosts) > 1 else ""
-    words = f"{plural(topology.num_ranks, 'rank')}{boxes}, {topology.num_links} directed links"
-    return f"{words}. Planned by {plan.planner}." if plan.planner else f"{words}."
+    return f"{plural(topology.num_ranks, 'rank')}{boxes}, {topology.num_links} directed links."
 
 
-def _facts(plan: Plan, checked: Report, loads: LinkLoads, run: _Run) -> list[tuple[str, str]]:
+def _facts(plan: Plan, checked: Report, loads: LinkLoads, run: _Simulated) -> list[tuple[str, str]]:
     """What an engineer wants to know first."""
     problem, bound = plan.problem, plan.bound
     factor = problem.collective.busbw_factor(plan.topology.num_ranks)
@@ -311,7 +331,7 @@ def _trees(plan: Plan, joined: Mapping[tuple[int, int], int]) -> list[Markup]:
     ]
 
 
-def _timeline(run: _Run, plan: Plan) -> list[Markup]:
+def _timeline(run: _Simulated, plan: Plan) -> list[Markup]:
     """The Gantt chart, and what it shows."""
     heading = element("h2", escape("Timeline"))
     if run.timeline is None:

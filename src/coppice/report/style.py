@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coppice.report.svg import Markup, element
 
-__all__ = ["PAGE_STYLE", "PICTURE_STYLE", "style"]
+__all__ = ["PAGE_STYLE", "PICTURE_STYLE", "standalone", "style"]
 
 _LIGHT = """--page:#ffffff;--ink:#1c2733;--quiet:#5b6875;--line:#d5dbe2;--card:#f5f7f9;--gpu:#dcebfa;--gpu-edge:#3f78b5;
 --nic:#e3f2e1;--nic-edge:#4d8f48;--switch:#ece5f6;--switch-edge:#7a5cab;--load0:#b4bcc6;--load1:#86b2dc;--load2:#2f74bd;
@@ -79,3 +79,9 @@ height:auto;max-height:230mm}}h2,h3,p,.key{{break-after:avoid}}figure,dl,tr{{bre
 def style(text: str) -> Markup:
     """A style element of rules from this file."""
     return element("style", Markup(text))
+
+
+def standalone(picture: Markup) -> str:
+    """A picture as the text of an SVG file of its own, with its colours."""
+    opening, content = picture.split(">", 1)
+    return f"{opening}>{style(PICTURE_STYLE)}{content}\n"

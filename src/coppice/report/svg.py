@@ -7,10 +7,10 @@ topology cannot reach a page unescaped without the type checker seeing it. All o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NewType
 
-__all__ = ["Markup", "drawing", "element", "escape", "fitted", "join", "number"]
+__all__ = ["Markup", "drawing", "element", "escape", "facts", "fitted", "join", "number"]
 
 Markup = NewType("Markup", str)
 """Well-formed markup, or a piece of it."""
@@ -66,6 +66,14 @@ def element(tag: str, /, *children: Markup, **attributes: str | float | None) ->
 def join(parts: Iterable[Markup], between: str = "") -> Markup:
     """Pieces of markup one after the other."""
     return Markup(escape(between).join(parts))
+
+
+def facts(rows: Sequence[tuple[str, str]]) -> Markup:
+    """Named values, as a list of terms and what they are."""
+    cells = []
+    for name, value in rows:
+        cells += [element("dt", escape(name)), element("dd", escape(value))]
+    return element("dl", *cells)
 
 
 def drawing(width: float, height: float, *children: Markup, name: str, label: str) -> Markup:

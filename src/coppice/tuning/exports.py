@@ -11,9 +11,8 @@ from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.nccl.tuner import Dialect, tuner_table
 from coppice.export.open_mpi.rules_file import FOR_EVER
-from coppice.export.open_mpi.writer import Rule as OmpiRule
-from coppice.export.open_mpi.writer import merged, rules_file
-from coppice.fitting.nccl_tuner.rules import Rule as TunerRule
+from coppice.export.open_mpi.writer import OmpiRule, merged, rules_file
+from coppice.fitting.nccl_tuner.rules import TunerRule
 from coppice.selection.open_mpi_names import FUNCTIONS
 from coppice.tuning.fit import SizeRule
 from coppice.tuning.mpi_switch import CHAIN_FANOUT, MPICH_FUNCTIONS

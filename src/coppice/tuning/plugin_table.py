@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect
-from coppice.export.nccl.tuner_reader import ANY, Line, read_tuner_table
+from coppice.export.nccl.tuner_reader import ANY, TunerLine, read_tuner_table
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
 
 __all__ = ["PluginTable", "load_table"]
@@ -23,7 +23,7 @@ class PluginTable:
         lines: Lines with a rule, in order.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[TunerLine, ...]
 
     def decide(
         self,
@@ -33,7 +33,7 @@ class PluginTable:
         nodes: int,
         ranks: int,
         available: Container[tuple[str, str]],
-    ) -> Line | None:
+    ) -> TunerLine | None:
         r"""The rule that decides a call, None where the library does.
 
         Args:
@@ -93,7 +93,7 @@ def load_table(data: bytes, *, file: str = "table") -> PluginTable:
     return PluginTable(lines=table.lines)
 
 
-def _refusal(line: Line) -> str | None:
+def _refusal(line: TunerLine) -> str | None:
     """Why the plugin refuses a line, or None."""
     if line.problem is not None:
         return line.problem

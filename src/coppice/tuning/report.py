@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coppice.report.style import PAGE_STYLE, style
-from coppice.report.svg import Markup, drawing, element, escape, join
-from coppice.report.tables import facts
+from coppice.report.svg import Markup, drawing, element, escape, facts, join
 from coppice.tuning.fit import NO_END, Fit, SizeFit
 from coppice.tuning.records import CallShape
 from coppice.tuning.table import undo_line

@@ -14,7 +14,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.mscclpp.document import parse_document
-from coppice.export.mscclpp.program import PlanForm, one_sided_for
+from coppice.export.mscclpp.program import MscclppOptions, one_sided_for
 from coppice.export.mscclpp.reader import program_of
 from coppice.export.mscclpp.writer import mscclpp_json
 from coppice.planners.planning import plan as make_plan
@@ -39,7 +39,7 @@ def exported(topology: Topology, collective: Collective, **form: Any) -> Callabl
         body = make_plan(
             problem, trees=None if collective is Collective.ALL_TO_ALL else 1, ring=False
         ).plan.body
-        found: Plan = json.loads(mscclpp_json(one_sided_for(body, PlanForm(**form))))
+        found: Plan = json.loads(mscclpp_json(one_sided_for(body, MscclppOptions(**form))))
         return found
 
     return made

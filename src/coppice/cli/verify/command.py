@@ -8,7 +8,8 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json
-from coppice.cli.verify.program import is_xml, verify_file
+from coppice.cli.verify.program import verify_file
+from coppice.export.msccl.document import is_xml
 from coppice.export.mscclpp.document import is_mscclpp
 from coppice.files import file_name, read_bytes
 from coppice.schedule.files.plan_file import decode_plan

@@ -14,7 +14,7 @@ from coppice.doctor.msccl import algo, blocks, steps, text  # noqa: F401  (their
 from coppice.doctor.msccl.file import RULES, MscclFile
 from coppice.doctor.msccl.use import reason_not_used
 from coppice.export.msccl.document import parse_document
-from coppice.fitting.msccl.targets import target_named
+from coppice.export.msccl.targets import target_named
 
 __all__ = ["RULES", "diagnose_msccl"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coppice.doctor.framework import Rulebook, Subject
 from coppice.export.msccl.document import Document
-from coppice.fitting.msccl.targets import Target
+from coppice.export.msccl.targets import MscclTarget
 
 __all__ = ["RULES", "MscclFile"]
 
@@ -25,7 +25,7 @@ class MscclFile(Subject):
 
     data: bytes
     document: Document
-    target: Target
+    target: MscclTarget
     ranks: int | None
     sizes: tuple[int, ...]
 

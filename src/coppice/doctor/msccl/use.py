@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from coppice.collectives import Collective
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
 from coppice.doctor.msccl.file import RULES, MscclFile
-from coppice.fitting.msccl.targets import ELEMENT_BYTES
+from coppice.fitting.trees import ELEMENT_BYTES
 
 __all__ = ["reason_not_used"]
 

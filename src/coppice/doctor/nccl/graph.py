@@ -8,7 +8,7 @@ from functools import cached_property
 
 from coppice.doctor.framework import ERROR, WARNING, Complaint, Rulebook
 from coppice.doctor.given import DUMP, SHAPES, TuningFile
-from coppice.export.nccl.graph import TYPES, Graph, read_nccl_graph
+from coppice.export.nccl.graph import TYPES, NcclGraph, read_nccl_graph
 
 __all__ = ["RULES", "NcclGraphFile"]
 
@@ -17,7 +17,7 @@ class NcclGraphFile(TuningFile):
     """A graph file (``NCCL_GRAPH_FILE``)."""
 
     @cached_property
-    def graphs(self) -> tuple[Graph, ...]:
+    def graphs(self) -> tuple[NcclGraph, ...]:
         """Its graphs."""
         return read_nccl_graph(self.data, file=self.file)
 

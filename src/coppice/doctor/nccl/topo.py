@@ -8,7 +8,7 @@ from functools import cached_property
 from coppice.doctor.framework import ERROR, WARNING, Complaint, Need, Rulebook
 from coppice.doctor.given import DUMP, TuningFile
 from coppice.errors import InputError
-from coppice.export.nccl.topo_xml_text import MOST_NODES
+from coppice.export.nccl.topo_xml import MOST_NODES
 from coppice.topology.readers.gpu_links import bus_id
 from coppice.topology.readers.link_rates import pcie_speed_known
 from coppice.topology.readers.xml_tree import Element, parse_xml

@@ -10,7 +10,7 @@ from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Need
 from coppice.doctor.given import LOG, SHAPES, Given
 from coppice.doctor.nccl.tuner_table import NAMES, RULES, TunerTable, covers, dead, shape_words
 from coppice.export.nccl.tuner import Dialect
-from coppice.export.nccl.tuner_reader import ANY, Line, dialect_of
+from coppice.export.nccl.tuner_reader import ANY, TunerLine, dialect_of
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
 
 _MOST_LINE = 255
@@ -118,7 +118,7 @@ def _impossible(file: TunerTable) -> Iterator[Complaint]:
             yield line.number, f"the line never holds: {reason}", "remove it"
 
 
-def _own_channels(given: Given, line: Line, dialect: Dialect) -> int | None:
+def _own_channels(given: Given, line: TunerLine, dialect: Dialect) -> int | None:
     """Channels of the communicators for which a line holds."""
     counts = [
         each.channels
@@ -170,7 +170,7 @@ def _not_in_model(file: TunerTable) -> Iterator[Complaint]:
                     yield line.number, text, "remove the line; to force ll128 on may corrupt data"
 
 
-def _holds(line: Line, shape: tuple[int, int], dialect: Dialect) -> bool:
+def _holds(line: TunerLine, shape: tuple[int, int], dialect: Dialect) -> bool:
     nodes, ranks = shape
     if dialect is Dialect.NCCLX:
         if ranks % nodes:

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
 from coppice.doctor.nccl.tuner_table import NAMES, RULES, TunerTable, covers, shape_words
 from coppice.export.nccl.tuner import Dialect
-from coppice.export.nccl.tuner_reader import ANY, Line
+from coppice.export.nccl.tuner_reader import ANY, TunerLine
 from coppice.fitting.nccl_tuner.rules import NO_END
 
 
-def _optional(line: Line) -> bool:
+def _optional(line: TunerLine) -> bool:
     """It names what a machine may lack."""
     return line.algorithm not in ("ring", "tree") or line.protocol == "ll128"
 
 
-def _for_shape(lines: Sequence[Line], line: Line) -> list[Line]:
+def _for_shape(lines: Sequence[TunerLine], line: TunerLine) -> list[TunerLine]:
     """Lines of the same collective that hold wherever this one does."""
     return [
         other
@@ -49,7 +49,7 @@ def _words(span: tuple[int, int]) -> str:
     return f"{span[0]} bytes and more" if span[1] == NO_END else f"{span[0]} .. {span[1]} bytes"
 
 
-def _shapes(file: TunerTable) -> list[Line]:
+def _shapes(file: TunerTable) -> list[TunerLine]:
     """One line for every collective and shape of the table."""
     found = {(line.collective, line.nodes, line.ranks): line for line in reversed(file.good)}
     return sorted(found.values(), key=lambda line: line.number)

@@ -8,7 +8,7 @@ from coppice.doctor.framework import Rulebook
 from coppice.doctor.given import TuningFile
 from coppice.errors import InputError
 from coppice.export.nccl.tuner import Dialect
-from coppice.export.nccl.tuner_reader import ANY, Line, Table, dialect_of, read_tuner_table
+from coppice.export.nccl.tuner_reader import ANY, ParsedTunerTable, TunerLine, dialect_of, read_tuner_table
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS, impossible
 
 __all__ = ["NAMES", "RULES", "TunerTable", "covers", "dead", "shape_words"]
@@ -21,7 +21,7 @@ class TunerTable(TuningFile):
     """A tuner table (a CSV file)."""
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> ParsedTunerTable:
         """Its lines.
 
         Raises:
@@ -35,7 +35,7 @@ class TunerTable(TuningFile):
         return table
 
     @cached_property
-    def good(self) -> tuple[Line, ...]:
+    def good(self) -> tuple[TunerLine, ...]:
         """Lines that the library follows as they are meant."""
         return tuple(
             line
@@ -47,7 +47,7 @@ class TunerTable(TuningFile):
         )
 
     @cached_property
-    def live(self) -> tuple[Line, ...]:
+    def live(self) -> tuple[TunerLine, ...]:
         """Good lines whose algorithm and protocol some library has for the collective."""
         return tuple(line for line in self.good if dead(line) is None)
 
@@ -56,7 +56,7 @@ RULES = Rulebook[TunerTable]()
 """Rules about tuner tables."""
 
 
-def dead(line: Line) -> str | None:
+def dead(line: TunerLine) -> str | None:
     """Why no library has the combination of a line, or None."""
     return impossible(NAMES[line.collective], line.algorithm, line.protocol)
 
@@ -66,7 +66,7 @@ def covers(outer: tuple[int, int], inner: tuple[int, int]) -> bool:
     return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
-def shape_words(line: Line, dialect: Dialect) -> str:
+def shape_words(line: TunerLine, dialect: Dialect) -> str:
     """For which communicators a line holds, in words."""
 
     def text(span: tuple[int, int]) -> str:

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.rows import first_rows
 from coppice.schedule.messages import Messages, Routes
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["Graph", "NodeKind", "Rows", "graph_of", "rows_of"]
+__all__ = ["MessageRows", "TraceGraph", "TraceNodeKind", "graph_of", "rows_of"]
 
 _MOST_PAIRS = 64
 """So many pairs of a node and one that waits for it are written between two gates; beyond, a joining node stands."""
@@ -26,7 +27,7 @@ _MOST_PAIRS = 64
 Ints = NDArray[np.int64]
 
 
-class NodeKind(enum.IntEnum):
+class TraceNodeKind(enum.IntEnum):
     """What a node does, in the order in which those of one step stand."""
 
     SEND = 0
@@ -36,7 +37,7 @@ class NodeKind(enum.IntEnum):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Rows:
+class MessageRows:
     """What each message carries.
 
     Attributes:
@@ -53,14 +54,14 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Graph:
+class TraceGraph:
     """Nodes of all ranks, rank by rank, each in an order in which they can be carried out one by one.
 
     The number of a node is its place among those of its rank, counted from 1.
 
     Attributes:
         start: Nodes of rank r are rows ``start[r] .. start[r + 1] - 1`` (int64).
-        kind: :class:`NodeKind` (int8).
+        kind: :class:`TraceNodeKind` (int8).
         item: Message of a node, or gate of a joining one (int64).
         wait_start: Node i waits for the numbers ``pool[wait_start[i] : wait_start[i] + wait_count[i]]`` (int64).
         wait_count: How many these are (int64).
@@ -77,7 +78,7 @@ class Graph:
     further: dict[int, list[int]]
 
 
-def rows_of(messages: Messages, schedule: Schedule) -> Rows:
+def rows_of(messages: Messages, schedule: Schedule) -> MessageRows:
     """The rows of a schedule that travel in each of its messages.
 
     Args:
@@ -89,7 +90,7 @@ def rows_of(messages: Messages, schedule: Schedule) -> Rows:
     rows = schedule.num_transfers
     if messages.count == rows:
         start = np.arange(rows + 1, dtype=np.int64)
-        return Rows(start=start, chunk=schedule.chunk, adds=op, step=step)
+        return MessageRows(start=start, chunk=schedule.chunk, adds=op, step=step)
     path_route = _route_of_paths(schedule, messages.routes)
     key = schedule.step.astype(np.int64) * (int(path_route.max()) + 1) + path_route[schedule.path]
     _, first, group = np.unique(key, return_index=True, return_inverse=True)
@@ -99,10 +100,10 @@ def rows_of(messages: Messages, schedule: Schedule) -> Rows:
     message = number[group.reshape(-1)]
     order = np.argsort(message, kind="stable")
     start = np.searchsorted(message[order], np.arange(messages.count + 1))
-    return Rows(start=start.astype(np.int64), chunk=schedule.chunk[order], adds=op[order], step=step)
+    return MessageRows(start=start.astype(np.int64), chunk=schedule.chunk[order], adds=op[order], step=step)
 
 
-def graph_of(messages: Messages, rows: Rows) -> Graph:
+def graph_of(messages: Messages, rows: MessageRows) -> TraceGraph:
     """The nodes of all ranks.
 
     Args:
@@ -133,7 +134,7 @@ def graph_of(messages: Messages, rows: Rows) -> Graph:
     place[gate] = np.concatenate([src, dst])
 
     kinds = (count, count, len(adding), len(joined))
-    kind = np.repeat(np.arange(len(NodeKind), dtype=np.int8), kinds)
+    kind = np.repeat(np.arange(len(TraceNodeKind), dtype=np.int8), kinds)
     rank = np.concatenate([src, dst, dst[adding], place[joined]])
     time = np.concatenate([when, when, when[adding], when[last[joined]]])
     item = np.concatenate([every, every, adding, joined])
@@ -148,7 +149,7 @@ def graph_of(messages: Messages, rows: Rows) -> Graph:
     done[adding] = additions
     end = np.concatenate([sends, done])
     pool = np.concatenate([end[np.lexsort((end, gate))], joins, receipts[adding]])
-    gate_start = np.cumsum(members) - members
+    gate_start = first_rows(members)
     # What stands for a whole gate: its joining node, or all its members.
     stand_start, stand_count = gate_start.copy(), members.copy()
     stand_start[joined] = 2 * count + np.arange(len(joined))
@@ -164,7 +165,7 @@ def graph_of(messages: Messages, rows: Rows) -> Graph:
             members[joined],
         ]
     )
-    return Graph(
+    return TraceGraph(
         start=start,
         kind=kind[order],
         item=item[order],

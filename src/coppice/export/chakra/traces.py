@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -18,16 +18,18 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.export.chakra import wire
-from coppice.export.chakra.graph import Graph, NodeKind, Rows, graph_of, rows_of
-from coppice.files import write_atomically
+from coppice.export.chakra.graph import MessageRows, TraceGraph, TraceNodeKind, graph_of, rows_of
+from coppice.export.exported import Exported
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.paths import routed
 from coppice.schedule.pieces import in_pieces
+from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
+from coppice.text import plural
 
-__all__ = ["SCHEMA_VERSION", "ChakraTrace", "chakra_trace"]
+__all__ = ["SCHEMA_VERSION", "ChakraTrace", "chakra_trace", "export_chakra"]
 
 SCHEMA_VERSION = "0.0.4"
 """Version of the schema that the header names."""
@@ -58,8 +60,8 @@ class ChakraTrace:
 
     schedule: Schedule
     messages: Messages
-    rows: Rows
-    graph: Graph
+    rows: MessageRows
+    graph: TraceGraph
     size_bytes: int
     pieces: int
     reduce_gb_per_s: float | None
@@ -85,7 +87,7 @@ class ChakraTrace:
         empty = int((self.messages.num_bytes == 0).sum())
         if empty:
             notes.append(f"{empty} messages without bytes carry 1 byte, since simulators refuse 0.")
-        adding = self.graph.item[self.graph.kind == NodeKind.ADD]
+        adding = self.graph.item[self.graph.kind == TraceNodeKind.ADD]
         if self.reduce_gb_per_s is not None and len(adding):
             exact = self.messages.added_bytes[adding] / (1e3 * self.reduce_gb_per_s)
             lost = float(np.abs(np.rint(exact) - exact).max())
@@ -121,21 +123,42 @@ class ChakraTrace:
             zip(*(each.tolist() for each in columns), strict=True), 1
         ):
             waits = graph.pool[first : first + count].tolist()
-            if kind == NodeKind.JOIN:
+            if kind == TraceNodeKind.JOIN:
                 yield wire.delimited(_node(number, f"join {item}", _COMP, waits, _ON_GPU))
-            elif kind == NodeKind.ADD:
+            elif kind == TraceNodeKind.ADD:
                 yield wire.delimited(self._addition(number, item, waits))
             else:
-                if kind == NodeKind.SEND and item in graph.further:
+                if kind == TraceNodeKind.SEND and item in graph.further:
                     waits = sorted({*waits, *graph.further[item]})
-                yield wire.delimited(self._communication(number, item, waits, sends=kind == NodeKind.SEND))
+                yield wire.delimited(
+                    self._communication(number, item, waits, sends=kind == TraceNodeKind.SEND)
+                )
+
+    def exported(self, *, name: str = "trace") -> Exported:
+        """All files, ``NAME.RANK.et``, as a folder.
+
+        Args:
+            name: How their names begin; simulators are given the directory with this name.
+
+        Raises:
+            InputError: If the name is not a plain one.
+        """
+        if not name or Path(name).name != name:
+            msg = f"expected a plain name for the files, found {name!r}: a directory is named apart from it."
+            raise InputError(msg)
+        return Exported(
+            files={f"{name}.{rank}.et": partial(self.file, rank) for rank in range(self.num_ranks)},
+            notes=self.notes,
+            suffix=".et",
+            summary=f"{plural(self.num_ranks, 'trace')} with {self.num_nodes:,} nodes",
+        )
 
     def write(self, directory: str | os.PathLike[str], *, name: str = "trace") -> list[Path]:
-        """Write all files, ``NAME.RANK.et``; the directory is made if it is not there.
+        """Write all files; the directory is made if it is not there.
 
         Args:
             directory: Where to.
-            name: How their names begin; simulators are given the directory with this name.
+            name: How their names begin.
 
         Returns:
             The files, rank by rank.
@@ -143,19 +166,7 @@ class ChakraTrace:
         Raises:
             InputError: If one cannot be written, or the name is not a plain one.
         """
-        if not name or Path(name).name != name:
-            msg = f"expected a plain name for the files, found {name!r}: name the directory with -o."
-            raise InputError(msg)
-        folder = Path(directory)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            msg = f"cannot make the directory {folder} ({error.strerror or error}): choose another place."
-            raise InputError(msg) from None
-        paths = [folder / f"{name}.{rank}.et" for rank in range(self.num_ranks)]
-        for rank, path in enumerate(paths):
-            write_atomically(path, self.file(rank))
-        return paths
+        return self.exported(name=name).write(directory)
 
     def _header(self, rank: int) -> bytes:
         from coppice.version import __version__
@@ -203,6 +214,23 @@ class ChakraTrace:
         return _node(number, f"add {message}", _COMP, waits, content, micros=micros)
 
 
+def export_chakra(plan: Plan, *, size: int | None = None, name: str | None = None) -> Exported:
+    """The traces of a plan at one size.
+
+    Args:
+        plan: The plan.
+        size: M in bytes.
+        name: How the names of the files begin; None is ``trace``.
+
+    Raises:
+        InputError: As :func:`chakra_trace`, or if no size is given.
+    """
+    if size is None:
+        msg = "a Chakra trace is of one message size: give it (`size=64M`)."
+        raise InputError(msg)
+    return chakra_trace(plan.body, size_bytes=size).exported(name=name or "trace")
+
+
 def chakra_trace(
     body: Schedule | Forest,
     *,
@@ -246,7 +274,7 @@ def chakra_trace(
         if body.branches_at_switches:
             msg = (
                 "a trace holds sends and receipts of ranks, found a forest in which switches copy or add: plan "
-                "without `--in-network`."
+                "without `in_network`."
             )
             raise InputError(msg)
         body = lower(body)

@@ -14,7 +14,7 @@ from xml.parsers import expat
 
 from coppice.errors import InputError
 
-__all__ = ["ABSENT", "BUFFERS", "STEP_TYPES", "Defect", "Document", "parse_document"]
+__all__ = ["ABSENT", "BUFFERS", "STEP_TYPES", "Defect", "Document", "is_xml", "parse_document"]
 
 ABSENT = -(2**31)
 """Stands for a number that is missing or cannot be read; a defect tells which."""
@@ -232,6 +232,16 @@ class _DocumentBuilder:
     def comment(self, text: str) -> None:
         if self.algo is None and len(self.comments) < 64:
             self.comments.append(text[:_MAX_VALUE])
+
+
+def is_xml(data: bytes) -> bool:
+    r"""Whether the content of a file is XML.
+
+    Examples:
+        >>> is_xml(b"\n<algo name='ring'>"), is_xml(b'{"format": "coppice-plan"}')
+        (True, False)
+    """
+    return data[:4096].lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
 
 
 def parse_document(data: bytes, *, file: str) -> Document:

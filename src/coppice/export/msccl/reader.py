@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.msccl.document import STEP_TYPES, Document, parse_document
+from coppice.export.msccl.targets import TARGETS
 from coppice.files import file_name, read_bytes
-from coppice.fitting.msccl.targets import TARGETS
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.program import Program, StepOp
+from coppice.rows import offsets
 
-__all__ = ["Reading", "program_of", "read_msccl_xml"]
+__all__ = ["MscclReading", "program_of", "read_msccl_xml"]
 
 _MAX_RANKS = 65_536
 _MAX_CHUNKS = 2**24
@@ -53,7 +54,7 @@ Columns = Mapping[str, NDArray[np.int32]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class MscclReading:
     """A program and what its reader remarks.
 
     Attributes:
@@ -65,7 +66,7 @@ class Reading:
     warnings: tuple[str, ...]
 
 
-def read_msccl_xml(path: str | os.PathLike[str], *, root: int | None = None) -> Reading:
+def read_msccl_xml(path: str | os.PathLike[str], *, root: int | None = None) -> MscclReading:
     """Read an MSCCL XML file.
 
     Args:
@@ -79,7 +80,7 @@ def read_msccl_xml(path: str | os.PathLike[str], *, root: int | None = None) -> 
     return program_of(parse_document(read_bytes(path), file=file_name(path)), root=root)
 
 
-def program_of(document: Document, *, root: int | None = None) -> Reading:
+def program_of(document: Document, *, root: int | None = None) -> MscclReading:
     """The program in a parsed file.
 
     Args:
@@ -89,10 +90,10 @@ def program_of(document: Document, *, root: int | None = None) -> Reading:
     Raises:
         InputError: As :func:`read_msccl_xml`.
     """
-    return _Reader(document).read(root)
+    return _ProgramReader(document).read(root)
 
 
-class _Reader:
+class _ProgramReader:
     """One document on its way to a program."""
 
     def __init__(self, document: Document) -> None:
@@ -104,7 +105,7 @@ class _Reader:
         msg = f"{self.file}:{line}: {text}"
         raise InputError(msg)
 
-    def read(self, root: int | None) -> Reading:
+    def read(self, root: int | None) -> MscclReading:
         document = self.document
         for defect in document.defects:
             if defect.kind in _FATAL:
@@ -158,7 +159,7 @@ class _Reader:
             min_bytes=self.size("minBytes", 0) or 0,
             max_bytes=self.size("maxBytes", 0) or None,
         )
-        return Reading(program=program, warnings=tuple(self.warnings))
+        return MscclReading(program=program, warnings=tuple(self.warnings))
 
     def attribute(self, key: str, *, low: int, high: int) -> int:
         """A number of ``<algo>``."""
@@ -324,8 +325,7 @@ class _Reader:
         """Dependencies, each moved to the step whose end is what really ends the wait."""
         depid, deps = step["depid"][rows], step["deps"][rows]
         waiting = np.flatnonzero(depid >= 0)
-        dep_start = np.zeros(len(rows) + 1, dtype=np.int64)
-        dep_start[1:] = np.cumsum(depid >= 0)
+        dep_start = offsets((depid >= 0).astype(np.int64))
         dep_block, dep_step = depid[waiting].astype(np.int32), deps[waiting].astype(np.int32)
         blocks = len(step_start) - 1
         rank = np.searchsorted(rank_start, np.arange(blocks), side="right") - 1
@@ -380,7 +380,7 @@ class _Reader:
             return given
         sends_out = collective in (Collective.BROADCAST, Collective.SCATTER)
         marks = np.array([each.receives if sends_out else each.sends for each in StepOp])[op]
-        counts = np.concatenate([[0], np.cumsum(marks)])
+        counts = offsets(marks.astype(np.int64))
         first_step = step_start[rank_start]
         per_rank = counts[first_step[1:]] - counts[first_step[:-1]]
         candidates = np.flatnonzero(per_rank == 0)

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coppice.collectives import Collective
+from coppice.export.excess import Excess
 from coppice.program.memory import buffer_sizes
 from coppice.program.one_sided.program import Act, Block, OneSidedProgram, Operation
 
-__all__ = ["LIMITS", "Excess", "block_excesses", "largest_message", "size_unit", "told_chunks"]
+__all__ = ["LIMITS", "block_excesses", "largest_message", "size_unit", "told_chunks"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,31 +42,6 @@ class _Limits:
 
 LIMITS = _Limits()
 """Limits of the current executor."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Excess:
-    """A limit that a thread block passes.
-
-    Attributes:
-        limit: What is limited, in words.
-        found: How much it needs.
-        allowed: How much there is.
-        where: Which thread block.
-    """
-
-    limit: str
-    found: int
-    allowed: int
-    where: str
-
-    @property
-    def sentence(self) -> str:
-        """The limit, by how much, and where."""
-        return (
-            f"{self.found:,} {self.limit} where {self.allowed:,} are allowed, {self.found - self.allowed:,} too many "
-            f"({self.where})"
-        )
 
 
 def block_excesses(program: OneSidedProgram) -> tuple[Excess, ...]:

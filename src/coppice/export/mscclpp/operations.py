@@ -9,7 +9,7 @@ from coppice.export.mscclpp.document import Value
 from coppice.program.memory import Buffer
 from coppice.program.one_sided.program import Act, Operation, Slots
 
-__all__ = ["OPERATIONS", "Place", "operation_of"]
+__all__ = ["OPERATIONS", "BlockReferences", "operation_of"]
 
 _LETTERS = {"i": Buffer.INPUT, "o": Buffer.OUTPUT, "s": Buffer.SCRATCH}
 
@@ -57,7 +57,7 @@ OPERATIONS = (
 
 
 @dataclass
-class Place:
+class BlockReferences:
     """What the operations of one thread block refer to by number.
 
     Attributes:
@@ -77,7 +77,7 @@ class Place:
     remote_port: list[tuple[int, Buffer]] = field(default_factory=list)
 
 
-def operation_of(value: Value, place: Place) -> Operation:
+def operation_of(value: Value, place: BlockReferences) -> Operation:
     """One operation.
 
     Args:
@@ -130,7 +130,7 @@ def operation_of(value: Value, place: Place) -> Operation:
     return _single(value, place, name)
 
 
-def _channels(value: Value, place: Place) -> tuple[int, ...]:
+def _channels(value: Value, place: BlockReferences) -> tuple[int, ...]:
     rows = place.port if value["channel_type"].string("memory", "port") == "port" else place.memory
     return tuple(rows[each.integer(0, len(rows))] for each in value["channel_ids"].items())
 
@@ -142,7 +142,7 @@ def _share(value: Value) -> tuple[int, int]:
     return value["tbg_info"]["tb_id"].integer(0, size), size
 
 
-def _slots(value: Value, place: Place, *, port: bool, packets: bool = False) -> Slots:
+def _slots(value: Value, place: BlockReferences, *, port: bool, packets: bool = False) -> Slots:
     """A local, remote or multicast run of chunks."""
     index, size = value["index"].integer(), value["size"].integer(1)
     if value.has("switch_channel_id"):
@@ -157,13 +157,13 @@ def _slots(value: Value, place: Place, *, port: bool, packets: bool = False) -> 
     return Slots(ranks=(place.rank,), buffer=buffer, index=index, size=size, packets=packets)
 
 
-def _local(value: Value, place: Place, *, packets: bool = False) -> Slots:
+def _local(value: Value, place: BlockReferences, *, packets: bool = False) -> Slots:
     if not value.has("type"):
         value.refuse("memory of its own rank, with a type")
     return _slots(value, place, port=False, packets=packets)
 
 
-def _remote(value: Value, place: Place, *, port: bool = False, packets: bool = False) -> Slots:
+def _remote(value: Value, place: BlockReferences, *, port: bool = False, packets: bool = False) -> Slots:
     if not value.has("buffer_id"):
         value.refuse("memory of another rank, with a buffer_id")
     return _slots(value, place, port=port, packets=packets)
@@ -177,7 +177,7 @@ def _several(value: Value, least: int, most: int | None = None) -> list[Value]:
     return found
 
 
-def _put(value: Value, place: Place, name: str) -> Operation:
+def _put(value: Value, place: BlockReferences, name: str) -> Operation:
     port = value["channel_type"].string("memory", "port") == "port"
     targets = _several(value["dst_buff"], 1)
     sources = _several(value["src_buff"], len(targets), len(targets))
@@ -204,7 +204,7 @@ def _put(value: Value, place: Place, name: str) -> Operation:
     )
 
 
-def _sum(value: Value, place: Place, name: str) -> Operation:
+def _sum(value: Value, place: BlockReferences, name: str) -> Operation:
     first, further, kinds = _SUMS[name]
     port = value.has("channel_type") and value["channel_type"].string("memory", "port") == "port"
     sources = _several(value["src_buff"], 2)
@@ -222,14 +222,14 @@ def _sum(value: Value, place: Place, name: str) -> Operation:
     )
 
 
-def _of_kinds(values: Sequence[Value], kinds: str, place: Place) -> tuple[Slots, ...]:
+def _of_kinds(values: Sequence[Value], kinds: str, place: BlockReferences) -> tuple[Slots, ...]:
     return tuple(
         (_remote if kind.isupper() else _local)(value, place, packets=kind in "pP")
         for value, kind in zip(values, kinds, strict=False)
     )
 
 
-def _switched(value: Value, place: Place, name: str) -> Operation:
+def _switched(value: Value, place: BlockReferences, name: str) -> Operation:
     reads, writes = _SWITCHED[name]
     (source,) = _several(value["src_buff"], 1, 1)
     (target,) = _several(value["dst_buff"], 1, 1)
@@ -241,7 +241,7 @@ def _switched(value: Value, place: Place, name: str) -> Operation:
     return Operation(act=Act.SUM, name=name, sources=(one,), targets=(two,), share=_share(value))
 
 
-def _single(value: Value, place: Place, name: str) -> Operation:
+def _single(value: Value, place: BlockReferences, name: str) -> Operation:
     """Operations with one source: get, copy, upkt, cpkt, and rppkt with many targets."""
     share = _share(value)
     if name == "get":

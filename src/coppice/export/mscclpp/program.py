@@ -1,20 +1,25 @@
-"""From a plan to a one-sided program that fits the MSCCL++ executor."""
+"""A plan as a one-sided program that fits the MSCCL++ executor, and as the execution plan that it reads."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.mscclpp.limits import LIMITS, Excess, block_excesses, largest_message, size_unit
+from coppice.export.excess import Excess
+from coppice.export.exported import Exported
+from coppice.export.mscclpp.limits import LIMITS, block_excesses, largest_message, size_unit
+from coppice.export.mscclpp.writer import mscclpp_json
 from coppice.program.one_sided.lower import OneSidedLowering, lower_one_sided
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.verify import verify_one_sided
 from coppice.schedule.forest import Forest
+from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
-from coppice.text import plural
+from coppice.text import parse_size, plural, short_size
 
-__all__ = ["MOST_BLOCKS", "PlanForm", "one_sided_for"]
+__all__ = ["MOST_BLOCKS", "MscclppOptions", "export_mscclpp_json", "one_sided_for"]
 
 MOST_BLOCKS = 64
 """Thread blocks of a GPU where none are asked for: all must run at once, each on a multiprocessor of its own."""
@@ -24,7 +29,7 @@ _LAST_TRIED = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanForm:
+class MscclppOptions:
     """What an execution plan is to be like.
 
     Attributes:
@@ -54,7 +59,7 @@ class PlanForm:
             raise InputError(msg)
 
 
-def one_sided_for(plan: Schedule | Forest, form: PlanForm | None = None) -> OneSidedProgram:
+def one_sided_for(plan: Schedule | Forest, form: MscclppOptions | None = None) -> OneSidedProgram:
     """The program of a plan for the MSCCL++ executor, verified.
 
     Args:
@@ -74,7 +79,7 @@ def one_sided_for(plan: Schedule | Forest, form: PlanForm | None = None) -> OneS
         >>> program.most_operations <= 64, any(end.port for end in program.channels)
         (True, True)
     """
-    form = form or PlanForm()
+    form = form or MscclppOptions()
     most = form.blocks or MOST_BLOCKS
     lowering = lower_one_sided(plan, in_place=form.in_place, instances=form.instances)
     program, excess = _fitting(lowering, form, most)
@@ -86,7 +91,7 @@ def one_sided_for(plan: Schedule | Forest, form: PlanForm | None = None) -> OneS
         msg = (
             f"the plan does not fit the MSCCL++ executor: with {program.num_chunks:,} chunks and "
             f"{max(program.scratch):,} of scratch memory it takes messages up to {largest:,} bytes, found a smallest "
-            f"size of {form.min_bytes:,}: plan fewer trees (`--trees`)."
+            f"size of {form.min_bytes:,}: plan fewer trees (`trees`)."
         )
         raise CheckError(msg)
     verify_one_sided(program).require_ok()
@@ -94,7 +99,7 @@ def one_sided_for(plan: Schedule | Forest, form: PlanForm | None = None) -> OneS
 
 
 def _fitting(
-    lowering: OneSidedLowering, form: PlanForm, most: int
+    lowering: OneSidedLowering, form: MscclppOptions, most: int
 ) -> tuple[OneSidedProgram | None, Excess | None]:
     """The program with the fewest thread blocks above a usual number that fits, or the least excess."""
     colors = min(_FIRST_TRIED * form.instances, most, lowering.most_colors)
@@ -119,7 +124,11 @@ def _fitting(
 
 
 def _refusal(
-    lowering: OneSidedLowering, plan: Schedule | Forest, form: PlanForm, most: int, excess: Excess | None
+    lowering: OneSidedLowering,
+    plan: Schedule | Forest,
+    form: MscclppOptions,
+    most: int,
+    excess: Excess | None,
 ) -> str:
     words = excess.sentence if excess is not None else "too much in a thread block"
     head = f"the plan does not fit the MSCCL++ executor with {plural(most, 'thread block')} a GPU: it has {words}"
@@ -127,12 +136,92 @@ def _refusal(
         wider, _ = _fitting(lowering, form, min(lowering.most_colors, _LAST_TRIED))
         if wider is not None:
             return (
-                f"{head}: it fits with {wider.most_blocks} (`--option blocks={wider.most_blocks}`), if the GPU has as "
+                f"{head}: it fits with {wider.most_blocks} (`blocks={wider.most_blocks}`), if the GPU has as "
                 "many multiprocessors."
             )
     advice = (
         "plan for fewer ranks at a time, in levels"
         if plan.collective is Collective.ALL_TO_ALL
-        else "plan fewer trees (`--trees`), or trees with fewer children (`--algorithm ring`)"
+        else "plan fewer trees (`trees`), or trees with fewer children, such as a ring"
     )
     return f"{head}: {advice}."
+
+
+def export_mscclpp_json(
+    plan: Plan,
+    *,
+    instances: int | None = None,
+    size: str | Sequence[int] | None = None,
+    name: str | None = None,
+    in_place: bool = False,
+    out_of_place: bool = False,
+    blocks: int | None = None,
+    threads: int = LIMITS.threads,
+) -> Exported:
+    """Write a plan for the executor of MSCCL++.
+
+    Args:
+        plan: The plan.
+        instances: Every chunk is cut into so many, which go side by side.
+        size: Messages that are to use it: ``all``, ``LOW:HIGH``, or the smallest and the largest in bytes.
+        name: Label.
+        in_place: Input and output share memory; neither is in place wherever the collective can be.
+        out_of_place: They do not.
+        blocks: Most thread blocks of a GPU; None is 64.
+        threads: Threads of a thread block.
+
+    Raises:
+        CheckError: If it does not fit the executor.
+        InputError: If an option or the plan cannot be used.
+    """
+    if in_place and out_of_place:
+        msg = "an execution plan is either for calls in place or for the others: leave one of the two options out."
+        raise InputError(msg)
+    low, high = _size_range(size)
+    form = MscclppOptions(
+        in_place=True if in_place else False if out_of_place else None,
+        instances=instances or 1,
+        blocks=blocks,
+        threads=threads,
+        min_bytes=low,
+        max_bytes=high,
+        name=name or f"{plan.problem.collective}-{plan.topology.name}",
+    )
+    program = one_sided_for(plan.body, form)
+    return Exported(text=mscclpp_json(program), notes=_notes(program), suffix=".json")
+
+
+def _size_range(size: str | Sequence[int] | None) -> tuple[int, int | None]:
+    """Smallest and largest size."""
+    if size is None or size == "all":
+        return 0, None
+    if isinstance(size, str):
+        low, colon, high = size.partition(":")
+        ends = [parse_size(end, option="`size`") for end in (low, high)] if colon else []
+    else:
+        ends = [*size]
+    if len(ends) != 2:
+        msg = f"expected `size=LOW:HIGH` such as 1M:1G, or all, found {size!r}."
+        raise InputError(msg)
+    smallest, largest = ends
+    if largest < max(smallest, 1):
+        msg = f"expected `size` to rise from LOW to HIGH, found {size!r}."
+        raise InputError(msg)
+    return smallest, largest
+
+
+def _notes(program: OneSidedProgram) -> tuple[str, ...]:
+    ports = sum(end.port for end in program.channels) // 2
+    ways = f"{plural((len(program.channels) // 2) - ports, 'memory channel')} and {plural(ports, 'port channel')}"
+    largest = largest_message(program)
+    upper = largest if program.max_bytes is None else min(program.max_bytes, largest)
+    place = "in place" if program.in_place else "out of place"
+    blocks, most = plural(program.most_blocks, "thread block"), program.most_operations
+    chunks, unit = plural(program.num_chunks, "chunk"), short_size(size_unit(program))
+    return (
+        f"for the executor of MSCCL++ 0.9; calls {place} use it.",
+        f"a GPU needs {blocks}, with {most} of {LIMITS.operations} operations in the fullest; {ways} in all.",
+        f"{chunks}: messages use it where their size is a multiple of {unit}, up to {short_size(upper)}.",
+        "buffers must begin at the same distance from the start of their allocation at every rank.",
+        "`coppice doctor FILE --target mscclpp` tells more.",
+    )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from coppice.collectives import Collective
 from coppice.export.mscclpp.document import JsonText, Value, parse_document
-from coppice.export.mscclpp.operations import Place, operation_of
+from coppice.export.mscclpp.operations import BlockReferences, operation_of
 from coppice.files import file_name, read_bytes
 from coppice.program.memory import Buffer
 from coppice.program.one_sided.program import Block, ChannelEnd, OneSidedProgram, Operation
@@ -73,11 +73,11 @@ def program_of(document: JsonText) -> MscclppReading:
     Raises:
         InputError: As :func:`read_mscclpp`.
     """
-    return _Reader(document).read()
+    return _PlanReader(document).read()
 
 
 @dataclass
-class _Gpu:
+class _GpuReader:
     """What thread blocks of one GPU refer to."""
 
     memory: list[int] = field(default_factory=list)  # rows of channels
@@ -86,7 +86,7 @@ class _Gpu:
     remote: list[tuple[int, Buffer, frozenset[str]]] = field(default_factory=list)
 
 
-class _Reader:
+class _PlanReader:
     def __init__(self, document: JsonText) -> None:
         self.document = document
         self.warnings: list[str] = []
@@ -176,8 +176,8 @@ class _Reader:
                 gpu["input_chunks"].refuse("as many chunks as at rank 0")
         return found.pop()
 
-    def _connections(self, rank: int, gpu: Value, ranks: int) -> _Gpu:
-        kept = _Gpu()
+    def _connections(self, rank: int, gpu: Value, ranks: int) -> _GpuReader:
+        kept = _GpuReader()
         for channel in gpu["channels"].items():
             kind = channel["channel_type"].string("memory", "port", "switch", "none")
             if kind == "none":
@@ -233,10 +233,10 @@ class _Reader:
             return ()
         return tuple(each["init_value"].integer() for each in gpu["semaphores"].items())
 
-    def _block(self, rank: int, number: int, block: Value, gpu: _Gpu) -> Block:
+    def _block(self, rank: int, number: int, block: Value, gpu: _GpuReader) -> Block:
         if block["id"].integer() != number:
             block["id"].refuse(f"{number}, its place in the list")
-        place = Place(rank=rank)
+        place = BlockReferences(rank=rank)
         for channel in block["channels"].items():
             kind = channel["channel_type"].string("memory", "port", "switch", "none")
             for each in channel["channel_ids"].items():

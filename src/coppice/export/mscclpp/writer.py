@@ -1,4 +1,4 @@
-"""Writes a one-sided program as an execution plan of MSCCL++, JSON as its executor takes it.
+"""Writes a program of puts, signals and waits as an execution plan of MSCCL++: JSON as its executor takes it.
 
 Every operation stands on a line of its own. A program that passes a limit of the executor is refused: most limits are
 not checked when a plan is loaded.
@@ -7,40 +7,19 @@ not checked when a plan is loaded.
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator
 from typing import Any
 
-from coppice.errors import CheckError, InputError
+from coppice.errors import InputError
+from coppice.export.excess import require_none
 from coppice.export.mscclpp.limits import block_excesses, largest_message
-from coppice.files import write_atomically
 from coppice.program.memory import Buffer, buffer_sizes
 from coppice.program.one_sided.program import Act, Block, OneSidedProgram, Operation, Slots
 
-__all__ = ["encode_mscclpp", "mscclpp_json", "write_mscclpp"]
+__all__ = ["encode_mscclpp", "mscclpp_json"]
 
 _LETTERS = {Buffer.INPUT: "i", Buffer.OUTPUT: "o", Buffer.SCRATCH: "s"}
 _WRITTEN = ("nop", "put", "pws", "pwsf", "signal", "wait", "rlxsignal", "rlxwait", "copy", "re")
-
-
-def write_mscclpp(program: OneSidedProgram, path: str | os.PathLike[str]) -> None:
-    """Write an execution plan; an interrupted write leaves the old file, or none.
-
-    Args:
-        program: What to write.
-        path: Where; ``-`` is standard output.
-
-    Raises:
-        CheckError: If the program passes a limit of the executor.
-        InputError: If it has operations that are not written, or the file cannot be written.
-    """
-    text = mscclpp_json(program)
-    if os.fspath(path) == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    else:
-        write_atomically(path, text.encode())
 
 
 def mscclpp_json(program: OneSidedProgram) -> str:
@@ -53,11 +32,7 @@ def mscclpp_json(program: OneSidedProgram) -> str:
         CheckError: If the program passes a limit of the executor.
         InputError: If it has operations that are not written.
     """
-    found = block_excesses(program)
-    if found:
-        more = f" ({len(found) - 1} further limits are passed as well)" if len(found) > 1 else ""
-        msg = f"the program does not fit the MSCCL++ executor: {found[0].sentence}{more}: use more thread blocks."
-        raise CheckError(msg)
+    require_none(block_excesses(program), "the MSCCL++ executor", advice=": use more thread blocks.")
     return "".join(encode_mscclpp(program))
 
 
@@ -90,7 +65,7 @@ def encode_mscclpp(program: OneSidedProgram) -> Iterator[str]:
     yield '  "gpus": ['
     sizes = buffer_sizes(program.collective, program.num_ranks, program.num_chunks, -1).tolist()
     for rank in range(program.num_ranks):
-        gpu = _Gpu(program, rank)
+        gpu = _GpuWriter(program, rank)
         yield ("" if rank == 0 else ",") + "\n    {\n"
         yield f'      "id": {rank}, "input_chunks": {sizes[0][rank]}, "output_chunks": {sizes[1][rank]}, '
         yield f'"scratch_chunks": {program.scratch[rank]},\n'
@@ -101,7 +76,7 @@ def encode_mscclpp(program: OneSidedProgram) -> Iterator[str]:
     yield "\n  ]\n}\n"
 
 
-class _Gpu:
+class _GpuWriter:
     """One GPU of the plan."""
 
     def __init__(self, program: OneSidedProgram, rank: int) -> None:

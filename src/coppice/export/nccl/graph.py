@@ -14,7 +14,7 @@ from fractions import Fraction
 from coppice.errors import InputError
 from coppice.topology.readers.xml_tree import Element, parse_xml
 
-__all__ = ["KINDS", "PATTERNS", "TYPES", "Channel", "Gpu", "Graph", "graphs_of", "read_nccl_graph"]
+__all__ = ["KINDS", "PATTERNS", "TYPES", "Gpu", "GraphChannel", "NcclGraph", "graphs_of", "read_nccl_graph"]
 
 KINDS = ("ring", "tree", "collnet_chain", "nvls", "collnet_direct")
 """What a graph is for, by its id."""
@@ -45,7 +45,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Channel:
+class GraphChannel:
     """A channel.
 
     Attributes:
@@ -62,7 +62,7 @@ class Channel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Graph:
+class NcclGraph:
     """A graph.
 
     Attributes:
@@ -84,7 +84,7 @@ class Graph:
     pattern: int
     crossnic: int
     nchannels: int
-    channels: tuple[Channel, ...]
+    channels: tuple[GraphChannel, ...]
     speed_intra: Fraction
     speed_inter: Fraction
     latency_inter: Fraction
@@ -99,7 +99,7 @@ class Graph:
         return KINDS[self.id]
 
 
-def read_nccl_graph(data: bytes, *, file: str) -> tuple[Graph, ...]:
+def read_nccl_graph(data: bytes, *, file: str) -> tuple[NcclGraph, ...]:
     """The graphs in a graph file.
 
     Args:
@@ -123,7 +123,7 @@ def read_nccl_graph(data: bytes, *, file: str) -> tuple[Graph, ...]:
     return graphs_of(parse_xml(data, file=file))
 
 
-def graphs_of(root: Element) -> tuple[Graph, ...]:
+def graphs_of(root: Element) -> tuple[NcclGraph, ...]:
     """The graphs of a parsed graph file.
 
     Raises:
@@ -132,7 +132,7 @@ def graphs_of(root: Element) -> tuple[Graph, ...]:
     if root.tag != "graphs":
         msg = f"expected <graphs> at {root.where}, found <{root.tag[:40]}>: give the file of NCCL_GRAPH_DUMP_FILE."
         raise InputError(msg)
-    found: list[Graph] = []
+    found: list[NcclGraph] = []
     for element in root.named("graph"):
         graph = _graph(element)
         if any(graph.id == other.id for other in found):
@@ -142,9 +142,9 @@ def graphs_of(root: Element) -> tuple[Graph, ...]:
     return tuple(found)
 
 
-def _graph(element: Element) -> Graph:
+def _graph(element: Element) -> NcclGraph:
     zero = Fraction(0)
-    return Graph(
+    return NcclGraph(
         id=element.integer("id", low=0, high=len(KINDS) - 1),
         pattern=element.integer("pattern", low=PATTERNS[0], high=PATTERNS[-1]),
         crossnic=element.integer("crossnic", low=0, high=2, default=0),
@@ -160,7 +160,7 @@ def _graph(element: Element) -> Graph:
     )
 
 
-def _channel(element: Element) -> Channel:
+def _channel(element: Element) -> GraphChannel:
     gpus: list[Gpu] = []
     entry: int | None = None
     leave: int | None = None
@@ -172,7 +172,7 @@ def _channel(element: Element) -> Channel:
             leave = _dev(child)
         else:
             entry = _dev(child)
-    return Channel(gpus=tuple(gpus), entry=entry, exit=leave, line=element.line)
+    return GraphChannel(gpus=tuple(gpus), entry=entry, exit=leave, line=element.line)
 
 
 def _dev(element: Element) -> int:

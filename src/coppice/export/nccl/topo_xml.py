@@ -6,12 +6,16 @@ and changes what is asked for: speeds of ports, and their rail and plane (read f
 NCCL_CROSS_NIC=0 rings keep to equal rails, and ports of different planes are never joined.
 
 Left out is what belongs to one run (the host's hash, ranks), so that one file serves all equal machines.
+
+NCCL's own parser is stricter than XML in some ways and looser in others: it wants no prolog, no tabs, and all
+attributes on the line of their element, with a single space before each and none around ``=`` or before ``/>``; it
+keeps 16 attributes of an element, 253 characters of a name or value, and decodes no entities.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -19,14 +23,13 @@ import numpy as np
 
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.export.nccl.topo_xml_text import xml_text
 from coppice.files import read_bytes
 from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.readers.link_rates import pcie_speed_known
 from coppice.topology.readers.xml_tree import Element, parse_xml
 
-__all__ = ["Port", "export_nccl_topo_xml", "ports_of"]
+__all__ = ["MOST_NODES", "NetworkPort", "export_nccl_topo_xml", "ports_of", "xml_text"]
 
 _OF_ONE_RUN = {"cpu": ("host_hash",), "gpu": ("rank",)}
 _SPEED = re.compile(r"(\d+)(?:\.\d+)? GT/s.*")
@@ -34,7 +37,7 @@ _GPU_LINKS = ("nvlink", "xgmi")
 _MBIT_OF_GB = 8000
 
 
-class Port:
+class NetworkPort:
     """What a topology says about a network port: its rate and its rail.
 
     Attributes:
@@ -103,7 +106,7 @@ def export_nccl_topo_xml(
     )
 
 
-def ports_of(topology: Topology, host: str | None = None) -> dict[str, Port]:
+def ports_of(topology: Topology, host: str | None = None) -> dict[str, NetworkPort]:
     """The network ports of a host by the names of its NICs, without the host's own name before them.
 
     Args:
@@ -135,11 +138,11 @@ def ports_of(topology: Topology, host: str | None = None) -> dict[str, Port]:
     if not found:
         msg = (
             f"the NICs of {host} in {topology.name} are no nodes that lead to a network: describe them (presets: "
-            "`--set nics=node`, several boxes), or give rails as port:rail."
+            "`nics=node`, several boxes), or give rails as port:rail."
         )
         raise InputError(msg)
     switches = sorted({first for _, first in found.values()})
-    return {name: Port(rate, switches.index(first)) for name, (rate, first) in found.items()}
+    return {name: NetworkPort(rate, switches.index(first)) for name, (rate, first) in found.items()}
 
 
 def _check_one_machine(root: Element) -> None:
@@ -171,7 +174,7 @@ def _all(element: Element) -> list[Element]:
     return [element, *(each for child in element.children for each in _all(child))]
 
 
-def _known(ports: Mapping[str, Port], name: str, topology: Topology) -> Port:
+def _known(ports: Mapping[str, NetworkPort], name: str, topology: Topology) -> NetworkPort:
     if name not in ports:
         msg = f"{topology.name} has no NIC {name!r}: {suggestion(name, ports)}"
         raise InputError(msg)
@@ -220,3 +223,73 @@ def _mended(root: Element, *, keep_nvlinks: bool) -> list[str]:
         words = "kept, and NCCL detects none of its own" if keep_nvlinks else "left out, for NCCL to detect"
         notes.append(f"{links} entries of GPU links {words}")
     return notes
+
+
+MOST_NODES = {"1": 256, "2": 8192}
+"""Elements of a topology file for one host, by the version of its root: NCCL, RCCL."""
+
+_MOST_ATTRIBUTES = 16
+_MOST_CHARACTERS = 253
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_VALUE = re.compile(r"[^<>&\"'\x00-\x1f\x7f]*")
+
+
+def xml_text(root: Element) -> str:
+    r"""The text of an element with all that it holds.
+
+    Args:
+        root: The element; where it came from does not matter.
+
+    Raises:
+        InputError: If the parser could not read it back.
+
+    Examples:
+        >>> from coppice.topology.readers.xml_tree import parse_xml
+        >>> xml_text(parse_xml(b"<?xml version='1.0'?>\n<system version = '1'><cpu numaid='0' /></system>", file="a"))
+        '<system version="1">\n  <cpu numaid="0"/>\n</system>\n'
+    """
+    version = root.attributes.get("version")
+    if version not in MOST_NODES:
+        msg = f'expected version="1" (NCCL) or "2" (RCCL) on <{root.tag}> at {root.where}, found {version!r}.'
+        raise InputError(msg)
+    lines = list(_lines(root, 0))
+    nodes = _count(root)
+    if nodes > MOST_NODES[version]:
+        msg = f"expected at most {MOST_NODES[version]} elements for one host, found {nodes}: leave out unused devices."
+        raise InputError(msg)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines(element: Element, depth: int) -> Iterator[str]:
+    start = f"{'  ' * depth}<{element.tag}{_attributes(element, element.attributes)}"
+    if not element.children:
+        yield f"{start}/>"
+        return
+    yield f"{start}>"
+    for child in element.children:
+        yield from _lines(child, depth + 1)
+    yield f"{'  ' * depth}</{element.tag}>"
+
+
+def _attributes(element: Element, attributes: Mapping[str, str]) -> str:
+    if len(attributes) > _MOST_ATTRIBUTES:
+        where = f"<{element.tag}> at {element.where}"
+        msg = f"NCCL keeps {_MOST_ATTRIBUTES} attributes, found {len(attributes)} on {where}: leave some out."
+        raise InputError(msg)
+    for name, value in ((element.tag, ""), *attributes.items()):
+        if (
+            not _NAME.fullmatch(name)
+            or not _VALUE.fullmatch(value)
+            or _longest((name, value)) > _MOST_CHARACTERS
+        ):
+            msg = f"NCCL's parser cannot read {name[:40]}={value[:40]!r} at {element.where}: use plain characters."
+            raise InputError(msg)
+    return "".join(f' {name}="{value}"' for name, value in attributes.items())
+
+
+def _longest(texts: Sequence[str]) -> int:
+    return max(map(len, texts))
+
+
+def _count(element: Element) -> int:
+    return 1 + sum(map(_count, element.children))

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.fitting.nccl_tuner.rules import NO_END, Rule, rules_of
-from coppice.fitting.nccl_tuner.shapes import further_rules
+from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule, further_rules, rules_of
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, model_timings, read_timings
 from coppice.topology.model import Topology
 from coppice.version import __version__
@@ -96,7 +95,7 @@ def export_nccl_tuner(
             raise InputError(msg)
         rows, origin = read_timings(times), f"measured times of {times.name}"
     elif chosen is Dialect.RCCL_BUILTIN:
-        msg = "the cost model is that of NCCL, not of RCCL: give measured times (`--option times=FILE`)."
+        msg = "the cost model is that of NCCL, not of RCCL: give measured times (`times=FILE`)."
         raise InputError(msg)
     else:
         rows, assumptions = model_timings(topology, sizes, settings=_settings(model))
@@ -141,7 +140,7 @@ def export_nccl_tuner(
     )
 
 
-def tuner_table(rules: Sequence[Rule], dialect: Dialect, *, comments: Sequence[str] = ()) -> str:
+def tuner_table(rules: Sequence[TunerRule], dialect: Dialect, *, comments: Sequence[str] = ()) -> str:
     """The text of a table.
 
     Args:
@@ -154,7 +153,7 @@ def tuner_table(rules: Sequence[Rule], dialect: Dialect, *, comments: Sequence[s
 
     Examples:
         >>> from coppice.collectives import Collective
-        >>> rule = Rule(collective=Collective.ALL_GATHER, first_bytes=0, last_bytes=NO_END, nodes=2, ranks=16,
+        >>> rule = TunerRule(collective=Collective.ALL_GATHER, first_bytes=0, last_bytes=NO_END, nodes=2, ranks=16,
         ...             algorithm="ring", protocol="ll")
         >>> tuner_table([rule], Dialect.NCCLX).splitlines()[-1]
         'allgather,[0,),ring,ll,-1,2,8'
@@ -165,7 +164,9 @@ def tuner_table(rules: Sequence[Rule], dialect: Dialect, *, comments: Sequence[s
     if wrong is not None:
         msg = f"{dialect} has no algorithm {wrong.algorithm}, only {', '.join(dialect.algorithms)}."
         raise InputError(msg)
-    write: Callable[[Rule], list[str]] = _ncclx_lines if dialect is Dialect.NCCLX else _byte_lines(dialect)
+    write: Callable[[TunerRule], list[str]] = (
+        _ncclx_lines if dialect is Dialect.NCCLX else _byte_lines(dialect)
+    )
     body: list[str] = []
     for rule in rules:
         if rule.gain is not None and not rule.fallback:
@@ -182,10 +183,10 @@ def tuner_table(rules: Sequence[Rule], dialect: Dialect, *, comments: Sequence[s
     return "".join(f"{line}\n" for line in lines)
 
 
-def _byte_lines(dialect: Dialect) -> Callable[[Rule], list[str]]:
+def _byte_lines(dialect: Dialect) -> Callable[[TunerRule], list[str]]:
     default = 0 if dialect is Dialect.NVIDIA_EXAMPLE else -1
 
-    def line(rule: Rule) -> list[str]:
+    def line(rule: TunerRule) -> list[str]:
         fields = (
             COLLECTIVES[rule.collective],
             rule.first_bytes,
@@ -208,7 +209,7 @@ def _everything_else() -> list[str]:
         for collective in COLLECTIVES
         for first, last, protocol in ((0, _SMALL, "ll"), (_SMALL + 1, NO_END, "simple"))
         for text in line(
-            Rule(
+            TunerRule(
                 collective=collective,
                 first_bytes=first,
                 last_bytes=last,
@@ -221,7 +222,7 @@ def _everything_else() -> list[str]:
     ]
 
 
-def _ncclx_lines(rule: Rule) -> list[str]:
+def _ncclx_lines(rule: TunerRule) -> list[str]:
     """The rule for bytes per rank, which are whole numbers: sizes of one range never share one with the next."""
     if rule.ranks is None or (rule.nodes is None and not rule.any_shape):
         msg = (
@@ -247,7 +248,7 @@ def _ncclx_lines(rule: Rule) -> list[str]:
     return [",".join(map(str, fields))]
 
 
-def _gain_notes(rules: Sequence[Rule]) -> tuple[str, ...]:
+def _gain_notes(rules: Sequence[TunerRule]) -> tuple[str, ...]:
     gains = [rule.gain for rule in rules if rule.gain is not None and not rule.fallback]
     if not gains:
         return ()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from coppice.export.nccl.tuner import Dialect
 from coppice.fitting.nccl_tuner.rules import NO_END
 
-__all__ = ["ANY", "Line", "Table", "dialect_of", "read_tuner_table"]
+__all__ = ["ANY", "ParsedTunerTable", "TunerLine", "dialect_of", "read_tuner_table"]
 
 Span = tuple[int, int]
 ANY: Span = (0, NO_END)
@@ -28,7 +28,7 @@ _MOST_DIGITS = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class TunerLine:
     """A line that is no comment.
 
     Attributes:
@@ -63,7 +63,7 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class ParsedTunerTable:
     """A file.
 
     Attributes:
@@ -74,7 +74,7 @@ class Table:
     """
 
     dialect: Dialect
-    lines: tuple[Line, ...]
+    lines: tuple[TunerLine, ...]
     comments: tuple[tuple[int, str], ...]
     texts: tuple[str, ...]
 
@@ -95,7 +95,7 @@ def dialect_of(text: str) -> Dialect | None:
     return Dialect.NCCLX if any(set("[(*") & set(line) for line in rules) else None
 
 
-def read_tuner_table(text: str, dialect: Dialect) -> Table:
+def read_tuner_table(text: str, dialect: Dialect) -> ParsedTunerTable:
     r"""Every line of a tuner table.
 
     Args:
@@ -109,7 +109,7 @@ def read_tuner_table(text: str, dialect: Dialect) -> Table:
         (2, (0, 65536), -1, (2, 2), True)
     """
     texts = tuple(line.removesuffix("\r") for line in text.split("\n"))
-    lines: list[Line] = []
+    lines: list[TunerLine] = []
     comments: list[tuple[int, str]] = []
     for number, line in enumerate(texts, start=1):
         start = line if dialect is Dialect.NVIDIA_EXAMPLE else line.lstrip()
@@ -117,19 +117,21 @@ def read_tuner_table(text: str, dialect: Dialect) -> Table:
             comments.append((number, line))
         elif line.strip():
             lines.append(_line(number, line, dialect))
-    return Table(dialect=dialect, lines=tuple(lines), comments=tuple(comments), texts=texts)
+    return ParsedTunerTable(dialect=dialect, lines=tuple(lines), comments=tuple(comments), texts=texts)
 
 
-def _line(number: int, text: str, dialect: Dialect) -> Line:
+def _line(number: int, text: str, dialect: Dialect) -> TunerLine:
     ncclx = dialect is Dialect.NCCLX
     fields = [field.strip() for field in (_COMMA.split(text) if ncclx else text.split(","))]
     least = _LEAST_FIELDS[dialect]
     empty = "" in fields
     if not least <= len(fields) <= _MOST_FIELDS:
         problem = f"{len(fields)} fields where {least} to {_MOST_FIELDS} are expected"
-        return Line(number=number, text=text, problem=problem, empty=empty or len(fields) < least)
+        return TunerLine(number=number, text=text, problem=problem, empty=empty or len(fields) < least)
     if empty:
-        return Line(number=number, text=text, problem=f"field {fields.index('') + 1} is empty", empty=True)
+        return TunerLine(
+            number=number, text=text, problem=f"field {fields.index('') + 1} is empty", empty=True
+        )
     if ncclx:
         collective, sizes, algorithm, protocol, channels, nodes, ranks, *more = fields
         spans = [_interval(each) for each in (sizes, nodes, ranks)]
@@ -145,11 +147,13 @@ def _line(number: int, text: str, dialect: Dialect) -> Line:
     count = _number(channels.removeprefix("-"))
     if wrong is not None or count is None:
         problem = f"{wrong or 'channels'} cannot be read"
-        return Line(number=number, text=text, problem=problem)
+        return TunerLine(number=number, text=text, problem=problem)
     found = [span if span is not None else ANY for span in [*spans, *extra, ANY, ANY]]
     if found[0][0] > found[0][1]:
-        return Line(number=number, text=text, problem=f"sizes from {found[0][0]} to {found[0][1]} are none")
-    return Line(
+        return TunerLine(
+            number=number, text=text, problem=f"sizes from {found[0][0]} to {found[0][1]} are none"
+        )
+    return TunerLine(
         number=number,
         text=text,
         collective=collective,

@@ -1,4 +1,4 @@
-"""Rules files of Open MPI's component tuned, as the library reads them.
+"""Rules files of Open MPI's component tuned, as the library reads them: the classic form, and JSON (version 6.0).
 
 The classic form is a stream of numbers. Open MPI skips whatever is no number, to the end of the line after a ``#``; it
 knows nothing of lines otherwise, so that a wrong count moves everything after it. Numbers are read as C writes them:
@@ -7,11 +7,12 @@ knows nothing of lines otherwise, so that a wrong count moves everything after i
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from coppice.errors import InputError
-from coppice.export.open_mpi.json_form import read_ompi_json
 from coppice.export.open_mpi.rules_file import (
     FOR_EVER,
     Broken,
@@ -24,7 +25,7 @@ from coppice.export.open_mpi.rules_file import (
 )
 from coppice.selection.open_mpi_names import ALGORITHMS, COLLECTIVES
 
-__all__ = ["read_ompi_rules"]
+__all__ = ["read_ompi_json", "read_ompi_rules"]
 
 _BLANK = re.compile(r"[ \t\n\v\f\r]*")
 _NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
@@ -51,13 +52,13 @@ def read_ompi_rules(text: str, *, file: str, version: Sequence[int] | None = Non
         return read_ompi_json(text, file=file)
     head = _HEAD.match(text) if version is None or tuple(version) >= (5, 0, 7) else None
     found = RulesFile(form="classic", version=int(head[1]) if head else 1)
-    stream = _Stream(text, head.end() if head else 0, found.numbers)
+    stream = _NumberStream(text, head.end() if head else 0, found.numbers)
     try:
         _classic(stream, found)
     except GivesUpError as stop:
         found.broken = stop.broken
     if not found.numbers:
-        msg = f"{file} holds no number: give a rules file of Open MPI, or name another --target."
+        msg = f"{file} holds no number: give a rules file of Open MPI, or name another `target`."
         raise InputError(msg)
     if found.broken is None:
         after = stream.next()
@@ -65,7 +66,7 @@ def read_ompi_rules(text: str, *, file: str, version: Sequence[int] | None = Non
     return found
 
 
-class _Stream:
+class _NumberStream:
     """Numbers of a text, as ``fscanf`` finds them."""
 
     def __init__(self, text: str, at: int, numbers: list[Number]) -> None:
@@ -147,7 +148,7 @@ class _Stream:
         return found
 
 
-def _classic(stream: _Stream, found: RulesFile) -> None:
+def _classic(stream: _NumberStream, found: RulesFile) -> None:
     count = stream.need("the number of collectives")
     if count.value > len(COLLECTIVES):
         raise GivesUpError(
@@ -173,7 +174,7 @@ def _classic(stream: _Stream, found: RulesFile) -> None:
             found.sections.append(Section(line=section.line, name=section.name, lists=tuple(lists)))
 
 
-def _list(stream: _Stream, name: str, lists: list[RankList], version: int) -> None:
+def _list(stream: _NumberStream, name: str, lists: list[RankList], version: int) -> None:
     ranks = stream.need(f"a number of ranks of {name}")
     place = f"the list of {name} for {ranks.value} ranks"
     count = stream.need(f"how many rules {place} has")
@@ -204,3 +205,81 @@ def _list(stream: _Stream, name: str, lists: list[RankList], version: int) -> No
         lists.append(
             RankList(line=ranks.line, place=place, ranks=ranks.value, last_ranks=FOR_EVER, rules=tuple(rules))
         )
+
+
+def read_ompi_json(text: str, *, file: str) -> RulesFile:
+    """Read a rules file that is JSON.
+
+    Args:
+        text: Its content.
+        file: Its name, for messages.
+
+    Raises:
+        InputError: If it cannot be read as JSON.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        msg = (
+            f"{file} begins as JSON and cannot be read as such ({error}): mend it, or write the classic form."
+        )
+        raise InputError(msg) from None
+    found = RulesFile(form="json")
+    try:
+        collectives = document.get("collectives")
+        if not isinstance(collectives, dict):
+            raise GivesUpError(Broken(0, "there is no object 'collectives'", "add it"))
+        for name, lists in collectives.items():
+            if name not in COLLECTIVES:
+                fix = f"write one of {', '.join(ALGORITHMS)}"
+                raise GivesUpError(Broken(0, f"there is no collective {name!r}", fix))
+            if not isinstance(lists, list):
+                raise GivesUpError(
+                    Broken(0, f"{name} is no list", "write a list of rules for numbers of ranks")
+                )
+            read = tuple(_json_list(name, at, each) for at, each in enumerate(lists, start=1))
+            found.sections.append(Section(line=0, name=name, lists=read))
+    except GivesUpError as stop:
+        found.broken = stop.broken
+    return found
+
+
+def _json_list(name: str, at: int, each: Any) -> RankList:
+    place = f"list {at} of {name}"
+    if not isinstance(each, dict) or not isinstance(each.get("rules"), list):
+        raise GivesUpError(Broken(0, f"{place} has no rules", "give each list the member 'rules'"))
+    return RankList(
+        line=0,
+        place=place,
+        ranks=_whole(each, "comm_size_min", 0, place),
+        last_ranks=_whole(each, "comm_size_max", 2**31 - 1, place),
+        rules=tuple(
+            _json_rule(f"rule {index} of {place}", rule) for index, rule in enumerate(each["rules"], start=1)
+        ),
+        narrowed="comm_rank_distribution" in each,
+    )
+
+
+def _json_rule(place: str, rule: Any) -> RuleLine:
+    if not isinstance(rule, dict):
+        raise GivesUpError(Broken(0, f"{place} is no object", "write an object with the member 'alg'"))
+    algorithm = rule.get("alg")
+    return RuleLine(
+        line=0,
+        place=place,
+        first_bytes=_whole(rule, "msg_size_min", 0, place),
+        last_bytes=_whole(rule, "msg_size_max", FOR_EVER, place),
+        algorithm=algorithm if isinstance(algorithm, int) else str(algorithm),
+        fanout=_whole(rule, "faninout", 0, place),
+        segment_bytes=_whole(rule, "seg_size", 0, place),
+    )
+
+
+def _whole(record: Mapping[str, Any], key: str, default: int, place: str) -> int:
+    value = record.get(key, default)
+    if isinstance(value, str) and value[:3] in ("inf", "Inf", "INF"):
+        return FOR_EVER
+    if isinstance(value, bool) or not isinstance(value, int):
+        text = f"the {key!r} of {place} is neither a whole number nor 'inf'"
+        raise GivesUpError(Broken(0, text, "write a whole number"))
+    return value

@@ -1,4 +1,4 @@
-"""What a rules file of Open MPI says: collectives, lists for ranks, rules, and where the library gives up."""
+"""A rules file of Open MPI as data: collectives, lists for numbers of ranks, rules, and where the library gives up."""
 
 from __future__ import annotations
 

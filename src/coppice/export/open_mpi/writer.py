@@ -5,7 +5,8 @@
 
 A rule of the classic form holds from its size to the next one, and a list of rules from its number of ranks to the next
 one; the first list holds for all smaller numbers, too. Rules for P ranks therefore stand between lists that leave the
-choice to Open MPI (number 0): one for 0 ranks, and one for P + 1 ranks where these have no rules of their own.
+choice to Open MPI (number 0): one for 0 ranks, and one for P + 1 ranks where these have no rules of their own. Rules
+for a topology come from simulated times of Open MPI's algorithms (:mod:`coppice.fitting.open_mpi`).
 """
 
 from __future__ import annotations
@@ -13,18 +14,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import isqrt
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.export.exported import Exported
+from coppice.fitting.open_mpi import COMPARED, OmpiChoice, choices_of, compared
 from coppice.selection.open_mpi_names import COLLECTIVES, FUNCTIONS
+from coppice.topology.model import Topology
+from coppice.version import __version__
 
-__all__ = ["FORMS", "Rule", "merged", "rules_file"]
+__all__ = ["FORMS", "OmpiRule", "export_ompi_rules", "merged", "rules_file", "rules_of"]
 
 FORMS = ("classic", "json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class OmpiRule:
     """From one size to the next rule's: which algorithm.
 
     Attributes:
@@ -40,14 +47,15 @@ class Rule:
     segment_bytes: int = 0
 
 
-def merged(rules: Iterable[Rule]) -> tuple[Rule, ...]:
+def merged(rules: Iterable[OmpiRule]) -> tuple[OmpiRule, ...]:
     """Rules at ascending sizes without those that choose what the one before them does.
 
     Examples:
-        >>> merged([Rule(first_bytes=0, id=3), Rule(first_bytes=33, id=3), Rule(first_bytes=65, id=4)])
-        (Rule(first_bytes=0, id=3, fanout=0, segment_bytes=0), Rule(first_bytes=65, id=4, fanout=0, segment_bytes=0))
+        >>> rules = [OmpiRule(first_bytes=0, id=3), OmpiRule(first_bytes=33, id=3), OmpiRule(first_bytes=65, id=4)]
+        >>> [(rule.first_bytes, rule.id) for rule in merged(rules)]
+        [(0, 3), (65, 4)]
     """
-    found: list[Rule] = []
+    found: list[OmpiRule] = []
     for rule in rules:
         if not found or replace(rule, first_bytes=found[-1].first_bytes) != found[-1]:
             found.append(rule)
@@ -55,7 +63,7 @@ def merged(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 def rules_file(
-    rules: Mapping[Collective, Mapping[int, Sequence[Rule]]],
+    rules: Mapping[Collective, Mapping[int, Sequence[OmpiRule]]],
     *,
     form: str = "classic",
     comments: Sequence[str] = (),
@@ -72,7 +80,8 @@ def rules_file(
             or one below 1, or rules do not begin at 0 bytes and ascend.
 
     Examples:
-        >>> text = rules_file({Collective.BROADCAST: {4: [Rule(first_bytes=0, id=6)], 5: [Rule(first_bytes=0, id=3)]}})
+        >>> rules = {4: [OmpiRule(first_bytes=0, id=6)], 5: [OmpiRule(first_bytes=0, id=3)]}
+        >>> text = rules_file({Collective.BROADCAST: rules})
         >>> " ".join(line.partition(" #")[0] for line in text.splitlines())
         '1 7 4 0 1 0 0 0 0 4 1 0 6 0 0 5 1 0 3 0 0 6 1 0 0 0 0'
     """
@@ -97,7 +106,7 @@ def rules_file(
     return _json(rules) if form == "json" else _classic(rules, comments)
 
 
-def _classic(rules: Mapping[Collective, Mapping[int, Sequence[Rule]]], comments: Sequence[str]) -> str:
+def _classic(rules: Mapping[Collective, Mapping[int, Sequence[OmpiRule]]], comments: Sequence[str]) -> str:
     lines = [f"# {' '.join(comment.split())}" for comment in comments]
     lines.append(f"{len(rules)} # collectives")
     for collective in sorted(rules, key=lambda each: COLLECTIVES.index(FUNCTIONS[each])):
@@ -109,7 +118,7 @@ def _classic(rules: Mapping[Collective, Mapping[int, Sequence[Rule]]], comments:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _fenced(lists: Mapping[int, Sequence[Rule]]) -> Iterator[list[str]]:
+def _fenced(lists: Mapping[int, Sequence[OmpiRule]]) -> Iterator[list[str]]:
     """Lines of each list, and of those around them that end what they hold for."""
     yield _own_choice(0)
     for ranks, listed in sorted(lists.items()):
@@ -126,7 +135,7 @@ def _own_choice(ranks: int) -> list[str]:
     return [f"{ranks} # ranks and more", "1 # rule: as Open MPI decides", "0 0 0 0"]
 
 
-def _json(rules: Mapping[Collective, Mapping[int, Sequence[Rule]]]) -> str:
+def _json(rules: Mapping[Collective, Mapping[int, Sequence[OmpiRule]]]) -> str:
     collectives = {
         FUNCTIONS[collective]: [
             {"comm_size_min": ranks, "comm_size_max": ranks, "rules": _json_rules(listed)}
@@ -138,7 +147,7 @@ def _json(rules: Mapping[Collective, Mapping[int, Sequence[Rule]]]) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _json_rules(listed: Sequence[Rule]) -> list[dict[str, int | str]]:
+def _json_rules(listed: Sequence[OmpiRule]) -> list[dict[str, int | str]]:
     ends: list[int | str] = [rule.first_bytes - 1 for rule in listed[1:]]
     return [
         {
@@ -151,3 +160,77 @@ def _json_rules(listed: Sequence[Rule]) -> list[dict[str, int | str]]:
         }
         for rule, end in zip(listed, [*ends, "inf"], strict=True)
     ]
+
+
+DEFAULT_SIZES = tuple(1 << power for power in range(6, 28, 3))
+
+
+def export_ompi_rules(
+    topology: Topology,
+    *,
+    collectives: Sequence[str] = tuple(map(str, COMPARED)),
+    sizes: Sequence[int] = DEFAULT_SIZES,
+    form: str = "classic",
+    jobs: int | None = None,
+) -> Exported:
+    """A rules file for communicators of all ranks, from simulated times of Open MPI's algorithms.
+
+    Args:
+        topology: Where it runs, one process on each GPU, ranks as numbered.
+        collectives: Names of collectives.
+        sizes: Sizes M at which they are compared.
+        form: One of :data:`~coppice.export.open_mpi.writer.FORMS`.
+        jobs: Number of processes that compare.
+
+    Raises:
+        InputError: If a name is unknown, or Open MPI has no rules for a collective.
+    """
+    chosen = []
+    for name in dict.fromkeys(collectives):
+        if name not in list(Collective) or Collective(name) not in FUNCTIONS:
+            msg = f"expected collectives out of {', '.join(FUNCTIONS)}, found {name!r}."
+            raise InputError(msg)
+        chosen.append(Collective(name))
+    if topology.num_ranks < 2 or not chosen or not sizes:
+        msg = "expected 2 ranks, a collective and a size at least: there is nothing to choose otherwise."
+        raise InputError(msg)
+    found = {
+        collective: choices_of(compared(topology, collective, sizes, jobs=jobs)) for collective in chosen
+    }
+    rules = {collective: {topology.num_ranks: rules_of(choices)} for collective, choices in found.items()}
+    notes = [_words(collective, choices) for collective, choices in found.items()]
+    return Exported(
+        text=rules_file(
+            rules,
+            form=form,
+            comments=[f"coppice {__version__}, simulated on {topology.name} {topology.sha256[:16]}"],
+        ),
+        notes=(
+            *notes,
+            "times are simulated: measure before you rely on them",
+            "mpirun --mca coll ^han --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename FILE",
+        ),
+        suffix=".json" if form == "json" else ".conf",
+    )
+
+
+def rules_of(choices: Sequence[OmpiChoice]) -> tuple[OmpiRule, ...]:
+    """Rules from choices at ascending sizes: equal neighbours become one, ranges meet at the geometric mean.
+
+    Examples:
+        >>> choices = [OmpiChoice(size_bytes=size, id=id) for size, id in ((4, 3), (16, 3), (64, 4))]
+        >>> [(rule.first_bytes, rule.id) for rule in rules_of(choices)]
+        [(0, 3), (33, 4)]
+    """
+    firsts = [isqrt(one.size_bytes * two.size_bytes) + 1 for one, two in pairwise(choices)]
+    return merged(
+        OmpiRule(first_bytes=first, id=choice.id, fanout=choice.fanout, segment_bytes=choice.segment_bytes)
+        for first, choice in zip([0, *firsts], choices, strict=False)
+    )
+
+
+def _words(collective: Collective, choices: Sequence[OmpiChoice]) -> str:
+    gains = [choice.default_us / choice.time_us for choice in choices if choice.id and choice.default_us]
+    changed = sum(1 for choice in choices if choice.id)
+    words = f"{collective}: another algorithm than Open MPI's own at {changed} of {len(choices)} sizes"
+    return words + (f", up to {max(gains):.3g} times as fast" if gains else "")

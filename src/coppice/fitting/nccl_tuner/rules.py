@@ -1,23 +1,29 @@
-"""From times to the rules of a tuner table: which algorithm and protocol, from which size to which.
+"""Rules of a tuner table of NCCL, from times: which algorithm and protocol, from which size to which.
 
 At every measured size the fastest counts. Where a baseline is known and the fastest gains less than three percent on it
 (or less than twice the spread), there is no rule: fewer rules age better. A choice that wins at a single size and gains
 less than ten percent on a neighbour's gives way to that neighbour. Ranges meet at the geometric mean of neighbouring
 sizes, the first begins at 0 and the last has no end. Whatever may be missing on a machine (NVLS, CollNet, PAT, LL128)
 is followed by the best ring or tree with LL or Simple for the same range.
+
+Communicators that were not asked about get rules by equal bytes per rank. Where an all-gather or a reduce-scatter
+changes its protocol depends on the bytes of one rank more than on the number of ranks, so that the rules of the largest
+communicator serve others when their sizes are counted per rank. All-reduce, broadcast and reduce have no such rule.
+Rules that were asked for come first, and the first one that holds counts.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.fitting.nccl_tuner.timings import COLLECTIVES, Timing
+from coppice.fitting.nccl_tuner.timings import COLLECTIVES, TunerTiming
 
-__all__ = ["NO_END", "Rule", "rules_of"]
+__all__ = ["NO_END", "TunerRule", "further_rules", "rules_of"]
 
 NO_END = 2**64 - 1
 """Last size of a range without an end."""
@@ -30,7 +36,7 @@ Shape = tuple[Collective, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class TunerRule:
     """A line of a tuner table.
 
     Attributes:
@@ -61,12 +67,12 @@ class Rule:
 
 
 def rules_of(
-    timings: Sequence[Timing],
+    timings: Sequence[TunerTiming],
     *,
     algorithms: Sequence[str],
     keep_default: bool = True,
     boundary: Callable[[int, int], int] | None = None,
-) -> tuple[Rule, ...]:
+) -> tuple[TunerRule, ...]:
     """Rules for every shape that times are given of, sizes ascending.
 
     Args:
@@ -78,11 +84,11 @@ def rules_of(
     Raises:
         InputError: If no time of an algorithm in ``algorithms`` is given for some size.
     """
-    shapes: dict[Shape, list[Timing]] = {}
+    shapes: dict[Shape, list[TunerTiming]] = {}
     for timing in timings:
         shapes.setdefault((timing.collective, timing.nodes, timing.ranks), []).append(timing)
     places = {collective: place for place, collective in enumerate(COLLECTIVES)}
-    found: list[Rule] = []
+    found: list[TunerRule] = []
     for shape in sorted(shapes, key=lambda each: (each[2], each[1], places[each[0]])):
         found += _shape_rules(
             shape,
@@ -105,12 +111,12 @@ def _geometric(size: int, following: int) -> int:
 
 def _shape_rules(
     shape: Shape,
-    timings: list[Timing],
+    timings: list[TunerTiming],
     algorithms: Sequence[str],
     *,
     keep_default: bool,
     boundary: Callable[[int, int], int],
-) -> list[Rule]:
+) -> list[TunerRule]:
     collective, nodes, ranks = shape
     times = _medians(timings, algorithms)
     sizes = sorted(times)
@@ -126,7 +132,7 @@ def _shape_rules(
         best = min(times[size], key=lambda choice: times[size][choice][0])
         choices.append(best if not keep_default or _worth(times[size][best], baselines[size]) else None)
     _settle(choices, sizes, times, baselines)
-    found: list[Rule] = []
+    found: list[TunerRule] = []
     start = 0
     for end in range(len(sizes)):
         if end + 1 < len(sizes) and choices[end + 1] == choices[end]:
@@ -135,7 +141,7 @@ def _shape_rules(
         if choice is not None:
             middle = sizes[(start + end) // 2]
             base, time = baselines[middle], times[middle].get(choice)
-            rule = Rule(
+            rule = TunerRule(
                 collective=collective,
                 first_bytes=boundary(sizes[start - 1], sizes[start]) + 1 if start else 0,
                 last_bytes=boundary(sizes[end], sizes[end + 1]) if end + 1 < len(sizes) else NO_END,
@@ -152,10 +158,10 @@ def _shape_rules(
 
 
 def _medians(
-    timings: list[Timing], algorithms: Sequence[str]
+    timings: list[TunerTiming], algorithms: Sequence[str]
 ) -> dict[int, dict[Choice, tuple[float, float]]]:
     """Median time and largest spread of each choice by size."""
-    kept: dict[int, dict[Choice, list[Timing]]] = {timing.size_bytes: {} for timing in timings}
+    kept: dict[int, dict[Choice, list[TunerTiming]]] = {timing.size_bytes: {} for timing in timings}
     for timing in timings:
         if timing.algorithm in algorithms and timing.algorithm is not None and timing.protocol is not None:
             choice = (timing.algorithm, timing.protocol, timing.channels)
@@ -163,12 +169,12 @@ def _medians(
     return {size: {choice: _median(rows) for choice, rows in by.items()} for size, by in kept.items()}
 
 
-def _median(rows: list[Timing]) -> tuple[float, float]:
+def _median(rows: list[TunerTiming]) -> tuple[float, float]:
     times = sorted(row.time_us for row in rows)
     return times[(len(times) - 1) // 2], max(row.spread for row in rows)
 
 
-def _baseline(timings: list[Timing], size: int) -> tuple[float, float] | None:
+def _baseline(timings: list[TunerTiming], size: int) -> tuple[float, float] | None:
     rows = [row for row in timings if row.size_bytes == size and row.algorithm is None]
     return _median(rows) if rows else None
 
@@ -199,7 +205,7 @@ def _settle(
             choices[at] = near
 
 
-def _with_fallback(rule: Rule, times: Mapping[Choice, tuple[float, float]]) -> list[Rule]:
+def _with_fallback(rule: TunerRule, times: Mapping[Choice, tuple[float, float]]) -> list[TunerRule]:
     if rule.algorithm in ("ring", "tree") and rule.protocol != "ll128":
         return [rule]
     always = [c for c in times if c[0] in ("ring", "tree") and c[1] in ("ll", "simple")]
@@ -208,3 +214,68 @@ def _with_fallback(rule: Rule, times: Mapping[Choice, tuple[float, float]]) -> l
         rule,
         replace(rule, algorithm=best[0], protocol=best[1], channels=best[2], gain=None, fallback=True),
     ]
+
+
+_SHAPE = re.compile(r"([0-9]{1,6})x([0-9]{1,7})")
+_ANY = "any"
+_PER_RANK = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+
+
+def further_rules(
+    rules: Sequence[TunerRule], shapes: Sequence[str], *, any_allowed: bool
+) -> tuple[TunerRule, ...]:
+    """Rules for further shapes, from those of the largest communicator.
+
+    Args:
+        rules: Rules of a table, for exact shapes.
+        shapes: ``NODESxRANKS`` such as ``4x32`` (32 ranks in all), or ``any``.
+        any_allowed: The dialect counts bytes per rank, and has a word for any shape.
+
+    Raises:
+        InputError: If a shape cannot be read, or there are no rules to begin with.
+
+    Examples:
+        >>> rule = TunerRule(collective=Collective.ALL_GATHER, first_bytes=0, last_bytes=1599, nodes=2, ranks=16,
+        ...             algorithm="ring", protocol="ll")
+        >>> made, = further_rules([rule], ["4x32"], any_allowed=False)
+        >>> made.last_bytes, made.nodes, made.ranks
+        (3199, 4, 32)
+    """
+    if not shapes:
+        return ()
+    known = {(rule.nodes, rule.ranks) for rule in rules}
+    largest = max(known, key=lambda shape: (shape[1] or 0, shape[0] or 0))
+    base = [rule for rule in rules if (rule.nodes, rule.ranks) == largest and rule.collective in _PER_RANK]
+    if not base:
+        msg = "no rule of all_gather or reduce_scatter is there to derive others from: leave out shapes."
+        raise InputError(msg)
+    found: list[TunerRule] = []
+    for shape in dict.fromkeys(shapes):
+        if shape == _ANY:
+            if not any_allowed:
+                msg = "a table for any shape needs sizes per rank, as only ncclx has them: list shapes such as 4x32."
+                raise InputError(msg)
+            found += [replace(rule, nodes=None, any_shape=True, gain=None) for rule in base]
+            continue
+        match = _SHAPE.fullmatch(shape)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]) or int(match[2]) < 2:
+            msg = f"expected shapes as NODESxRANKS such as 4x32 (32 ranks in all) or any, found {shape!r}."
+            raise InputError(msg)
+        nodes, ranks = int(match[1]), int(match[2])
+        if (nodes, ranks) not in known:
+            found += [_scaled(rule, nodes, ranks) for rule in base]
+    return tuple(found)
+
+
+def _scaled(rule: TunerRule, nodes: int, ranks: int) -> TunerRule:
+    """The rule with as many bytes per rank; neighbours still meet without gap or overlap."""
+    own = rule.ranks or 1
+    last = NO_END if rule.last_bytes == NO_END else -(-(rule.last_bytes + 1) * ranks // own) - 1
+    return replace(
+        rule,
+        first_bytes=-(-rule.first_bytes * ranks // own),
+        last_bytes=min(last, NO_END),
+        nodes=nodes,
+        ranks=ranks,
+        gain=None,
+    )

@@ -26,7 +26,7 @@ __all__ = [
     "COLLECTIVES",
     "MOST_CHANNELS",
     "PROTOCOLS",
-    "Timing",
+    "TunerTiming",
     "impossible",
     "model_timings",
     "read_timings",
@@ -61,7 +61,7 @@ _ONLY_SIMPLE = ("collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timing:
+class TunerTiming:
     """A time.
 
     Attributes:
@@ -113,7 +113,7 @@ def model_timings(
     *,
     collectives: Sequence[Collective] = tuple(COLLECTIVES),
     settings: Mapping[str, str] | None = None,
-) -> tuple[tuple[Timing, ...], tuple[str, ...]]:
+) -> tuple[tuple[TunerTiming, ...], tuple[str, ...]]:
     """Times that NCCL's cost model predicts for a communicator of all ranks, and what had to be assumed.
 
     Args:
@@ -135,7 +135,7 @@ def model_timings(
         msg = f"expected 2 ranks or more, found {topology.num_ranks}: nothing is to be tuned for one."
         raise InputError(msg)
     boxes = box_sizes(topology)
-    found: list[Timing] = []
+    found: list[TunerTiming] = []
     assumptions: dict[str, None] = {}
     for collective in collectives:
         for size_bytes in sizes:
@@ -150,7 +150,7 @@ def model_timings(
             inputs = inputs_of(request, topology, settings or {})
             assumptions.update(dict.fromkeys(inputs.assumptions))
             found += [
-                Timing(
+                TunerTiming(
                     collective=collective,
                     nodes=inputs.communicator.nodes,
                     ranks=topology.num_ranks,
@@ -165,7 +165,7 @@ def model_timings(
     return tuple(found), tuple(assumptions)
 
 
-def read_timings(path: str | os.PathLike[str]) -> tuple[Timing, ...]:
+def read_timings(path: str | os.PathLike[str]) -> tuple[TunerTiming, ...]:
     """Times from a table of measurements.
 
     Args:
@@ -203,7 +203,7 @@ def read_timings(path: str | os.PathLike[str]) -> tuple[Timing, ...]:
     return tuple(found)
 
 
-def _timing(row: Mapping[str, str], where: str) -> Timing:
+def _timing(row: Mapping[str, str], where: str) -> TunerTiming:
     collective = next(
         (
             key
@@ -234,7 +234,7 @@ def _timing(row: Mapping[str, str], where: str) -> Timing:
         msg = f"expected as many ranks as nodes or more at {where}, found {ranks} ranks on {nodes} nodes."
         raise InputError(msg)
     channels = _integer(row.get("channels") or "0", "channels", where, low=0, high=MOST_CHANNELS)
-    return Timing(
+    return TunerTiming(
         collective=collective,
         nodes=nodes,
         ranks=ranks,

@@ -7,10 +7,15 @@ host says. An order is therefore a list of hosts, one for each rank, and the GPU
 It is judged by the closed rings of all groups: from host to host, each where its first member stands. What happens
 inside a host is the library's own choice and counts nothing. Hosts stay whole (consecutive ranks) unless asked
 otherwise, since not every launcher can say more.
+
+Groups are axes of a parallel job or lists of ranks. An axis is written ``name=size`` or ``name=size:weight``, the
+fastest one first: ``tp=8,dp=4`` are 32 ranks of which 0..7 form a tensor group and 0, 8, 16, 24 a data group. Lists are
+written ``0-3;4-7``.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,13 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError, UnreachableError
-from coppice.fitting.rank_order.groups import Group, all_ranks
-from coppice.fitting.rank_order.search import Rings, improved, tour_bound
+from coppice.fitting.rank_order.search import GroupRings, improved, tour_bound
 from coppice.planners.algorithms.parts.orders import box_order, order_by
 from coppice.planners.algorithms.parts.tours import RELAY, crossings
 from coppice.topology.model import Topology
 
-__all__ = ["Crossed", "RankOrder", "rank_order"]
+__all__ = ["Crossed", "Group", "RankOrder", "all_ranks", "rank_order", "read_groups"]
 
 MOST_RANKS = 4096
 """More ranks are not ordered: the distances between all of them are compared."""
@@ -149,7 +153,7 @@ def rank_order(
         a, b = (int(v) for v in np.argwhere(apart >= _UNREACHABLE)[0])
         msg = f"expected paths between all GPUs, found none from rank {a} to rank {b}: add a link."
         raise UnreachableError(msg)
-    rings = Rings(apart, host, [(group.ranks, group.weight) for group in chosen])
+    rings = GroupRings(apart, host, [(group.ranks, group.weight) for group in chosen])
     natural = np.arange(ranks)
     starts = [by_hosts(order, host) for order in _orders(topology)]
     if not whole_hosts:
@@ -245,7 +249,7 @@ def _between_hosts(apart: NDArray[np.int64], host: NDArray[np.int64]) -> NDArray
     return near
 
 
-def _crossed(rings: Rings, order: NDArray[np.int64]) -> Crossed:
+def _crossed(rings: GroupRings, order: NDArray[np.int64]) -> Crossed:
     costs, weights = rings.steps(order)
     links, relays = costs % RELAY, costs // RELAY
     return Crossed(
@@ -254,3 +258,96 @@ def _crossed(rings: Rings, order: NDArray[np.int64]) -> Crossed:
         relays=int(relays.sum()),
         steps=dict(sorted(Counter(links.tolist()).items())),
     )
+
+
+_AXIS = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)=([0-9]{1,7})(?::([0-9]{1,6}))?")
+_SPAN = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7}))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Ranks that communicate with each other, ascending.
+
+    Attributes:
+        name: Axis that it belongs to.
+        ranks: The ranks.
+        weight: How much a link that it crosses counts.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    weight: int = 1
+
+
+def all_ranks(ranks: int) -> tuple[Group, ...]:
+    """One group of everybody."""
+    return (Group(name="all", ranks=tuple(range(ranks))),)
+
+
+def read_groups(text: str, ranks: int) -> tuple[Group, ...]:
+    """Groups from text.
+
+    Args:
+        text: Axes whose sizes multiply to ``ranks``, or lists of ranks.
+        ranks: Number of ranks of the job.
+
+    Raises:
+        InputError: If it is neither, the sizes do not multiply to the ranks, or a rank does not exist.
+
+    Examples:
+        >>> [group.ranks for group in read_groups("tp=2,dp=2", 4)]
+        [(0, 1), (2, 3), (0, 2), (1, 3)]
+        >>> [group.ranks for group in read_groups("0-1;3,2", 4)]
+        [(0, 1), (2, 3)]
+    """
+    if "=" in text:
+        return _axes(text, ranks)
+    return tuple(_listed(part, number, ranks) for number, part in enumerate(text.split(";")))
+
+
+def _axes(text: str, ranks: int) -> tuple[Group, ...]:
+    axes: list[tuple[str, int, int]] = []
+    for part in text.split(","):
+        match = _AXIS.fullmatch(part.strip())
+        if match is None or int(match[2]) < 1 or (match[3] is not None and int(match[3]) < 1):
+            msg = (
+                f"expected axes such as tp=8,dp=4 or tp=8:16,dp=4 (a weight after the size), found {part!r}."
+            )
+            raise InputError(msg)
+        axes.append((match[1], int(match[2]), int(match[3] or 1)))
+    product = 1
+    for _, size, _ in axes:
+        product *= size
+    if product != ranks:
+        msg = f"expected axes whose sizes multiply to {ranks} ranks, found {text} = {product}: mend a size."
+        raise InputError(msg)
+    found: list[Group] = []
+    stride = 1
+    for name, size, weight in axes:
+        if size > 1:
+            found += [
+                Group(
+                    name=name,
+                    ranks=tuple(range(first, first + stride * size, stride)),
+                    weight=weight,
+                )
+                for block in range(0, ranks, stride * size)
+                for first in range(block, block + stride)
+            ]
+        stride *= size
+    return tuple(found) or all_ranks(ranks)
+
+
+def _listed(text: str, number: int, ranks: int) -> Group:
+    found: list[int] = []
+    for part in text.split(","):
+        match = _SPAN.fullmatch(part.strip())
+        last = 0 if match is None else int(match[2] or match[1])
+        if match is None or int(match[1]) > last or last >= ranks:
+            msg = f"expected groups such as 0-3;4-7 of ranks 0 .. {ranks - 1}, found {part.strip()!r}."
+            raise InputError(msg)
+        found += range(int(match[1]), last + 1)
+    if len(set(found)) != len(found):
+        msg = f"expected each rank once in a group, found one twice in {text!r}: leave it out."
+        raise InputError(msg)
+    return Group(name=f"group {number}", ranks=tuple(sorted(found)))

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from coppice.planners.algorithms.parts.tours import RELAY
 
-__all__ = ["Rings", "improved", "tour_bound"]
+__all__ = ["GroupRings", "improved", "tour_bound"]
 
 _MOST_TRIALS = 6_000
 _MOST_BOUNDED = 256
 _ROUNDS = 60
 
 
-class Rings:
+class GroupRings:
     """The closed rings of all groups, host by host, as a function of the order.
 
     What a ring takes inside a host is the library's own choice, and so is the GPU through which it leaves. A step
@@ -81,7 +81,7 @@ class Rings:
 
 
 def improved(
-    rings: Rings, starts: Sequence[NDArray[np.int64]], *, whole: bool, trials: int = _MOST_TRIALS
+    rings: GroupRings, starts: Sequence[NDArray[np.int64]], *, whole: bool, trials: int = _MOST_TRIALS
 ) -> NDArray[np.int64]:
     """The best order near the best of some.
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from math import cos, pi, sin
 
-from coppice.report.topology.direct import NODE, ROW, Place, direct_places, grid_shape
+import numpy as np
+
 from coppice.text import plural
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["Frame", "Layout", "lay_out"]
+__all__ = ["DrawingLayout", "Frame", "NodeBox", "lay_out"]
 
 WIDTH = 1100.0
 """Width that a drawing may take."""
@@ -33,6 +35,20 @@ PAD = 12.0
 LEVEL = 74.0
 """Padding of a frame; height of a level of the fabric."""
 
+ROW = 46.0
+NODE = 24.0
+"""Height of a row of nodes, and of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBox:
+    """Centre and size of a node."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -46,7 +62,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DrawingLayout:
     """A finished layout.
 
     Attributes:
@@ -59,7 +75,7 @@ class Layout:
 
     width: float
     height: float
-    place: dict[int, Place]
+    place: dict[int, NodeBox]
     frames: tuple[Frame, ...]
     omitted: tuple[str, ...]
 
@@ -71,10 +87,10 @@ class _Group:
     name: str
     width: float
     height: float
-    place: dict[int, Place]
+    place: dict[int, NodeBox]
 
 
-def lay_out(topology: Topology, first: Collection[int] = ()) -> Layout:
+def lay_out(topology: Topology, first: Collection[int] = ()) -> DrawingLayout:
     """A place for every node, or for a part of a large topology.
 
     Args:
@@ -222,7 +238,7 @@ def _inner(
     for v in sorted(relays):
         outward = through.get(v) == least and from_out.get(v) is not None
         (up if outward else down)[from_gpu.get(v, 9)].append(v)
-    place: dict[int, Place] = {}
+    place: dict[int, NodeBox] = {}
     y = PAD + (14 if name else 0)
     rows = [up[level] for level in sorted(up, reverse=True)]
     for row in rows:
@@ -256,7 +272,7 @@ def _distances(near: list[list[int]], start: Sequence[int], through: Collection[
 
 def _fill_row(
     topology: Topology,
-    place: dict[int, Place],
+    place: dict[int, NodeBox],
     row: list[int],
     y: float,
     width: float,
@@ -274,11 +290,13 @@ def _fill_row(
         line, column = divmod(at, per_line)
         wide = topology.kind[v] == NodeKind.SWITCH
         size = step - 8 if wide else min(step - 5, 58)
-        place[v] = Place((column + 0.5) * step, y + NODE / 2 + line * ROW, size, NODE * (0.75 if wide else 1))
+        place[v] = NodeBox(
+            (column + 0.5) * step, y + NODE / 2 + line * ROW, size, NODE * (0.75 if wide else 1)
+        )
     return y + lines * ROW
 
 
-def _above_their_neighbours(row: list[int], place: dict[int, Place], near: list[list[int]]) -> list[int]:
+def _above_their_neighbours(row: list[int], place: dict[int, NodeBox], near: list[list[int]]) -> list[int]:
     """Nodes in the order of the middle of those placed neighbours that they have."""
 
     def middle(v: int) -> float:
@@ -296,7 +314,7 @@ def _composed(
     omitted: tuple[str, ...],
     *,
     framed: bool,
-) -> Layout:
+) -> DrawingLayout:
     """Groups in one row under the fabric, or in two with the fabric between them."""
     gap = 2 * PAD if framed else 0.0
     rows = [groups[i : i + columns] for i in range(0, len(groups), columns)] if columns else []
@@ -306,7 +324,7 @@ def _composed(
     width = max(width, 320.0) + (2 if framed else 2 * PAD)
     two = len(rows) > 1
     top = PAD
-    place: dict[int, Place] = {}
+    place: dict[int, NodeBox] = {}
     frames: list[Frame] = []
     upper = top + (heights[0] + 30 if two else 0)
     row_tops = [top, upper + fabric + 4] if two else [top + fabric]
@@ -323,23 +341,125 @@ def _composed(
         y = (upper if two else top) + fabric - (number + 1) * LEVEL + (NODE if not two else LEVEL / 2 - 2)
         placer(level, y)
     bottom = row_tops[-1] + heights[-1] if rows else top + fabric
-    return Layout(width, bottom + PAD, place, tuple(frames), omitted)
+    return DrawingLayout(width, bottom + PAD, place, tuple(frames), omitted)
 
 
-def _put(place: dict[int, Place], group: _Group, x: float, y: float, height: float, *, flipped: bool) -> None:
+def _put(
+    place: dict[int, NodeBox], group: _Group, x: float, y: float, height: float, *, flipped: bool
+) -> None:
     """Nodes of a group on the drawing; those of an upper row face down, towards the fabric below them."""
     for v, at in group.place.items():
         down = height - at.y + (14 if group.name else 0) if flipped else at.y
-        place[v] = Place(x + at.x, y + down, at.width, at.height)
+        place[v] = NodeBox(x + at.x, y + down, at.width, at.height)
 
 
-def _bars(near: list[list[int]], place: dict[int, Place], width: float) -> Callable[[list[int], float], None]:
+def _bars(
+    near: list[list[int]], place: dict[int, NodeBox], width: float
+) -> Callable[[list[int], float], None]:
     """Places a level of switches as bars side by side, above the middle of what they join."""
 
     def put(level: list[int], y: float) -> None:
         step = width / max(len(level), 1)
         length = min(step - 14, 420.0) if len(level) > 1 else width * 0.6
         for at, v in enumerate(_above_their_neighbours(level, place, near)):
-            place[v] = Place((at + 0.5) * step, y, length, 18)
+            place[v] = NodeBox((at + 0.5) * step, y, length, 18)
 
     return put
+
+
+def direct_places(
+    topology: Topology, gpus: list[int], y: float, width: float, *, alone: bool
+) -> tuple[dict[int, NodeBox], float] | None:
+    """Places of GPUs that are linked with each other, and where the next row begins.
+
+    Args:
+        topology: Where they are.
+        gpus: The GPUs.
+        y: Upper end of the room.
+        width: Its width.
+        alone: There is nothing else in the drawing: they may form a grid, and a circle may be large.
+
+    Returns:
+        None where they are too many for the room.
+    """
+    grid = grid_shape(topology, gpus) if alone else None
+    if grid is not None:
+        return _grid_places(gpus, grid, y, width)
+    for size in (46.0, 36.0, 28.0, 20.0):
+        around = min(max(len(gpus) * (size + 10) / (2 * pi), 74.0), width / 2 - size / 2)
+        flat = around if alone else min(around, 130.0)
+        across = around if alone else min(width / 2 - size / 2, around * 1.5)
+        found: dict[int, NodeBox] = {}
+        for at, v in enumerate(gpus):
+            angle = 2 * pi * (at + 0.5) / len(gpus)
+            x, down = width / 2 + across * sin(angle), flat * (1 - cos(angle))
+            found[v] = NodeBox(x, y + NODE / 2 + down, size, min(size, 20.0))
+        ring = [found[v] for v in gpus]
+        if all(_apart(p, q) for p, q in zip(ring, [*ring[1:], ring[0]], strict=True)):
+            return found, y + 2 * flat + ROW
+    return None
+
+
+def _apart(p: NodeBox, q: NodeBox) -> bool:
+    """Two nodes do not overlap."""
+    return abs(p.x - q.x) >= (p.width + q.width) / 2 or abs(p.y - q.y) >= (p.height + q.height) / 2
+
+
+def _grid_places(
+    gpus: list[int], grid: tuple[int, int, int], y: float, width: float
+) -> tuple[dict[int, NodeBox], float]:
+    """Slices side by side, each a grid; the drawn part of the grid is row-major, too."""
+    depth, rows, columns = grid
+    room = width / depth
+    step = min((room - 30) / columns, 92.0)
+    size = min(step - 8, 46.0)
+    place: dict[int, NodeBox] = {}
+    start = (width - depth * (step * columns + 30) + 30) / 2
+    for at, v in enumerate(gpus):
+        z, rest = divmod(at, rows * columns)
+        line, column = divmod(rest, columns)
+        x = start + z * (step * columns + 30) + (column + 0.5) * step
+        place[v] = NodeBox(x, y + 24 + line * min(step, 70) + z * 7, size, min(size, 20))
+    return place, y + 24 + (rows - 1) * min(step, 70) + depth * 7 + 24 + ROW - NODE
+
+
+def grid_shape(topology: Topology, nodes: list[int]) -> tuple[int, int, int] | None:
+    """(slices, rows, columns) of a row-major grid whose links all join neighbours, rings closed or not, or None.
+
+    Among several the one with the fewest slices and the most even sides.
+    """
+    count = len(nodes)
+    index = np.full(topology.num_nodes, -1)
+    index[nodes] = np.arange(count)
+    a, b = index[topology.src], index[topology.dst]
+    a, b = a[(a >= 0) & (b >= 0)], b[(a >= 0) & (b >= 0)]
+    if len(a) < 2 * (count - 1):
+        return None
+    found = []
+    for depth in range(1, min(count, 16) + 1):
+        for rows in range(2, count // depth + 1):
+            columns = count // depth // rows
+            if (
+                columns > 1
+                and depth * rows * columns == count
+                and _joins_neighbours(a, b, (depth, rows, columns))
+            ):
+                found.append((depth, abs(rows - columns), rows, columns))
+    if not found:
+        return None
+    depth, _, rows, columns = min(found)
+    return depth, rows, columns
+
+
+def _joins_neighbours(a: np.ndarray, b: np.ndarray, shape: tuple[int, int, int]) -> bool:
+    """Every link changes one coordinate, by one or from end to end, and every two neighbours are linked."""
+    at, to = np.unravel_index(a, shape), np.unravel_index(b, shape)
+    change = np.zeros(len(a), dtype=np.int64)
+    steps = 0
+    for axis, size in enumerate(shape):
+        apart = np.abs(at[axis] - to[axis])
+        change += np.where((apart == 0) | (apart == 1) | (apart == size - 1), (apart > 0).astype(np.int64), 9)
+        steps += (size - 1) * (shape[0] * shape[1] * shape[2] // size)
+    straight = np.abs(a - b)
+    strides = {shape[1] * shape[2], shape[2], 1}
+    return bool((change == 1).all()) and int(np.isin(straight, list(strides)).sum()) >= 2 * steps

@@ -5,18 +5,34 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import log2
+from math import comb, hypot, log2
 
-from coppice.report.style import PICTURE_STYLE, style
+from coppice.report.style import standalone
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
-from coppice.report.topology.direct import Place
-from coppice.report.topology.layout import Frame, Layout, lay_out
-from coppice.report.topology.wires import Point, hull, wire, within
+from coppice.report.topology.layout import DrawingLayout, Frame, NodeBox, lay_out
 from coppice.schedule.loads import LinkLoads
 from coppice.text import percent_text, rate_text
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["TopologyPicture", "load_class", "topology_picture", "topology_svg"]
+__all__ = [
+    "LinkCurve",
+    "Point",
+    "TopologyPicture",
+    "hull",
+    "load_class",
+    "topology_picture",
+    "topology_svg",
+    "wire",
+    "within",
+]
+
+Point = tuple[float, float]
+
+_BAR = 70.0
+"""A node wider than that is a bar: lines meet it where it is nearest to them."""
+
+_S_HEIGHT = 130.0
+"""Lines to a bar run as an S up to this height: sideways in the gap between two rows, not across the nodes in them."""
 
 _CUT_ROOM = (9.0, 5.0, 2.0)
 """Room between a node and the line around its side of the cut, the widest that fits."""
@@ -95,9 +111,7 @@ def topology_svg(topology: Topology, *, loads: LinkLoads | None = None, cut: Seq
         loads: What each link carries under a plan.
         cut: Nodes of one side of a cut.
     """
-    picture = topology_picture(topology, loads=loads, cut=cut)
-    opening, content = picture.svg.split(">", 1)
-    return f"{opening}>{style(PICTURE_STYLE)}{content}\n"
+    return standalone(topology_picture(topology, loads=loads, cut=cut).svg)
 
 
 def load_class(share: Fraction) -> int:
@@ -133,7 +147,7 @@ def _frame_name(frame: Frame) -> Markup:
     return element("text", escape(name), x=frame.x + 9, y=frame.y + 15, class_="strong halo")
 
 
-def _node(topology: Topology, v: int, at: Place, *, boxed: bool) -> Markup:
+def _node(topology: Topology, v: int, at: NodeBox, *, boxed: bool) -> Markup:
     """A node: rounded where it is a GPU or a NIC, a bar where it is a switch; its full name on hover."""
     kind = NodeKind(int(topology.kind[v]))
     full = topology.node_ids[v]
@@ -171,7 +185,7 @@ def _node(topology: Topology, v: int, at: Place, *, boxed: bool) -> Markup:
 
 
 def _wires(
-    topology: Topology, layout: Layout, loads: LinkLoads | None, side: set[int]
+    topology: Topology, layout: DrawingLayout, loads: LinkLoads | None, side: set[int]
 ) -> tuple[Markup, dict[tuple[int, int], int]]:
     """A line for each two linked nodes; hovering says both rates and loads."""
     index, place = topology.link_index, layout.place
@@ -216,7 +230,9 @@ def _link_words(topology: Topology, link: int, loads: LinkLoads | None) -> str:
     return f"{words}, busy {percent_text(loads.utilisation(link, loads.inv_rate))} of the time"
 
 
-def _ticks(topology: Topology, layout: Layout, side: set[int], outline: Sequence[Point] | None) -> Markup:
+def _ticks(
+    topology: Topology, layout: DrawingLayout, side: set[int], outline: Sequence[Point] | None
+) -> Markup:
     """A short stroke across every drawn link that crosses the cut, at the line around its side if there is one."""
     place = layout.place
     strokes = []
@@ -231,7 +247,7 @@ def _ticks(topology: Topology, layout: Layout, side: set[int], outline: Sequence
     return join(strokes)
 
 
-def _outline(place: Mapping[int, Place], side: set[int]) -> list[Point] | None:
+def _outline(place: Mapping[int, NodeBox], side: set[int]) -> list[Point] | None:
     """A line around one side of the cut, None where some node of the other side would lie within."""
     inside = [v for v in place if v in side]
     outside = [v for v in place if v not in side]
@@ -246,6 +262,115 @@ def _outline(place: Mapping[int, Place], side: set[int]) -> list[Point] | None:
     return None
 
 
-def _corners(at: Place, room: float) -> list[Point]:
+def _corners(at: NodeBox, room: float) -> list[Point]:
     x, y = at.width / 2 + room, at.height / 2 + room
     return [(at.x - x, at.y - y), (at.x + x, at.y - y), (at.x + x, at.y + y), (at.x - x, at.y + y)]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCurve:
+    """A Bezier curve of two, three or four points."""
+
+    points: tuple[Point, ...]
+
+    @property
+    def path(self) -> str:
+        """The curve as the ``d`` of a path."""
+        first, *others = [f"{number(x)} {number(y)}" for x, y in self.points]
+        return f"M{first}{'LQC'[len(others) - 1]}{' '.join(others)}"
+
+    def at(self, along: float) -> Point:
+        """The point at a share of the way."""
+        degree = len(self.points) - 1
+        weights = [comb(degree, i) * along**i * (1 - along) ** (degree - i) for i in range(degree + 1)]
+        x = sum(weight * point[0] for weight, point in zip(weights, self.points, strict=True))
+        y = sum(weight * point[1] for weight, point in zip(weights, self.points, strict=True))
+        return x, y
+
+    def stroke_across(self, along: float, length: float = 5.0) -> tuple[Point, Point]:
+        """The ends of a short stroke across the curve."""
+        x, y = self.at(along)
+        (ax, ay), (bx, by) = self.at(max(along - 0.02, 0.0)), self.at(min(along + 0.02, 1.0))
+        size = hypot(bx - ax, by - ay) or 1.0
+        dx, dy = length * (by - ay) / size, -length * (bx - ax) / size
+        return (x - dx, y - dy), (x + dx, y + dy)
+
+    def leaves(self, outline: Sequence[Point]) -> float:
+        """Share of the way at which the curve leaves or enters a convex outline; the middle if it does neither."""
+        steps = [step / 100 for step in range(101)]
+        inside = [within(outline, self.at(step)) for step in steps]
+        for before, after, step in zip(inside, inside[1:], steps, strict=False):
+            if before != after:
+                return step
+        return 0.5
+
+
+def wire(place: Mapping[int, NodeBox], a: int, b: int) -> LinkCurve:
+    """The line between two nodes."""
+    p, q = place[a], place[b]
+    px = _along(p, q.x) if p.width > _BAR else p.x
+    qx = _along(q, px) if q.width > _BAR else q.x
+    apart = abs(p.y - q.y)
+    if max(p.width, q.width) > _BAR and p.height / 2 + q.height / 2 < apart < _S_HEIGHT and px != qx:
+        down = 1 if q.y > p.y else -1
+        py, qy = p.y + down * p.height / 2, q.y - down * q.height / 2
+        middle = (py + qy) / 2
+        return LinkCurve(((px, py), (px, middle), (qx, middle), (qx, qy)))
+    if not _blocked(place, (a, b), (px, p.y), (qx, q.y)):
+        return LinkCurve(((px, p.y), (qx, q.y)))
+    return LinkCurve(((px, p.y), _bow(px, p.y, qx, q.y), (qx, q.y)))
+
+
+def _along(bar: NodeBox, x: float) -> float:
+    """The place on a bar that is nearest to ``x``."""
+    return min(max(x, bar.x - bar.width / 2 + 8), bar.x + bar.width / 2 - 8)
+
+
+def _bow(px: float, py: float, qx: float, qy: float) -> Point:
+    """Where the bow between two points is drawn to: to the left of the way from the left or upper one."""
+    if (qx, qy) < (px, py):
+        px, py, qx, qy = qx, qy, px, py
+    length = hypot(qx - px, qy - py) or 1.0
+    out = min(0.28 * length, 60.0)
+    return (px + qx) / 2 + out * (qy - py) / length, (py + qy) / 2 - out * (qx - px) / length
+
+
+def _blocked(place: Mapping[int, NodeBox], ends: tuple[int, int], p: Point, q: Point) -> bool:
+    """Some other node lies on the straight line."""
+    length2 = (q[0] - p[0]) ** 2 + (q[1] - p[1]) ** 2
+    for v, at in place.items():
+        if v in ends or not length2:
+            continue
+        along = ((at.x - p[0]) * (q[0] - p[0]) + (at.y - p[1]) * (q[1] - p[1])) / length2
+        if 0.02 < along < 0.98:
+            x, y = p[0] + along * (q[0] - p[0]), p[1] + along * (q[1] - p[1])
+            if abs(at.x - x) < at.width / 2 - 2 and abs(at.y - y) < at.height / 2 - 2:
+                return True
+    return False
+
+
+def hull(points: Sequence[Point]) -> list[Point]:
+    """The convex hull (Andrew's monotone chain).
+
+    >>> hull([(0, 0), (2, 0), (1, 1), (0, 2), (2, 2)])
+    [(0, 0), (2, 0), (2, 2), (0, 2)]
+    """
+    ordered = sorted(set(points))
+    found: list[Point] = []
+    for run in (ordered, ordered[::-1]):
+        chain: list[Point] = []
+        for point in run:
+            while len(chain) > 1 and _turn(chain[-2], chain[-1], point) <= 0:
+                chain.pop()
+            chain.append(point)
+        found += chain[:-1]
+    return found
+
+
+def within(outline: Sequence[Point], point: Point) -> bool:
+    """Whether a point lies strictly inside a convex outline."""
+    return all(_turn(a, b, point) > 0 for a, b in zip(outline, [*outline[1:], outline[0]], strict=True))
+
+
+def _turn(a: Point, b: Point, c: Point) -> float:
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])

@@ -18,11 +18,11 @@ from statistics import median
 
 from coppice.errors import CheckError, InputError
 from coppice.training.autolrs.forecast import ExponentialFit, fit_exponential
+from coppice.training.autolrs.log import Event, Finished, Kept, Retreat, TrialEnd, curve
 from coppice.training.autolrs.published import fit_published
-from coppice.training.autolrs.records import Event, Finished, Kept, Retreat, TrialEnd, curve
 from coppice.training.autolrs.search import best_of, propose
 from coppice.training.autolrs.settings import FEWEST_TRIAL_STEPS, Method, Settings
-from coppice.training.autolrs.state import Action, Decision, Phase, State, Trial
+from coppice.training.autolrs.state import Action, SearchDecision, SearchPhase, State, Trial
 
 __all__ = ["READ_EVERY", "Controller"]
 
@@ -55,7 +55,7 @@ class Controller:
     Examples:
         >>> control = Controller(Settings(tau=100, tau_max=200, candidates=2))
         >>> control.phase, control.first.action, control.steps_to_event
-        (<Phase.SEARCH: 'search'>, <Action.SAVE: 'save'>, 10)
+        (<SearchPhase.SEARCH: 'search'>, <Action.SAVE: 'save'>, 10)
         >>> control.observe([1.0 - 0.05 * step for step in range(10)]).action
         <Action.RESTORE: 'restore'>
     """
@@ -67,15 +67,17 @@ class Controller:
             msg = f"expected kept_steps >= {least} (warm-up and one stage), found {settings.kept_steps}: train longer."
             raise InputError(msg)
         self.state = State(
-            phase=Phase.WARMUP, lr=settings.warmup_lr, tau=settings.tau, length=settings.warmup_steps
+            phase=SearchPhase.WARMUP, lr=settings.warmup_lr, tau=settings.tau, length=settings.warmup_steps
         )
         self.first = (
-            Decision(action=Action.CONTINUE, ended=False) if settings.warmup_steps else self._begin_stage([])
+            SearchDecision(action=Action.CONTINUE, ended=False)
+            if settings.warmup_steps
+            else self._begin_stage([])
         )
         """What to do before the first step."""
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> SearchPhase:
         """What the steps of the moment are for."""
         return self.state.phase
 
@@ -83,13 +85,13 @@ class Controller:
     def steps_to_event(self) -> int:
         """Steps until :meth:`observe` wants to be called; 0 when the training has its length."""
         state = self.state
-        if state.phase is Phase.DONE:
+        if state.phase is SearchPhase.DONE:
             return 0
         every = READ_EVERY
-        if state.phase is Phase.SEARCH:
+        if state.phase is SearchPhase.SEARCH:
             every = min(max(state.length // _LOOKS_PER_TRIAL, _FEWEST_READ), READ_EVERY)
         next_look = min((state.done // every + 1) * every, state.length)
-        if state.phase is Phase.SEARCH and state.validating:
+        if state.phase is SearchPhase.SEARCH and state.validating:
             step = self._validation_steps()
             next_look = min(next_look, (state.done // step + 1) * step)
         return next_look - state.done
@@ -100,14 +102,14 @@ class Controller:
         >>> [Controller(Settings(warmup_steps=4, warmup_lr=0.4)).lr_at(step) for step in (0, 3)]
         [0.1, 0.4]
         """
-        if self.state.phase is Phase.WARMUP:
+        if self.state.phase is SearchPhase.WARMUP:
             return self.state.lr * (step + 1) / self.state.length
         return self.state.lr
 
     def validation_due(self, steps: int) -> bool:
         """Whether a validation loss is wanted once ``steps`` more steps are done."""
         state = self.state
-        if state.phase is not Phase.SEARCH or not state.validating:
+        if state.phase is not SearchPhase.SEARCH or not state.validating:
             return False
         return (state.done + steps) % self._validation_steps() == 0 and len(
             state.validations
@@ -127,7 +129,7 @@ class Controller:
         if validation is not None:
             state.validations.append(float(validation))
 
-    def observe(self, losses: Sequence[float], validation: float | None = None) -> Decision:
+    def observe(self, losses: Sequence[float], validation: float | None = None) -> SearchDecision:
         """Take in the losses since the last call, and decide.
 
         Args:
@@ -140,37 +142,39 @@ class Controller:
         self.follow(losses, validation)
         state = self.state
         verdict = self._verdict(len(losses), validation)
-        if state.phase is Phase.SEARCH:
+        if state.phase is SearchPhase.SEARCH:
             if verdict != "ok" or state.done == state.length:
                 return self._end_trial(verdict)
-        elif state.phase is Phase.WARMUP:
+        elif state.phase is SearchPhase.WARMUP:
             if verdict == "not finite":
                 msg = f"the loss is not finite after {state.done} steps of the warm-up: lower warmup_lr ({state.lr:g})."
                 raise CheckError(msg)
             if state.done == state.length:
                 return self._end_kept()
-        elif state.phase is Phase.EXPLOIT:
+        elif state.phase is SearchPhase.EXPLOIT:
             if verdict != "ok":
                 return self._retreat(verdict)
             if state.done == state.length:
                 return self._end_kept()
-        return Decision(action=Action.CONTINUE, ended=False)
+        return SearchDecision(action=Action.CONTINUE, ended=False)
 
-    def stop(self) -> Decision:
+    def stop(self) -> SearchDecision:
         """End the training here; a search that is under way is taken back."""
         state = self.state
         events: list[Event] = []
-        if state.phase is Phase.DONE:
-            return Decision(action=Action.CONTINUE, ended=False)
-        searching = state.phase is Phase.SEARCH
+        if state.phase is SearchPhase.DONE:
+            return SearchDecision(action=Action.CONTINUE, ended=False)
+        searching = state.phase is SearchPhase.SEARCH
         if searching:
             state.searched += state.done
         elif state.done:
             events = [self._kept_event()]
             state.kept += state.done
         events.append(self._finished_event())
-        self._begin(Phase.DONE, lr=state.lr if state.chosen is None else state.chosen, length=0)
-        return Decision(action=Action.RESTORE if searching else Action.CONTINUE, ended=True, events=events)
+        self._begin(SearchPhase.DONE, lr=state.lr if state.chosen is None else state.chosen, length=0)
+        return SearchDecision(
+            action=Action.RESTORE if searching else Action.CONTINUE, ended=True, events=events
+        )
 
     def _validation_steps(self) -> int:
         return max(self.state.length // self.settings.validations, 1)
@@ -186,7 +190,7 @@ class Controller:
         level = median(recent)
         if level > state.first_loss + (settings.divergence - 1) * abs(state.first_loss):
             return "diverged"
-        if state.phase is Phase.EXPLOIT and state.done >= _SETTLED_AFTER * settings.trial_steps(
+        if state.phase is SearchPhase.EXPLOIT and state.done >= _SETTLED_AFTER * settings.trial_steps(
             state.stage_steps
         ):
             limit = next((trial.limit for trial in state.trials if trial.lr == state.lr), inf)
@@ -194,27 +198,29 @@ class Controller:
                 return "worse than its trial"
         return "ok"
 
-    def _begin(self, phase: Phase, *, lr: float, length: int) -> None:
+    def _begin(self, phase: SearchPhase, *, lr: float, length: int) -> None:
         """A new segment."""
         state = self.state
         state.phase, state.lr, state.length, state.done = phase, lr, length, 0
         state.losses, state.validations = [], []
 
-    def _begin_stage(self, events: list[Event]) -> Decision:
+    def _begin_stage(self, events: list[Event]) -> SearchDecision:
         """The search before a stage; none where too few steps remain to judge by."""
         state, settings = self.state, self.settings
         left = None if settings.kept_steps is None else settings.kept_steps - state.kept
         if left == 0:
-            self._begin(Phase.DONE, lr=state.lr, length=0)
-            return Decision(action=Action.CONTINUE, ended=True, events=[*events, self._finished_event()])
+            self._begin(SearchPhase.DONE, lr=state.lr, length=0)
+            return SearchDecision(
+                action=Action.CONTINUE, ended=True, events=[*events, self._finished_event()]
+            )
         state.trials = []
         state.stage_steps = state.tau if left is None else min(state.tau, left)
         steps = settings.trial_steps(state.stage_steps)
         if steps < FEWEST_TRIAL_STEPS and state.chosen is not None:
-            self._begin(Phase.EXPLOIT, lr=state.chosen, length=state.stage_steps)
+            self._begin(SearchPhase.EXPLOIT, lr=state.chosen, length=state.stage_steps)
         else:
-            self._begin(Phase.SEARCH, lr=self._proposal(), length=max(steps, FEWEST_TRIAL_STEPS))
-        return Decision(action=Action.SAVE, ended=True, events=events)
+            self._begin(SearchPhase.SEARCH, lr=self._proposal(), length=max(steps, FEWEST_TRIAL_STEPS))
+        return SearchDecision(action=Action.SAVE, ended=True, events=events)
 
     def _proposal(self) -> float:
         state, settings = self.state, self.settings
@@ -231,7 +237,7 @@ class Controller:
             published=published,
         )
 
-    def _end_trial(self, verdict: str) -> Decision:
+    def _end_trial(self, verdict: str) -> SearchDecision:
         """Judge the trial; then the next one, or the stage."""
         state, settings = self.state, self.settings
         fit, forecast = (None, inf) if verdict != "ok" else self._forecast()
@@ -251,11 +257,11 @@ class Controller:
         state.trials = [*state.trials, Trial(lr=state.lr, forecast=forecast, limit=limit)]
         state.searched += state.done
         if len(state.trials) < settings.candidates:
-            self._begin(Phase.SEARCH, lr=self._proposal(), length=state.length)
+            self._begin(SearchPhase.SEARCH, lr=self._proposal(), length=state.length)
         else:
             state.chosen = self._choice()
-            self._begin(Phase.EXPLOIT, lr=state.chosen, length=state.stage_steps)
-        return Decision(action=Action.RESTORE, ended=True, events=[event])
+            self._begin(SearchPhase.EXPLOIT, lr=state.chosen, length=state.stage_steps)
+        return SearchDecision(action=Action.RESTORE, ended=True, events=[event])
 
     def _validated_at(self) -> list[int]:
         step = self._validation_steps()
@@ -307,22 +313,22 @@ class Controller:
             raise CheckError(msg)
         return trials[number].lr
 
-    def _retreat(self, verdict: str) -> Decision:
+    def _retreat(self, verdict: str) -> SearchDecision:
         """The stage fails at its rate: begin it again with the best lower one."""
         state = self.state
         failed = state.lr
         state.chosen = self._choice(below=failed)
         state.lost += state.done
         event = Retreat(stage=state.stage, lr=failed, steps=state.done, verdict=verdict, next_lr=state.chosen)
-        self._begin(Phase.EXPLOIT, lr=state.chosen, length=state.length)
-        return Decision(action=Action.RESTORE, ended=True, events=[event])
+        self._begin(SearchPhase.EXPLOIT, lr=state.chosen, length=state.length)
+        return SearchDecision(action=Action.RESTORE, ended=True, events=[event])
 
-    def _end_kept(self) -> Decision:
+    def _end_kept(self) -> SearchDecision:
         """The warm-up or a stage is over."""
         state, settings = self.state, self.settings
         event = self._kept_event()
         state.kept += state.done
-        if state.phase is Phase.EXPLOIT:
+        if state.phase is SearchPhase.EXPLOIT:
             state.validating = settings.validation and state.tau == settings.tau_max
             state.stage += 1
             state.tau = settings.next_tau(state.tau)
@@ -332,7 +338,7 @@ class Controller:
         state = self.state
         return Kept(
             phase=str(state.phase),
-            stage=state.stage if state.phase is Phase.EXPLOIT else -1,
+            stage=state.stage if state.phase is SearchPhase.EXPLOIT else -1,
             lr=state.lr,
             first_step=state.kept,
             steps=state.done,

@@ -1,19 +1,35 @@
-"""Writes the log line by line, each on the disk before training goes on; a resumed training takes lines back."""
+"""The log of a search for learning rates: one JSON object per line, what was tried, forecast and chosen.
+
+Every line is on the disk before training goes on; a resumed training takes back lines that its checkpoint does not
+know. No record holds a time: the same training writes the same bytes. Long series of losses are thinned for the log.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from math import ceil
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from coppice.errors import InputError
 from coppice.files import write_atomically
-from coppice.training.autolrs.records import Event, Start
 from coppice.training.autolrs.settings import Settings
 
-__all__ = ["EventLog"]
+__all__ = [
+    "Curve",
+    "Event",
+    "EventLog",
+    "Finished",
+    "Kept",
+    "Retreat",
+    "Start",
+    "TrialEnd",
+    "curve",
+    "read_events",
+]
 
 
 class EventLog:
@@ -78,3 +94,164 @@ class EventLog:
             )
             raise InputError(msg)
         return b"".join(line + b"\n" for line in lines[: self.lines])
+
+
+FORMAT = "coppice-autolrs"
+VERSION = 1
+
+_MOST_POINTS = 200
+_MOST_BYTES = 2**30
+
+
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """Losses over steps.
+
+    Attributes:
+        steps: Steps from the beginning of the trial or stage, ascending.
+        losses: Loss at each; None where it was not finite.
+    """
+
+    steps: list[int]
+    losses: list[float | None]
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start", tag_field="event"):
+    """The first line: format, version and settings."""
+
+    settings: Settings
+    format: str = FORMAT
+    version: int = VERSION
+
+
+class TrialEnd(msgspec.Struct, frozen=True, kw_only=True, tag="trial", tag_field="event"):
+    """A learning rate was tried.
+
+    Attributes:
+        stage: Number of the stage that it was tried for, from 0.
+        number: Number of the trial within the search, from 0.
+        lr: Learning rate.
+        horizon: Step of the stage at which the loss was forecast.
+        forecast: Forecast loss; None if the trial failed.
+        verdict: ``ok``, ``not finite`` or ``diverged``.
+        fit: ``a, b, c`` of ``a exp(-b t) + c`` with ``t`` in steps; None if none was made.
+        outliers: Losses that had no weight in the fit.
+        losses: Training losses.
+        validations: Validation losses, if the trial was judged by them.
+    """
+
+    stage: int
+    number: int
+    lr: float
+    horizon: int
+    forecast: float | None
+    verdict: str
+    fit: tuple[float, float, float] | None
+    outliers: int
+    losses: Curve
+    validations: Curve | None = None
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, tag="kept", tag_field="event"):
+    """Steps that stay in the model: the warm-up, or a stage.
+
+    Attributes:
+        phase: ``warmup`` or ``exploit``.
+        stage: Number of the stage; -1 for the warm-up.
+        lr: Learning rate, at the end of the warm-up.
+        first_step: Kept steps before it.
+        steps: How many.
+        losses: Training losses.
+    """
+
+    phase: str
+    stage: int
+    lr: float
+    first_step: int
+    steps: int
+    losses: Curve
+
+
+class Retreat(msgspec.Struct, frozen=True, kw_only=True, tag="retreat", tag_field="event"):
+    """The chosen rate failed during its stage, which begins again with another one.
+
+    Attributes:
+        stage: Number of the stage.
+        lr: The rate that failed.
+        steps: Steps that were lost.
+        verdict: ``not finite``, ``diverged`` or ``worse than its trial``.
+        next_lr: The rate that the stage begins again with.
+    """
+
+    stage: int
+    lr: float
+    steps: int
+    verdict: str
+    next_lr: float
+
+
+class Finished(msgspec.Struct, frozen=True, kw_only=True, tag="finished", tag_field="event"):
+    """The training has its length.
+
+    Attributes:
+        kept_steps: Steps that stayed in the model.
+        search_steps: Steps of trials.
+        lost_steps: Steps of stages that failed.
+    """
+
+    kept_steps: int
+    search_steps: int
+    lost_steps: int
+
+
+Event: TypeAlias = Start | TrialEnd | Kept | Retreat | Finished
+
+
+def curve(steps: Sequence[int], losses: Sequence[float]) -> Curve:
+    """Losses as they stand in the log: at most some hundreds of them, evenly thinned, the last one kept.
+
+    >>> curve(range(3), [1.0, float("nan"), 0.5])
+    Curve(steps=[0, 1, 2], losses=[1.0, None, 0.5])
+    """
+    every = max(ceil(len(losses) / _MOST_POINTS), 1)
+    chosen = list(range(0, len(losses), every))
+    if losses and chosen[-1] != len(losses) - 1:
+        chosen.append(len(losses) - 1)
+    values = [losses[index] for index in chosen]
+    finite = [value if abs(value) < float("inf") else None for value in values]
+    return Curve(steps=[steps[index] for index in chosen], losses=finite)
+
+
+def read_events(path: str | os.PathLike[str]) -> list[Event]:
+    """Read a log; a last line that a crash cut off is left out.
+
+    Args:
+        path: The log.
+
+    Raises:
+        InputError: If it cannot be read, or is not such a log.
+    """
+    name = os.fspath(path)
+    try:
+        size = Path(path).stat().st_size
+        if size > _MOST_BYTES:
+            msg = (
+                f"expected a log of at most {_MOST_BYTES} bytes, found {size} in {name}: is it another file?"
+            )
+            raise InputError(msg)
+        lines = Path(path).read_bytes().split(b"\n")
+    except OSError as error:
+        msg = f"cannot read {name} ({error.strerror or error}): give the log that AutoLRS wrote."
+        raise InputError(msg) from None
+    decoder: msgspec.json.Decoder[Event] = msgspec.json.Decoder(Event)
+    events: list[Event] = []
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line feed was cut off
+        try:
+            events.append(decoder.decode(line))
+        except msgspec.MsgspecError as error:
+            msg = f"expected an event of AutoLRS, found something else in {name}:{number}: {error}."
+            raise InputError(msg) from None
+    first = events[0] if events else None
+    if not isinstance(first, Start) or (first.format, first.version) != (FORMAT, VERSION):
+        msg = f"expected a log that begins with format {FORMAT}, version {VERSION}, found none in {name}:1: is it one?"
+        raise InputError(msg)
+    return events

@@ -5,7 +5,7 @@ from __future__ import annotations
 from weakref import finalize
 
 from coppice.training.autolrs.settings import Settings
-from coppice.training.autolrs.state import Phase, State
+from coppice.training.autolrs.state import SearchPhase, State
 
 __all__ = ["ProgressLine", "describe"]
 
@@ -13,16 +13,16 @@ __all__ = ["ProgressLine", "describe"]
 def describe(state: State, settings: Settings) -> str:
     """Where the search is, in words.
 
-    >>> describe(State(phase=Phase.SEARCH, lr=0.01, tau=1000, length=100), Settings())
+    >>> describe(State(phase=SearchPhase.SEARCH, lr=0.01, tau=1000, length=100), Settings())
     'stage 0: trial 1 of 10, lr 0.01'
     """
-    if state.phase is Phase.WARMUP:
+    if state.phase is SearchPhase.WARMUP:
         return f"warm-up to lr {state.lr:.3g}"
-    if state.phase is Phase.SEARCH:
+    if state.phase is SearchPhase.SEARCH:
         return (
             f"stage {state.stage}: trial {len(state.trials) + 1} of {settings.candidates}, lr {state.lr:.3g}"
         )
-    if state.phase is Phase.EXPLOIT:
+    if state.phase is SearchPhase.EXPLOIT:
         return f"stage {state.stage}: training, lr {state.lr:.3g}"
     return f"done: {state.kept} steps kept, {state.searched} of trials"
 
@@ -54,7 +54,7 @@ class ProgressLine:
         words = describe(state, self._settings)
         self._progress.update(self._task, description=words, total=state.length, completed=state.done)
         self._progress.refresh()
-        if state.phase is Phase.DONE:
+        if state.phase is SearchPhase.DONE:
             self.close()
 
     def close(self) -> None:

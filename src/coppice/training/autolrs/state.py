@@ -7,12 +7,12 @@ from math import inf
 
 import msgspec
 
-from coppice.training.autolrs.records import Event
+from coppice.training.autolrs.log import Event
 
-__all__ = ["Action", "Decision", "Phase", "State", "Trial"]
+__all__ = ["Action", "SearchDecision", "SearchPhase", "State", "Trial"]
 
 
-class Phase(enum.StrEnum):
+class SearchPhase(enum.StrEnum):
     """What the steps of the moment are for."""
 
     WARMUP = "warmup"
@@ -65,7 +65,7 @@ class State(msgspec.Struct, kw_only=True):
         lost: Steps of stages that failed.
     """
 
-    phase: Phase
+    phase: SearchPhase
     lr: float
     tau: int
     length: int
@@ -83,7 +83,7 @@ class State(msgspec.Struct, kw_only=True):
     lost: int = 0
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class SearchDecision(msgspec.Struct, frozen=True, kw_only=True):
     """What to do now, whether the segment ended, and what to write into the log."""
 
     action: Action

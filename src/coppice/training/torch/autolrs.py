@@ -16,13 +16,18 @@ from coppice.training.autolrs.controller import READ_EVERY, Controller
 from coppice.training.autolrs.log import EventLog
 from coppice.training.autolrs.progress import ProgressLine
 from coppice.training.autolrs.settings import Method, Settings
-from coppice.training.autolrs.state import Action, Decision, Phase, State
+from coppice.training.autolrs.state import Action, SearchDecision, SearchPhase, State
 from coppice.training.torch import checkpoints
 from coppice.training.torch.learning_rates import LearningRates
 from coppice.training.torch.losses import LossBuffer
 from coppice.training.torch.packing import pack, unpack
-from coppice.training.torch.random_state import preserved_random_state, random_state, set_random_state
-from coppice.training.torch.snapshot import Snapshots, Training
+from coppice.training.torch.snapshot import (
+    Snapshots,
+    Training,
+    preserved_random_state,
+    random_state,
+    set_random_state,
+)
 from coppice.training.torch.world import World
 
 __all__ = ["AutoLRS"]
@@ -87,7 +92,7 @@ class AutoLRS:
         ...     optimizer.step()
         ...     tuner.step(loss)
         >>> tuner.phase, tuner.kept_steps, tuner.search_steps
-        (<Phase.DONE: 'done'>, 100, 100)
+        (<SearchPhase.DONE: 'done'>, 100, 100)
     """
 
     def __init__(
@@ -153,14 +158,14 @@ class AutoLRS:
         self._act(self._controller.first)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> SearchPhase:
         """What the steps of the moment are for: ``warmup``, ``search``, ``exploit`` or ``done``."""
         return self._controller.phase
 
     @property
     def finished(self) -> bool:
         """Whether the training that is kept has its length."""
-        return self.phase is Phase.DONE
+        return self.phase is SearchPhase.DONE
 
     @property
     def lr(self) -> float:
@@ -176,14 +181,14 @@ class AutoLRS:
     def kept_steps(self) -> int:
         """Steps that are in the model: warm-up and stages, trials not counted."""
         state = self._controller.state
-        under_way = 0 if self.phase is Phase.SEARCH else state.done + self._losses.steps
+        under_way = 0 if self.phase is SearchPhase.SEARCH else state.done + self._losses.steps
         return state.kept + under_way
 
     @property
     def search_steps(self) -> int:
         """Steps of trials."""
         state = self._controller.state
-        return state.searched + (state.done + self._losses.steps if self.phase is Phase.SEARCH else 0)
+        return state.searched + (state.done + self._losses.steps if self.phase is SearchPhase.SEARCH else 0)
 
     @property
     def total_steps(self) -> int:
@@ -205,11 +210,11 @@ class AutoLRS:
             InputError: If the loss is not one number.
         """
         controller = self._controller
-        if controller.state.phase is Phase.DONE or not self._losses.add(loss):
+        if controller.state.phase is SearchPhase.DONE or not self._losses.add(loss):
             return
         if self._losses.steps == self._next_event:
             self._observe()
-        elif controller.state.phase is Phase.WARMUP:
+        elif controller.state.phase is SearchPhase.WARMUP:
             self._rates.set(controller.lr_at(controller.state.done + self._losses.steps))
 
     def finish(self) -> None:
@@ -224,7 +229,7 @@ class AutoLRS:
         In a process group every rank has its own. The snapshot's memory is used again by the next one: write or copy
         it before the next step. To save a whole training, see :meth:`save`.
         """
-        searching = self.phase is not Phase.WARMUP and self.phase is not Phase.DONE
+        searching = self.phase is not SearchPhase.WARMUP and self.phase is not SearchPhase.DONE
         return {
             "version": VERSION,
             "settings": msgspec.json.encode(self.settings).decode(),
@@ -315,7 +320,7 @@ class AutoLRS:
             module.training = mode
         return float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
 
-    def _act(self, decision: Decision) -> None:
+    def _act(self, decision: SearchDecision) -> None:
         if decision.action is Action.SAVE:
             self._snapshots.save()
         elif decision.action is Action.RESTORE:

@@ -1,4 +1,4 @@
-"""A training, frozen: weights, buffers, optimizer, scaler, random numbers, and whatever else has a state.
+"""The state of a training in memory or a file: weights, buffers, optimizer, scaler, random numbers, what else has one.
 
 What is captured is packed on the CPU; restoring overwrites tensors in place, so that references to parameters, fused
 optimizers and captured graphs stay valid. Optimizer state is copied as it is: ``Optimizer.load_state_dict`` would cast
@@ -7,19 +7,21 @@ moments to the type of their parameter. Gradients are dropped: they belong to th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from coppice.errors import InputError
-from coppice.training.torch.files import load_file, save_file
+from coppice.training.torch.checkpoints import load_file, save_file
 from coppice.training.torch.packing import copy_into, pack, unpack
-from coppice.training.torch.random_state import random_state, set_random_state
 
-__all__ = ["Snapshots", "Training"]
+__all__ = ["Snapshots", "Training", "preserved_random_state", "random_state", "set_random_state"]
 
 _cuda: Any = torch.cuda  # is_initialized has no types
 
@@ -220,3 +222,42 @@ def _finish_copies() -> None:
     """Copies to and from pinned memory are asynchronous."""
     if _cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+def random_state() -> dict[str, Any]:
+    """The state of all global generators, as plain values and CPU tensors."""
+    version, words, gauss = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 (the global one is meant)
+    return {
+        "python": (version, tuple(words), gauss),
+        "numpy": (
+            str(name),
+            torch.from_numpy(np.asarray(keys).astype(np.int64)),
+            position,
+            has_gauss,
+            cached,
+        ),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if _cuda.is_initialized() else [],
+    }
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Put all global generators back to a state that :func:`random_state` returned."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    name, keys, position, has_gauss, cached = state["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+@contextmanager
+def preserved_random_state() -> Iterator[None]:
+    """Random numbers drawn inside are not missed outside."""
+    state = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(state)

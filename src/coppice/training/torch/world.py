@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from coppice.errors import CheckError, CoppiceError
 from coppice.training.autolrs.controller import Controller
-from coppice.training.autolrs.state import Action, Decision, State
+from coppice.training.autolrs.state import Action, SearchDecision, State
 
 __all__ = ["World"]
 
@@ -53,7 +53,9 @@ class World:
         """Wait for all ranks."""
         self.mean([0.0])
 
-    def observe(self, controller: Controller, losses: Sequence[float], validation: float | None) -> Decision:
+    def observe(
+        self, controller: Controller, losses: Sequence[float], validation: float | None
+    ) -> SearchDecision:
         """Let rank 0 observe averaged losses; every rank returns its decision and has its state.
 
         Raises:
@@ -61,7 +63,7 @@ class World:
         """
         if self.size == 1:
             return controller.observe(losses, validation)
-        decision: Decision | None = None
+        decision: SearchDecision | None = None
         payload, code = b"", _GOES_ON
         if self.decides:
             try:
@@ -79,8 +81,8 @@ class World:
         if code == _FAILED:
             raise CheckError(payload.decode())
         if code == _ENDED:
-            decision, controller.state = msgspec.msgpack.decode(payload, type=tuple[Decision, State])
-        return decision if decision is not None else Decision(action=Action.CONTINUE, ended=False)
+            decision, controller.state = msgspec.msgpack.decode(payload, type=tuple[SearchDecision, State])
+        return decision if decision is not None else SearchDecision(action=Action.CONTINUE, ended=False)
 
     def agree(self, make: Callable[[], Any]) -> Any:
         """A plain value that rank 0 makes, on every rank."""

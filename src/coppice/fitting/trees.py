@@ -1,4 +1,4 @@
-"""How many trees a plan keeps on its way into a file: as many as fit and as the sizes of messages allow.
+"""How many trees per root a plan keeps when it becomes a program of a runtime: what fits, and divides the sizes.
 
 A message takes a file only if its elements are a multiple of the number of chunks, and a runtime has limits. Where the
 plan at hand passes either, its problem is planned again with other numbers of trees per root, and the fastest of
@@ -7,7 +7,7 @@ those plans that fits and whose chunks divide the sizes is taken. What that lose
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -15,24 +15,31 @@ from fractions import Fraction
 from coppice.bounds.optimum import bound
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.fitting.msccl.program import Form, program_for, rough_program
-from coppice.fitting.msccl.targets import ELEMENT_BYTES
 from coppice.planners.choice import FOREST
 from coppice.planners.forest.planner import plan_forest
 from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.verify import verify_program
+from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan
+from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.verify import verify
 
-__all__ = ["Fitted", "fitted", "takes"]
+__all__ = ["ELEMENT_BYTES", "FittedPlan", "Lowering", "fit_trees", "takes"]
+
+ELEMENT_BYTES = 4
+"""Bytes of an element by which sizes are judged: float32, as nccl-tests takes by default."""
+
+Lowering = Callable[[Schedule | Forest], Program]
+"""Makes the program of a plan for a runtime; a CheckError says by how much it passes which limit."""
 
 _MOST_TRIED = 32
 """Numbers of trees that are planned, the largest of those that divide the sizes."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Fitted:
+class FittedPlan:
     """A plan that fits, and how it differs from the one that was given.
 
     Attributes:
@@ -54,21 +61,21 @@ class Fitted:
     left_out: tuple[int, ...] = ()
 
 
-def fitted(
+def fit_trees(
     plan: Plan,
-    target: str,
-    form: Form | None = None,
+    lowering: Lowering,
     *,
+    instances: int = 1,
     sizes: Sequence[int] = (),
     trees: int | None = None,
     keep: bool = False,
-) -> Fitted:
+) -> FittedPlan:
     """A program of a plan, or of one with fewer trees where the plan does not fit or its chunks divide no size.
 
     Args:
         plan: The plan.
-        target: Name of the runtime, as in ``TARGETS``.
-        form: How it is to be written down.
+        lowering: Makes the program of a plan for the runtime.
+        instances: Parts that the program cuts every chunk into.
         sizes: Sizes M in bytes that should take the file.
         trees: Plan again with so many trees per root, and with no other number.
         keep: Take the plan as it is or not at all.
@@ -77,26 +84,30 @@ def fitted(
         CheckError: If it does not fit; with the limit, by how much, and the nearest number of trees that fits.
         InputError: If the plan has no trees to choose, or cannot be lowered, or the target does not run the collective.
     """
-    form = form or Form()
     if trees is not None:
         if not _has_trees(plan):
-            msg = f"expected a plan of the forest planner with --trees, found one by {plan.planner}: leave it out."
+            msg = f"expected a plan of the forest planner with `trees`, found one by {plan.planner}: leave it out."
             raise InputError(msg)
         plan = _with_trees(plan, trees)
     try:
-        program = program_for(plan.body, target, form)
+        program = _verified(lowering(plan.body))
     except CheckError as error:
         if not _has_trees(plan):
             raise
         if trees is not None or keep:
-            raise CheckError(_with_nearest(str(error), plan, target, form)) from None
-        return _best(plan, target, form, sizes, failure=error)
+            raise CheckError(_with_nearest(str(error), plan, lowering)) from None
+        return _best(plan, lowering, sizes, instances, failure=error)
     left_out = tuple(size for size in sizes if not takes(program, size))
-    own = Fitted(plan=plan, program=program, trees=trees, loss=_loss(plan), left_out=left_out)
+    own = FittedPlan(plan=plan, program=program, trees=trees, loss=_loss(plan), left_out=left_out)
     if not left_out or trees is not None or keep or not _has_trees(plan):
         return own
-    better = _best(plan, target, form, sizes, own=own)
+    better = _best(plan, lowering, sizes, instances, own=own)
     return better if len(better.left_out) < len(left_out) else own
+
+
+def _verified(program: Program) -> Program:
+    verify_program(program).require_ok()
+    return program
 
 
 def takes(program: Program, size: int) -> bool:
@@ -144,25 +155,25 @@ def _loss(plan: Plan) -> Fraction | None:
 
 def _best(
     plan: Plan,
-    target: str,
-    form: Form,
+    lowering: Lowering,
     sizes: Sequence[int],
+    instances: int,
     *,
-    own: Fitted | None = None,
+    own: FittedPlan | None = None,
     failure: CheckError | None = None,
-) -> Fitted:
+) -> FittedPlan:
     """The fastest plan with another number of trees that fits, and that divides the sizes where any number does.
 
     Raises:
         CheckError: If none fits: ``failure``, with what one tree per root needs.
     """
-    numbers = _numbers(plan, form, sizes)
+    numbers = _numbers(plan, instances, sizes)
     tried = sorted((_with_trees(plan, trees) for trees in numbers), key=_by_rate)
     for each in tried:
         with suppress(CheckError):
-            program = program_for(each.body, target, form)
+            program = _verified(lowering(each.body))
             verify(each).require_ok()
-            return Fitted(
+            return FittedPlan(
                 plan=each,
                 program=program,
                 trees=_trees(each),
@@ -173,21 +184,21 @@ def _best(
             )
     if own is not None:
         return own
-    msg = _with_nearest(str(failure), plan, target, form)
+    msg = _with_nearest(str(failure), plan, lowering)
     raise CheckError(msg)
 
 
-def _numbers(plan: Plan, form: Form, sizes: Sequence[int]) -> list[int]:
+def _numbers(plan: Plan, instances: int, sizes: Sequence[int]) -> list[int]:
     """Numbers of trees per root whose chunks divide the sizes; all small ones where none does."""
     problem = plan.problem
     ranks, collective = problem.topology.num_ranks, problem.collective
     blocks = 1 if collective.rooted else ranks
     most = 2 * (_trees_at_most(plan))
-    wanted = [size for size in sizes if _divides(blocks * form.instances, collective, ranks, size)]
+    wanted = [size for size in sizes if _divides(blocks * instances, collective, ranks, size)]
     numbers = [
         trees
         for trees in range(1, most + 1)
-        if all(_divides(blocks * form.instances * trees, collective, ranks, size) for size in wanted)
+        if all(_divides(blocks * instances * trees, collective, ranks, size) for size in wanted)
     ]
     return numbers if len(numbers) <= _MOST_TRIED else [1, *numbers[1 - _MOST_TRIED :]]
 
@@ -208,23 +219,23 @@ def _by_rate(plan: Plan) -> tuple[Fraction, int]:
     return plan.inv_rate, _trees(plan)
 
 
-def _reason(own: Fitted | None, failure: CheckError | None) -> str:
+def _reason(own: FittedPlan | None, failure: CheckError | None) -> str:
     if own is None:
         limit, bracket, _ = str(failure).partition("): ")  # without its advice, which is being taken
         return limit + bracket[:1]
     return f"{own.program.num_chunks:,} chunks do not divide all of the sizes"
 
 
-def _with_nearest(sentence: str, plan: Plan, target: str, form: Form) -> str:
+def _with_nearest(sentence: str, plan: Plan, lowering: Lowering) -> str:
     """The sentence, with the nearest number of trees that fits."""
-    nearest = _nearest(plan, target, form)
+    nearest = _nearest(plan, lowering)
     sentence = sentence.rstrip(".")
     if nearest is None:
         return f"{sentence}; no other number of trees per root that was tried fits."
-    return f"{sentence}; the nearest number of trees per root that fits is {nearest} (`--trees {nearest}`)."
+    return f"{sentence}; the nearest number of trees per root that fits is {nearest} (`trees={nearest}`)."
 
 
-def _nearest(plan: Plan, target: str, form: Form) -> int | None:
+def _nearest(plan: Plan, lowering: Lowering) -> int | None:
     """The number of trees nearest to the plan's that fits, fewer or more; None where none is found.
 
     Numbers 1, 2, 4 and so on away from the plan's are tried, and from the first that fits on half-way back: it fits,
@@ -234,7 +245,7 @@ def _nearest(plan: Plan, target: str, form: Form) -> int | None:
 
     def fits(trees: int) -> bool:
         try:
-            rough_program(_with_trees(plan, trees).body, target, form)
+            lowering(_with_trees(plan, trees).body)
         except CheckError:
             return False
         return True

@@ -1,51 +1,22 @@
-"""Limits of runtimes that read MSCCL XML, and which of them a program passes: by how much, and the next step."""
+"""Which limits of a runtime that reads MSCCL XML a program passes: by how much, where, and the next step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.fitting.msccl.rows import TYPE_OF_OP, Rows, rows_of
-from coppice.fitting.msccl.targets import Target, target_named
+from coppice.export.excess import Excess
+from coppice.export.msccl.rows import TYPE_OF_OP, XmlRows, rows_of
+from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.two_sided.program import Program, StepOp
 
-__all__ = ["STEPS", "Excess", "excesses", "excesses_of_rows", "rows_for"]
+__all__ = ["STEPS", "excesses", "excesses_of_rows", "rows_for"]
 
 STEPS = "steps in a thread block"
 """The limit that more channels may keep."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Excess:
-    """A limit of the target that a program passes.
-
-    Attributes:
-        limit: What is limited, in words.
-        found: How much the program needs.
-        allowed: How much the target has.
-        where: Where most of it is.
-        advice: What to do.
-    """
-
-    limit: str
-    found: int
-    allowed: int
-    where: str
-    advice: str
-
-    @property
-    def sentence(self) -> str:
-        """The limit, by how much, where, and the next step."""
-        if not self.allowed:
-            return f"{self.found:,} {self.limit} where none are allowed ({self.where}): {self.advice}"
-        return (
-            f"{self.found:,} {self.limit} where {self.allowed:,} are allowed, {self.found - self.allowed:,} too many "
-            f"({self.where}): {self.advice}"
-        )
 
 
 def excesses(program: Program, *, target: str) -> tuple[Excess, ...]:
@@ -63,7 +34,7 @@ def excesses(program: Program, *, target: str) -> tuple[Excess, ...]:
     return tuple(excesses_of_rows(program, rows, chosen))
 
 
-def rows_for(program: Program, target: str) -> tuple[Target, Rows]:
+def rows_for(program: Program, target: str) -> tuple[MscclTarget, XmlRows]:
     """The target of that name, and the rows of a program for it.
 
     Raises:
@@ -80,7 +51,7 @@ def rows_for(program: Program, target: str) -> tuple[Target, Rows]:
     return chosen, rows_of(program, chosen)
 
 
-def excesses_of_rows(program: Program, rows: Rows, target: Target) -> Iterator[Excess]:
+def excesses_of_rows(program: Program, rows: XmlRows, target: MscclTarget) -> Iterator[Excess]:
     """As :func:`excesses`, from rows that are at hand."""
     types = [TYPE_OF_OP[StepOp(int(op))] for op in np.unique(program.op)]
     refused = [name for name in types if name in target.refused_types]
@@ -94,7 +65,7 @@ def excesses_of_rows(program: Program, rows: Rows, target: Target) -> Iterator[E
             advice="lower the plan without fused steps.",
         )
     blocks = np.diff(program.rank_start)
-    fewer = "plan fewer trees (`--trees`), or export with fewer channels (`--channels`)."
+    fewer = "plan fewer trees (`trees`), or export with fewer channels (`channels`)."
     yield from _over(blocks, target.max_blocks, "thread blocks", "rank", fewer)
     steps = np.diff(rows.start)
     worst = int(np.argmax(steps)) if len(steps) else 0
@@ -105,7 +76,7 @@ def excesses_of_rows(program: Program, rows: Rows, target: Target) -> Iterator[E
             found=int(steps[worst]),
             allowed=target.max_steps,
             where=f"thread block {block} of rank {rank}",
-            advice="plan fewer trees (`--trees`), or export with more channels (`--channels`).",
+            advice="plan fewer trees (`trees`), or export with more channels (`channels`).",
         )
     if program.num_channels > target.max_channels:
         yield Excess(
@@ -113,7 +84,7 @@ def excesses_of_rows(program: Program, rows: Rows, target: Target) -> Iterator[E
             found=program.num_channels,
             allowed=target.max_channels,
             where="the highest channel plus one",
-            advice=f"export with `--channels {target.max_channels}`.",
+            advice=f"export with `channels={target.max_channels}`.",
         )
     yield from _peers(program, target)
     if program.num_steps and int(program.count.max()) >= target.max_count:
@@ -124,7 +95,7 @@ def excesses_of_rows(program: Program, rows: Rows, target: Target) -> Iterator[E
             found=int(program.count[step]),
             allowed=target.max_count - 1,
             where=f"step {place} of thread block {block} of rank {rank}",
-            advice="plan fewer trees (`--trees`), so that chunks are larger.",
+            advice="plan fewer trees (`trees`), so that chunks are larger.",
         )
     if int(rows.depid.max(initial=-1)) > target.max_depid:
         yield Excess(
@@ -141,7 +112,7 @@ def excesses_of_rows(program: Program, rows: Rows, target: Target) -> Iterator[E
             found=int(offsets.max()),
             allowed=target.max_offset,
             where="the loader keeps it in 16 bits",
-            advice="plan fewer trees (`--trees`).",
+            advice="plan fewer trees (`trees`).",
         )
     yield from _over(
         np.array([program.num_ranks]), target.max_children, "GPUs in a file", "algorithm", "plan fewer ranks."
@@ -161,7 +132,7 @@ def _over(values: NDArray[np.int64], allowed: int, limit: str, unit: str, advice
         yield Excess(limit=limit, found=int(values[worst]), allowed=allowed, where=where, advice=advice)
 
 
-def _peers(program: Program, target: Target) -> Iterator[Excess]:
+def _peers(program: Program, target: MscclTarget) -> Iterator[Excess]:
     """Thread blocks of a rank that send, or receive, on one channel."""
     for column, word in ((program.block_send, "send"), (program.block_recv, "receive")):
         used = np.flatnonzero(column >= 0)
@@ -180,5 +151,5 @@ def _peers(program: Program, target: Target) -> Iterator[Excess]:
                 found=int(number[worst]),
                 allowed=target.max_peers,
                 where=f"channel {channel} of rank {rank}",
-                advice="export with more channels (`--channels`).",
+                advice="export with more channels (`channels`).",
             )

@@ -13,10 +13,7 @@ from types import MappingProxyType
 from coppice.collectives import Collective
 from coppice.errors import InputError
 
-__all__ = ["ELEMENT_BYTES", "TARGETS", "Target", "target_named"]
-
-ELEMENT_BYTES = 4
-"""Bytes of an element by which sizes are judged: float32, as nccl-tests takes by default."""
+__all__ = ["TARGETS", "MscclTarget", "target_named"]
 
 _COLLECTIVES_OF_NCCL_FORK = {
     Collective.ALL_REDUCE: "allreduce",
@@ -39,11 +36,11 @@ _COLLECTIVES_OF_EXECUTORS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class MscclTarget:
     """A loader of MSCCL XML.
 
     Attributes:
-        name: As in ``--target``.
+        name: Name by which it is chosen.
         title: The software.
         versions: Versions that read the files written for it.
         status: Where it stands today, in a few words.
@@ -112,11 +109,11 @@ class Target:
 _ALGORITHM = ("proto", "nchannels", "nchunksperloop", "ngpus", "coll")
 _EXECUTOR = (*_ALGORITHM, "inplace", "outofplace", "minBytes", "maxBytes")
 
-TARGETS: Mapping[str, Target] = MappingProxyType(
+TARGETS: Mapping[str, MscclTarget] = MappingProxyType(
     {
         target.name: target
         for target in (
-            Target(
+            MscclTarget(
                 name="rccl",
                 title="RCCL",
                 versions="RCCL 2.18 to 2.27 with MSCCL (ROCm 5.7 to 7.10); off by default from 7.11, removed in 7.13",
@@ -135,7 +132,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                 max_files=1_024,
                 switches="MSCCL_ALGO_DIR=<folder of nothing else> RCCL_MSCCL_ENABLE=1 RCCL_MSCCL_FORCE_ENABLE=1",
             ),
-            Target(
+            MscclTarget(
                 name="azure-executor",
                 title="Azure msccl-executor-nccl",
                 versions="msccl-executor-nccl 2.18 to 2.23 (2023 to 2024)",
@@ -153,7 +150,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
                 max_files=1_024,
                 switches="MSCCL_ALGO_DIR=<folder of nothing else> NCCL_MSCCL_ENABLE=1",
             ),
-            Target(
+            MscclTarget(
                 name="msccl",
                 title="microsoft/msccl",
                 versions="microsoft/msccl 0.7 (NCCL 2.12)",
@@ -179,11 +176,11 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
 """All targets by name."""
 
 
-def target_named(name: str) -> Target:
+def target_named(name: str) -> MscclTarget:
     """A target by its name.
 
     Args:
-        name: As in ``--target``.
+        name: One of :data:`TARGETS`.
 
     Examples:
         >>> target_named("rccl").max_blocks

@@ -1,4 +1,4 @@
-"""Trees for RCCL on one box: the text of ``RCCL_TREES``, by which stock RCCL runs an all-reduce along given trees.
+"""Trees and rings for RCCL as it is shipped, on one box: the texts of ``RCCL_TREES`` and ``NCCL_RINGS``.
 
 RCCL reduces along a tree to its root and broadcasts back along the same tree. Tree i serves the channels i, i + n and
 so on, and all channels carry equal shares; a GPU has three children at most; GPUs are named by device index, which has
@@ -7,6 +7,9 @@ to be their rank. For a number of trees there are two ways, of which the better 
 * the broadcast trees of the plan, repeated in proportion to their weights; children beyond the third move to other GPUs
   with a link of their own, where that loads links least;
 * trees made anew for equal shares over the same links (:mod:`coppice.fitting.rccl_trees`).
+
+RCCL keeps a ring if it names every GPU of the communicator on the host once, by device index, and drops it without a
+word otherwise. It gives every ring the same rate, and uses the rings in its ring and in its tree graph.
 
 What is lost against the plan is counted exactly, by the load of links.
 """
@@ -21,12 +24,13 @@ from itertools import pairwise
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
+from coppice.fitting.rccl_rings import rccl_rings
 from coppice.fitting.rccl_trees import depth_of, packed_trees
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.plan import Plan
 from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["MOST_CHILDREN", "MOST_TREES", "Trees", "export_rccl_trees", "rccl_trees"]
+__all__ = ["MOST_CHILDREN", "MOST_TREES", "RcclTrees", "export_rccl_rings", "export_rccl_trees", "rccl_trees"]
 
 MOST_CHILDREN = 3
 MOST_TREES = 63
@@ -37,7 +41,7 @@ Loads = dict[tuple[int, int], int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trees:
+class RcclTrees:
     """Trees of equal shares.
 
     Attributes:
@@ -88,7 +92,7 @@ def export_rccl_trees(plan: Plan, *, trees: int | None = None) -> Exported:
     )
 
 
-def rccl_trees(plan: Plan, *, trees: int | None = None) -> Trees:
+def rccl_trees(plan: Plan, *, trees: int | None = None) -> RcclTrees:
     """Trees of equal shares with at most three children for an all-reduce plan.
 
     Args:
@@ -108,7 +112,7 @@ def rccl_trees(plan: Plan, *, trees: int | None = None) -> Trees:
     pairs = _pairs(plan.topology)
     if trees is not None:
         return _better(grown[-1], plan, pairs)
-    best: Trees | None = None
+    best: RcclTrees | None = None
     for own in grown:
         made = _better(own, plan, pairs)
         if best is None or made.inv_rate < best.inv_rate:
@@ -118,7 +122,7 @@ def rccl_trees(plan: Plan, *, trees: int | None = None) -> Trees:
     return grown[0] if best is None else best
 
 
-def _better(own: Trees, plan: Plan, pairs: Mapping[tuple[int, int], Fraction]) -> Trees:
+def _better(own: RcclTrees, plan: Plan, pairs: Mapping[tuple[int, int], Fraction]) -> RcclTrees:
     """The plan's trees, or as many made anew where these load links less."""
     if own.inv_rate <= plan.inv_rate:
         return own
@@ -127,7 +131,7 @@ def _better(own: Trees, plan: Plan, pairs: Mapping[tuple[int, int], Fraction]) -
     )
     if found is None or found[1] >= own.inv_rate:
         return own
-    return Trees(parents=found[0], moved=None, inv_rate=found[1])
+    return RcclTrees(parents=found[0], moved=None, inv_rate=found[1])
 
 
 def _pairs(topology: Topology) -> dict[tuple[int, int], Fraction]:
@@ -157,12 +161,16 @@ def _checked(plan: Plan) -> Forest:
         )
         raise InputError(msg)
     if plan.forest.branches_at_switches:
-        msg = "trees of RCCL branch at GPUs, found a plan that branches at switches: plan without `--in-network`."
+        msg = (
+            "trees of RCCL branch at GPUs, found a plan that branches at switches: plan without `in_network`."
+        )
         raise InputError(msg)
     return expanded(plan.forest)
 
 
-def _growing(forest: Forest, broadcast: Sequence[int], weights: Sequence[int], most: int) -> Iterator[Trees]:
+def _growing(
+    forest: Forest, broadcast: Sequence[int], weights: Sequence[int], most: int
+) -> Iterator[RcclTrees]:
     """One tree, two, and so on: the next is the one that lacks most of its share, surplus children on free links."""
     topology = forest.topology
     total = sum(weights)
@@ -179,7 +187,7 @@ def _growing(forest: Forest, broadcast: Sequence[int], weights: Sequence[int], m
             (load / topology.gb_per_s(topology.link_index[link]) / count for link, load in loads.items()),
             default=Fraction(0),
         )
-        yield Trees(parents=parents, moved=moved, inv_rate=inv_rate)
+        yield RcclTrees(parents=parents, moved=moved, inv_rate=inv_rate)
 
 
 def _capped(forest: Forest, tree: int, loads: Loads) -> tuple[tuple[int, ...], int]:
@@ -250,3 +258,41 @@ def _text(parent: Sequence[int]) -> str:
         msg = f"RCCL reads {MOST_CHARACTERS} characters of a tree, found {len(text)}: plan fewer GPUs."
         raise InputError(msg)
     return text
+
+
+def export_rccl_rings(plan: Plan, *, rings: int | None = None) -> Exported:
+    """Rings for what a plan performs on one box as a line that sets ``NCCL_RINGS``.
+
+    Args:
+        plan: A plan for one box, of any collective that rings perform.
+        rings: Number of rings; None takes the number up to 64 that loses least.
+
+    Raises:
+        InputError: If RCCL cannot run rings for the plan.
+    """
+    made = rccl_rings(plan, rings=rings)
+    shards = plan.problem.shards
+    rate, best, own = (shards / time for time in (made.inv_rate, made.best_inv_rate, plan.inv_rate))
+    notes = [
+        f"{len(made.orders)} rings of equal shares, {len(set(made.orders))} different ones",
+        f"algbw {float(rate):.6g} GB/s by links, {_loss(rate, own, 'the plan')}",
+        _loss(rate, best, "rings of any shares"),
+    ]
+    if made.detours:
+        notes.append(
+            f"{made.detours} hops join GPUs without a link of their own: RCCL may go another way there"
+        )
+    notes += [
+        "for communicators of all GPUs of the box, rank r on device r; smaller ones drop the rings and search theirs",
+        f"let RCCL use all channels: NCCL_MIN_NCHANNELS={len(made.orders)} or a multiple",
+        "RCCL_TREES has to be unset; on several hosts every second one runs the rings backwards",
+    ]
+    return Exported(text=f'NCCL_RINGS="{made.text}"\n', notes=tuple(notes), suffix=".env")
+
+
+def _loss(rate: Fraction, other: Fraction, name: str) -> str:
+    loss = 1 - rate / other
+    words = (
+        f"{100 * float(loss):.3g}% less than" if loss > 0 else "as fast as" if loss == 0 else "faster than"
+    )
+    return f"{words} {name} ({float(other):.6g} GB/s)"

@@ -1,4 +1,4 @@
-"""From a plan to a program that fits a runtime which reads MSCCL XML."""
+"""A plan as a program of sends and receives that keeps the limits of a runtime which reads MSCCL XML."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.fitting.msccl.limits import STEPS, Excess, excesses
-from coppice.fitting.msccl.targets import Target, target_named
+from coppice.export.excess import Excess
+from coppice.export.msccl.limits import STEPS, excesses
+from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.two_sided.channels import ChannelLimits
 from coppice.program.two_sided.lower import Prepared, emit, prepare
 from coppice.program.two_sided.program import Program
@@ -18,13 +19,13 @@ from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["Form", "Place", "program_for", "rough_program", "serves_both"]
+__all__ = ["CallKind", "MscclOptions", "program_for", "rough_program", "serves_both"]
 
 _TRIED_CHANNELS = (8, 4, 2, 1, 16, 32)
 
 
-class Place(enum.StrEnum):
-    """Which calls a file is for."""
+class CallKind(enum.StrEnum):
+    """Which calls a file is for: those whose input lies in their output, the others, or all."""
 
     IN = "in place"
     OUT = "out of place"
@@ -32,13 +33,13 @@ class Place(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
-    """How a plan is to be written down.
+class MscclOptions:
+    """How a plan is to be written as MSCCL XML.
 
     Attributes:
         channels: Most channels; None tries 8 for each instance, fewer, then more, and takes the first number that fits.
         instances: Copies of the plan side by side, each on its part of the data.
-        place: Which calls it is for. None is both where one program serves both as well as either: where the target
+        calls: Which calls it is for. None is both where one program serves both as well as either: where the target
             takes such files, and where sums need no detour (see :func:`serves_both`); otherwise in place, and out of
             place for an all-to-all, which cannot run in place.
         name: Label.
@@ -49,14 +50,14 @@ class Form:
 
     channels: int | None = None
     instances: int = 1
-    place: Place | None = None
+    calls: CallKind | None = None
     name: str = "coppice"
     protocol: str = "Simple"
     min_bytes: int = 0
     max_bytes: int | None = None
 
 
-def program_for(plan: Schedule | Forest, target: str, form: Form | None = None) -> Program:
+def program_for(plan: Schedule | Forest, target: str, form: MscclOptions | None = None) -> Program:
     """The program of a plan for one target, verified.
 
     Args:
@@ -67,14 +68,14 @@ def program_for(plan: Schedule | Forest, target: str, form: Form | None = None) 
     Raises:
         CheckError: If it does not fit; with the limit, by how much, and the next step.
         InputError: If the plan cannot be lowered, or the target does not exist, does not run the collective, or
-            takes no file for both places.
+            takes no file for both kinds of calls.
     """
     program = rough_program(plan, target, form)
     verify_program(program).require_ok()
     return program
 
 
-def rough_program(plan: Schedule | Forest, target: str, form: Form | None = None) -> Program:
+def rough_program(plan: Schedule | Forest, target: str, form: MscclOptions | None = None) -> Program:
     """As :func:`program_for`, but not verified: to see whether it fits.
 
     Args:
@@ -86,15 +87,15 @@ def rough_program(plan: Schedule | Forest, target: str, form: Form | None = None
         CheckError: As :func:`program_for`.
         InputError: As :func:`program_for`.
     """
-    chosen, form = target_named(target), form or Form()
-    *better, last = _places(plan.collective, chosen, form.place)
-    for place in better:
+    chosen, form = target_named(target), form or MscclOptions()
+    *better, last = _kinds_tried(plan.collective, chosen, form.calls)
+    for calls in better:
         with suppress(CheckError):
-            return _placed(plan, chosen, form, place)
+            return _placed(plan, chosen, form, calls)
     return _placed(plan, chosen, form, last)
 
 
-def serves_both(collective: Collective, target: Target) -> bool:
+def serves_both(collective: Collective, target: MscclTarget) -> bool:
     """Whether one program serves calls in place and out of place as well as either.
 
     What is received out of place goes straight to the output. Where a target has no step that receives and adds, and
@@ -115,7 +116,7 @@ def serves_both(collective: Collective, target: Target) -> bool:
     return not (target.refused_types and collective.reduces)
 
 
-def _places(collective: Collective, target: Target, wish: Place | None) -> tuple[Place, ...]:
+def _kinds_tried(collective: Collective, target: MscclTarget, wish: CallKind | None) -> tuple[CallKind, ...]:
     """What is tried, in order.
 
     Raises:
@@ -123,9 +124,9 @@ def _places(collective: Collective, target: Target, wish: Place | None) -> tuple
     """
     if wish is None:
         if collective is Collective.ALL_TO_ALL:
-            return (Place.OUT,)
-        return (Place.BOTH, Place.IN) if serves_both(collective, target) else (Place.IN,)
-    if wish is Place.BOTH and not serves_both(collective, target):
+            return (CallKind.OUT,)
+        return (CallKind.BOTH, CallKind.IN) if serves_both(collective, target) else (CallKind.IN,)
+    if wish is CallKind.BOTH and not serves_both(collective, target):
         if not target.both_places:
             reason = f"{target.title} takes a file for one of them"
         elif collective is Collective.ALL_TO_ALL:
@@ -137,27 +138,27 @@ def _places(collective: Collective, target: Target, wish: Place | None) -> tuple
     return (wish,)
 
 
-def _placed(plan: Schedule | Forest, chosen: Target, form: Form, place: Place) -> Program:
-    """The program for one place, by the NICs that the plan names if that fits.
+def _placed(plan: Schedule | Forest, chosen: MscclTarget, form: MscclOptions, calls: CallKind) -> Program:
+    """The program for one kind of calls, by the NICs that the plan names if that fits.
 
     Raises:
         CheckError: If it does not fit.
     """
     prepared = prepare(
         plan,
-        in_place=place is Place.IN,
+        in_place=calls is CallKind.IN,
         instances=form.instances,
         by_nic=chosen.by_nic,
         max_count=chosen.max_count - 1,
     )
     if prepared.exits is not None:
         with suppress(CheckError):
-            return _within(prepared, chosen, form, place)
+            return _within(prepared, chosen, form, calls)
         prepared = replace(prepared, exits=None)
-    return _within(prepared, chosen, form, place)
+    return _within(prepared, chosen, form, calls)
 
 
-def _within(prepared: Prepared, chosen: Target, form: Form, place: Place) -> Program:
+def _within(prepared: Prepared, chosen: MscclTarget, form: MscclOptions, calls: CallKind) -> Program:
     """The program with the first number of channels that fits.
 
     Raises:
@@ -191,7 +192,7 @@ def _within(prepared: Prepared, chosen: Target, form: Form, place: Place) -> Pro
             program = waited_first(program)
         found = excesses(program, target=chosen.name)
         if not found:
-            return replace(program, in_place=place is not Place.OUT, out_of_place=place is not Place.IN)
+            return replace(program, in_place=calls is not CallKind.OUT, out_of_place=calls is not CallKind.IN)
         if any(each.limit == STEPS for each in found):
             crowded = max(crowded, channels)
         if failed is None or found[0].found < failed.found:

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.fitting.msccl.targets import Target
+from coppice.export.msccl.targets import MscclTarget
 from coppice.program.two_sided.program import Program, StepOp
+from coppice.rows import offsets, positions
 
-__all__ = ["TYPE_OF_OP", "Rows", "rows_of"]
+__all__ = ["TYPE_OF_OP", "XmlRows", "rows_of"]
 
 TYPE_OF_OP = {
     StepOp.NOP: "nop",
@@ -36,7 +37,7 @@ _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class XmlRows:
     """Rows of all thread blocks, one after the other.
 
     Attributes:
@@ -54,7 +55,7 @@ class Rows:
     hasdep: _Ints
 
 
-def rows_of(program: Program, target: Target) -> Rows:
+def rows_of(program: Program, target: MscclTarget) -> XmlRows:
     """The rows of a program.
 
     Args:
@@ -75,15 +76,13 @@ def rows_of(program: Program, target: Target) -> Rows:
     kept = np.flatnonzero(waiting >= 0)
     waiting = waiting[kept]
     waits = np.bincount(waiting, minlength=len(real))
-    last = np.cumsum(np.maximum(waits, 1)) - 1
-    begin = last - np.maximum(waits, 1) + 1
-    total = int(last[-1]) + 1 if len(last) else 0
+    bounds = offsets(np.maximum(waits, 1))
+    begin, last, total = bounds[:-1], bounds[1:] - 1, int(bounds[-1])
     step = np.full(total, -1, dtype=np.int64)
     step[last] = real
-    bounds = np.append(begin, total)
     start = bounds[np.searchsorted(real, program.step_start)]
     row_of = np.where(following >= 0, last[following] if len(last) else -1, -1)
-    row = begin[waiting] + np.arange(len(kept)) - (np.cumsum(waits) - waits)[waiting]
+    row = begin[waiting] + positions(waits)
     depid = np.full(total, -1, dtype=np.int64)
     deps = depid.copy()
     hasdep = np.zeros(total, dtype=np.int64)
@@ -91,7 +90,7 @@ def rows_of(program: Program, target: Target) -> Rows:
     depid[row] = program.dep_block[kept]
     deps[row] = awaited - start[awaited_block]
     hasdep[awaited] = 1
-    rows = Rows(start, step, depid, deps, hasdep)
+    rows = XmlRows(start, step, depid, deps, hasdep)
     _break_runs(program, rows, target)
     return rows
 
@@ -123,7 +122,7 @@ def _awaited(
     return awaited, awaited_block
 
 
-def _break_runs(program: Program, rows: Rows, target: Target) -> None:
+def _break_runs(program: Program, rows: XmlRows, target: MscclTarget) -> None:
     """End runs of ``re`` that the loaders would join although they must not be joined."""
     reduces = np.zeros(len(rows.step), dtype=np.bool_)
     reduces[rows.step >= 0] = program.op[rows.step[rows.step >= 0]] == StepOp.REDUCE

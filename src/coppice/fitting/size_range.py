@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import log
 
+import numpy as np
+
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.fitting.msccl.load import block_gb_per_s, busiest_gb_per_s
 from coppice.planners.choice import from_catalogue
 from coppice.program.two_sided.program import Program
 from coppice.schedule.forest import Forest
@@ -27,7 +28,8 @@ from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.channels import Wire, on_wire
 from coppice.simulation.engine import run
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.protocols import protocol
+from coppice.simulation.protocols import generation_of, num_boxes, protocol
+from coppice.topology.model import Topology
 
 __all__ = [
     "LADDER",
@@ -38,6 +40,8 @@ __all__ = [
     "RIVALS",
     "Race",
     "WinningRange",
+    "block_gb_per_s",
+    "busiest_gb_per_s",
     "winning_range",
 ]
 
@@ -279,3 +283,37 @@ def _times_us(body: Schedule | Forest, size: int, *, pieces: int | None, names: 
         ).time_us
         for name in names
     ]
+
+
+def busiest_gb_per_s(program: Program, algbw_gb_per_s: Fraction) -> Fraction:
+    """What the thread block that sends most must send, in GB/s, for the program to run at a rate.
+
+    Args:
+        program: The program.
+        algbw_gb_per_s: M / time that it is to reach.
+
+    Examples:
+        >>> from coppice.bounds.problem import Problem
+        >>> from coppice.collectives import Collective
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.program.two_sided.lower import lower_to_program
+        >>> from coppice.topology.presets import preset
+        >>> made = plan(Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER), ring=False).plan
+        >>> busiest_gb_per_s(lower_to_program(made.body, channels=1), made.algbw_gb_per_s)
+        Fraction(1, 1)
+    """
+    moved = np.bincount(program.step_block[program.sends], weights=program.count[program.sends], minlength=1)
+    return Fraction(int(moved.max()), program.num_chunks) * algbw_gb_per_s
+
+
+def block_gb_per_s(topology: Topology, protocol_name: str) -> float | None:
+    """Data that one thread block sends per second, in GB/s, as far as the tables of the library know the GPUs.
+
+    Args:
+        topology: Whose GPUs; their generation is told by its name.
+        protocol_name: ``Simple``, ``LL`` or ``LL128``.
+    """
+    try:
+        return protocol(protocol_name).channel_limit(generation_of(topology), num_boxes(topology))
+    except InputError:
+        return None

@@ -1,0 +1,361 @@
+"""`coppice export`: a plan or a topology as a file that a runtime, a library or a launcher reads."""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coppice.cli import with_flags
+from coppice.cli.options.inputs import (
+    BoxesOption,
+    OutputOption,
+    RanksOption,
+    RatesOption,
+    SetOption,
+    load_topology,
+    parse_settings,
+)
+from coppice.cli.output.render import Stages
+from coppice.errors import CoppiceError, InputError
+from coppice.export.msccl.targets import TARGETS
+from coppice.export.options import ExportOption, OptionKind
+from coppice.export.registry import FORMATS, is_plan_file
+from coppice.export.registry import export as export_to
+from coppice.files import write_atomically
+from coppice.report.page import DEFAULT_SIZE_BYTES
+from coppice.report.reporting import report_text
+from coppice.schedule.files.plan_file import read_plan
+from coppice.simulation.scenario import Scenario
+from coppice.simulation.trace import write_trace
+from coppice.text import parse_size, suggestion
+from coppice.topology.model import Topology
+
+__all__ = ["FLAGS", "NAMES", "PICTURES", "RUNTIMES", "SOURCE_FLAGS", "export", "flags_of", "option_help"]
+
+FLAGS = {
+    "target": "--target",
+    "channels": "--channels",
+    "instances": "--instances",
+    "protocol": "--protocol",
+    "trees": "--trees",
+    "size": "--size",
+    "name": "--name",
+    "in_place": "--in-place",
+    "out_of_place": "--out-of-place",
+}
+"""Options that have flags of their own, for the formats of :data:`RUNTIMES`; all others stand in `--option`."""
+
+RUNTIMES = ("msccl-xml", "mscclpp-json", "chakra")
+"""Formats whose options have flags of their own."""
+
+PICTURES = {
+    "trace": "Messages of the plan at one size, simulated, for ui.perfetto.dev.",
+    "html": "Report of the plan in one page, as `coppice report` writes it.",
+    "svg": "Picture of the topology with the plan's loads and the bottleneck cut.",
+    "dot": "The topology with the bottleneck cut, for Graphviz.",
+}
+"""What is written as `coppice simulate --trace` and `coppice report` write it."""
+
+NAMES = (*RUNTIMES, *PICTURES, *(name for name in FORMATS if name not in RUNTIMES))
+"""What `--to` names."""
+
+SOURCE_FLAGS = ("--boxes", "--rates", "--set", "--ranks")
+"""Options of a topology."""
+
+
+def export(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN|TOPOLOGY",
+            help="Plan file; for some exports a topology; for msccl-xml also an MSCCL XML file of another target.",
+            show_default=False,
+        ),
+    ],
+    *,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORMAT",
+            help=f"One of: {', '.join(NAMES)}.",
+            show_default=False,
+        ),
+    ],
+    output: OutputOption = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="|".join(TARGETS),
+            help="Runtime that reads the MSCCL XML.",
+            show_default=False,
+        ),
+    ] = None,
+    channels: Annotated[
+        int | None,
+        typer.Option(
+            "--channels",
+            min=1,
+            metavar="N",
+            help="MSCCL XML: most channels [default: 8, or what fits].",
+            show_default=False,
+        ),
+    ] = None,
+    instances: Annotated[
+        int | None,
+        typer.Option(
+            "--instances",
+            min=1,
+            metavar="N",
+            help="MSCCL XML: run N copies side by side, each on its part of the data [default: 1].",
+            show_default=False,
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option("--protocol", metavar="Simple|LL|LL128", help="MSCCL XML: protocol [default: Simple]."),
+    ] = None,
+    trees: Annotated[
+        str | None,
+        typer.Option(
+            "--trees",
+            metavar="N|plan",
+            help="MSCCL XML: plan again with N trees per root, or with no other number than the plan has "
+            "[default: those of the plan if they fit and divide the sizes, else the best that do].",
+            show_default=False,
+        ),
+    ] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(
+            "--size",
+            metavar="SIZES",
+            help="MSCCL XML: message sizes that are to use the file, as LOW:HIGH, a list or all [default: where it is "
+            "faster than the library, by simulation]; others: the size of the message.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", help="MSCCL XML: label of the algorithm; chakra: first part of the names of the files."
+        ),
+    ] = None,
+    in_place: Annotated[
+        bool,
+        typer.Option(
+            "--in-place",
+            help="MSCCL XML: for calls in place [default: for both where one file can serve both, else in place].",
+        ),
+    ] = False,
+    out_of_place: Annotated[
+        bool,
+        typer.Option("--out-of-place", help="MSCCL XML: for calls out of place; with --in-place, for both."),
+    ] = False,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="Option of another export; may be repeated."),
+    ] = None,
+    boxes: BoxesOption = None,
+    rates: RatesOption = None,
+    settings: SetOption = None,
+    ranks: RanksOption = None,
+) -> None:
+    """Write a plan for a runtime, or what libraries and launchers read as they are shipped.
+
+    MSCCL XML is written within the limits of its target, and verified before: no deadlock, no race, the right
+    result. A plan that does not fit is refused with the limit, by how much, and the next step (exit code 1).
+
+    \b
+    Examples:
+      coppice export plan.json --to msccl-xml --target rccl -o algo.xml
+      coppice export plan.json --to msccl-xml --target msccl --channels 4 --size 1M:1G -o algo.xml
+      coppice export plan.json --to mscclpp-json --size 1M:1G -o plan.mscclpp.json
+      coppice export dgx-h100 --boxes 4 --to rank-order --option launcher=slurm
+      coppice export plan.json --to chakra --size 64M -o traces
+    """  # noqa: D301 (\b is for the help formatter)
+    if to not in NAMES:
+        msg = f"there is no export {to!r}: {suggestion(to, NAMES)}"
+        raise InputError(msg)
+    values = {
+        "target": target,
+        "channels": channels,
+        "instances": instances,
+        "protocol": protocol,
+        "trees": trees,
+        "size": size,
+        "name": name,
+        "in_place": in_place or None,
+        "out_of_place": out_of_place or None,
+    }
+    given = [FLAGS[option] for option, value in values.items() if value is not None]
+    given += ["--option"] if options else []
+    given += [
+        flag
+        for flag, value in zip(SOURCE_FLAGS, (boxes, rates, settings or None, ranks), strict=True)
+        if value is not None
+    ]
+    takes = flags_of(to)
+    for flag in given:
+        if flag not in takes:
+            taken = ", ".join(sorted(takes)) or "none"
+            msg = f"{flag} does not go with --to {to}: leave it out (its options: {taken})."
+            raise InputError(msg)
+    if to in PICTURES:
+        _export_picture(source, to, output=output, size=size)
+        return
+    values = {option: value for option, value in values.items() if value is not None}
+    own = _own_options(to)
+    for key, text in parse_settings(options or (), option="--option").items():
+        if key not in own:
+            hint = suggestion(key, own) if own else "it has none."
+            msg = f"{to} has no option {key!r}: {hint}"
+            raise InputError(msg)
+        values[key] = text
+    origin: str | Topology = source
+    if to not in RUNTIMES:
+        origin = _plan_or_topology(source, to, boxes=boxes, rates=rates, settings=settings, ranks=ranks)
+    _export_format(origin, to, values, output=output)
+
+
+def flags_of(to: str) -> Collection[str]:
+    """Flags that go with a format; all others are refused."""
+    if to in PICTURES:
+        return {"--size"} if to in ("trace", "html") else set()
+    if to not in RUNTIMES:
+        return {"--option", *SOURCE_FLAGS}
+    flags = {FLAGS[option] for option in FORMATS[to].options if option in FLAGS}
+    return {*flags, "--option"} if _own_options(to) else flags
+
+
+def _own_options(to: str) -> Mapping[str, ExportOption]:
+    """Options of a format that stand in `--option`."""
+    options = FORMATS[to].options
+    return {key: option for key, option in options.items() if to not in RUNTIMES or key not in FLAGS}
+
+
+def _plan_or_topology(
+    source: str,
+    to: str,
+    *,
+    boxes: int | None,
+    rates: str | None,
+    settings: Sequence[str] | None,
+    ranks: str | None,
+) -> str | Topology:
+    """The name of a plan file as it is; anything else is a topology."""
+    if not is_plan_file(source):
+        if FORMATS[to].takes_plan:
+            msg = f"{to} is made of a plan, found none at {source}: make one with `coppice plan ... -o plan.json`."
+            raise InputError(msg)
+        return load_topology(source, boxes=boxes, rates=rates, settings=settings, ranks=ranks)
+    if boxes is not None or rates is not None or settings or ranks is not None:
+        msg = f"{source} is a plan with its own topology: leave out --boxes, --rates, --set and --ranks."
+        raise InputError(msg)
+    return source
+
+
+def _export_format(
+    source: str | Topology, to: str, values: Mapping[str, Any], *, output: Path | None
+) -> None:
+    """Write a format; notes go to standard error."""
+    to_stdout = output is None or str(output) == "-"
+    if to == "chakra" and to_stdout:
+        msg = "Chakra traces are a file for each rank: name a directory (`-o traces`)."
+        raise InputError(msg)
+    flags = {option: FLAGS[option] for option in FORMATS[to].options if option in FLAGS}
+    try:
+        with Stages() as stages:
+            stages.begin(f"making {to}")
+            path = None if to_stdout else output
+            made = export_to(source, to, path, on_stage=stages.begin, **values)
+            if to_stdout:
+                sys.stdout.write(made.text)
+                sys.stdout.flush()
+    except CoppiceError as error:
+        error.args = (_with_options(str(error), to), *error.args[1:])
+        raise
+    for note in made.notes:
+        typer.echo(f"note: {with_flags(_with_options(note, to), flags)}", err=True)
+    if made.summary:
+        typer.echo(f"{made.summary} written to {output}")
+
+
+def _with_options(words: str, to: str) -> str:
+    """What the library says, with options that have no flag as they are written here."""
+    return re.sub(
+        r"`([a-z]\w*)=([^`]+)`",
+        lambda found: f"`--option {found[1]}={found[2]}`" if found[1] in _own_options(to) else found[0],
+        words,
+    )
+
+
+def _export_picture(source: str, to: str, *, output: Path | None, size: str | None) -> None:
+    """Write what `coppice simulate --trace` or `coppice report` writes."""
+    to_stdout = output is None or str(output) == "-"
+    if to == "trace" and to_stdout:
+        msg = "a trace is a file: name it (`-o trace.json`)."
+        raise InputError(msg)
+    size_bytes = DEFAULT_SIZE_BYTES if size is None else parse_size(size)
+    with Stages() as stages:
+        stages.begin("reading the plan")
+        plan = read_plan(source)
+        if to == "trace" and output is not None:
+            stages.begin("simulating")
+            timeline = Scenario(pieces=None).outcome(plan.body, size_bytes).nominal
+            stages.begin("writing the trace")
+            write_trace(timeline, output)
+            return
+        text = report_text(plan, f".{to}", size=size_bytes, on_stage=stages.begin)
+    if output is None or to_stdout:
+        sys.stdout.write(text)
+    else:
+        write_atomically(output, text.encode())
+
+
+_WIDTH = 92
+_KINDS = {
+    OptionKind.TEXT: "TEXT",
+    OptionKind.NUMBER: "N",
+    OptionKind.FLAG: "yes|no",
+    OptionKind.NAMES: "A,B,...",
+    OptionKind.SIZES: "SIZES",
+    OptionKind.FILE: "FILE",
+}
+
+
+def option_help(indent: str = "    ") -> str:
+    r"""What stands in `--option` for each format whose options have no flags of their own, for the help of the command.
+
+    Args:
+        indent: What stands before every line, as in a docstring.
+
+    Examples:
+        >>> print(option_help("").split("\n\n")[-1].removeprefix("\b\n"))
+        --to rccl-rings: NCCL_RINGS: rings for what a plan performs on one box, for RCCL as it is
+        shipped. Its --option KEY=VALUE:
+          rings=N  number of rings, 1 .. 64 (default: what loses least)
+    """
+    paragraphs = []
+    for name, chosen in FORMATS.items():
+        if name in RUNTIMES:
+            continue
+        lines = textwrap.wrap(f"--to {name}: {chosen.summary} Its --option KEY=VALUE:", _WIDTH)
+        for key, option in chosen.options.items():
+            values = "|".join(option.choices) if option.choices else _KINDS[option.kind]
+            head = f"  {key}={values}"
+            lines += textwrap.wrap(
+                f"{head}  {option.help}", _WIDTH, subsequent_indent="      ", break_on_hyphens=False
+            )
+        paragraphs.append("\n".join(f"{indent}{line}" for line in ("\b", *lines)))
+    return "\n\n".join(paragraphs)
+
+
+export.__doc__ = f"{(export.__doc__ or '').rstrip()}\n\n{option_help()}\n"

@@ -1,1 +1,0 @@
-"""`coppice export`, a file for each family of formats."""

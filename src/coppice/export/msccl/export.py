@@ -1,0 +1,381 @@
+"""A plan as an MSCCL XML file: made to fit its target, with the sizes at which to use it, and what its user must know.
+
+An MSCCL XML file of another target is taken as well: it is verified, and written in the words of the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import ceil
+
+from coppice.errors import CheckError, InputError
+from coppice.export.exported import Exported
+from coppice.export.msccl.document import is_xml, parse_document
+from coppice.export.msccl.program import CallKind, MscclOptions, rough_program
+from coppice.export.msccl.reader import program_of
+from coppice.export.msccl.targets import TARGETS, MscclTarget, target_named
+from coppice.export.msccl.writer import msccl_xml
+from coppice.files import file_name, read_bytes
+from coppice.fitting.size_range import (
+    MOST_RANKS,
+    Race,
+    WinningRange,
+    block_gb_per_s,
+    busiest_gb_per_s,
+    winning_range,
+)
+from coppice.fitting.trees import ELEMENT_BYTES, FittedPlan, fit_trees
+from coppice.program.two_sided.nics import kept_share
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.verify import verify_program
+from coppice.schedule.files.plan_file import decode_plan
+from coppice.schedule.forest import Forest
+from coppice.schedule.lower import lower
+from coppice.schedule.plan import Plan
+from coppice.text import parse_size, parse_sizes, percent_text, plural, rate_text, short_size
+
+__all__ = ["PROTOCOLS", "WantedSizes", "export_msccl_xml", "read_msccl_source", "wanted_sizes"]
+
+PROTOCOLS = ("Simple", "LL", "LL128")
+"""Protocols of NCCL that a file may name."""
+
+USUAL_SIZES = tuple(2**exponent for exponent in range(20, 31))
+"""Sizes that chunks should divide where none are given: 1M to 1G, doubling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedSizes:
+    """Messages that are to use a file.
+
+    Attributes:
+        found: Nobody said: the range is to be found by simulation.
+        low: Smallest size that takes the file.
+        high: Largest, or None for no limit.
+        wanted: Sizes that should take it.
+    """
+
+    found: bool = False
+    low: int = 0
+    high: int | None = None
+    wanted: tuple[int, ...] = USUAL_SIZES
+
+
+def read_msccl_source(path: str) -> Plan | Program:
+    """The plan in a file, or the verified program of an MSCCL XML file.
+
+    Raises:
+        CheckError: If an XML file does not verify.
+        InputError: If it cannot be read.
+    """
+    data, name = read_bytes(path), file_name(path)
+    if not is_xml(data):
+        return decode_plan(data, name=name)
+    program = program_of(parse_document(data, file=name)).program
+    verify_program(program).require_ok()
+    return program
+
+
+def export_msccl_xml(
+    source: Plan | Program,
+    *,
+    target: str | None = None,
+    channels: int | None = None,
+    instances: int | None = None,
+    protocol: str | None = None,
+    trees: int | str | None = None,
+    size: str | Sequence[int] | None = None,
+    name: str | None = None,
+    in_place: bool = False,
+    out_of_place: bool = False,
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> Exported:
+    """Write a plan, or the program of another target's file, for a runtime that reads MSCCL XML.
+
+    Args:
+        source: The plan, or the program.
+        target: Name of the runtime, as in ``TARGETS``.
+        channels: Most channels; None is 8, or what fits.
+        instances: Copies side by side, each on its part of the data.
+        protocol: One of :data:`PROTOCOLS`; None is Simple.
+        trees: Plan again with so many trees per root; ``plan`` takes those that the plan has.
+        size: Messages that are to use the file: ``all``, ``LOW:HIGH`` or sizes in bytes; None is found by simulation.
+        name: Label of the algorithm.
+        in_place: For calls in place.
+        out_of_place: For calls out of place.
+        on_stage: Called with what goes on.
+
+    Raises:
+        CheckError: If it does not fit the target; with the limit, by how much, and the next step.
+        InputError: If an option cannot be used.
+    """
+    if target is None:
+        msg = f"expected `target` for MSCCL XML: choose one of {', '.join(TARGETS)}."
+        raise InputError(msg)
+    chosen = target_named(target)
+    if isinstance(source, Program):
+        given = {
+            "channels": channels,
+            "instances": instances,
+            "protocol": protocol,
+            "trees": trees,
+            "size": size,
+            "name": name,
+            "in_place": in_place,
+            "out_of_place": out_of_place,
+        }
+        extra = next((option for option, value in given.items() if value not in (None, False)), None)
+        if extra is not None:
+            msg = f"an MSCCL XML file keeps its channels, protocol, sizes and name: leave out `{extra}`."
+            raise InputError(msg)
+        return _exported(source, chosen, [])
+    if protocol is not None and protocol not in PROTOCOLS:
+        msg = f"expected `protocol` Simple, LL or LL128, found {protocol!r}."
+        raise InputError(msg)
+    sizes = wanted_sizes(size)
+    count, keep = _wanted_trees(trees)
+    form = MscclOptions(
+        channels=channels,
+        instances=instances or 1,
+        calls=_calls(in_place=in_place, out_of_place=out_of_place),
+        protocol=protocol or "Simple",
+        min_bytes=sizes.low,
+        max_bytes=sizes.high,
+        name=name or f"{source.problem.collective}-{source.topology.name}",
+    )
+    on_stage("making the program")
+    found = fit_trees(
+        source,
+        lambda body: rough_program(body, target, form),
+        instances=form.instances,
+        sizes=sizes.wanted,
+        trees=count,
+        keep=keep,
+    )
+    program, notes = found.program, list(_fit_notes(found, chosen, form, sizes.wanted))
+    if sizes.found:
+        race, note = _raced(found, on_stage)
+        notes.append(note)
+        if race is not None:
+            program = replace(program, min_bytes=race.min_bytes, max_bytes=race.max_bytes)
+    on_stage("writing the file")
+    return _exported(program, chosen, notes)
+
+
+def wanted_sizes(size: str | Sequence[int] | None) -> WantedSizes:
+    """The sizes that are to use a file: ``all``, ``LOW:HIGH``, a list, or None for what simulation finds.
+
+    Examples:
+        >>> wanted_sizes("1M:3M")
+        WantedSizes(found=False, low=1048576, high=3145728, wanted=(1048576, 2097152))
+        >>> wanted_sizes("all").high is None, wanted_sizes(None).found
+        (True, True)
+
+    Raises:
+        InputError: If it is none of these.
+    """
+    if size is None:
+        return WantedSizes(found=True)
+    if size == "all":
+        return WantedSizes()
+    if isinstance(size, str):
+        wanted = parse_sizes(size, option="`size`")
+        highest = max(parse_size(end) for item in size.split(",") for end in item.split(":")[:2])
+    else:
+        wanted = tuple(sorted(set(size)))
+        highest = max(wanted, default=0)
+    if not wanted or wanted[0] < 1:
+        msg = f"expected `size` of 1 byte or more, such as 1M:1G, found {size!r}."
+        raise InputError(msg)
+    return WantedSizes(low=wanted[0], high=highest, wanted=wanted)
+
+
+def _wanted_trees(trees: int | str | None) -> tuple[int | None, bool]:
+    """The number of trees per root, and whether the plan is to be taken as it is."""
+    if trees is None or trees == "plan":
+        return None, trees == "plan"
+    text = str(trees)
+    if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text)):
+        msg = f"expected `trees` to be a number of 1 or more, or plan, found {text!r}."
+        raise InputError(msg)
+    return int(text), False
+
+
+def _calls(*, in_place: bool, out_of_place: bool) -> CallKind | None:
+    if in_place and out_of_place:
+        return CallKind.BOTH
+    if out_of_place:
+        return CallKind.OUT
+    return CallKind.IN if in_place else None
+
+
+def _exported(program: Program, target: MscclTarget, notes: Sequence[str]) -> Exported:
+    return Exported(
+        text=msccl_xml(program, target=target.name),
+        notes=(*_program_notes(program, target), *notes),
+        suffix=".xml",
+    )
+
+
+def _program_notes(program: Program, target: MscclTarget) -> list[str]:
+    """Who reads the file, what it needs, and how it is used."""
+    places = [
+        word
+        for word, meant in (("in place", program.in_place), ("out of place", program.out_of_place))
+        if meant
+    ]
+    figures = ", ".join(
+        [
+            f"{plural(program.most_blocks, 'thread block')} of {target.max_blocks}",
+            f"{plural(program.num_channels, 'channel')} of {target.max_channels}",
+            f"{plural(program.most_steps, 'step')} of {target.max_steps}",
+        ]
+    )
+    unit = short_size(program.num_chunks * ELEMENT_BYTES)
+    return [
+        f"for {target.versions}; calls {' and '.join(places)} use it.",
+        f"a GPU needs {figures} in its fullest thread block.",
+        f"{plural(program.num_chunks, 'chunk')}: messages of float32 use it where their size is a multiple of {unit}.",
+        f"to use it: {target.switches}; `coppice doctor FILE --target {target.name}` tells more.",
+    ]
+
+
+def _fit_notes(
+    found: FittedPlan, target: MscclTarget, form: MscclOptions, wanted: Sequence[int]
+) -> Iterator[str]:
+    """What was done to make the plan fit, and what it costs."""
+    if found.trees is not None:
+        yield _trees_note(found)
+    if found.left_out:
+        unit = short_size(found.program.num_chunks * ELEMENT_BYTES)
+        span = f"{plural(len(wanted), 'size')} from {short_size(wanted[0])} to {short_size(wanted[-1])}"
+        smallest = short_size(found.left_out[0])
+        yield f"at {len(found.left_out)} of {span} it is not used: {smallest} is no multiple of {unit}."
+    if form.instances > 1:
+        try:
+            alone = rough_program(found.plan.body, target.name, replace(form, instances=1))
+        except CheckError:
+            alone = None
+        yield _instances_note(found, alone, form.instances)
+    else:
+        yield from _load_note(found, target)
+    yield from _nic_note(found, target)
+
+
+def _trees_note(found: FittedPlan) -> str:
+    """With how many trees the problem was planned again, and what that loses."""
+    loss = ""
+    if found.loss is not None:
+        loss = ": the optimum" if not found.loss else f": {percent_text(found.loss)} below the optimum"
+    why = f", since {found.reason.rstrip('.')}" if found.reason else ""
+    keep = (
+        " (`trees=plan` keeps those of the plan)" if found.reason and found.given_fits and found.loss else ""
+    )
+    return f"planned again with {plural(found.trees or 0, 'tree')} per root{why}{loss}{keep}."
+
+
+def _load_note(found: FittedPlan, target: MscclTarget) -> Iterator[str]:
+    """How many instances carry the plan's rate, unless one does, or nothing is known of the GPUs."""
+    program = found.program
+    needed, carried = _load(found, program)
+    if carried is None or needed <= carried:
+        return
+    many = ceil(needed / carried)
+    room = min(target.max_blocks // program.most_blocks, target.max_channels // program.num_channels)
+    advice = (
+        f"`instances={min(many, room)}` spreads it" if room > 1 else "there is no room for more instances"
+    )
+    yield (
+        f"at the plan's rate the busiest thread block sends {rate_text(round(needed, 1))} GB/s, and one sends about "
+        f"{carried:g} with {program.protocol}: {advice}."
+    )
+
+
+def _instances_note(found: FittedPlan, alone: Program | None, instances: int) -> str:
+    """What instances cost and bring against one, where one fits."""
+    program = found.program
+    needed, carried = _load(found, program)
+    cost = f"{plural(program.most_blocks, 'thread block')} and {plural(program.num_channels, 'channel')} of a GPU"
+    gain = f"the busiest thread block sends {rate_text(round(needed, 1))} GB/s at the plan's rate"
+    if alone is not None:
+        before, _ = _load(found, alone)
+        cost += f" instead of {alone.most_blocks:,} and {alone.num_channels:,}"
+        gain += f" instead of {rate_text(round(before, 1))}"
+    known = "" if carried is None else f" (one sends about {carried:g} with {program.protocol})"
+    return f"{instances} instances: {cost}; {gain}{known}."
+
+
+def _nic_note(found: FittedPlan, target: MscclTarget) -> Iterator[str]:
+    """Whether transfers leave by the NICs that the plan names, where a GPU has a choice."""
+    body = found.plan.body
+    kept = kept_share(found.program, lower(body) if isinstance(body, Forest) else body)
+    if kept is None:
+        return
+    rule = "a GPU with n NICs to itself sends by NIC c mod n on channel c"
+    if not target.by_nic:
+        yield f"{target.title} sends by one NIC of a GPU whatever the channel: those that the plan names are not kept."
+    elif kept == 1:
+        yield f"every NIC carries what the plan says: {rule}."
+    else:
+        yield f"{percent_text(kept)} of what leaves by a NIC leaves by the one that the plan names: {rule}."
+
+
+def _load(found: FittedPlan, program: Program) -> tuple[Fraction, float | None]:
+    """What the busiest thread block of a program must send, and what one can, in GB/s."""
+    topology = found.plan.topology
+    return busiest_gb_per_s(program, found.plan.algbw_gb_per_s), block_gb_per_s(topology, program.protocol)
+
+
+def _raced(found: FittedPlan, on_stage: Callable[[str], None]) -> tuple[WinningRange | None, str]:
+    """The range of sizes by simulation, and what there is to say about it."""
+    if found.program.num_ranks > MOST_RANKS:
+        return None, (
+            f"all sizes use it: the range is not simulated for more than {MOST_RANKS} ranks; "
+            "`size=LOW:HIGH` sets it."
+        )
+    on_stage("racing the library")
+    try:
+        chosen = winning_range(found.plan, found.program, on_stage=on_stage)
+    except InputError as error:
+        return None, f"all sizes use it: {error}"
+    if chosen is None:
+        return None, (
+            "all sizes use it, although by simulation the library is as fast at every size from 1K to 4G: measure "
+            "before you use it, or set `size`."
+        )
+    return chosen, _range_note(chosen)
+
+
+def _range_note(chosen: WinningRange) -> str:
+    """Which sizes use the file, and the figures that say so."""
+    inside = chosen.inside
+    figures = [f"at {_race(inside[0])}"]
+    if len(inside) > 1:
+        figures.append(f"at {_race(max(inside, key=lambda race: race.gain))}")
+    worst = min(inside, key=lambda race: race.gain)
+    if not worst.won:
+        figures.append(f"not quite at {_race(worst)}")
+    outside = [f"but at {_race(race)}" for race in (chosen.below, chosen.above) if race is not None]
+    words = ", ".join(dict.fromkeys([*figures, *outside]))
+    return f"{_span(chosen)} use it, by simulation: {words}; `size=all` keeps all sizes."
+
+
+def _span(chosen: WinningRange) -> str:
+    low, high = chosen.min_bytes, chosen.max_bytes
+    if high is None:
+        return f"messages of {short_size(low)} and more" if low else "all sizes"
+    return (
+        f"messages of {short_size(low)} to {short_size(high)}"
+        if low
+        else f"messages of up to {short_size(high)}"
+    )
+
+
+def _race(race: Race) -> str:
+    """``1M 28 us against 57 us of nccl-ring with LL``."""
+    return f"{short_size(race.size_bytes)} {_us(race.plan_us)} against {_us(race.rival_us)} of {race.rival}"
+
+
+def _us(time_us: float) -> str:
+    return f"{time_us:.3g} us" if time_us < 1000 else f"{time_us / 1000:.3g} ms"

@@ -1,1 +1,0 @@
-"""Rings and trees for RCCL as it is shipped."""

@@ -1,1 +1,0 @@
-"""A plan made to fit a runtime that reads MSCCL XML: number of trees, channels, sizes."""

@@ -1,1 +1,0 @@
-"""Drawings of trees, and the choice of those that are worth one."""
