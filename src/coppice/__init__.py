@@ -1,14 +1,28 @@
 """Coppice: provably optimal collective communication for any GPU cluster.
 
-    load(spec)        a topology from a preset name or a file
-    bound(problem)    the exact optimum and the cut that sets it
-    plan(problem)     a plan that attains it, verified, with its figures
-    verify(plan)      check a plan against its topology, independent of any planner
-    simulate(body, size_bytes)    a timeline of its forest or schedule at a size
-    compare(problem, sizes=sizes)       every algorithm at every size, beside the limits
+A tour. A cluster is a topology, from a preset, a file, text or a networkx graph; a plan is a verified schedule of a
+collective on it; every verb takes what the others return::
 
-Importing this package loads nothing else: every name comes with its module, when it is first used. Topologies and
-plans bring NumPy and msgspec; the rest comes with what needs it.
+    cluster = coppice.load("dgx-a100", boxes=2)
+    coppice.bound(cluster, "all_reduce")                 the exact optimum, and the cut that sets it
+    result = coppice.plan(cluster, "all_reduce")         a plan that attains it, verified, with its figures
+    coppice.verify(result)                               check it again, independently of any planner
+    print(coppice.explain(result))                       why it is as fast as it is
+    for tree in result.plan.trees: ...                   its trees: ranks, parents, paths by name
+    coppice.simulate(result, "64M")                      when every message runs, at a size
+    coppice.compare(cluster, "all_reduce", sizes="1K:4G")    every algorithm at every size, beside the limits
+    coppice.report(result, "report.html")                one page, or a picture (.svg), or a graph (.dot)
+    coppice.export(result, "msccl-xml", "algo.xml", target="rccl")    a file for a runtime or a library
+    coppice.doctor("algo.xml", target="rccl", ranks=16)      would that runtime load and use it?
+    coppice.write_plan(result, "plan.json")              and read_plan
+
+Besides: :func:`algorithms` lists what can be planned, :func:`select` says what a library would pick and why,
+:func:`design` which network to build, :func:`import_plan` reads algorithm files of runtimes and :func:`read_logs` what
+libraries print. The options have the names of the command line. Objects print in short, and show themselves as a table
+and a picture in a notebook. What cannot be used raises :class:`InputError`: what was expected, what was found, and what
+to do. docs/python.md is a study from start to end.
+
+Importing this package loads nothing else: every name comes with its module, when it is first used.
 """
 
 from __future__ import annotations
@@ -16,64 +30,128 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from coppice.display import DRAWN_BY
+from coppice.version import __version__
+
 if TYPE_CHECKING:
     from coppice.bounds import bound
     from coppice.bounds.problem import Problem
     from coppice.bounds.result import Bound
     from coppice.collectives import Collective
-    from coppice.comparison import compare
+    from coppice.comparison import Comparison, compare
+    from coppice.design.search.finder import design
+    from coppice.doctor.diagnose import diagnose as doctor
+    from coppice.doctor.framework import Diagnosis
     from coppice.errors import CheckError, CoppiceError, InputError, MissingExtraError, UnreachableError
-    from coppice.planners.planning import plan
+    from coppice.export.exported import Exported
+    from coppice.export.importing import import_plan
+    from coppice.export.registry import export
+    from coppice.logs.reading import read_logs
+    from coppice.planners.algorithms.listing import listed as algorithms
+    from coppice.planners.planning import PlannedResult, plan
+    from coppice.report.reporting import report
+    from coppice.schedule.explanation import Explanation, explain
     from coppice.schedule.files.plan_file import read_plan, write_plan
-    from coppice.schedule.verification.verify import verify
-    from coppice.simulation import simulate
+    from coppice.schedule.forest import Forest
+    from coppice.schedule.plan import Plan
+    from coppice.schedule.schedule import Schedule
+    from coppice.schedule.trees import Tree
+    from coppice.schedule.verification.verify import Report, verify
+    from coppice.selection import Selection, select
+    from coppice.simulation import Model, Timeline, simulate
     from coppice.topology.load import load
-    from coppice.topology.model import Topology
+    from coppice.topology.model import Link, Node, NodeKind, Topology
 
-from coppice.display import DRAWN_BY
-from coppice.version import __version__
+_LAZY = {
+    "Bound": "coppice.bounds.result",
+    "CheckError": "coppice.errors",
+    "Collective": "coppice.collectives",
+    "Comparison": "coppice.comparison",
+    "CoppiceError": "coppice.errors",
+    "Diagnosis": "coppice.doctor",
+    "Explanation": "coppice.schedule.explanation",
+    "Exported": "coppice.export.exported",
+    "Forest": "coppice.schedule.forest",
+    "InputError": "coppice.errors",
+    "Link": "coppice.topology.model",
+    "MissingExtraError": "coppice.errors",
+    "Model": "coppice.simulation",
+    "Node": "coppice.topology.model",
+    "NodeKind": "coppice.topology.model",
+    "Plan": "coppice.schedule.plan",
+    "PlannedResult": "coppice.planners.planning",
+    "Problem": "coppice.bounds.problem",
+    "Report": "coppice.schedule.verification.verify",
+    "Schedule": "coppice.schedule.schedule",
+    "Selection": "coppice.selection",
+    "Timeline": "coppice.simulation",
+    "Topology": "coppice.topology.model",
+    "Tree": "coppice.schedule.trees",
+    "UnreachableError": "coppice.errors",
+    "algorithms": "coppice.planners.algorithms.listing:listed",
+    "bound": "coppice.bounds",
+    "compare": "coppice.comparison",
+    "explain": "coppice.schedule.explanation",
+    "import_plan": "coppice.export.importing",
+    "load": "coppice.topology.load",
+    "plan": "coppice.planners.planning",
+    "read_logs": "coppice.logs.reading",
+    "read_plan": "coppice.schedule.files.plan_file",
+    "select": "coppice.selection",
+    "simulate": "coppice.simulation",
+    "verify": "coppice.schedule.verification.verify",
+    "write_plan": "coppice.schedule.files.plan_file",
+}
+"""Where each name comes from, ``module`` or ``module:name``."""
+
+_CALLABLE_ROOMS = ("design", "doctor", "export", "report")
+"""Rooms that are called like their main function."""
 
 __all__ = [
     "Bound",
     "CheckError",
     "Collective",
+    "Comparison",
     "CoppiceError",
+    "Diagnosis",
+    "Explanation",
+    "Exported",
+    "Forest",
     "InputError",
+    "Link",
     "MissingExtraError",
+    "Model",
+    "Node",
+    "NodeKind",
+    "Plan",
+    "PlannedResult",
     "Problem",
+    "Report",
+    "Schedule",
+    "Selection",
+    "Timeline",
     "Topology",
+    "Tree",
     "UnreachableError",
     "__version__",
+    "algorithms",
     "bound",
     "compare",
+    "design",
+    "doctor",
+    "explain",
+    "export",
+    "import_plan",
     "load",
     "plan",
+    "read_logs",
     "read_plan",
+    "report",
+    "select",
     "simulate",
     "verify",
     "write_plan",
 ]
-
-_LAZY = {
-    "Bound": ("coppice.bounds.result", "Bound"),
-    "CheckError": ("coppice.errors", "CheckError"),
-    "Collective": ("coppice.collectives", "Collective"),
-    "CoppiceError": ("coppice.errors", "CoppiceError"),
-    "InputError": ("coppice.errors", "InputError"),
-    "MissingExtraError": ("coppice.errors", "MissingExtraError"),
-    "Problem": ("coppice.bounds.problem", "Problem"),
-    "Topology": ("coppice.topology.model", "Topology"),
-    "UnreachableError": ("coppice.errors", "UnreachableError"),
-    "bound": ("coppice.bounds", "bound"),
-    "compare": ("coppice.comparison", "compare"),
-    "load": ("coppice.topology.load", "load"),
-    "plan": ("coppice.planners.planning", "plan"),
-    "simulate": ("coppice.simulation", "simulate"),
-    "read_plan": ("coppice.schedule.files.plan_file", "read_plan"),
-    "verify": ("coppice.schedule.verification.verify", "verify"),
-    "write_plan": ("coppice.schedule.files.plan_file", "write_plan"),
-}
-
 
 DRAWN_BY.update(
     {
@@ -88,11 +166,13 @@ DRAWN_BY.update(
 
 
 def __getattr__(name: str) -> Any:
+    if name in _CALLABLE_ROOMS:
+        return import_module(f"coppice.{name}")
     if name not in _LAZY:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    module, attribute = _LAZY[name]
-    value = getattr(import_module(module), attribute)
+    module, _, attribute = _LAZY[name].partition(":")
+    value = getattr(import_module(module), attribute or name)
     globals()[name] = value
     return value
 

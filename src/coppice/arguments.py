@@ -16,7 +16,7 @@ import numpy as np
 from coppice.errors import InputError
 from coppice.text import nearest
 
-__all__ = ["checked", "shown"]
+__all__ = ["CallableRoom", "checked", "shown"]
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -148,3 +148,22 @@ def _one(hint: Any) -> str:
     if inner and origin is not None and origin.__name__ in ("Sequence", "Iterable", "tuple", "list"):
         return f"a {name.lower()} of {_one(inner[0]).split(' ')[-1]}s"
     return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
+class CallableRoom(types.ModuleType):
+    """A package that is called like its main function: ``coppice.export(...)`` where ``coppice.export`` is the room."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function of the room does."""
+        return self.main_function(*args, **kwargs)
+
+    @property
+    def main_function(self) -> Callable[..., Any]:
+        """The function that bears the name of the room, or that the room names as its ``MAIN``."""
+        found: Callable[..., Any] = getattr(self, getattr(self, "MAIN", self.__name__.rpartition(".")[2]))
+        return found
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the function, for ``help`` and completion."""
+        return inspect.signature(self.main_function)

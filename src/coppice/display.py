@@ -6,9 +6,15 @@ is imported before a notebook asks.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib import import_module
 
-__all__ = ["DRAWN_BY", "Shown"]
+import numpy as np
+
+__all__ = ["DRAWN_BY", "Brief", "Shown"]
+
+MOST_CHARACTERS = 400
+"""A ``repr`` is shorter."""
 
 DRAWN_BY: dict[str, str] = {}
 """Module and function that make the HTML of an object, by the name of its class: ``module:function``."""
@@ -27,3 +33,26 @@ class Shown:
                 module, _, function = where.partition(":")
                 return str(getattr(import_module(module), function)(self))
         return None
+
+
+class Brief:
+    """Base of dataclasses with columns: of long fields the ``repr`` shows only how much they hold."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        given = (f"{each.name}={_brief(getattr(self, each.name))}" for each in fields(self) if each.repr)  # type: ignore[arg-type]
+        text = f"{type(self).__name__}({', '.join(given)})"
+        return text if len(text) < MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 5]}...)"
+
+
+def _brief(value: object) -> str:
+    """A value in a few characters."""
+    if isinstance(value, np.ndarray):
+        return f"<{value.size} {value.dtype}>"
+    if isinstance(value, (list, tuple, dict, set, frozenset)) and len(value) > 4:
+        return f"<{len(value)} items>"
+    if isinstance(value, (str, bytes)) and len(value) > 60:
+        return f"<{len(value)} characters>"
+    text = repr(value)
+    return text if len(text) <= 120 else f"<{type(value).__name__}>"

@@ -15,6 +15,7 @@ from coppice.errors import InputError
 __all__ = [
     "MOST_BYTES",
     "bandwidth_text",
+    "bar",
     "columns",
     "nearest",
     "parse_size",
@@ -324,6 +325,16 @@ def columns(rows: Sequence[Sequence[str]], sides: str = "") -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def bar(share: float, *, width: int = 30) -> str:
+    """A bar of ``width`` characters for a share between 0 and 1.
+
+    >>> bar(0.5, width=8), bar(1, width=4)
+    ('████    ', '████')
+    """
+    filled = round(min(max(share, 0.0), 1.0) * width)
+    return "█" * filled + " " * (width - filled)
 
 
 def shortened(names: Sequence[object], most: int) -> str:

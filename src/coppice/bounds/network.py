@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology, common_denominator, scaled
 
@@ -26,8 +27,8 @@ TRANSPOSED = (Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.SCATTER)
 """Collectives whose network is the topology with every link turned round."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Network:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Network(Brief):
     """A capacitated digraph with shares at its terminals, in the broadcasting direction.
 
     Attributes:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from coppice import _core
 from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.network import Network
+from coppice.display import Brief
 from coppice.errors import InputError
 
 __all__ = [
@@ -44,8 +45,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TreeUnits:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class TreeUnits(Brief):
     """What a packing starts from.
 
     Attributes:

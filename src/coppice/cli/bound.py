@@ -9,7 +9,8 @@ from coppice.bounds.figures import BoundFigures, bound_figures, bound_record
 from coppice.bounds.result import Bound
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, TreesOption, parse_trees
-from coppice.cli.output.render import Stages, print_fields, print_json, title_of
+from coppice.cli.output.render import Stages, print_fields, print_json
+from coppice.schedule.explanation import title_of
 from coppice.text import bandwidth_text, percent_text, plural, rate_line
 
 __all__ = ["bound", "bound_fields"]

@@ -15,7 +15,7 @@ from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.measuring import JobsOption, OverheadOption
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, RelayGpusOption
 from coppice.cli.options.sizes import SizesOption
-from coppice.cli.output.render import print_json, print_lines, progress_bar, title_of
+from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.comparison.gain import gain as find_gain
 from coppice.comparison.gain import gain_lines, gain_words
 from coppice.comparison.outcome import Comparison
@@ -25,6 +25,7 @@ from coppice.comparison.table import algorithm_lines, best_lines, csv_text, rang
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.schedule.cost import HOP_OVERHEAD_US
+from coppice.schedule.explanation import title_of
 from coppice.simulation.model import Model, Sharing
 from coppice.text import parse_sizes
 from coppice.topology.readers.link_rates import RateClass

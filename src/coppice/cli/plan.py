@@ -19,9 +19,10 @@ from coppice.cli.options.problem import (
     TreesOption,
     parse_trees,
 )
-from coppice.cli.output.render import Stages, print_fields, print_json, title_of, to_stdout
+from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.planners.planning import PlannedResult
 from coppice.planners.planning import plan as make_plan
+from coppice.schedule.explanation import title_of
 from coppice.schedule.files.plan_file import write_plan
 from coppice.text import bandwidth_text, percent_text, seconds_text, size_text
 

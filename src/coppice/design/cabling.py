@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.design.graph import Graph
+from coppice.display import Brief
 from coppice.errors import InputError
 
 __all__ = ["Cabling", "CablingLimits", "cabling_of", "check_limits"]
@@ -51,8 +52,8 @@ class CablingLimits:
             raise InputError(msg)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Cabling:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Cabling(Brief):
     """Cables or fibres, a row each.
 
     Attributes:

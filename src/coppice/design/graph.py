@@ -18,6 +18,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
 from coppice.rows import sorted_rows
 from coppice.topology.model import Node, NodeKind, Topology, assign_ranks
@@ -28,8 +29,8 @@ MAX_NODES = 2**16
 MAX_LINKS = 2**22
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Graph:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Graph(Brief):
     """Links in compressed rows; build one with :meth:`of`.
 
     Attributes:

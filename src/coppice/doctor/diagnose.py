@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from coppice.arguments import checked
 from coppice.doctor.framework import Diagnosis, DoctorRule, Rulebook, run
 from coppice.doctor.given import Given, TuningFile
 from coppice.doctor.mpich import RULES as MPICH_RULES
@@ -63,6 +64,7 @@ _TELLS = (
 )
 
 
+@checked
 def diagnose(
     source: str | bytes | os.PathLike[str],
     target: str | None = None,

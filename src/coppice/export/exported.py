@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.files import write_atomically
 
 __all__ = ["Exported"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exported:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Exported(Brief):
     """A file for another tool, or a folder of files.
 
     Attributes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from coppice.bounds.problem import Problem
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.export.msccl.document import parse_document as parse_xml
 from coppice.export.msccl.reader import program_of
@@ -30,8 +31,8 @@ from coppice.topology.presets import preset
 __all__ = ["Imported", "import_plan", "read_program"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Imported:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Imported(Brief):
     """What a file became.
 
     Attributes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.export.chakra.traces import export_chakra
 from coppice.export.exported import Exported
@@ -179,6 +180,7 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
 """Formats by name, those first whose options have flags of their own on the command line."""
 
 
+@checked
 def export(
     source: Any,
     format: str,  # noqa: A002 (what everybody calls it)

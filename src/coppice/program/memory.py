@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.rows import last_before, next_after, offsets
 
 __all__ = [
@@ -93,8 +94,8 @@ class MemoryLayout(Protocol):
         """Slots of each rank's scratch memory."""
 
 
-@dataclass(frozen=True, eq=False)
-class ProgramMemory:
+@dataclass(frozen=True, eq=False, repr=False)
+class ProgramMemory(Brief):
     """Addresses of one program, run in place or not.
 
     Attributes:

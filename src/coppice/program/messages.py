@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.program.memory import Buffer
 from coppice.program.placement import Placement
 from coppice.rows import begins_run, first_rows, nth_in_run, ranges
@@ -50,8 +51,8 @@ class Transfers:
     round: _Ints
 
 
-@dataclass(frozen=True, eq=False)
-class MessageTable:
+@dataclass(frozen=True, eq=False, repr=False)
+class MessageTable(Brief):
     """Messages, and the order of their sends and receives.
 
     Attributes:

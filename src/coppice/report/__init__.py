@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from coppice.arguments import CallableRoom
 
 if TYPE_CHECKING:
     from coppice.report.reporting import report, report_text
@@ -17,3 +20,6 @@ def __getattr__(name: str) -> Any:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
     return getattr(import_module("coppice.report.reporting"), name)
+
+
+sys.modules[__name__].__class__ = CallableRoom

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from coppice.arguments import checked
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.sweep import compare as compare_algorithms
 from coppice.errors import InputError
@@ -31,6 +32,7 @@ SUFFIXES = (".html", ".svg", ".dot")
 _Stage = Callable[[str], None]
 
 
+@checked
 def report(
     source: Any,
     path: str | os.PathLike[str] = "report.html",

@@ -1,18 +1,37 @@
-"""What a plan looks like: its busiest links, and how high its trees are."""
+"""Why a plan is as fast as it is, and what it looks like: its busiest links, and how high its trees are."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
+from coppice.arguments import checked
+from coppice.bounds.describe import describe_cut
+from coppice.bounds.problem import Problem
+from coppice.schedule.files.plan_file import plan_of
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import LinkLoads, body_loads
 from coppice.schedule.plan import Plan
-from coppice.schedule.shape import tree_heights
+from coppice.schedule.shape import shape, tree_heights
+from coppice.schedule.trees import draw_tree
+from coppice.schedule.verification.verify import verify
+from coppice.text import bandwidth_text, bar, percent_text, plural, rate_text
 from coppice.topology.model import NodeKind
 
-__all__ = ["HeightCount", "LinkClass", "height_counts", "link_classes", "plan_loads"]
+__all__ = [
+    "Explanation",
+    "HeightCount",
+    "LinkClass",
+    "explain",
+    "height_counts",
+    "link_classes",
+    "plan_loads",
+]
+
+DRAWN_RANKS = 32
+"""Up to so many ranks the first tree is drawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,3 +124,160 @@ def height_counts(forest: Forest) -> list[HeightCount]:
         )
         for phase, height in sorted(trees)
     ]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation:
+    """What limits a plan, how busy its links are, and the shape of its trees; printing it shows all of that.
+
+    Attributes:
+        plan: The plan, which verifies.
+        loads: What every link carries.
+        links: Links in classes, the busiest first.
+        heights: Trees by phase and height; None for a plan that is no forest.
+    """
+
+    plan: Plan
+    loads: LinkLoads
+    links: list[LinkClass]
+    heights: list[HeightCount] | None
+
+    @property
+    def summary(self) -> list[tuple[str, str]]:
+        """Named values: the optimum and its bottleneck, what the plan reaches, its trees or transfers."""
+        plan, found = self.plan, self.plan.bound
+        fields = []
+        if found is not None:
+            fields.append(("optimum", bandwidth_text(found.algbw_gb_per_s, found.busbw_gb_per_s)))
+            fields.append(("bottleneck", describe_cut(found)))
+        if self.loads.inv_rate:
+            rate = plan.problem.shards / self.loads.inv_rate
+            factor = plan.problem.collective.busbw_factor(plan.topology.num_ranks)
+            fields.append(("plan", bandwidth_text(rate, rate * factor)))
+        if plan.forest is not None:
+            trees = shape(plan.forest)
+            per_root = "differ" if trees.trees_per_root is None else str(trees.trees_per_root)
+            fields.append(("trees", f"{per_root} per root, {trees.distinct_trees} distinct"))
+        if plan.schedule is not None:
+            chunks = plural(plan.schedule.num_chunks, "chunk")
+            fields.append(("transfers", f"{plan.schedule.num_transfers} of {chunks}"))
+        return fields
+
+    def lines(self, *, top: int = 12, tree: int | None = None) -> list[str]:
+        """Links by how long they are busy, trees by height, and a tree, as text.
+
+        Args:
+            top: How many classes of links to list.
+            tree: Tree to draw; None draws the first of a plan for up to 32 ranks.
+        """
+        lines = ["", "Links, by how long they are busy", *self._link_lines(top)]
+        forest = self.plan.forest
+        if forest is not None and self.heights is not None:
+            lines += ["", "Trees, by height", *map(_height_line, self.heights)]
+            if tree is not None or self.plan.topology.num_ranks <= DRAWN_RANKS:
+                lines += ["", *_drawing(forest, tree or 0)]
+        return lines
+
+    def record(self) -> dict[str, Any]:
+        """All of it as JSON values: fractions are strings, nodes are named."""
+        plan, topology = self.plan, self.plan.topology
+        rate = plan.problem.shards / self.loads.inv_rate if self.loads.inv_rate else None
+        return {
+            "collective": plan.problem.collective.value,
+            "topology": topology.name,
+            "ranks": topology.num_ranks,
+            "planned_inv_rate": str(self.loads.inv_rate),
+            "planned_algbw_exact": None if rate is None else str(rate),
+            "cut": None if plan.bound is None else [topology.node_ids[node] for node in plan.bound.cut],
+            "cut_in_words": None if plan.bound is None else describe_cut(plan.bound),
+            "links": [
+                {
+                    "from_kind": links.src_kind.name.lower(),
+                    "to_kind": links.dst_kind.name.lower(),
+                    "gb_per_s": str(links.gb_per_s),
+                    "load": str(links.load),
+                    "count": links.count,
+                    "example": topology.link_name(links.example).split(" -> "),
+                }
+                for links in self.links
+            ],
+            "heights": None
+            if self.heights is None
+            else [
+                {
+                    "phase": row.phase.name.lower(),
+                    "height": row.height,
+                    "trees": row.trees,
+                    "share": str(row.share),
+                }
+                for row in self.heights
+            ],
+        }
+
+    def _link_lines(self, top: int) -> list[str]:
+        lines = []
+        for links in self.links[:top]:
+            ends = f"{links.src_kind.name.lower()} -> {links.dst_kind.name.lower()}"
+            lines.append(
+                f"  {bar(float(links.load), width=24)} {percent_text(links.load):>8}  "
+                f"{plural(links.count, 'link'):>12}  {ends:<16}  {rate_text(links.gb_per_s):>8} GB/s  "
+                f"such as {self.plan.topology.link_name(links.example)}"
+            )
+        rest = self.links[top:]
+        if rest:
+            count, share = sum(links.count for links in rest), percent_text(rest[0].load)
+            lines.append(f"  and {plural(count, 'link')} that are busy for {share} of the time or less")
+        return lines
+
+    def __str__(self) -> str:
+        width = max(len(name) for name, _ in self.summary)
+        fields = [f"  {name:<{width}}  {value}" for name, value in self.summary]
+        return "\n".join([title_of(self.plan.problem), *fields, *self.lines()])
+
+    def __repr__(self) -> str:
+        return f"<explanation of {self.plan!r}; print it>"
+
+
+@checked
+def explain(plan: object) -> Explanation:
+    """Why a plan is as fast as it is: the cut that limits it, how busy each kind of link is, the shape of its trees.
+
+    Args:
+        plan: A plan, what holds one, or the name of a plan file; it is verified first.
+
+    Raises:
+        CheckError: If it does not verify.
+        InputError: If there is no plan in ``plan``.
+
+    Examples:
+        >>> import coppice
+        >>> explain(coppice.plan(coppice.load("star", gpus=4), "all_gather")).links[0].count
+        8
+    """
+    found = plan_of(plan)
+    verify(found).require_ok()
+    loads = plan_loads(found)
+    heights = None if found.forest is None else height_counts(found.forest)
+    return Explanation(found, loads, link_classes(loads), heights)
+
+
+def title_of(problem: Problem) -> str:
+    """The title of what is printed about a problem."""
+    topology = problem.topology
+    return f"{problem.collective} on {topology.name} ({plural(topology.num_ranks, 'rank')})"
+
+
+def _height_line(row: HeightCount) -> str:
+    name = "broadcast" if row.phase == Phase.BROADCAST else "reduce"
+    share = f"{bar(float(row.share), width=24)} {percent_text(row.share):>8}"
+    return f"  {share}  height {row.height:<3} {plural(row.trees, f'{name} tree')}"
+
+
+def _drawing(forest: Forest, tree: int) -> list[str]:
+    """A tree as text."""
+    if tree >= forest.num_trees:
+        return [f"There is no tree {tree}: the plan has trees 0 .. {forest.num_trees - 1}."]
+    phase = Phase(int(forest.tree_phase[tree]))
+    share = f"{int(forest.tree_weight[tree])}/{forest.phase_weight(phase)}"
+    word = "from its root" if phase == Phase.BROADCAST else "to its root"
+    return [f"Tree {tree}: {share} of the data, {word}", *(f"  {line}" for line in draw_tree(forest, tree))]

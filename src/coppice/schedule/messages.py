@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.rows import begins_run, offsets
 from coppice.schedule.columns import schedule_defects
@@ -32,8 +33,8 @@ _DENSE = 8
 """Tables of numbers are used instead of sorting where they have at most so many entries per row."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Routes:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Routes(Brief):
     """Distinct node sequences, and the links along them.
 
     Attributes:
@@ -64,8 +65,8 @@ class Routes:
         return np.diff(self.link_start)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Messages:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Messages(Brief):
     """Messages in the order in which ties are decided, as columns.
 
     Attributes:

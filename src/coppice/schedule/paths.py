@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
@@ -14,8 +15,8 @@ from coppice.topology.routing import Router
 __all__ = ["PathHops", "hops_of", "routed"]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class PathHops:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class PathHops(Brief):
     """Links of each path.
 
     Attributes:

@@ -15,6 +15,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
 from coppice.schedule.paths import routed
@@ -24,8 +25,8 @@ from coppice.simulation.multipath import over_all_routes
 __all__ = ["Hashed", "hashed_times"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Hashed:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Hashed(Brief):
     """Times of a schedule under many hashes.
 
     Attributes:

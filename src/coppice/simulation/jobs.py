@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, messages_of
@@ -105,8 +106,8 @@ class JobResult:
         }
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Together:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Together(Brief):
     """Several jobs on one cluster.
 
     Attributes:

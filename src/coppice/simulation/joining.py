@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.rows import offsets
 from coppice.schedule.messages import Messages, Routes
@@ -18,8 +19,8 @@ from coppice.topology.model import Topology
 __all__ = ["Joined", "joined"]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Joined:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Joined(Brief):
     """Messages of several jobs.
 
     Attributes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coppice.display import Brief
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
@@ -16,8 +17,8 @@ from coppice.simulation.timeline import Timeline
 __all__ = ["Outcome", "Scenario"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Outcome:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Outcome(Brief):
     """What a scenario makes of a plan at one size.
 
     Attributes:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coppice.display import Brief
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.critical import time_by_reason
@@ -19,8 +20,8 @@ from coppice.simulation.utilisation import busiest_links
 __all__ = ["Simulated", "rate_figures", "simulate_sizes", "simulated_record"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Simulated:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Simulated(Brief):
     """A plan at one size.
 
     Attributes:

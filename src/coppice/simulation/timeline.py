@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.display import Shown
+from coppice.display import Brief, Shown
 from coppice.errors import InputError
 from coppice.schedule.messages import Messages
 from coppice.simulation.model import Model, Sharing
+from coppice.text import size_text, time_text
 from coppice.topology.model import Topology
 
 __all__ = ["MessageHops", "Rates", "Reason", "Stage", "Timeline"]
@@ -36,8 +37,8 @@ class Reason(enum.IntEnum):
     """It waited for another message on its route to leave (fair sharing)."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class MessageHops:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class MessageHops(Brief):
     """The passage of every message over each of its links; with fair sharing over all of them at once, as one hop.
 
     Attributes:
@@ -51,8 +52,8 @@ class MessageHops:
     behind: NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
-class Rates:
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True, repr=False)
+class Rates(Brief):
     """Every rate that a message had, with fair sharing, in the order of time.
 
     Attributes:
@@ -85,7 +86,7 @@ class Stage:
     link: int
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Timeline(Shown):
     """A finished simulation.
 
@@ -120,6 +121,10 @@ class Timeline(Shown):
     rates: Rates | None
     link_busy_us: NDArray[np.float64]
     link_bytes: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        rates = f"algbw {self.algbw_gb_per_s:.4g} GB/s, busbw {self.busbw_gb_per_s:.4g} GB/s"
+        return f"<{self.collective} of {size_text(self.size_bytes)}: {time_text(self.time_us)}, {rates}>"
 
     @property
     def topology(self) -> Topology:

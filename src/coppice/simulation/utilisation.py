@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.errors import CheckError, InputError
 from coppice.rows import ranges
 from coppice.simulation.model import Sharing
@@ -33,8 +34,8 @@ _SLACK = 1e-6
 """Rounding of rates and bytes, relative."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Passages:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Passages(Brief):
     """Passages of messages over links, ordered by link and then by time.
 
     With fair sharing a message has a passage for every rate that it had.

@@ -24,14 +24,15 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.errors import CheckError
 from coppice.topology.model import Topology
 
 __all__ = ["Symmetry", "check_symmetry", "find_symmetry", "symmetry_of"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Symmetry:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Symmetry(Brief):
     """An abelian group of automorphisms, free on the ranks; orbits are numbered by their least member.
 
     Attributes:

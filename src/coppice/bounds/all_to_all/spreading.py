@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from coppice.bounds.all_to_all.distances import distances, integer_lengths, length_bound
 from coppice.bounds.lp.program import Constraint, LinearProgram
+from coppice.display import Brief
 from coppice.topology.model import Topology
 
 __all__ = ["Spread", "TreeMix", "spread"]
@@ -30,8 +31,8 @@ _DENSE = 2**20
 _BUSY = 0.8
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TreeMix:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class TreeMix(Brief):
     """Shortest-path trees of some source ranks and what part of their demand takes each.
 
     Attributes:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram, certified_bound
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 
@@ -32,8 +33,8 @@ _LARGEST = 2**61
 _AGREEMENT = 1e-9
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TreePhase:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class TreePhase(Brief):
     """One direction of trees.
 
     Attributes:
@@ -80,8 +81,8 @@ class CutOutcome:
     rounds: int
 
 
-@dataclass(eq=False, kw_only=True)
-class CutProgram:
+@dataclass(eq=False, kw_only=True, repr=False)
+class CutProgram(Brief):
     """Maximise the sum of root rates within the link capacities of a topology.
 
     Attributes:

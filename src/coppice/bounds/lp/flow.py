@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.lp.program import Constraint, LinearProgram
+from coppice.display import Brief
 from coppice.topology.model import Topology
 
 __all__ = ["FlowSolution", "solve_flow"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FlowSolution:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class FlowSolution(Brief):
     """A concurrent flow and link lengths, exact or nearly so.
 
     Attributes:

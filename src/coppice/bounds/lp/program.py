@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.lp.refinement import SquareSystem, solve_exactly
+from coppice.display import Brief
 from coppice.rows import first_rows
 
 __all__ = ["Constraint", "ExactVertex", "FloatVertex", "LinearProgram", "certified_bound"]
@@ -26,8 +27,8 @@ _GRID = 2**40
 """Denominator of multipliers that are taken from floats."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Constraint:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Constraint(Brief):
     """``sum of value * x[column] <= bound`` (``= bound`` where ``equal``); columns are distinct."""
 
     column: NDArray[np.int32]
@@ -36,8 +37,8 @@ class Constraint:
     equal: bool = False
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class FloatVertex:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class FloatVertex(Brief):
     """What HiGHS found: the values of the columns and of the objective, in floats."""
 
     values: NDArray[np.float64]

@@ -17,14 +17,16 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
+
 __all__ = ["SquareSystem", "from_binary", "solve_exactly"]
 
 _BITS_PER_ROUND = 30
 _FLOAT_BITS = 52
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SquareSystem:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class SquareSystem(Brief):
     """``sum of value[k] * x[column[k]] over the entries k of row i = right[i]``, all integers.
 
     Attributes:

@@ -12,10 +12,11 @@ import typer
 from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
 from coppice.cli.options.problem import CollectiveOption
-from coppice.cli.output.render import Stages, print_fields, print_json, title_of, to_stdout
+from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.collectives import Collective
 from coppice.design.graph import graph_of
 from coppice.design.schedules.collectives import breadth_first_schedule
+from coppice.schedule.explanation import title_of
 from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify

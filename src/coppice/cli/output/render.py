@@ -14,19 +14,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.text import Text
 
-from coppice.bounds.problem import Problem
 from coppice.errors import InputError
-from coppice.text import plural
 
 __all__ = [
     "Progressing",
     "Stages",
-    "bar",
     "print_fields",
     "print_json",
     "print_lines",
     "progress_bar",
-    "title_of",
     "to_stdout",
 ]
 
@@ -48,12 +44,6 @@ def print_fields(title: str, fields: Sequence[tuple[str, str]], *, file: TextIO 
     console.print(Text(title, style="bold"))
     for name, value in fields:
         console.print(Text.assemble((f"  {name:<{width}}  ", "dim"), value))
-
-
-def title_of(problem: Problem) -> str:
-    """The title of what is printed about a problem."""
-    topology = problem.topology
-    return f"{problem.collective} on {topology.name} ({plural(topology.num_ranks, 'rank')})"
 
 
 def to_stdout(
@@ -122,13 +112,3 @@ class Stages:
         """Say that a stage begins."""
         if self._status is not None:
             self._status.update(words)
-
-
-def bar(share: float, *, width: int = 30) -> str:
-    """A bar of ``width`` characters for a share between 0 and 1.
-
-    >>> bar(0.5, width=8), bar(1, width=4)
-    ('████    ', '████')
-    """
-    filled = round(min(max(share, 0.0), 1.0) * width)
-    return "█" * filled + " " * (width - filled)

@@ -9,7 +9,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.measuring import OverheadOption
-from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, title_of
+from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.cli.simulate.text import (
     busiest_lines,
     job_lines,
@@ -21,6 +21,7 @@ from coppice.cli.simulate.text import (
 from coppice.comparison.table import number
 from coppice.errors import InputError
 from coppice.schedule.cost import HOP_OVERHEAD_US
+from coppice.schedule.explanation import title_of
 from coppice.schedule.files.plan_file import read_plan
 from coppice.simulation.channels import Wire, wire_for
 from coppice.simulation.critical import critical_lines

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from coppice.cli.output.render import bar
 from coppice.comparison.table import aligned, number
 from coppice.schedule.plan import Plan
 from coppice.simulation.critical import time_by_reason
@@ -15,7 +14,7 @@ from coppice.simulation.scenario import Scenario
 from coppice.simulation.simulated import Simulated, rate_figures
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.utilisation import busiest_links
-from coppice.text import percent_text, plural, short_size, size_text
+from coppice.text import bar, percent_text, plural, short_size, size_text
 
 __all__ = ["busiest_lines", "job_lines", "model_text", "scenario_fields", "single_fields", "table_lines"]
 

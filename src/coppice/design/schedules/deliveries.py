@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from coppice._core import balanced_deliveries
 from coppice.design.graph import Graph
 from coppice.design.schedules.breadth_first import ScheduleFacts, loopless, schedule_facts, targets_of
+from coppice.display import Brief
 from coppice.errors import InputError
 
 __all__ = ["MAX_RUNS", "Deliveries", "breadth_first_deliveries", "loads_of"]
@@ -25,8 +26,8 @@ MAX_RUNS = 2**24
 """Transfers of one piece that an all-gather may have."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Deliveries:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Deliveries(Brief):
     """Runs of pieces, as columns.
 
     Attributes:

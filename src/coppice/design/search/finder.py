@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 
+from coppice.arguments import checked
 from coppice.comparison.pool import chosen_executor, run
 from coppice.design.graph import MAX_LINKS, MAX_NODES
 from coppice.design.search.bases import (
@@ -24,7 +25,7 @@ from coppice.design.search.bases import (
 from coppice.design.search.table import Cell, GraphEntry, GraphTable, cells_below, front_of
 from coppice.errors import InputError
 
-__all__ = ["TRIES", "TRIES_OF_MANY", "Progressing", "find", "measured"]
+__all__ = ["TRIES", "TRIES_OF_MANY", "Progressing", "design", "find", "measured"]
 
 TRIES = 2000
 TRIES_OF_MANY = 100
@@ -36,6 +37,40 @@ _SMALL = 2**21
 _MOST_CELLS = 2**17
 
 Progressing = Callable[[int, int, str], None]
+
+
+@checked
+def design(
+    ranks: int,
+    degree: int,
+    *,
+    both_ways: bool = False,
+    tries: int | None = None,
+    jobs: int | None = None,
+    results: str | os.PathLike[str] | None = None,
+) -> list[GraphEntry]:
+    """The direct-connect networks of a size that nothing beats, by steps of a collective and by bandwidth time.
+
+    Args:
+        ranks: Number of ranks N.
+        degree: Links out of each rank d.
+        both_ways: Only graphs whose links are full-duplex cables.
+        tries: Circulants that are looked at; None takes 2,000.
+        jobs: Processes; None is one per core, 1 does all the work in this process.
+        results: File that keeps base graphs, so that an interrupted search goes on where it stopped.
+
+    Returns:
+        Entries with rising steps and falling bandwidth time; ``entry.recipe.build().to_topology()`` is a topology.
+
+    Raises:
+        InputError: If a number is out of range, or ``results`` cannot be used.
+
+    Examples:
+        >>> [(str(entry.recipe), entry.steps, str(entry.time)) for entry in design(6, 2, jobs=1)]
+        [('kautz(2, 2)', 2, '1'), ('crown(3)', 3, '5/6')]
+    """
+    found = find([(ranks, degree)], both_ways=both_ways, tries=tries, jobs=jobs, results=results)
+    return found[ranks, degree]
 
 
 def find(

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.rows import first_rows
 from coppice.schedule.messages import Messages, Routes
@@ -36,8 +37,8 @@ class TraceNodeKind(enum.IntEnum):
     JOIN = 3
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class MessageRows:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class MessageRows(Brief):
     """What each message carries.
 
     Attributes:
@@ -53,8 +54,8 @@ class MessageRows:
     step: NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TraceGraph:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class TraceGraph(Brief):
     """Nodes of all ranks, rank by rank, each in an order in which they can be carried out one by one.
 
     The number of a node is its place among those of its rank, counted from 1.

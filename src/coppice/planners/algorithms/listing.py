@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import ANY, AlgorithmParameter
@@ -48,7 +49,8 @@ _OPTIMAL = {
 }
 
 
-def listed(collective: Collective | None = None, name: str | None = None) -> tuple[Listed, ...]:
+@checked
+def listed(collective: Collective | str | None = None, name: str | None = None) -> tuple[Listed, ...]:
     """Entries of the catalogue and the optimal planners, these first.
 
     Args:
@@ -62,6 +64,8 @@ def listed(collective: Collective | None = None, name: str | None = None) -> tup
         >>> [entry.name for entry in listed(Collective.ALL_GATHER)][:1]
         ['forest']
     """
+    if collective is not None:
+        collective = Collective.named(collective)
     rows = [_optimal(planner, served) for served in Collective if (planner := optimal_planner(served))]
     rows += [
         Listed(

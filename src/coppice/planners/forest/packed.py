@@ -13,6 +13,7 @@ from coppice import _core
 from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
 from coppice.bounds.tree_units import TreeUnits
+from coppice.display import Brief
 from coppice.errors import CoppiceError, InputError
 from coppice.rows import offsets
 from coppice.schedule.forest import Forest, Phase, expanded
@@ -24,8 +25,8 @@ WRITTEN_OUT = 10_000_000
 """Up to this many tree edges templates are written out as plain trees."""
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PackedTrees:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class PackedTrees(Brief):
     """Packed trees of one phase, in the direction of the data; columns as of Forest."""
 
     root: NDArray[np.int32]

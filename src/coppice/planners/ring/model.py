@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.topology.model import Topology
 
 __all__ = ["Ring", "RingTraffic", "link_counts", "reversed_ring", "ring_floor", "worst_time"]
@@ -28,8 +29,8 @@ class Ring:
     hops: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class RingTraffic:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class RingTraffic(Brief):
     """What a hop from u to v carries where one ring does all the work: ``out[u] * into[v] * scale`` shards.
 
     Attributes:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.lp.program import Constraint, LinearProgram
+from coppice.display import Brief
 from coppice.errors import CoppiceError
 from coppice.planners.ring.model import worst_time
 from coppice.topology.model import Topology
@@ -24,8 +25,8 @@ _DENOMINATORS = (*range(1, 97), 105, 112, 120, 126, 128, 144, 168, 180, 192, 210
 _LARGEST_COMMON = 2**40
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Mix:
+@dataclass(frozen=True, eq=False, slots=True, repr=False)
+class Mix(Brief):
     """The best sharing of the work among given rings.
 
     Attributes:

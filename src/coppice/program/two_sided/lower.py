@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.program.deadlock import Deadlock
 from coppice.program.messages import Transfers, message_table, transfers_of
@@ -94,8 +95,8 @@ def lower_to_program(
     return emit(prepared, limits, fused=fused, **attributes)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Prepared:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Prepared(Brief):
     """A plan on its way to a program, as far as no number of channels plays a part.
 
     Attributes:

@@ -16,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.program.deadlock import Deadlock, circle_from, waits_in_words
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import MessagePairs, step_name
@@ -27,8 +28,8 @@ _PATIENCE = 256
 _NARROW = 16
 
 
-@dataclass(frozen=True, eq=False)
-class StepOrder:
+@dataclass(frozen=True, eq=False, repr=False)
+class StepOrder(Brief):
     """All steps in an order in which they can take place.
 
     Attributes:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.display import Brief
 
 __all__ = ["Program", "StepOp"]
 
@@ -107,8 +108,8 @@ _WRITES_DST = frozenset(
 )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Program:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Program(Brief):
     """Thread blocks and steps of one collective on ``num_ranks`` ranks, as columns.
 
     Thread blocks are rows sorted by rank: those of rank r are ``rank_start[r] .. rank_start[r + 1] - 1``, and the

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.program.memory import Buffer, ProgramMemory, all_sizes
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.rows import begins_run, nth_in_run
@@ -24,8 +25,8 @@ _EXAMPLES = 5
 _BLOCKED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL, Collective.GATHER)
 
 
-@dataclass(frozen=True, eq=False)
-class MessagePairs:
+@dataclass(frozen=True, eq=False, repr=False)
+class MessagePairs(Brief):
     """The messages of a program in the order of their connections.
 
     Attributes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.rows import distinct, ranges
 
 __all__ = ["Accesses", "dependences", "predecessors_of"]
@@ -14,8 +15,8 @@ __all__ = ["Accesses", "dependences", "predecessors_of"]
 _BUFFER = 2**60
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Accesses:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Accesses(Brief):
     """Ranges of memory that rows read or write, in any order.
 
     Attributes:

@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.rows import nth_in_group
 
 __all__ = ["RankBuffer", "RankProgram", "RowKind", "block_bounds", "buffer_elements", "message_tags"]
@@ -64,8 +65,8 @@ class RankBuffer(enum.IntEnum):
     SCRATCH = 2
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class RankProgram:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class RankProgram(Brief):
     """All that one rank does in a collective, as columns of n rows.
 
     Attributes:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.rows import distinct, nth_in_group, ranges
 from coppice.run.programs.dependencies import dependences
@@ -24,8 +25,8 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["TransferSteps", "transfer_steps"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TransferSteps:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class TransferSteps(Brief):
     """Steps of a schedule's transfers, and the values that they read and write.
 
     Attributes:

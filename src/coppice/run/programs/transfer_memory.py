@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.rows import first_rows
 from coppice.run.programs.placement import Placement
@@ -17,8 +18,8 @@ from coppice.schedule.schedule import Op, Schedule
 __all__ = ["TransferEnds", "TransferMemory"]
 
 
-@dataclass(frozen=True, eq=False)
-class TransferEnds:
+@dataclass(frozen=True, eq=False, repr=False)
+class TransferEnds(Brief):
     """Memory at one end of some transfers.
 
     Attributes:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.schedule.columns import num_slots
 from coppice.schedule.schedule import Op, Schedule
@@ -19,8 +20,8 @@ __all__ = ["ChunkLayout", "Moves", "all_reduce_of", "blocks", "pairs", "whole"]
 Positions = int | Sequence[int] | NDArray[np.integer]
 
 
-@dataclass(frozen=True, eq=False)
-class ChunkLayout:
+@dataclass(frozen=True, eq=False, repr=False)
+class ChunkLayout(Brief):
     """How the buffer of a collective is cut: chunk ``slot * parts + part`` for every slot that is cut.
 
     Attributes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.planners.algorithms.algorithm import AlgorithmParameter
 from coppice.rows import offsets, ranges
 
@@ -80,8 +81,8 @@ def spans(
     return np.repeat(np.arange(len(count)), count), ranges(np.asarray(start, dtype=np.int64), count)
 
 
-@dataclass(frozen=True, eq=False)
-class Folding:
+@dataclass(frozen=True, eq=False, repr=False)
+class Folding(Brief):
     """Runs of neighbouring positions, of which the last one stands for all.
 
     The first runs have k positions, one more may have fewer, and all others have one.

@@ -23,6 +23,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.display import Brief
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.rows import positions
 
@@ -43,8 +44,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, eq=False)
-class Tree:
+@dataclass(frozen=True, eq=False, repr=False)
+class Tree(Brief):
     """A rooted tree on nodes 0 .. P - 1, edge by edge.
 
     Attributes:
