@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from coppice.display import Brief
 from coppice.errors import CheckError
 from coppice.text import short_size
 
@@ -141,8 +142,8 @@ class Rulebook(Generic[S]):
         return declare
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Finding(Brief):
     """One complaint.
 
     Attributes:

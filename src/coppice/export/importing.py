@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
+from coppice.arguments import checked
 from coppice.bounds.problem import Problem
 from coppice.display import Brief
 from coppice.errors import InputError
@@ -25,7 +27,7 @@ from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.transfers import verify_schedule
-from coppice.topology.model import Topology
+from coppice.topology.load import load
 from coppice.topology.presets import preset
 
 __all__ = ["Imported", "import_plan", "read_program"]
@@ -71,10 +73,11 @@ def read_program(
     return reading.program, reading.warnings, "msccl-xml"
 
 
+@checked
 def import_plan(
     path: str | os.PathLike[str],
     *,
-    topology: Callable[[], Topology] | Topology | None = None,
+    topology: Any = None,
     root: int | None = None,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> Imported:
@@ -82,7 +85,8 @@ def import_plan(
 
     Args:
         path: MSCCL XML or MSCCL++ JSON; ``-`` is standard input.
-        topology: Where its ranks are, or what makes it once the file is read; None is all GPUs at one switch.
+        topology: Where its ranks are, as :func:`coppice.load` takes it, or a function that makes it once the file is
+            read; None is all GPUs at one switch.
         root: Root, where the file does not tell.
         on_stage: Called with what goes on.
 
@@ -94,7 +98,7 @@ def import_plan(
     program, warnings, kind = read_program(path, root=root)
     if topology is None:
         topology = preset("star", gpus=program.num_ranks)
-    place = topology if isinstance(topology, Topology) else topology()
+    place = topology() if callable(topology) else load(topology)
     on_stage("verifying the program")
     if isinstance(program, OneSidedProgram):
         verify_one_sided(program).require_ok()

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.nccl.graph import graphs_of
@@ -52,8 +53,11 @@ def read_log(path: str | os.PathLike[str], *, collective: Collective | None = No
     return read_logs([path], collective=collective)[0]
 
 
+@checked
 def read_logs(
-    paths: Sequence[str | os.PathLike[str]], *, collective: Collective | None = None
+    paths: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    *,
+    collective: Collective | str | None = None,
 ) -> tuple[Log, ...]:
     """Everything in several files of one job, or of several.
 
@@ -61,18 +65,20 @@ def read_logs(
     first file that has it.
 
     Args:
-        paths: The files.
-        collective: As in :func:`read_log`.
+        paths: The files, or one.
+        collective: As in :func:`read_log`; a name will do.
 
     Raises:
         InputError: As :func:`read_log`, and if records of one collective contradict each other.
     """
+    paths = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    named = None if collective is None else Collective.named(collective)
     logs: list[Log] = []
     calls: list[tuple[str, InspectorCall]] = []
     for path in paths:
         data = read_bytes(path, hint="name an existing log", most_bytes=_MOST_BYTES, too_large=_TOO_LARGE)
         name = file_name(path)
-        log, own = _parsed(data, file=name, collective=collective)
+        log, own = _parsed(data, file=name, collective=named)
         logs.append(log)
         calls += [(name, call) for call in own]
     return _with_calls(logs, calls)

@@ -16,6 +16,7 @@ import numpy as np
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.schedule.columns import forest_defects, schedule_defects
 from coppice.schedule.exact_sums import exact_total, grouped_sums
@@ -28,8 +29,8 @@ from coppice.topology.symmetry import Symmetry
 __all__ = ["LinkLoads", "body_loads", "chunk_sizes", "forest_loads", "schedule_loads"]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class LinkLoads:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class LinkLoads(Brief):
     """Exact load of every link.
 
     Attributes:

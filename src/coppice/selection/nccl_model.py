@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.selection.nccl_data import constants
 
 __all__ = ["PATHS", "Channels", "CostCell", "NcclCommunicator", "cells"]
@@ -113,8 +114,8 @@ class NcclCommunicator:
         }[algorithm]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CostCell:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CostCell(Brief):
     """One algorithm with one protocol.
 
     Attributes:

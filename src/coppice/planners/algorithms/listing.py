@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from coppice.arguments import checked
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import ANY, AlgorithmParameter
 from coppice.planners.algorithms.catalogue import algorithms
@@ -15,8 +16,8 @@ from coppice.planners.choice import FLOW, FOREST, optimal_planner
 __all__ = ["Listed", "listed"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Listed:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Listed(Brief):
     """One way to perform some collectives; a name whose conditions differ by collective has several entries.
 
     Attributes:

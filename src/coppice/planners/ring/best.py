@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.planners.ring.factors import cable_multigraph, hamiltonian_factors
 from coppice.planners.ring.model import Ring, RingTraffic, link_counts, reversed_ring, ring_floor
@@ -40,8 +41,8 @@ _STEEPNESS = 6.0  # how strongly the load so far raises a link's price
 _PATIENCE = 24  # rounds without gain before the search ends
 
 
-@dataclass(frozen=True, kw_only=True)
-class RingPlan(Bandwidths):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RingPlan(Bandwidths, Brief):
     """Rings that share a collective.
 
     Attributes:
