@@ -30,8 +30,8 @@ _NUMBERS: dict[object, tuple[type, ...]] = {
 def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
     """A public function that refuses arguments of other types than it is annotated with.
 
-    Containers are looked at one level deep; a bool is no number. Annotations have to name types that the module of the
-    function knows when it is first called.
+    Containers are looked at one level deep; a bool is no number, and an integer of NumPy becomes an int. Annotations
+    have to name types that the module of the function knows when it is first called.
 
     Args:
         function: The function.
@@ -72,7 +72,9 @@ def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
                     f"see help(coppice.{name})."
                 )
                 raise InputError(msg)
-        return function(*args, **kwargs)
+            if isinstance(value, np.integer):
+                bound.arguments[key] = int(value)
+        return function(*bound.args, **bound.kwargs)
 
     return call
 

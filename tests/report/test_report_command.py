@@ -53,7 +53,7 @@ def test_topologies_and_comparisons(tmp_path: Path) -> None:
     for suffix in (".html", ".svg", ".dot"):
         assert write_report(topology, tmp_path / f"t{suffix}") == (tmp_path / f"t{suffix}").stat().st_size
     assert ET.parse(tmp_path / "t.html").getroot().tag == "html"
-    found = compare(Problem(topology=topology, collective=Collective.ALL_GATHER), [1024, 2**20])
+    found = compare(Problem(topology=topology, collective=Collective.ALL_GATHER), sizes=[1024, 2**20])
     write_report(found, tmp_path / "c.html")
     assert [h.text for h in ET.parse(tmp_path / "c.html").iter("h2")] == ["Comparison"]
     assert ET.fromstring(report_text(found, ".svg")).tag.endswith("svg")

@@ -183,7 +183,7 @@ def test_recursive_doubling_off_powers_of_two_has_no_schedule() -> None:
 
 
 def test_other_names() -> None:
-    with pytest.raises(InputError, match=r"did you mean mvapich2\?"):
+    with pytest.raises(InputError, match=r"did you mean 'mvapich2'"):
         select("mvapich", Collective.ALL_REDUCE, 1, ranks=2)
-    with pytest.raises(InputError, match="choose one of open-mpi, mpich, mvapich2, nccl"):
+    with pytest.raises(InputError, match="use one of open-mpi, mpich, mvapich2, nccl"):
         select("gloo", Collective.ALL_REDUCE, 1, ranks=2)

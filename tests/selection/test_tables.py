@@ -135,16 +135,19 @@ def test_constants_have_every_row() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"library": None}, "expected a library whose choice is known, found None"),
-        ({"collective": "all_reduc"}, r"expected a collective, found 'all_reduc': did you mean all_reduce\?"),
-        ({"collective": 3}, "expected a collective, found 3"),
-        ({"size_bytes": "64K"}, "expected a whole number for `size_bytes`, found '64K'"),
-        ({"size_bytes": 1.5}, "expected a whole number for `size_bytes`"),
-        ({"size_bytes": True}, "expected a whole number for `size_bytes`"),
-        ({"ranks": "48"}, "expected a whole number for `ranks`"),
-        ({"ranks_per_box": 2.0}, "expected a whole number for `ranks_per_box`"),
-        ({"element_bytes": None}, "expected a whole number for `element_bytes`"),
-        ({"ranks": None, "topology": "dgx-a100"}, "expected a Topology for `topology`, found 'dgx-a100'"),
+        ({"library": None}, "expected `library` of select to be a str, found None"),
+        ({"collective": "all_reduc"}, r"there is no collective 'all_reduc': did you mean 'all_reduce'\?"),
+        ({"collective": 3}, "expected `collective` of select to be a Collective or a str, found 3"),
+        ({"size_bytes": "64X"}, "expected the size to be bytes such as 4096, 64K"),
+        ({"size_bytes": 1.5}, "expected `size_bytes` of select to be an int or a str, found 1.5"),
+        ({"size_bytes": True}, "expected `size_bytes` of select to be an int or a str, found True"),
+        ({"ranks": "48"}, "expected `ranks` of select to be an int or None, found '48'"),
+        ({"ranks_per_box": 2.0}, "expected `ranks_per_box` of select to be an int or None, found 2.0"),
+        ({"element_bytes": None}, "expected `element_bytes` of select to be an int, found None"),
+        (
+            {"ranks": None, "topology": 3},
+            "expected a preset, a file, text, a networkx graph or a Topology, found 3",
+        ),
     ],
 )
 def test_arguments_of_a_wrong_type_are_named(changes: dict[str, Any], words: str) -> None:

@@ -137,3 +137,43 @@ def test_rocm_smi_mi300a_4x_txt() -> None:
     assert counts(topology) == (4, 0)
     assert set(rates(topology).values()) == {Fraction(96)}
     assert topology.num_links == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "gpus_and_nics", "from_gpu0"),
+    [
+        ("azure_ndv4-topo.xml", {"gpu": "a100"}, (8, 8), {"nvswitch": 240, "pcie-ffff:ff:01.0": 24}),
+        ("azure_ndv5-topo.xml", {"gpu": "h100"}, (8, 8), {"nvswitch": Fraction(1854, 5)}),
+        ("gb200_tray_4x.txt", {}, (4, 0), {"nvswitch": Fraction(1854, 5), "cpu0": 48}),
+        ("h800_8x.txt", {}, (8, 0), {"nvswitch": 160, "cpu0": 24}),
+        ("hgx_b200_8x.txt", {}, (8, 0), {"nvswitch": Fraction(1854, 5), "cpu0": 48}),
+        ("hgx_b200_8x.xml", {}, (8, 2), {"nvswitch": Fraction(3609, 5), "pcie-0000:45:00.0": 48}),
+        ("hgx_b200_8x_gpu2_nvlink_down.txt", {}, (8, 0), {"nvswitch": Fraction(1854, 5), "cpu0": 48}),
+        ("hgx_h200_8x.txt", {}, (8, 8), {"nvswitch": Fraction(1854, 5), "pcie0": 48}),
+        ("hgx_h200_8x.xml", {}, (8, 2), {"nvswitch": Fraction(1854, 5), "cpu0": 48}),
+        ("oci_bm_gpu_h100_8x.xml", {}, (8, 16), {"nvswitch": Fraction(1854, 5), "pcie-0000:08:00.0": 48}),
+        ("perlmutter_a100_4x.txt", {}, (4, 0), {"gpu1": 80, "gpu2": 80, "gpu3": 80, "cpu3": 24}),
+        ("rccl_topo_4p_940.xml", {}, (4, 4), {"gpu1": 48, "gpu2": 48, "gpu3": 48, "cpu2": 48}),
+        ("rccl_topo_8p6l_4nic.xml", {}, (8, 4), {"gpu1": 24, "gpu7": 24, "cpu0": 24}),
+        ("v100_sxm2_8x_1nic.txt", {}, (8, 1), {"gpu1": 20, "gpu2": 20, "gpu3": 40, "gpu4": 40, "cpu0": 12}),
+    ],
+)
+def test_more_machines(
+    name: str, options: dict[str, str], gpus_and_nics: tuple[int, int], from_gpu0: dict[str, Fraction]
+) -> None:
+    topology = real(name, **options).topology
+    assert counts(topology) == gpus_and_nics
+    found = rates(topology)
+    assert {node: found["gpu0", node] for node in from_gpu0} == from_gpu0
+
+
+def test_a_gpu_without_its_links_is_told() -> None:
+    reading = real("hgx_b200_8x_gpu2_nvlink_down.txt")
+    assert any(":4: GPU2 has no NVLink while others have" in warning for warning in reading.warnings)
+    assert ("gpu2", "nvswitch") not in rates(reading.topology)
+
+
+def test_gpus_named_by_class_need_a_model() -> None:
+    for name in ("azure_ndv4-topo.xml", "azure_ndv5-topo.xml"):
+        with pytest.raises(InputError, match="8 GPUs by PCI class only"):
+            real(name)

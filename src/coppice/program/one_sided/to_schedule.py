@@ -49,7 +49,7 @@ def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Sched
         >>> from coppice.program.one_sided.lower import lower_one_sided
         >>> from coppice.topology.presets import preset
         >>> ring = preset("ring", gpus=4)
-        >>> made = plan(Problem(topology=ring, collective=Collective.ALL_GATHER)).plan
+        >>> made = plan(ring, "all_gather").plan
         >>> one_sided_to_schedule(lower_one_sided(made.body).program(2), ring).num_transfers
         24
     """

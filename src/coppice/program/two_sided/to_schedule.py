@@ -53,7 +53,7 @@ def to_schedule(program: Program, topology: Topology) -> Schedule:
         >>> from coppice.program.two_sided.lower import lower_to_program
         >>> from coppice.topology.presets import preset
         >>> ring = preset("ring", gpus=4)
-        >>> made = plan(Problem(topology=ring, collective=Collective.ALL_GATHER)).plan
+        >>> made = plan(ring, "all_gather").plan
         >>> to_schedule(lower_to_program(made.body), ring).num_transfers
         24
     """

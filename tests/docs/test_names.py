@@ -1,0 +1,45 @@
+"""Modules and names of the package that documentation mentions are there."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from support.paths import ROOT
+
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+SOURCES = sorted((ROOT / "src" / "coppice").rglob("*.py"))
+NAME = re.compile(r"(?<![\w./-])coppice(?:\.[A-Za-z_]\w*)+(?!\w*[/-])")
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or what one holds."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            if find_spec(".".join(parts[:length])) is None:
+                continue
+        except ModuleNotFoundError:
+            continue
+        found = import_module(".".join(parts[:length]))
+        for part in parts[length:]:
+            if part not in getattr(found, "__dataclass_fields__", {}) and not hasattr(found, part):
+                return False
+            found = getattr(found, part, found)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_names_are_there(path: Path) -> None:
+    names = {name.rstrip(".") for name in NAME.findall(path.read_text())}
+    if find_spec("torch") is None:
+        names = {name for name in names if "torch" not in name}
+    files = {name for name in names if re.search(r"\.(py|json|xml|html|svg|yaml|env|conf|csv|jsonl)$", name)}
+    made_up = {"coppice.repeat"}  # the function of an example
+    missing = sorted(name for name in names - files - made_up if not resolves(name))
+    assert not missing, f"{path.name} names what is not there: {', '.join(missing)}"
