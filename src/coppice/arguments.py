@@ -114,7 +114,7 @@ def _fits(value: object, hint: Any) -> bool:
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in inner)
     if origin is typing.Literal:
-        return value in inner
+        return any(type(value) is type(each) and value == each for each in inner)
     if origin is collections.abc.Callable or hint is collections.abc.Callable:
         return callable(value)
     if hint in _NUMBERS:
@@ -123,10 +123,9 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, hint) if isinstance(hint, type) else True
     if not isinstance(value, origin) or (isinstance(value, (str, bytes)) and origin not in (str, bytes)):
         return False
-    if isinstance(value, collections.abc.Mapping):
-        key, item = inner
-        return all(_fits(each, key) and _fits(value[each], item) for each in value)
-    if isinstance(value, (collections.abc.Sequence, collections.abc.Set)) and inner:
+    if isinstance(value, collections.abc.Mapping) and len(inner) == 2:
+        return all(_fits(each, inner[0]) and _fits(value[each], inner[1]) for each in value)
+    if isinstance(value, collections.abc.Collection) and inner:
         return all(_fits(each, inner[0]) for each in value)
     return True
 

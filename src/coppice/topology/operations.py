@@ -39,6 +39,9 @@ __all__ = [
 
 Rate = int | float | str | Fraction
 
+MOST_DIGITS = 9
+"""Decimals of GB/s that rates are rounded to at most."""
+
 
 def find_node(topology: Topology, name: str) -> int:
     """Id of the node called ``name``, or of the GPU of rank r for the name ``rank<r>``.
@@ -187,8 +190,11 @@ def round_rates(topology: Topology, digits: int) -> Topology:
     """The topology with rates rounded to so many decimals of GB/s (half to even).
 
     Raises:
-        InputError: If a rate would vanish.
+        InputError: If a rate would vanish, or more than 9 decimals are asked for.
     """
+    if digits > MOST_DIGITS:
+        msg = f"expected at most {MOST_DIGITS} decimals, found {digits}: keep fewer digits."
+        raise InputError(msg)
     rates = _rates(topology)
     rounded = {rate: round(rate, digits) for rate in set(rates)}
     for rate, value in rounded.items():
