@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from importlib import import_module
-
-import numpy as np
+from typing import Any
 
 __all__ = ["DRAWN_BY", "Brief", "Shown"]
 
@@ -46,9 +45,9 @@ class Brief:
         return text if len(text) < MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 5]}...)"
 
 
-def _brief(value: object) -> str:
+def _brief(value: Any) -> str:
     """A value in a few characters."""
-    if isinstance(value, np.ndarray):
+    if type(value).__module__ == "numpy" and hasattr(value, "dtype"):  # NumPy is not loaded for this
         return f"<{value.size} {value.dtype}>"
     if isinstance(value, (list, tuple, dict, set, frozenset)) and len(value) > 4:
         return f"<{len(value)} items>"
