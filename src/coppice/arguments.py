@@ -121,7 +121,7 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, hint) if isinstance(hint, type) else True
     if not isinstance(value, origin) or (isinstance(value, (str, bytes)) and origin not in (str, bytes)):
         return False
-    if isinstance(value, collections.abc.Mapping):
+    if isinstance(value, collections.abc.Mapping) and len(inner) == 2:
         key, item = inner
         return all(_fits(each, key) and _fits(value[each], item) for each in value)
     if isinstance(value, (collections.abc.Sequence, collections.abc.Set)) and inner:

@@ -16,9 +16,8 @@ from coppice.bounds.all_reduce import (
     is_two_phase_optimal,
     two_phase_bound,
 )
-from coppice.bounds.cut_bound import cut_bound
-from coppice.bounds.in_network import in_network_bound
-from coppice.bounds.network import Network
+from coppice.bounds.attainable import in_network_bound
+from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.partition import partition_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective

@@ -17,9 +17,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.lp.cuts import CutProgram, ForestRates, TreePhase
-from coppice.bounds.network import Network, check_problem
+from coppice.bounds.network import Network, check_problem, cut_bound
 from coppice.bounds.partition import PartitionBound, bottleneck_parts, partition_bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import CombinedAllReduce, CutProof
@@ -151,9 +150,7 @@ def _two_phase(problem: Problem, phases: Sequence[TreePhase]) -> _TwoPhase | Non
     """The split of reduce-scatter then all-gather, where all link capacity can be used in both directions."""
     topology = problem.topology
     forward, backward = (cut_bound(Network.of(problem, reduce=reduce)).inv_rate for reduce in (False, True))
-    surplus = np.zeros(topology.num_nodes, dtype=np.int64)
-    np.add.at(surplus, topology.dst, topology.capacity)
-    np.subtract.at(surplus, topology.src, topology.capacity)
+    surplus = topology.capacity_in - topology.capacity_out
     spanned = phases[0].spanned | phases[1].spanned
     if (surplus[phases[0].balanced] < 0).any() or (surplus[phases[1].balanced] > 0).any():
         return None

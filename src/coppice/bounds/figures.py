@@ -7,13 +7,11 @@ from fractions import Fraction
 from typing import Any
 
 from coppice.bounds import bound
-from coppice.bounds.bandwidths import Bandwidths
-from coppice.bounds.cut_bound import cut_bound
+from coppice.bounds.attainable import in_network_optimum
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.in_network import in_network_optimum
-from coppice.bounds.network import Network
+from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.problem import Problem
-from coppice.bounds.result import Bound
+from coppice.bounds.result import Bandwidths, Bound
 from coppice.bounds.tree_units import FixedTrees, exact_units, fixed_trees, smallest_trees
 from coppice.collectives import Collective
 

@@ -1,4 +1,4 @@
-"""The schedule: what every planner returns and every consumer takes.
+"""The schedule: what every planner returns and every consumer takes, and how its chunks are cut.
 
 A schedule moves *chunks* of *slots* between ranks. Slots are the R blocks of all-gather, reduce-scatter, all-reduce,
 gather and scatter, R x R blocks (source * R + destination) of all-to-all, and one block of broadcast, reduce and
@@ -13,16 +13,18 @@ step (-1) are messages of their own that wait for nothing but what they depend o
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.rows import rows_of_groups
 from coppice.text import plural
 from coppice.topology.model import Topology
 
-__all__ = ["Op", "Schedule"]
+__all__ = ["MAX_ROWS", "Op", "Schedule", "in_parts", "in_pieces"]
 
 
 class Op(enum.IntEnum):
@@ -101,3 +103,123 @@ class Schedule:
     def num_chunks(self) -> int:
         """Number of chunks."""
         return len(self.chunk_slot)
+
+
+MAX_ROWS = 2**26
+"""Most transfers that a cut may lead to: a few gigabytes of columns."""
+
+
+def in_parts(schedule: Schedule, parts: int) -> Schedule:
+    """The same schedule with every chunk cut into ``parts`` equal parts that keep its steps.
+
+    Part j of chunk c is chunk ``c * parts + j``, and part j of transfer i is row ``i * parts + j``, so that a column
+    of the new rows is made from one of the old rows with ``numpy.repeat``.
+
+    Args:
+        schedule: A verified schedule.
+        parts: Number of parts, 1 or more.
+
+    Raises:
+        InputError: If ``parts`` is less than 1, or the result has more than 2^26 transfers.
+
+    Examples:
+        >>> from coppice.collectives import Collective
+        >>> from coppice.planners.algorithms.catalogue import case_of, find, make
+        >>> from coppice.bounds.problem import Problem
+        >>> from coppice.topology.presets import preset
+        >>> ring = find("ring", Collective.ALL_GATHER)
+        >>> problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_GATHER)
+        >>> halves = in_parts(make(ring, case_of(ring, problem)), 2)
+        >>> halves.num_chunks, halves.num_transfers, halves.chunk[:4].tolist()
+        (8, 24, [0, 1, 2, 3])
+    """
+    rows = schedule.num_transfers
+    if parts < 1 or parts * max(rows, schedule.num_chunks) > MAX_ROWS:
+        msg = f"expected 1 or more parts and at most {MAX_ROWS} transfers in all, found {parts} x {rows}: use fewer."
+        raise InputError(msg)
+    if parts == 1:
+        return schedule
+    part = np.arange(parts, dtype=np.int32)
+    waits, after_start = rows_of_groups(schedule.after_start, np.repeat(np.arange(rows), parts))
+    after_part = np.repeat(np.tile(part, rows), np.diff(after_start))
+    return replace(
+        schedule,
+        chunk_slot=np.repeat(schedule.chunk_slot, parts),
+        chunk_share=np.repeat(schedule.chunk_share, parts),
+        src=np.repeat(schedule.src, parts),
+        dst=np.repeat(schedule.dst, parts),
+        chunk=np.repeat(schedule.chunk, parts) * np.int32(parts) + np.tile(part, rows),
+        op=np.repeat(schedule.op, parts),
+        path=np.repeat(schedule.path, parts),
+        step=np.repeat(schedule.step, parts),
+        after_start=after_start,
+        after=schedule.after[waits] * np.int32(parts) + after_part,
+    )
+
+
+def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
+    """The same schedule with every chunk cut into ``pieces`` equal pieces.
+
+    Rows come piece after piece. Piece j runs j steps behind the first one, where there are steps; dependencies hold
+    piece by piece.
+
+    Args:
+        schedule: A verified schedule.
+        pieces: Number of pieces, 1 or more.
+
+    Raises:
+        InputError: If ``pieces`` is less than 1, or the result has more than 2^31 - 1 rows or chunks.
+
+    Examples:
+        A chain of two transfers in three pieces takes 2 + 3 - 1 steps:
+
+        >>> from coppice.collectives import Collective
+        >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
+        >>> from coppice.planners.algorithms.parts.moves import Moves, whole
+        >>> from coppice.topology.presets import preset
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
+        >>> chain = Moves(case, whole(case))
+        >>> chain.add([0, 1], [0, 1], [1, 2], 0)
+        >>> in_pieces(chain.schedule(), 3).step.tolist()
+        [0, 1, 1, 2, 2, 3]
+    """
+    rows, chunks = schedule.num_transfers, schedule.num_chunks
+    if pieces < 1 or pieces * max(rows, chunks) >= 2**31:
+        msg = f"expected 1 or more pieces and at most 2^31 - 1 transfers in all, found {pieces} x {rows}."
+        raise InputError(msg)
+    if pieces == 1:
+        return schedule
+    piece = np.repeat(np.arange(pieces, dtype=np.int64), rows)
+    chunk = np.tile(schedule.chunk, pieces) * np.int64(pieces) + piece
+    step = np.tile(schedule.step, pieces)
+    step = np.where(step >= 0, step + piece, step)
+    after_start, after = _repeated_dependencies(schedule, pieces)
+    if (step >= 0).any() and len(after):
+        msg = "expected rows with steps or with dependencies, found both: they cannot be cut into pieces."
+        raise InputError(msg)
+    order = np.argsort(step, kind="stable") if (step >= 0).any() else np.arange(len(step))
+    return replace(
+        schedule,
+        chunk_slot=np.repeat(schedule.chunk_slot, pieces),
+        chunk_share=np.repeat(schedule.chunk_share, pieces),
+        src=np.tile(schedule.src, pieces)[order],
+        dst=np.tile(schedule.dst, pieces)[order],
+        chunk=chunk[order].astype(np.int32),
+        op=np.tile(schedule.op, pieces)[order],
+        path=np.tile(schedule.path, pieces)[order],
+        step=step[order].astype(np.int32),
+        after_start=after_start,
+        after=after,
+    )
+
+
+def _repeated_dependencies(schedule: Schedule, pieces: int) -> tuple[np.ndarray, np.ndarray]:
+    """The dependencies of every piece's copy of the rows."""
+    rows = schedule.num_transfers
+    shift = np.arange(pieces, dtype=np.int64)[:, None]
+    start = schedule.after_start[:-1][None, :] + shift * len(schedule.after)
+    after = schedule.after[None, :] + shift * rows
+    return (
+        np.append(start.reshape(-1), pieces * len(schedule.after)).astype(np.int64),
+        after.reshape(-1).astype(np.int32),
+    )

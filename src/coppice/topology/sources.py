@@ -13,8 +13,8 @@ from coppice.topology.composition.compose import Host, default_ports
 from coppice.topology.model import Topology
 from coppice.topology.presets import PRESETS, preset_from_options, preset_host
 from coppice.topology.readers import Reading, TopologyFormat, read
-from coppice.topology.readers.formats import sniff
 from coppice.topology.readers.json_yaml import parse_json, parse_yaml
+from coppice.topology.readers.reading import sniff
 
 __all__ = ["resolve", "resolve_host", "resolve_reading"]
 

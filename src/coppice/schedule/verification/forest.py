@@ -21,7 +21,7 @@ from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.paths import hops_of
-from coppice.schedule.tree_rows import children, parents, tree_blocks
+from coppice.schedule.shape import children, parents, tree_blocks
 from coppice.schedule.verification.paths import check_ends, check_paths, overload
 from coppice.schedule.verification.report import Findings, Report
 from coppice.topology.symmetry import check_symmetry

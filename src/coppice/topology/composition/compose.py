@@ -67,8 +67,7 @@ def default_ports(topology: Topology) -> tuple[Port, ...]:
     >>> [(port.at, port.gb_per_s) for port in default_ports(box)]
     [('nic0', Fraction(25, 1))]
     """
-    into = np.zeros(topology.num_nodes, dtype=np.int64)
-    np.add.at(into, topology.dst, topology.capacity)
+    into = topology.capacity_in
     return tuple(
         Port(at=topology.node_ids[v], gb_per_s=Fraction(int(into[v]), topology.denominator))
         for v in np.flatnonzero(topology.kind == NodeKind.NIC).tolist()

@@ -8,6 +8,7 @@ JSON and YAML files differ only in how the tree of mappings and lists is spelt; 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NoReturn
@@ -267,16 +268,7 @@ def _with_relays(nodes: list[Node]) -> list[Node]:
         rank = node.rank
         if rank is None and node.kind is NodeKind.GPU and not given:
             rank, following = following, following + 1
-        result.append(
-            Node(
-                id=node.id,
-                kind=node.kind,
-                host=node.host,
-                rank=None if rank == -1 else rank,
-                multicast=node.multicast,
-                aggregate=node.aggregate,
-            )
-        )
+        result.append(replace(node, rank=None if rank == -1 else rank))
     if not given and not following:
         msg = "every GPU has rank -1 (a relay), so no GPU takes part: give at least one a rank."
         raise InputError(msg)
