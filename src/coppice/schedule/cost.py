@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.paths import hops_of, routed
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, hops_of, routed
 from coppice.schedule.shape import children, parent_rows, rank_depths, sums_to_root, tree_maxima
 
 __all__ = ["HOP_OVERHEAD_US", "PipelineModel", "forest_pipeline", "schedule_pipeline", "tree_latencies_us"]

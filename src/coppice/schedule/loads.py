@@ -21,8 +21,7 @@ from coppice.errors import InputError
 from coppice.schedule.columns import require_well_formed
 from coppice.schedule.exact_sums import exact_total, grouped_sums
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.paths import hops_of, routed
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, hops_of, routed
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry
 

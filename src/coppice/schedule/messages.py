@@ -22,8 +22,7 @@ from coppice.schedule.columns import require_well_formed
 from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.lower import lower
-from coppice.schedule.paths import hops_of, routed
-from coppice.schedule.schedule import Op, Schedule, in_pieces
+from coppice.schedule.schedule import Op, Schedule, hops_of, in_pieces, routed
 from coppice.topology.model import Topology
 
 __all__ = ["Messages", "Routes", "messages_of"]

@@ -1,8 +1,12 @@
 """The front door of verification: a plan, checked against its problem and its own claims.
 
-Let S be the sending side of a cut and out(S) the capacity of the links that leave it. Everything that ranks
-outside need and only ranks inside have must leave through out(S), so a collective cannot take less time per
-shard than
+Nothing here knows how plans or bounds are made. Forests are checked in
+:mod:`~coppice.schedule.verification.forest`, schedules in :mod:`~coppice.schedule.verification.transfers`; what
+remains is to compare claims with counts.
+
+A bound is proved from its cut by counting, so that nobody has to believe how it was found. Let S be the sending
+side of a cut and out(S) the capacity of the links that leave it. Everything that ranks outside need and only ranks
+inside have must leave through out(S), so a collective cannot take less time per shard than
 
 * all-gather: the weight of the ranks in S over out(S), if some rank is outside;
 * broadcast: 1 / out(S), if the root is in S and some rank is outside;
@@ -16,10 +20,6 @@ shard than
 A barrier moves nothing.
 
 Switches may copy or add as they like: this holds all the same.
-
-Nothing here knows how plans or bounds are made. Forests are checked in
-:mod:`~coppice.schedule.verification.forest`, schedules in :mod:`~coppice.schedule.verification.transfers`; what
-remains is to compare claims with counts.
 """
 
 from __future__ import annotations
