@@ -82,10 +82,10 @@ class Schedule:
     def __repr__(self) -> str:
         """In short what it is.
 
-        >>> from coppice.planners.algorithms.case import Case
+        >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
         >>> from coppice.planners.algorithms.parts.moves import Moves, whole
         >>> from coppice.topology.presets import preset
-        >>> case = Case(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
         >>> chain = Moves(case, whole(case))
         >>> chain.add([0, 1], [0, 1], [1, 2], 0)
         >>> chain.schedule()
