@@ -12,6 +12,7 @@ import enum
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from coppice.arguments import shown
 from coppice.errors import InputError
@@ -27,11 +28,11 @@ class Dialects:
     nccl: str | None
     torch: str
     mpi: str
+    nccl_tests: str | None
     msccl_xml: str | None
     rccl_xml: str | None
     mscclpp_json: str | None
     chakra: str
-    nccl_tests: str | None
 
 
 class Collective(enum.StrEnum):
@@ -141,95 +142,37 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_ ]", "", name).lower()
 
 
-_DIALECTS = {
-    Collective.ALL_GATHER: Dialects(
-        nccl="ncclAllGather",
-        torch="all_gather_into_tensor",
-        mpi="MPI_Allgather",
-        msccl_xml="allgather",
-        rccl_xml="allgather",
-        mscclpp_json="allgather",
-        chakra="ALL_GATHER",
-        nccl_tests="all_gather_perf",
-    ),
-    Collective.REDUCE_SCATTER: Dialects(
-        nccl="ncclReduceScatter",
-        torch="reduce_scatter_tensor",
-        mpi="MPI_Reduce_scatter_block",
-        msccl_xml="reduce_scatter",
-        rccl_xml="reducescatter",
-        mscclpp_json="reducescatter",
-        chakra="REDUCE_SCATTER",
-        nccl_tests="reduce_scatter_perf",
-    ),
-    Collective.ALL_REDUCE: Dialects(
-        nccl="ncclAllReduce",
-        torch="all_reduce",
-        mpi="MPI_Allreduce",
-        msccl_xml="allreduce",
-        rccl_xml="allreduce",
-        mscclpp_json="allreduce",
-        chakra="ALL_REDUCE",
-        nccl_tests="all_reduce_perf",
-    ),
-    Collective.BROADCAST: Dialects(
-        nccl="ncclBroadcast",
-        torch="broadcast",
-        mpi="MPI_Bcast",
-        msccl_xml="broadcast",
-        rccl_xml="broadcast",
-        mscclpp_json=None,
-        chakra="BROADCAST",
-        nccl_tests="broadcast_perf",
-    ),
-    Collective.REDUCE: Dialects(
-        nccl="ncclReduce",
-        torch="reduce",
-        mpi="MPI_Reduce",
-        msccl_xml="reduce",
-        rccl_xml="reduce",
-        mscclpp_json=None,
-        chakra="REDUCE",
-        nccl_tests="reduce_perf",
-    ),
-    Collective.ALL_TO_ALL: Dialects(
-        nccl="ncclAlltoAll",
-        torch="all_to_all_single",
-        mpi="MPI_Alltoall",
-        msccl_xml="alltoall",
-        rccl_xml="alltoall",
-        mscclpp_json="alltoall",
-        chakra="ALL_TO_ALL",
-        nccl_tests="alltoall_perf",
-    ),
-    Collective.GATHER: Dialects(
-        nccl="ncclGather",
-        torch="gather",
-        mpi="MPI_Gather",
-        msccl_xml=None,
-        rccl_xml="gather",
-        mscclpp_json=None,
-        chakra="GATHER",
-        nccl_tests="gather_perf",
-    ),
-    Collective.SCATTER: Dialects(
-        nccl="ncclScatter",
-        torch="scatter",
-        mpi="MPI_Scatter",
-        msccl_xml=None,
-        rccl_xml="scatter",
-        mscclpp_json=None,
-        chakra="SCATTER",
-        nccl_tests="scatter_perf",
-    ),
-    Collective.BARRIER: Dialects(
-        nccl=None,
-        torch="barrier",
-        mpi="MPI_Barrier",
-        msccl_xml=None,
-        rccl_xml=None,
-        mscclpp_json=None,
-        chakra="BARRIER",
-        nccl_tests=None,
-    ),
-}
+_IN_CODE = """
+all_gather      ncclAllGather      all_gather_into_tensor  MPI_Allgather             all_gather_perf
+reduce_scatter  ncclReduceScatter  reduce_scatter_tensor   MPI_Reduce_scatter_block  reduce_scatter_perf
+all_reduce      ncclAllReduce      all_reduce              MPI_Allreduce             all_reduce_perf
+broadcast       ncclBroadcast      broadcast               MPI_Bcast                 broadcast_perf
+reduce          ncclReduce         reduce                  MPI_Reduce                reduce_perf
+all_to_all      ncclAlltoAll       all_to_all_single       MPI_Alltoall              alltoall_perf
+gather          ncclGather         gather                  MPI_Gather                gather_perf
+scatter         ncclScatter        scatter                 MPI_Scatter               scatter_perf
+barrier         -                  barrier                 MPI_Barrier               -
+"""
+"""Functions of NCCL, torch.distributed and MPI, and programs of nccl-tests."""
+
+_IN_FILES = """
+all_gather      allgather       allgather      allgather      ALL_GATHER
+reduce_scatter  reduce_scatter  reducescatter  reducescatter  REDUCE_SCATTER
+all_reduce      allreduce       allreduce      allreduce      ALL_REDUCE
+broadcast       broadcast       broadcast      -              BROADCAST
+reduce          reduce          reduce         -              REDUCE
+all_to_all      alltoall        alltoall       alltoall       ALL_TO_ALL
+gather          -               gather         -              GATHER
+scatter         -               scatter        -              SCATTER
+barrier         -               -              -              BARRIER
+"""
+"""Names in MSCCL XML as MSCCL and as RCCL reads it, in MSCCL++ JSON, and in Chakra traces."""
+
+
+def _names(table: str) -> dict[str, list[Any]]:
+    """The names in each row of a table, by its first column; None where there is a dash."""
+    rows = (line.split() for line in table.strip().splitlines())
+    return {first: [None if name == "-" else name for name in names] for first, *names in rows}
+
+
+_DIALECTS = {each: Dialects(*_names(_IN_CODE)[each], *_names(_IN_FILES)[each]) for each in Collective}

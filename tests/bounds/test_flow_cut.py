@@ -7,11 +7,11 @@ from fractions import Fraction
 import pytest
 
 from coppice.bounds import bound
-from coppice.bounds.all_to_all.flow_cut import proving_cut
+from coppice.bounds.all_to_all.distances import proving_cut
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.schedule.verification.certificate import cut_inv_rate
+from coppice.schedule.verification.verify import cut_inv_rate
 from coppice.topology import resolve
 
 

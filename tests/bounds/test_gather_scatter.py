@@ -7,12 +7,11 @@ from fractions import Fraction
 import pytest
 
 from coppice.bounds import Problem, bound
-from coppice.bounds.describe import crossing, describe_cut
-from coppice.bounds.figures import bound_figures
-from coppice.bounds.in_network import in_network_bound
+from coppice.bounds.attainable import in_network_bound
+from coppice.bounds.describe import bound_figures, crossing, describe_cut
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.schedule.verification.certificate import cut_inv_rate
+from coppice.schedule.verification.verify import cut_inv_rate
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, Topology
 from reference.network import Network, describe, network_of

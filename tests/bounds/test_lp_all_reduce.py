@@ -14,12 +14,11 @@ from coppice.bounds.all_reduce import (
     CombinedAllReduce,
     combined_all_reduce,
     is_two_phase_optimal,
+    partition_bound,
     two_phase_bound,
 )
-from coppice.bounds.cut_bound import cut_bound
-from coppice.bounds.in_network import in_network_bound
-from coppice.bounds.network import Network
-from coppice.bounds.partition import partition_bound
+from coppice.bounds.attainable import in_network_bound
+from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError

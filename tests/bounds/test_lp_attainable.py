@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from coppice import _core
-from coppice.bounds.attainable import attainable_rate
-from coppice.bounds.cut_bound import cut_bound
-from coppice.bounds.in_network import in_network_bound
-from coppice.bounds.network import Network
+from coppice.bounds.attainable import attainable_rate, in_network_bound
+from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError, UnreachableError

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coppice.bounds import Problem, bound
-from coppice.bounds.in_network import in_network_bound, in_network_optimum
+from coppice.bounds.attainable import in_network_bound, in_network_optimum
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.forest.in_network import plan_in_network

@@ -21,7 +21,7 @@ from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan
 from coppice.topology import resolve
 from coppice.topology.operations import set_link_rate
-from coppice.topology.writer import write_topology
+from coppice.topology.readers.document import write_topology
 
 PROMPT_S = 3.0
 """The promise is one second; the rest is for busy machines."""

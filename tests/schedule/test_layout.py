@@ -14,8 +14,7 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs, whole
 from coppice.schedule.layout import chunk_bounds
-from coppice.schedule.pieces import in_pieces
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_pieces
 from coppice.topology.presets import preset
 
 

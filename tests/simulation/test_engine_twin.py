@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coppice.schedule.messages import messages_of
-from coppice.schedule.pieces import in_pieces
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_pieces
 from coppice.simulation import Model, Sharing, Timeline, simulate
 from coppice.simulation.engine import run
 from coppice.simulation.timeline import Reason

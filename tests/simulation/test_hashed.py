@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
-from coppice.schedule.paths import routed
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, routed
 from coppice.simulation.hashed import Hashed, hashed_times
 from coppice.simulation.model import Model
 from coppice.simulation.simulator import simulate

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.loads import schedule_loads
-from coppice.schedule.parts import in_parts
-from coppice.schedule.paths import routed
+from coppice.schedule.schedule import in_parts, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.multipath import over_all_routes
 from coppice.topology import Link, Node, NodeKind, Router, Topology, fat_tree, random_balanced

@@ -16,9 +16,7 @@ from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.moves import Moves, pairs
-from coppice.schedule.paths import routed
-from coppice.schedule.pieces import in_pieces
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_pieces, routed
 from coppice.topology import Link, Node, NodeKind, Router, Topology, fat_tree, preset, subset
 
 FORWARDING = (NodeKind.SWITCH, NodeKind.NIC)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from coppice.cli import app
 from coppice.topology import preset, resolve
-from coppice.topology.writer import topology_json
+from coppice.topology.readers.document import topology_json
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

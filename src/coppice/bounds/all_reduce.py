@@ -1,4 +1,17 @@
-"""All-reduce with both phases planned together: the combined optimum of reduce trees and broadcast trees.
+"""All-reduce with both phases planned together: the combined optimum, and bounds on it from disjoint sets of nodes.
+
+Theory of the disjoint sets. Let P_1 .. P_p be disjoint sets that each hold a rank. Broadcast trees enter P_i at a
+rate of at least X - x(P_i), where X is the rate of all trees and x(P_i) that of the trees rooted inside; reduce trees
+leave it at as much. Summed over the sets, both phases together, the links must carry 2 (p - 1) X across the borders.
+A link from one set to another is used by the broadcast on entry and by the reduce on exit, so it offers its capacity
+once. A connected component C of the rest that cannot copy passes on no more than it gets, so from C into the sets,
+and from the sets into C in the reduce phase, there flows at most min(b(C -> sets), b(sets -> C)). Hence
+
+    X <= (b(between sets) + sum of those minima) / (2 (p - 1)),
+
+which is the bound of Tutte and Nash-Williams on switch-free symmetric graphs. Where the sets are the images
+of the bottleneck of the all-gather it equals the rate of reduce-scatter then all-gather, and proves that
+nothing is gained by treating the phases together.
 
 Reduce-scatter then all-gather has every rank as a root at the same rate. Where nodes or links are unequal
 more is possible: a share of the data is reduced to a root and broadcast from there, the shares are free, and
@@ -17,17 +30,145 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.cut_bound import cut_bound
+from coppice import _core
 from coppice.bounds.lp.cuts import CutProgram, ForestRates, TreePhase
-from coppice.bounds.network import Network, check_problem
-from coppice.bounds.partition import PartitionBound, bottleneck_parts, partition_bound
+from coppice.bounds.network import Network, check_problem, cut_bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import CombinedAllReduce, CutProof
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.topology.model import Topology
+from coppice.topology.symmetry import find_symmetry
 
-__all__ = ["combined_all_reduce", "is_two_phase_optimal", "two_phase_bound"]
+__all__ = [
+    "PartitionBound",
+    "bottleneck_parts",
+    "combined_all_reduce",
+    "is_two_phase_optimal",
+    "partition_bound",
+    "two_phase_bound",
+]
+
+
+_MANY_RANKS = 2_000
+"""From this many ranks on a few sets are found and the others are taken as their images."""
+
+_FEW_SETS = 16
+
+_LARGEST = 2**61
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionBound:
+    """An upper bound on the all-reduce rate with its witness.
+
+    Attributes:
+        rate: Bound on the algbw in GB/s.
+        parts: The disjoint sets of nodes.
+    """
+
+    rate: Fraction
+    parts: tuple[tuple[int, ...], ...]
+
+
+def partition_bound(
+    topology: Topology,
+    parts: Sequence[Sequence[int]],
+    *,
+    copying: NDArray[np.bool_] | None = None,
+    adding: NDArray[np.bool_] | None = None,
+) -> PartitionBound:
+    """The bound of given disjoint sets, each with a rank inside; two of them at least.
+
+    Args:
+        topology: The network.
+        parts: Nodes of each set.
+        copying: Nodes that may send one input to several outputs (default: the ranks).
+        adding: Nodes that may add several inputs (default: the ranks).
+    """
+    ranks = topology.rank >= 0
+    copying = ranks if copying is None else copying | ranks
+    adding = ranks if adding is None else adding | ranks
+    part = np.full(topology.num_nodes, -1, dtype=np.int64)
+    for number, nodes in enumerate(parts):
+        part[list(nodes)] = number
+    tail, head = part[topology.src], part[topology.dst]
+    between = int(topology.capacity[(tail >= 0) & (head >= 0) & (tail != head)].sum())
+    component = _components(topology, part < 0)
+    into_parts, out_of_parts = (np.zeros(topology.num_nodes, dtype=np.int64) for _ in range(2))
+    entering, leaving = (tail < 0) & (head >= 0), (tail >= 0) & (head < 0)
+    np.add.at(into_parts, component[topology.src[entering]], topology.capacity[entering])
+    np.add.at(out_of_parts, component[topology.dst[leaving]], topology.capacity[leaving])
+    copies, adds = (np.zeros(topology.num_nodes, dtype=np.bool_) for _ in range(2))
+    rest = part < 0
+    copies[component[rest & copying]] = True
+    adds[component[rest & adding]] = True
+    through = np.minimum(into_parts, out_of_parts)
+    through = np.where(copies & ~adds, into_parts, np.where(adds & ~copies, out_of_parts, through))
+    through = np.where(copies & adds, into_parts + out_of_parts, through)
+    rate = Fraction(between + int(through.sum()), 2 * (len(parts) - 1) * topology.denominator)
+    return PartitionBound(rate=rate, parts=tuple(tuple(int(v) for v in nodes) for nodes in parts))
+
+
+def bottleneck_parts(topology: Topology, inv_rate: Fraction) -> list[tuple[int, ...]]:
+    """Disjoint sets that are tight, or nearly so, at the all-gather optimum ``inv_rate`` (1 / (GB/s)).
+
+    Just above the optimum every bottleneck is violated; the least violated sets are taken while they are
+    disjoint.
+    """
+    units = inv_rate / topology.denominator  # time per shard in 1 / capacity units
+    size = int(topology.capacity.sum()) * units.numerator + topology.num_ranks * units.denominator
+    scale = min(2**20, _LARGEST // (2 * size))
+    if scale == 0:
+        return []
+    capacity = topology.capacity * (units.numerator * scale)
+    supply = np.where(topology.rank >= 0, units.denominator * (scale + 1), 0).astype(np.int64)
+    many = topology.num_ranks >= _MANY_RANKS
+    sets = _core.violated_cuts(
+        topology.num_nodes,
+        topology.src,
+        topology.dst,
+        capacity,
+        supply,
+        topology.rank >= 0,
+        int(supply.sum()),
+        _FEW_SETS if many else topology.num_nodes,
+    )
+    if many:
+        sets = _with_images(topology, sets)
+    taken = np.zeros(topology.num_nodes, dtype=np.bool_)
+    parts = []
+    for nodes in sorted(sets, key=len):
+        if not taken[nodes].any():
+            taken[nodes] = True
+            parts.append(tuple(nodes.tolist()))
+    return parts
+
+
+def _with_images(topology: Topology, sets: list[NDArray[np.int32]]) -> list[NDArray[np.int32]]:
+    """The sets and all their images under the automorphisms of the topology."""
+    symmetry = find_symmetry(topology)
+    elements = np.arange(symmetry.order)
+    images: dict[bytes, NDArray[np.int32]] = {}
+    for nodes in sets:
+        if np.sort(nodes).tobytes() not in images:
+            for image in np.sort(symmetry.image(nodes[None, :], elements[:, None]), axis=1):
+                images.setdefault(image.tobytes(), image)
+    return list(images.values())
+
+
+def _components(topology: Topology, inside: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Least node of the connected component of each node, over links between nodes ``inside``."""
+    label = np.arange(topology.num_nodes)
+    inner = inside[topology.src] & inside[topology.dst]
+    tail, head = topology.src[inner], topology.dst[inner]
+    while True:
+        before = label.copy()
+        np.minimum.at(label, head, label[tail])
+        np.minimum.at(label, tail, label[head])
+        label = label[label]
+        if np.array_equal(label, before):
+            return label
 
 
 def combined_all_reduce(
@@ -151,9 +292,7 @@ def _two_phase(problem: Problem, phases: Sequence[TreePhase]) -> _TwoPhase | Non
     """The split of reduce-scatter then all-gather, where all link capacity can be used in both directions."""
     topology = problem.topology
     forward, backward = (cut_bound(Network.of(problem, reduce=reduce)).inv_rate for reduce in (False, True))
-    surplus = np.zeros(topology.num_nodes, dtype=np.int64)
-    np.add.at(surplus, topology.dst, topology.capacity)
-    np.subtract.at(surplus, topology.src, topology.capacity)
+    surplus = topology.capacity_in - topology.capacity_out
     spanned = phases[0].spanned | phases[1].spanned
     if (surplus[phases[0].balanced] < 0).any() or (surplus[phases[1].balanced] > 0).any():
         return None

@@ -1,30 +1,39 @@
-"""The best rate of forests where some switch has more capacity out than in.
+"""Bounds that depend on what switches do: send more than they get, copy, or add.
 
 The cut bound assumes that all capacity can be used. A switch that cannot copy sends at most what it gets, so
 with one-way degradation, measured rates or removed links some outgoing capacity is useless, and a cut may
 promise too much. The attainable optimum lowers the link rates first: maximise x over c <= b with out_c(w) <=
 in_c(w) at every switch that cannot copy and all cut conditions on c. Such a c can be packed (edge splitting
 keeps the conditions).
+
+Copying and adding switches relax what a schedule may do, so the bounds below hold for every schedule made of
+trees that uses them. They need not be reached: packing trees with several copying switches is a Steiner
+problem (a butterfly has bound 2 and best packing 3/2).
+
+All-gather, reduce-scatter, broadcast and reduce are limited by what has to cross a cut, which no switch
+changes: copying only undoes what a switch short of input loses. All-reduce gains, since a switch that adds
+sends one stream where it got many.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coppice.bounds.cut_bound import cut_bound
+from coppice.bounds.all_reduce import combined_all_reduce
 from coppice.bounds.lp.cuts import CutProgram, TreePhase
-from coppice.bounds.network import Network
+from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 
-__all__ = ["Attainable", "attainable_rate"]
+__all__ = ["Attainable", "InNetworkBound", "attainable_rate", "in_network_bound", "in_network_optimum"]
 
 
 class Attainable(NamedTuple):
@@ -74,7 +83,7 @@ def attainable_rate(
     reverse = problem.collective.reduces
     balanced = ~network.terminal
     balanced[list(copying)] = False
-    if best == 0 or not (balanced & short_of_input(network)).any():
+    if best == 0 or not (balanced & network.short_of_input).any():
         return Attainable(best, everything)
     program = CutProgram(
         topology=topology,
@@ -95,10 +104,77 @@ def attainable_rate(
     )
 
 
-def short_of_input(network: Network) -> NDArray[np.bool_]:
-    """Nodes with more capacity out than in, in the broadcasting direction."""
-    topology = network.topology
-    surplus = np.zeros(topology.num_nodes, dtype=np.int64)
-    np.add.at(surplus, topology.dst, topology.capacity)
-    np.subtract.at(surplus, topology.src, topology.capacity)
-    return surplus < 0
+@dataclass(frozen=True, kw_only=True)
+class InNetworkBound:
+    """A bound on schedules that use the switches that copy and add.
+
+    Attributes:
+        inv_rate: No schedule takes less time per shard, in 1 / (GB/s).
+        copying: Node ids of the switches that may copy.
+        adding: Node ids of the switches that may add.
+    """
+
+    inv_rate: Fraction
+    copying: tuple[int, ...]
+    adding: tuple[int, ...]
+
+
+def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNetworkBound:
+    """The least time per shard with the copying and adding that the topology declares.
+
+    Raises:
+        InputError: For all_to_all, gather, scatter and barrier (nothing is copied or added there), or a problem
+            without meaning.
+        UnreachableError: If some rank cannot be reached.
+        CheckError: If no bound was proved within the limits.
+
+    Examples:
+        >>> from coppice.topology.model import Link, Node, NodeKind, Topology
+        >>> switch = Node(id="nvs", kind=NodeKind.SWITCH, multicast=True, aggregate=True)
+        >>> box = Topology.of("box", [*(Node(id=f"g{i}") for i in range(8)), switch],
+        ...     [Link(src=f"g{i}", dst="nvs", gb_per_s=Fraction(300)) for i in range(8)])
+        >>> in_network_bound(Problem(topology=box, collective=Collective.ALL_REDUCE)).inv_rate
+        Fraction(1, 300)
+    """
+    topology, collective = problem.topology, problem.collective
+    if not collective.made_of_trees:
+        msg = f"{collective} sends nothing twice and adds nothing up: leave out `in_network`."
+        raise InputError(msg)
+    forwards = topology.rank < 0
+    copying = tuple(np.flatnonzero(forwards & topology.multicast).tolist())
+    adding = tuple(np.flatnonzero(forwards & topology.aggregate).tolist())
+    if collective is not Collective.ALL_REDUCE:
+        free = adding if collective.reduces else copying
+        rate = attainable_rate(problem, copying=free, time_limit=time_limit)
+        return InNetworkBound(inv_rate=rate.inv_rate, copying=copying, adding=adding)
+    result = combined_all_reduce(problem, in_network=True, shortcut=False, time_limit=time_limit)
+    if topology.num_ranks == 1:
+        return InNetworkBound(inv_rate=Fraction(0), copying=copying, adding=adding)
+    if not result.upper:
+        msg = f"no in-network bound on {topology.name!r} was proved within the limits: give it more time."
+        raise CheckError(msg)
+    return InNetworkBound(inv_rate=1 / result.upper, copying=copying, adding=adding)
+
+
+def in_network_optimum(plain: Bound) -> Bound:
+    """The bound with the work of switches that can copy or add; the rate without them becomes an alternative.
+
+    Args:
+        plain: The bound of the same problem without them.
+
+    Raises:
+        InputError: For collectives that are not made of trees, where switches cannot help.
+        CheckError: If no bound was proved within the limits.
+    """
+    inv_rate = in_network_bound(plain.problem).inv_rate
+    return replace(
+        plain,
+        inv_rate=inv_rate,
+        # a cut proves nothing beyond the bound by cuts: it does not know what a switch cannot copy
+        cut=plain.cut if inv_rate <= plain.inv_rate else (),
+        attainable=None,
+        alternatives={**plain.alternatives, "without in-network": plain.attainable or plain.inv_rate},
+        method="upper bound with switches that copy or add",
+        capacity=None,
+        combined=None,
+    )

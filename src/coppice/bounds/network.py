@@ -1,9 +1,13 @@
-"""The flow network behind a problem: who owns data, who must receive it, over which arcs.
+"""The flow network behind a problem (who owns data, who receives it, over which arcs) and its bottleneck cut.
 
 Collectives that reduce are the broadcasting ones on the transposed graph (ForestColl, arXiv 2402.06787, section on
 reduce-scatter): a reduce tree is a broadcast tree with every edge turned round. The network below is always in the
 broadcasting direction. A gather is a flow from all ranks to the root as the only terminal, a scatter the same on the
 transposed graph.
+
+Time per unit of shard is at least ``w(outside X) / in(X)`` for every set X of nodes that contains a rank: what
+starts outside has to enter. The largest such ratio is found exactly by discrete Newton steps over a flow check
+(ForestColl, arXiv 2402.06787; arXiv 2305.18461) in the native core.
 """
 
 from __future__ import annotations
@@ -15,13 +19,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice import _core
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.display import Brief
-from coppice.errors import InputError
+from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology, common_denominator, scaled
 
-__all__ = ["TRANSPOSED", "Network", "check_problem"]
+__all__ = ["TRANSPOSED", "CutBound", "Network", "check_problem", "cut_bound"]
+
 
 TRANSPOSED = (Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.SCATTER)
 """Collectives whose network is the topology with every link turned round."""
@@ -82,6 +88,11 @@ class Network(Brief):
             topology=replace(self.topology, capacity=scaled(ordered, denominator), denominator=denominator),
         )
 
+    @property
+    def short_of_input(self) -> NDArray[np.bool_]:
+        """Nodes with more capacity out than in."""
+        return self.topology.capacity_out > self.topology.capacity_in
+
     @cached_property
     def total_weight(self) -> int:
         """Sum of the shares: W."""
@@ -139,3 +150,48 @@ def check_demands(problem: Problem) -> None:
     if min(map(min, demands)) < 0 or not any(map(any, demands)):
         msg = "expected demands >= 0 that are not all zero."
         raise InputError(msg)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutBound:
+    """The least time per shard that the cuts allow.
+
+    Attributes:
+        inv_rate: Time per shard in 1 / (GB/s); 0 where nothing has to move.
+        sink_side: Nodes of the set X that attains it, in the broadcasting direction (empty where nothing moves).
+        rounds: Newton rounds, the proving one included.
+    """
+
+    inv_rate: Fraction
+    sink_side: tuple[int, ...]
+    rounds: int
+
+
+def cut_bound(network: Network) -> CutBound:
+    """Solve for the bottleneck cut of ``network``.
+
+    Raises:
+        UnreachableError: If some rank cannot be reached from the data of another.
+    """
+    topology = network.topology
+    numerator, denominator, sink_side, rounds = _core.cut_bound(
+        topology.num_nodes, topology.src, topology.dst, topology.capacity, network.weight, network.terminal
+    )
+    if denominator == 0:
+        raise UnreachableError(unreachable_message(network, sink_side))
+    inv_rate = Fraction(numerator, denominator) * topology.denominator
+    return CutBound(inv_rate=inv_rate, sink_side=tuple(sink_side.tolist()), rounds=rounds)
+
+
+def unreachable_message(network: Network, sink_side: np.ndarray) -> str:
+    """Name a rank on each side of a cut without capacity."""
+    topology = network.topology
+    inside = np.zeros(topology.num_nodes, dtype=np.bool_)
+    inside[sink_side] = True
+    target = topology.node_ids[int(np.flatnonzero(inside & network.terminal)[0])]
+    source = topology.node_ids[int(np.flatnonzero(~inside & (network.weight > 0))[0])]
+    return (
+        f"every rank must be reachable from every rank that owns data, found no route between {source} and {target} "
+        f"({len(sink_side)} of {topology.num_nodes} nodes are cut off): add links, choose ranks that are connected, "
+        "or let other GPUs forward (`relays`)."
+    )

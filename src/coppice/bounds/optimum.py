@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from coppice.arguments import checked
-from coppice.bounds.all_to_all.flow_cut import proving_cut
-from coppice.bounds.cut_bound import cut_bound
-from coppice.bounds.network import TRANSPOSED, Network
+from coppice.bounds.all_to_all.distances import proving_cut
+from coppice.bounds.network import TRANSPOSED, Network, cut_bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
@@ -73,9 +72,7 @@ def bound(
     if problem.collective is Collective.BARRIER:  # every rank reaches every other; no data move
         return Bound(problem=problem, inv_rate=Fraction(0), cut=(), attainable=Fraction(0), method="no data")
     cut = sending_side(problem, result.sink_side)
-    if not problem.collective.made_of_trees or not np.any(
-        surplus_out(network.topology)[~network.terminal] > 0
-    ):
+    if not problem.collective.made_of_trees or not (network.short_of_input & ~network.terminal).any():
         return Bound(
             problem=problem, inv_rate=result.inv_rate, cut=cut, attainable=result.inv_rate, method="cuts"
         )
@@ -98,14 +95,6 @@ def sending_side(problem: Problem, sink_side: tuple[int, ...]) -> tuple[int, ...
         return tuple(sorted(sink_side))
     inside = set(sink_side)
     return tuple(v for v in range(problem.topology.num_nodes) if v not in inside)
-
-
-def surplus_out(topology: Topology) -> np.ndarray:
-    """Capacity out minus capacity in of each node, in units of the topology."""
-    surplus = np.zeros(topology.num_nodes, dtype=np.int64)
-    np.add.at(surplus, topology.src, topology.capacity)
-    np.subtract.at(surplus, topology.dst, topology.capacity)
-    return surplus
 
 
 def all_reduce_bound(problem: Problem, time_limit: float) -> Bound:
@@ -140,12 +129,8 @@ def all_reduce_bound(problem: Problem, time_limit: float) -> Bound:
 
 def narrowest_rank(topology: Topology) -> Fraction:
     """Least capacity into or out of a rank in GB/s: everything that is reduced passes both ways at every rank."""
-    into = np.zeros(topology.num_nodes, dtype=np.int64)
-    out = np.zeros(topology.num_nodes, dtype=np.int64)
-    np.add.at(into, topology.dst, topology.capacity)
-    np.add.at(out, topology.src, topology.capacity)
-    ranks = topology.rank >= 0
-    return Fraction(int(min(into[ranks].min(), out[ranks].min())), topology.denominator)
+    least = np.minimum(topology.capacity_in, topology.capacity_out)[topology.rank_nodes].min()
+    return Fraction(int(least), topology.denominator)
 
 
 def orbits(topology: Topology) -> tuple[np.ndarray, np.ndarray] | None:

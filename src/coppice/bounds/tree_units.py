@@ -26,8 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
-from coppice.bounds.cut_bound import cut_bound
-from coppice.bounds.network import Network
+from coppice.bounds.network import Network, cut_bound
 from coppice.display import Brief
 from coppice.errors import InputError
 

@@ -14,7 +14,7 @@ from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.errors import InputError
 from coppice.run.engines.launched import engine_name, open_engine
 from coppice.run.probe.network import Probed, probe_network
-from coppice.topology.writer import write_topology
+from coppice.topology.readers.document import write_topology
 
 __all__ = ["probe"]
 

@@ -12,8 +12,7 @@ from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.choice import FOREST, Choice, make_body
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
-from coppice.schedule.paths import routed
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, routed
 from coppice.topology.model import NodeKind
 
 __all__ = ["LEAST_PIECE_BYTES", "Bodies", "most_pieces", "relays"]

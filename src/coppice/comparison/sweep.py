@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from coppice.arguments import checked
-from coppice.bounds.in_network import in_network_optimum
+from coppice.bounds.attainable import in_network_optimum
 from coppice.bounds.latency import latency_bound
 from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound

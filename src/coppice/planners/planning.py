@@ -16,12 +16,11 @@ from fractions import Fraction
 from typing import Any
 
 from coppice.arguments import checked
-from coppice.bounds.bandwidths import Bandwidths
+from coppice.bounds.attainable import in_network_optimum
 from coppice.bounds.describe import describe_cut
-from coppice.bounds.in_network import in_network_optimum
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem, problem_of
-from coppice.bounds.result import Bound
+from coppice.bounds.result import Bandwidths, Bound
 from coppice.collectives import Collective
 from coppice.display import Shown
 from coppice.errors import InputError

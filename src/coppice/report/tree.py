@@ -18,9 +18,8 @@ import numpy as np
 
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.paths import routed
 from coppice.schedule.plan import Plan
-from coppice.schedule.schedule import Op, Schedule
+from coppice.schedule.schedule import Op, Schedule, routed
 from coppice.schedule.shape import tree_heights
 from coppice.text import plural, rate_text
 from coppice.topology.model import NodeKind, Topology

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
+from coppice.errors import InputError
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["forest_defects", "num_slots", "schedule_defects"]
+__all__ = ["forest_defects", "num_slots", "require_well_formed", "schedule_defects"]
 
 _INT32_MAX = 2**31 - 1
 
@@ -122,3 +123,15 @@ def schedule_defects(schedule: Schedule) -> list[str]:
             f"chunk_slot must not decrease, but chunk_slot[{row}] is less than its predecessor."
         )
     return check.defects
+
+
+def require_well_formed(body: Forest | Schedule) -> None:
+    """Refuse a forest or schedule with malformed columns.
+
+    Raises:
+        InputError: With the first of its defects.
+    """
+    defects = forest_defects(body) if isinstance(body, Forest) else schedule_defects(body)
+    if defects:
+        msg = f"expected well-formed columns: {defects[0]}"
+        raise InputError(msg)

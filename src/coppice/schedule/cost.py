@@ -28,10 +28,8 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.paths import hops_of, routed
-from coppice.schedule.schedule import Schedule
-from coppice.schedule.shape import rank_depths, tree_maxima
-from coppice.schedule.tree_rows import children, parent_rows, sums_to_root
+from coppice.schedule.schedule import Schedule, hops_of, routed
+from coppice.schedule.shape import children, parent_rows, rank_depths, sums_to_root, tree_maxima
 
 __all__ = ["HOP_OVERHEAD_US", "PipelineModel", "forest_pipeline", "schedule_pipeline", "tree_latencies_us"]
 

@@ -252,7 +252,7 @@ def explain(plan: object) -> Explanation:
     Examples:
         >>> import coppice
         >>> explain(coppice.plan(coppice.load("star", gpus=4), "all_gather")).links[0].count
-        8
+        4
     """
     found = plan_of(plan)
     verify(found).require_ok()

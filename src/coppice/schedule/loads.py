@@ -18,11 +18,10 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError
-from coppice.schedule.columns import forest_defects, schedule_defects
+from coppice.schedule.columns import require_well_formed
 from coppice.schedule.exact_sums import exact_total, grouped_sums
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.paths import hops_of, routed
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, hops_of, routed
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry
 
@@ -80,7 +79,7 @@ def forest_loads(forest: Forest, weights: tuple[int, ...] | None = None) -> Link
     Raises:
         InputError: If its columns are malformed or a path uses a link that does not exist.
     """
-    _refuse(forest_defects(forest))
+    require_well_formed(forest)
     hops = hops_of(forest.topology, forest.path_start, forest.path_nodes)
     edge_weight = np.repeat(forest.tree_weight, np.diff(forest.tree_start))
     path_weight = grouped_sums(forest.edge_path, edge_weight, hops.num_paths)
@@ -121,7 +120,7 @@ def schedule_loads(
         InputError: If its columns are malformed, or a transfer names a path that does not exist, or none and
             there is none.
     """
-    _refuse(schedule_defects(schedule))
+    require_well_formed(schedule)
     schedule = routed(schedule)
     sizes, unit = chunk_sizes(schedule)
     hops = hops_of(schedule.topology, schedule.path_start, schedule.path_nodes)
@@ -199,9 +198,3 @@ def _spread(
         )
     load = [path_load[path] for path in hop_path.tolist()]
     return tuple(grouped_sums(hop_link, load, topology.num_links))
-
-
-def _refuse(defects: list[str]) -> None:
-    if defects:
-        msg = f"expected well-formed columns: {defects[0]}"
-        raise InputError(msg)

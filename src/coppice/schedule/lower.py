@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.rows import ranges
-from coppice.schedule.columns import forest_defects, num_slots
+from coppice.schedule.columns import num_slots, require_well_formed
 from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.schedule import Op, Schedule
@@ -51,10 +51,7 @@ def lower(forest: Forest) -> Schedule:
         InputError: If its columns are malformed, a tree branches inside a switch (transfers go between
             ranks), or the two phases of an all-reduce differ at a root.
     """
-    defects = forest_defects(forest)
-    if defects:
-        msg = f"expected well-formed columns: {defects[0]}"
-        raise InputError(msg)
+    require_well_formed(forest)
     forest = expanded(forest)
     topology = forest.topology
     rank = topology.rank

@@ -18,13 +18,11 @@ from numpy.typing import NDArray
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.rows import begins_run, offsets
-from coppice.schedule.columns import schedule_defects
+from coppice.schedule.columns import require_well_formed
 from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.lower import lower
-from coppice.schedule.paths import hops_of, routed
-from coppice.schedule.pieces import in_pieces
-from coppice.schedule.schedule import Op, Schedule
+from coppice.schedule.schedule import Op, Schedule, hops_of, in_pieces, routed
 from coppice.topology.model import Topology
 
 __all__ = ["Messages", "Routes", "messages_of"]
@@ -137,10 +135,7 @@ def messages_of(body: Schedule | Forest, size_bytes: int, *, pieces: int = 1) ->
         UnreachableError: If a transfer names no path and there is none.
     """
     schedule, topology = _as_schedule(body)
-    defects = schedule_defects(schedule)
-    if defects:
-        msg = f"expected well-formed columns: {defects[0]}"
-        raise InputError(msg)
+    require_well_formed(schedule)
     _check_steps(schedule)
     schedule = in_pieces(_distinct_paths(routed(schedule)), pieces)
     _, length = chunk_bounds(schedule, size_bytes)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
-from coppice.bounds.result import Bound
+from coppice.bounds.result import Bandwidths, Bound
 from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest

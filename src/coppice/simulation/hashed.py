@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
-from coppice.schedule.paths import routed
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, routed
 from coppice.simulation.multipath import over_all_routes
 
 __all__ = ["Hashed", "hashed_times"]

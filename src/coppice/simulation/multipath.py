@@ -13,8 +13,7 @@ from math import lcm
 import numpy as np
 
 from coppice.rows import first_rows
-from coppice.schedule.parts import in_parts
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_parts
 from coppice.topology.routing import Router
 
 __all__ = ["MAX_ROUTES", "over_all_routes"]

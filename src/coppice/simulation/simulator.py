@@ -33,7 +33,7 @@ def simulate(
         size_bytes: M in bytes, 0 or more, also as text such as ``64M``.
         model: What messages cost beside rates and latencies of links.
         pieces: Every chunk is cut into so many pieces that follow each other, as
-            :func:`coppice.schedule.pieces.in_pieces` does; ``best`` takes the number that is fastest.
+            :func:`coppice.schedule.schedule.in_pieces` does; ``best`` takes the number that is fastest.
 
     Raises:
         InputError: If the body is malformed, or the size or number of pieces out of range.

@@ -24,23 +24,19 @@ from coppice.topology.operations import (
     set_link_rate,
     subset,
 )
-from coppice.topology.presets import (
-    PRESETS,
+from coppice.topology.presets import PRESETS, preset
+from coppice.topology.presets.clusters import dragonfly, fat_tree, pcie_box, star
+from coppice.topology.presets.direct import (
     bipartite,
     circulant,
     complete,
-    dragonfly,
-    fat_tree,
     generalized_kautz,
     hypercube,
     mesh,
     path,
-    pcie_box,
     petersen,
-    preset,
     random_balanced,
     ring,
-    star,
     torus,
 )
 from coppice.topology.routing import Router

@@ -209,6 +209,21 @@ class Topology(Shown):
         """Number of ranks (GPUs that take part)."""
         return len(self.rank_nodes)
 
+    @cached_property
+    def capacity_in(self) -> NDArray[np.int64]:
+        """Capacity of all links that enter each node, in units of the topology."""
+        return self._capacity_at(self.dst)
+
+    @cached_property
+    def capacity_out(self) -> NDArray[np.int64]:
+        """Capacity of all links that leave each node, in units of the topology."""
+        return self._capacity_at(self.src)
+
+    def _capacity_at(self, ends: NDArray[np.int32]) -> NDArray[np.int64]:
+        total = np.zeros(self.num_nodes, dtype=np.int64)
+        np.add.at(total, ends, self.capacity)
+        return total
+
     def gb_per_s(self, link: int) -> Fraction:
         """Exact rate of ``link`` in GB/s."""
         return Fraction(int(self.capacity[link]), self.denominator)

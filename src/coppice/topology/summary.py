@@ -90,8 +90,10 @@ def summarize(topology: Topology) -> Summary:
         >>> box.nodes, box.groups[0].count, box.gpus
         ({'gpu': 8, 'switch': 1}, 8, {(Fraction(300, 1), Fraction(300, 1)): 8})
     """
-    into = _sums(topology, topology.dst)
-    out = _sums(topology, topology.src)
+    into, out = (
+        [Fraction(units, topology.denominator) for units in total.tolist()]
+        for total in (topology.capacity_in, topology.capacity_out)
+    )
     gpus = Counter((into[v], out[v]) for v in topology.rank_nodes.tolist())
     kinds = Counter(topology.kind.tolist())
     ranked = topology.host[topology.rank_nodes]
@@ -116,13 +118,6 @@ def summarize(topology: Topology) -> Summary:
         imbalances=imbalances,
         warnings=tuple(_warnings(topology, into, out, imbalances)),
     )
-
-
-def _sums(topology: Topology, ends: NDArray[np.int32]) -> list[Fraction]:
-    totals = np.zeros(topology.num_nodes, dtype=np.int64)
-    np.add.at(totals, ends, topology.capacity)
-    seen = {total: Fraction(total, topology.denominator) for total in np.unique(totals).tolist()}
-    return [seen[total] for total in totals.tolist()]
 
 
 def _groups(topology: Topology) -> tuple[LinkGroup, ...]:

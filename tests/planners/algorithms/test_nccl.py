@@ -13,8 +13,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find
-from coppice.schedule.paths import routed
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, routed
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from planners.algorithms.crossbar import RANKS, check_cost, made, verified, with_ranks_shuffled

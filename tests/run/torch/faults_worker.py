@@ -57,7 +57,7 @@ def differing(outcome: dict[str, Any]) -> None:
     with world(MODE, name="options", timeout_s=TIMEOUT_S, options=threshold):
         outcome["options"] = attempt(reduce)
     from coppice.topology.presets import preset
-    from coppice.topology.writer import write_topology
+    from coppice.topology.readers.document import write_topology
 
     if RANK == 1:
         write_topology(preset("star", gpus=2), FOLDER / "two.json")

@@ -101,7 +101,7 @@ def losses_of(output: str) -> list[float]:
 def run_example(folder: Path) -> list[float]:
     """Losses of the example on three ranks, planned for a ring by the environment."""
     from coppice.topology.presets import preset
-    from coppice.topology.writer import write_topology
+    from coppice.topology.readers.document import write_topology
 
     write_topology(preset("ring", gpus=3), folder / "ring.json")
     variables = {

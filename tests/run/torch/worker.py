@@ -46,7 +46,7 @@ def world(mode: str, *, name: str = "", timeout_s: float = 60, options: Any = No
 def write_ring() -> None:
     """The ring that plans are made for."""
     from coppice.topology.presets import preset
-    from coppice.topology.writer import write_topology
+    from coppice.topology.readers.document import write_topology
 
     if RANK == 0:
         write_topology(preset("ring", gpus=RANKS), FOLDER / "ring.json")

@@ -14,8 +14,7 @@ from coppice.bounds import Problem
 from coppice.collectives import Collective
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.schedule.lower import lower
-from coppice.schedule.pieces import in_pieces
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_pieces
 from coppice.schedule.verification.deadlock import find_deadlock, num_connections
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.model import Link, Node, Topology

@@ -22,8 +22,7 @@ from coppice.planners.flow.all_to_all import plan_all_to_all
 from coppice.planners.flow.gather_scatter import plan_flow
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.lower import lower
-from coppice.schedule.pieces import in_pieces
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_pieces
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 from reference.mutants import mutants

@@ -15,9 +15,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.lower import lower
-from coppice.schedule.paths import routed
 from coppice.schedule.plan import Plan
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.schedule.verification.verify import verify
 from coppice.topology.model import Link, Node, NodeKind, Topology

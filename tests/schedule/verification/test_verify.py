@@ -15,8 +15,7 @@ from coppice.collectives import Collective
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Plan
-from coppice.schedule.verification.certificate import cut_inv_rate
-from coppice.schedule.verification.verify import verify
+from coppice.schedule.verification.verify import cut_inv_rate, verify
 from coppice.topology.model import Link, Node, Topology
 from schedule.builders import (
     chain,

@@ -35,9 +35,8 @@ from coppice.topology import (
     repeated,
     resolve,
 )
-from coppice.topology.composition.cabling import HostCable
-from coppice.topology.composition.fabric import fabric_from_fields
-from coppice.topology.writer import write_topology
+from coppice.topology.composition.fabric import HostCable, fabric_from_fields
+from coppice.topology.readers.document import write_topology
 from support.injuries import injured
 from support.shared_data import SHARED, needs_shared
 

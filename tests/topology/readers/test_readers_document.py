@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from coppice.errors import InputError
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.readers import read, read_file
-from coppice.topology.writer import topology_document, topology_json, write_topology
+from coppice.topology.readers.document import topology_document, topology_json, write_topology
 from support.reader_samples import JSON, YAML
 
 

@@ -24,7 +24,7 @@ from coppice.report.topology.picture import topology_svg
 from coppice.schedule.files.plan_file import write_plan
 from coppice.text import parse_sizes, percent_text, plural, rate_text, size_text
 from coppice.topology.model import exact_rate
-from coppice.topology.writer import write_topology
+from coppice.topology.readers.document import write_topology
 
 __all__ = ["show"]
 

@@ -34,8 +34,8 @@ from coppice.topology import (
 from coppice.topology.composition.compose import Host, gpu_ports, repeated
 from coppice.topology.composition.compose import compose as compose_hosts
 from coppice.topology.composition.fabric import FABRIC_KINDS, fabric_from_fields
+from coppice.topology.readers.document import topology_json, write_topology
 from coppice.topology.sources import resolve_host
-from coppice.topology.writer import topology_json, write_topology
 
 __all__ = ["app"]
 

@@ -25,8 +25,7 @@ from coppice.planners.flow.all_to_all import plan_all_to_all
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
-from coppice.schedule.paths import routed
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, routed
 from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.simulation.model import DEFAULT_MODEL

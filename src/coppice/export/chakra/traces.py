@@ -23,10 +23,8 @@ from coppice.export.exported import Exported
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import Messages, messages_of
-from coppice.schedule.paths import routed
-from coppice.schedule.pieces import in_pieces
 from coppice.schedule.plan import Plan
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_pieces, routed
 from coppice.text import plural
 
 __all__ = ["SCHEMA_VERSION", "ChakraTrace", "chakra_trace", "export_chakra"]

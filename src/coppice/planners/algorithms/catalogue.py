@@ -12,8 +12,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter, Value
 from coppice.schedule.forest import Forest
-from coppice.schedule.paths import routed
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, routed
 from coppice.text import nearest
 
 __all__ = ["algorithms", "case_of", "find", "make"]

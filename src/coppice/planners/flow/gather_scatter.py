@@ -15,9 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from coppice.bounds.all_to_all.routes import FlowRoute, routes_of_flow
-from coppice.bounds.cut_bound import cut_bound
 from coppice.bounds.max_flow import max_flow
-from coppice.bounds.network import Network
+from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError

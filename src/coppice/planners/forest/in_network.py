@@ -16,9 +16,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.cut_bound import cut_bound
-from coppice.bounds.network import Network
-from coppice.bounds.optimum import bound, orbits, surplus_out
+from coppice.bounds.network import Network, cut_bound
+from coppice.bounds.optimum import bound, orbits
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.bounds.tree_units import exact_units
@@ -76,14 +75,11 @@ def groups(problem: Problem) -> Iterator[list[int]]:
     degree = np.bincount(topology.src, minlength=topology.num_nodes)
     able = (topology.rank < 0) & (topology.multicast | topology.aggregate) & (degree > 2)
     nodes = np.flatnonzero(able)
-    into = np.zeros(topology.num_nodes, dtype=np.int64)
-    out = np.zeros(topology.num_nodes, dtype=np.int64)
-    np.add.at(into, topology.dst, topology.capacity)
-    np.add.at(out, topology.src, topology.capacity)
     if nodes.size == 0:
         return
     yield nodes.tolist()
-    kinds, kind = np.unique(np.stack([into[nodes], out[nodes], degree[nodes]]), axis=1, return_inverse=True)
+    columns = (topology.capacity_in, topology.capacity_out, degree)
+    kinds, kind = np.unique(np.stack([column[nodes] for column in columns]), axis=1, return_inverse=True)
     if 1 < kinds.shape[1] <= MAX_KINDS:
         for chosen in range(kinds.shape[1]):
             yield nodes[kind.reshape(-1) == chosen].tolist()
@@ -106,7 +102,7 @@ def attempt_with(
     terminal = network.terminal.copy()
     terminal[spanning] |= network.topology.multicast[spanning]
     network = replace(network, terminal=terminal)
-    if np.any(surplus_out(network.topology)[~terminal] > 0):
+    if (network.short_of_input & ~terminal).any():
         return None
     inv_rate = cut_bound(network).inv_rate
     if inv_rate >= best:

@@ -20,8 +20,8 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.bandwidths import Bandwidths
 from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bandwidths
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError

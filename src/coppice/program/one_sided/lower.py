@@ -24,8 +24,7 @@ from coppice.program.one_sided.structure import RUNS
 from coppice.program.placement import Placement, in_units
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
-from coppice.schedule.parts import in_parts
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_parts
 from coppice.topology.model import Topology
 
 __all__ = ["OneSidedLowering", "lower_one_sided"]

@@ -27,8 +27,7 @@ from coppice.program.two_sided.structure import message_pairs
 from coppice.rows import first_rows, inverse
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
-from coppice.schedule.parts import in_parts
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_parts
 from coppice.schedule.verification.report import Findings
 
 __all__ = ["Prepared", "emit", "lower_to_program", "prepare", "replicated"]

@@ -20,8 +20,8 @@ import msgspec
 from coppice.errors import InputError
 from coppice.run.lab.blueprint import Blueprint, draw
 from coppice.topology.operations import scale as scaled
+from coppice.topology.readers.document import write_topology
 from coppice.topology.sources import resolve
-from coppice.topology.writer import write_topology
 
 __all__ = ["IDENTITY", "STATE", "Lab", "build", "find", "namespace", "remove", "remove_all"]
 

@@ -40,9 +40,8 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter, Plan
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
-from coppice.topology.readers.document import topology_from_document
+from coppice.topology.readers.document import topology_document, topology_from_document
 from coppice.topology.readers.json_yaml import parse_json
-from coppice.topology.writer import topology_document
 
 __all__ = [
     "FORMAT",

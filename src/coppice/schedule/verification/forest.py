@@ -20,8 +20,8 @@ from coppice.schedule.columns import forest_defects
 from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import forest_loads
-from coppice.schedule.paths import hops_of
-from coppice.schedule.tree_rows import children, parents, tree_blocks
+from coppice.schedule.schedule import hops_of
+from coppice.schedule.shape import children, parents, tree_blocks
 from coppice.schedule.verification.paths import check_ends, check_paths, overload
 from coppice.schedule.verification.report import Findings, Report
 from coppice.topology.symmetry import check_symmetry
@@ -90,17 +90,8 @@ def verify_forest(
     _check_spanning(forest, findings)
     topology = forest.topology
     hops = hops_of(topology, forest.path_start, forest.path_nodes)
-    check_paths(topology, forest.path_start, forest.path_nodes, hops, findings)
-    check_ends(
-        topology,
-        forest.edge_path,
-        forest.edge_src,
-        forest.edge_dst,
-        forest.path_start,
-        forest.path_nodes,
-        findings,
-        row_name="edge",
-    )
+    check_paths(forest, hops, findings)
+    check_ends(forest, forest.edge_path, forest.edge_src, forest.edge_dst, findings, row_name="edge")
     checked = {
         "trees": forest.num_trees * forest.num_images,
         "edges": forest.num_edges * forest.num_images,

@@ -7,7 +7,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.schedule.paths import PathHops
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import PathHops, Schedule
 from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology
 
@@ -15,13 +16,7 @@ __all__ = ["check_ends", "check_paths", "overload", "path_text"]
 
 
 def check_paths(
-    topology: Topology,
-    path_start: NDArray[np.integer],
-    path_nodes: NDArray[np.int32],
-    hops: PathHops,
-    findings: Findings,
-    *,
-    relay_gpus: bool = False,
+    body: Forest | Schedule, hops: PathHops, findings: Findings, *, relay_gpus: bool = False
 ) -> int:
     """Every hop is a link of the topology, and no rank lies inside a path unless ``relay_gpus`` allows it.
 
@@ -29,6 +24,7 @@ def check_paths(
         Number of paths with ranks inside.
     """
     missing = np.flatnonzero(hops.link < 0)
+    topology, path_start, path_nodes = body.topology, body.path_start, body.path_nodes
     names = topology.node_ids
     findings.add_examples(
         [
@@ -61,25 +57,22 @@ def check_paths(
 
 
 def check_ends(
-    topology: Topology,
+    body: Forest | Schedule,
     path: NDArray[np.integer],
     src: NDArray[np.int32],
     dst: NDArray[np.int32],
-    path_start: NDArray[np.integer],
-    path_nodes: NDArray[np.int32],
     findings: Findings,
     *,
     row_name: str,
 ) -> None:
     """The path of each row begins at the node that sends and ends at the node that receives."""
-    wrong = np.flatnonzero(
-        (path_nodes[path_start[:-1]][path] != src) | (path_nodes[path_start[1:] - 1][path] != dst)
-    )
-    names = topology.node_ids
+    first, last = body.path_nodes[body.path_start[:-1]], body.path_nodes[body.path_start[1:] - 1]
+    wrong = np.flatnonzero((first[path] != src) | (last[path] != dst))
+    names = body.topology.node_ids
     findings.add_examples(
         [
             f"{row_name} {row} goes from {names[src[row]]} to {names[dst[row]]}, "
-            f"but its path {path[row]} runs {path_text(topology, path_start, path_nodes, int(path[row]))}."
+            f"but its path {path[row]} runs {path_text(body, int(path[row]))}."
             for row in wrong[:5].tolist()
         ],
         len(wrong),
@@ -87,13 +80,11 @@ def check_ends(
     )
 
 
-def path_text(
-    topology: Topology, path_start: NDArray[np.integer], path_nodes: NDArray[np.int32], path: int
-) -> str:
+def path_text(body: Forest | Schedule, path: int) -> str:
     """A path in words: ``gpu0 -> switch -> gpu1``."""
-    nodes = path_nodes[int(path_start[path]) : int(path_start[path + 1])].tolist()
+    nodes = body.path_nodes[body.path_start[path] : body.path_start[path + 1]].tolist()
     shown = nodes if len(nodes) <= 8 else [*nodes[:7], nodes[-1]]
-    return " -> ".join(topology.node_ids[node] for node in shown)
+    return " -> ".join(body.topology.node_ids[node] for node in shown)
 
 
 def overload(topology: Topology, link: int, reached: Fraction, claimed: Fraction) -> str:

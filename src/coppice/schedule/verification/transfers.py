@@ -16,8 +16,7 @@ from coppice.errors import UnreachableError
 from coppice.schedule.columns import schedule_defects
 from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.loads import LinkLoads, schedule_loads
-from coppice.schedule.paths import hops_of, routed
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, hops_of, routed
 from coppice.schedule.verification.deadlock import find_deadlock, num_connections
 from coppice.schedule.verification.execution import Execution
 from coppice.schedule.verification.paths import check_ends, check_paths, overload
@@ -162,19 +161,9 @@ def _check_routes(schedule: Schedule, findings: Findings, *, relay_gpus: bool) -
     """Paths run along links, end where their transfers do: whether loads can be counted, and paths through ranks."""
     topology = schedule.topology
     hops = hops_of(topology, schedule.path_start, schedule.path_nodes)
-    relayed = check_paths(
-        topology, schedule.path_start, schedule.path_nodes, hops, findings, relay_gpus=relay_gpus
-    )
-    check_ends(
-        topology,
-        schedule.path,
-        topology.rank_nodes[schedule.src],
-        topology.rank_nodes[schedule.dst],
-        schedule.path_start,
-        schedule.path_nodes,
-        findings,
-        row_name="transfer",
-    )
+    relayed = check_paths(schedule, hops, findings, relay_gpus=relay_gpus)
+    src, dst = topology.rank_nodes[schedule.src], topology.rank_nodes[schedule.dst]
+    check_ends(schedule, schedule.path, src, dst, findings, row_name="transfer")
     return not (hops.link < 0).any(), relayed
 
 

@@ -67,8 +67,7 @@ def default_ports(topology: Topology) -> tuple[Port, ...]:
     >>> [(port.at, port.gb_per_s) for port in default_ports(box)]
     [('nic0', Fraction(25, 1))]
     """
-    into = np.zeros(topology.num_nodes, dtype=np.int64)
-    np.add.at(into, topology.dst, topology.capacity)
+    into = topology.capacity_in
     return tuple(
         Port(at=topology.node_ids[v], gb_per_s=Fraction(int(into[v]), topology.denominator))
         for v in np.flatnonzero(topology.kind == NodeKind.NIC).tolist()
@@ -178,25 +177,14 @@ class _Parts:
         for node in self.nodes:
             inner = self.several_hosts and node.host is not None
             nodes.append(
-                Node(
+                replace(
+                    node,
                     id=f"{host}/{node.id}",
-                    kind=node.kind,
                     host=f"{host}/{node.host}" if inner else host,
                     rank=None if node.rank is None else first_rank + node.rank,
-                    multicast=node.multicast,
-                    aggregate=node.aggregate,
                 )
             )
-        links.extend(
-            Link(
-                src=f"{host}/{link.src}",
-                dst=f"{host}/{link.dst}",
-                gb_per_s=link.gb_per_s,
-                latency_us=link.latency_us,
-                duplex=link.duplex,
-            )
-            for link in self.links
-        )
+        links.extend(replace(link, src=f"{host}/{link.src}", dst=f"{host}/{link.dst}") for link in self.links)
 
 
 def _attach(host: Host, nodes: list[Node], links: list[Link]) -> list[Attachment]:

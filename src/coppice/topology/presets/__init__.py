@@ -9,45 +9,13 @@ from coppice.errors import InputError
 from coppice.text import suggestion
 from coppice.topology.composition.compose import Host
 from coppice.topology.model import Topology
-from coppice.topology.presets import amd, clusters, direct, expanders, nvidia
-from coppice.topology.presets.clusters import dragonfly, fat_tree, pcie_box, star
-from coppice.topology.presets.direct import bipartite, complete, hypercube, mesh, path, petersen, ring, torus
-from coppice.topology.presets.expanders import circulant, generalized_kautz, random_balanced
+from coppice.topology.presets import boxes, clusters, direct
 from coppice.topology.presets.registry import Preset, PresetParameter
 
-__all__ = [
-    "PRESETS",
-    "Preset",
-    "PresetParameter",
-    "bipartite",
-    "circulant",
-    "complete",
-    "dragonfly",
-    "fat_tree",
-    "generalized_kautz",
-    "hypercube",
-    "mesh",
-    "path",
-    "pcie_box",
-    "petersen",
-    "preset",
-    "preset_from_options",
-    "preset_host",
-    "random_balanced",
-    "ring",
-    "star",
-    "torus",
-]
+__all__ = ["PRESETS", "Preset", "PresetParameter", "preset", "preset_from_options", "preset_host"]
 
 PRESETS: dict[str, Preset] = {
-    entry.name: entry
-    for entry in (
-        *nvidia.PRESETS,
-        *amd.PRESETS,
-        *direct.PRESETS,
-        *expanders.PRESETS,
-        *clusters.PRESETS,
-    )
+    entry.name: entry for entry in (*boxes.PRESETS, *direct.PRESETS, *clusters.PRESETS)
 }
 """Every preset by name."""
 

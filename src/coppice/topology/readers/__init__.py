@@ -27,12 +27,11 @@ from pathlib import Path
 from coppice.files import file_name, read_bytes
 from coppice.topology.model import Topology
 from coppice.topology.readers.document import topology_from_document
-from coppice.topology.readers.formats import TopologyFormat, sniff
 from coppice.topology.readers.json_yaml import parse_json, parse_yaml
 from coppice.topology.readers.nccl_xml import read_nccl_xml
 from coppice.topology.readers.networkx_graph import from_networkx, to_networkx
 from coppice.topology.readers.nvidia_smi import read_nvidia_smi
-from coppice.topology.readers.reading import Reading, ReadOptions
+from coppice.topology.readers.reading import Reading, ReadOptions, TopologyFormat, sniff
 from coppice.topology.readers.rocm_smi import read_rocm_smi
 
 __all__ = ["ReadOptions", "Reading", "TopologyFormat", "from_networkx", "read", "read_file", "to_networkx"]

@@ -69,9 +69,8 @@ def link_gpus(
         if all(gpu.element is None for gpu in gpus):
             msg = (
                 f"{file} names its {len(gpus)} GPUs by PCI class only (first at {gpus[0].pci.where}), so "
-                "their NVLink or "
-                "xGMI links are missing: name the model (`gpu=a100`, `gpu=pcie` for none) or give a "
-                "full dump."
+                "their NVLink or xGMI links are missing: name the model (`gpu=a100`, `gpu=pcie` for none) or "
+                "give a full dump."
             )
             raise InputError(msg)
         if len(gpus) > 1:
@@ -86,7 +85,7 @@ def complete_with_model(
     Raises:
         InputError: If no such board is known.
     """
-    link = model.link.at(options.rates) if options.gpu_link_gb_per_s is None else options.gpu_link_gb_per_s
+    link = options.link_rate(model)
     if len(gpus) in model.mesh:
         each = model.links // (len(gpus) - 1) * link
         for position, a in enumerate(gpus):

@@ -52,8 +52,7 @@ def parse_json(data: bytes, *, file: str) -> Any:
     except json.JSONDecodeError as error:
         msg = (
             f"{file}:{error.lineno}:{error.colno} is not JSON ({error.msg}): mend it, or write the file "
-            "again if it "
-            "was cut short."
+            "again if it was cut short."
         )
         raise InputError(msg) from None
     except RecursionError:

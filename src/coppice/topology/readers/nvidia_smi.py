@@ -23,10 +23,19 @@ from fractions import Fraction
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 from coppice.topology.readers.host_graph import HostGraph, MachinePart
-from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel, pcie_gb_per_s
-from coppice.topology.readers.pcie_tree import Distance, Groups, PcieRates, attach
+from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel
 from coppice.topology.readers.reading import ReadOptions, WarningLog, checked_id
-from coppice.topology.readers.smi_table import Matrix, SmiLine, is_gpu, parse_matrix, text_lines
+from coppice.topology.readers.smi_table import (
+    Distance,
+    Groups,
+    Matrix,
+    PcieRates,
+    SmiLine,
+    attach,
+    is_gpu,
+    parse_matrix,
+    text_lines,
+)
 
 __all__ = ["read_nvidia_smi"]
 
@@ -126,8 +135,7 @@ class _NvidiaSmiReader:
             if mirrored != cell:
                 msg = (
                     f"{row[:40]} to {column[:40]} is {cell[:20]!r} at {place} but {mirrored[:20]!r} the "
-                    "other way round: "
-                    "run the tool again."
+                    "other way round: run the tool again."
                 )
                 raise InputError(msg)
             links = _NVLINKS.fullmatch(cell)
@@ -138,8 +146,7 @@ class _NvidiaSmiReader:
             else:
                 msg = (
                     f"expected NV1 .. NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS between {row[:40]} and "
-                    f"{column[:40]}, "
-                    f"found {cell[:20]!r} at {place}: run the tool again."
+                    f"{column[:40]}, found {cell[:20]!r} at {place}: run the tool again."
                 )
                 raise InputError(msg)
 
@@ -161,9 +168,8 @@ class _NvidiaSmiReader:
         links = row_sum if row_sum <= _MOST_LINKS else most
         model = GPU_MODELS[next(name for limit, name in _BY_LINKS if links <= limit)]
         self.log.add(
-            f"the GPU model is not in the text: {links} links per GPU are taken for model {model.name}, "
-            "and its "
-            "rates for NVLink, PCIe, sockets and NICs (option gpu)"
+            f"the GPU model is not in the text: {links} links per GPU are taken for model {model.name}, and "
+            "its rates for NVLink, PCIe, sockets and NICs (option gpu)"
         )
         return model
 
@@ -175,8 +181,7 @@ class _NvidiaSmiReader:
 
     def join_gpus(self, nodes: dict[str, str], model: GpuModel) -> None:
         """NVLinks: for each set of connected GPUs, direct ones, or uplinks to a switch."""
-        rate = self.options.gpu_link_gb_per_s
-        rate = model.link.at(self.options.rates) if rate is None else rate
+        rate = self.options.link_rate(model)
         islands = Groups(self.gpus)
         for a, b in self.nvlinks:
             islands.join(a, b)
@@ -222,13 +227,7 @@ class _NvidiaSmiReader:
                 )
 
     def attach(self, nodes: dict[str, str], model: GpuModel) -> None:
-        options = self.options
-        pcie = options.pcie_gb_per_s
-        rates = PcieRates(
-            link=pcie_gb_per_s(model.pcie_speed, 16, options.rates) if pcie is None else pcie,
-            nic=model.nic_gb_per_s if options.nic_gb_per_s is None else options.nic_gb_per_s,
-            socket=model.socket_gb_per_s if options.socket_gb_per_s is None else options.socket_gb_per_s,
-        )
+        rates = PcieRates.of(model, self.options)
         done = attach(self.graph, nodes, self.pairs, host=self.name, numa=self.numa(), rates=rates)
         if done.far:
             shown = ", ".join(nodes[device] for device in done.far[:8]) + (

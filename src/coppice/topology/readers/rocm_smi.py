@@ -16,10 +16,18 @@ from collections.abc import Sequence
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 from coppice.topology.readers.host_graph import HostGraph, MachinePart
-from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel, pcie_gb_per_s
-from coppice.topology.readers.pcie_tree import Distance, PcieRates, attach
+from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel
 from coppice.topology.readers.reading import ReadOptions, WarningLog
-from coppice.topology.readers.smi_table import Matrix, SmiLine, is_gpu, parse_matrix, text_lines
+from coppice.topology.readers.smi_table import (
+    Distance,
+    Matrix,
+    PcieRates,
+    SmiLine,
+    attach,
+    is_gpu,
+    parse_matrix,
+    text_lines,
+)
 
 __all__ = ["read_rocm_smi"]
 
@@ -71,8 +79,7 @@ class _RocmSmiReader:
         }
         direct = self.direct_pairs()
         model, links = self.model(direct)
-        rate = self.options.gpu_link_gb_per_s
-        rate = model.link.at(self.options.rates) if rate is None else rate
+        rate = self.options.link_rate(model)
         for a, b in direct:
             self.graph.connect(nodes[a], nodes[b], links * rate, duplex=False)
         if model.name != "mi300a":
@@ -106,8 +113,7 @@ class _RocmSmiReader:
                     place = f"{self.file}:{self.types.lines[a]}"
                     msg = (
                         f"expected XGMI or PCIE between {a} and {b} at {place}, found {link_type[:20]!r}: "
-                        "run the "
-                        "tool again."
+                        "run the tool again."
                     )
                     raise InputError(msg)
                 if link_type == "XGMI" and int(weight) in _ONE_HOP:
@@ -150,21 +156,14 @@ class _RocmSmiReader:
             self.log.add(f"the number of xGMI links between two GPUs is not in the text: {links} is assumed")
             return model, links
         msg = (
-            f"{self.file} does not show how many xGMI links join two GPUs, and they differ on such a "
-            "machine (model "
-            f"{model.name}, {count} GPUs): give a topology XML of RCCL, or `xgmi_links=1` if it is "
+            f"{self.file} does not show how many xGMI links join two GPUs, and they differ on such a machine "
+            f"(model {model.name}, {count} GPUs): give a topology XML of RCCL, or `xgmi_links=1` if it is "
             "one for every pair."
         )
         raise InputError(msg)
 
     def attach(self, nodes: dict[str, str], model: GpuModel) -> None:
-        options = self.options
-        pcie = options.pcie_gb_per_s
-        rates = PcieRates(
-            link=pcie_gb_per_s(model.pcie_speed, 16, options.rates) if pcie is None else pcie,
-            nic=model.nic_gb_per_s,
-            socket=model.socket_gb_per_s if options.socket_gb_per_s is None else options.socket_gb_per_s,
-        )
+        rates = PcieRates.of(model, self.options)
         numa = {gpu: self.numa_nodes.get(gpu, 0) for gpu in self.gpus}
         known = {gpu: node if 0 <= node < _MAX_NUMA else 0 for gpu, node in numa.items()}
         pairs: dict[tuple[str, str], Distance] = {}

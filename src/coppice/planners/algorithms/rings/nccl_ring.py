@@ -26,8 +26,7 @@ from coppice.planners.algorithms.parts.boxes import equal_boxes, in_order
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.algorithms.parts.orders import box_rings
-from coppice.schedule.pieces import in_pieces
-from coppice.schedule.schedule import Op, Schedule
+from coppice.schedule.schedule import Op, Schedule, in_pieces
 
 __all__ = ["ALGORITHMS"]
 

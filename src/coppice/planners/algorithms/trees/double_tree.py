@@ -46,8 +46,7 @@ from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees
 from coppice.planners.algorithms.parts.boxes import equal_boxes, grouped
 from coppice.planners.algorithms.parts.cost import Clocks, Cost
 from coppice.planners.algorithms.parts.moves import Moves, whole
-from coppice.schedule.pieces import in_pieces
-from coppice.schedule.schedule import Op, Schedule
+from coppice.schedule.schedule import Op, Schedule, in_pieces
 
 __all__ = ["DOUBLE", "NCCL", "boxed_trees"]
 

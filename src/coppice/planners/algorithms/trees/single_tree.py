@@ -90,8 +90,7 @@ from coppice.planners.algorithms.parts.trees import (
     k_nomial_by_depth_pace,
     k_nomial_pace,
 )
-from coppice.schedule.pieces import in_pieces
-from coppice.schedule.schedule import Op, Schedule
+from coppice.schedule.schedule import Op, Schedule, in_pieces
 
 __all__ = [
     "ALL_REDUCE",

@@ -1,0 +1,370 @@
+"""GPU boxes of NVIDIA and AMD as presets: a box, its network ports and the fabric that joins several of them.
+
+NVLink: 6 links per V100, 12 per A100, 18 per H100, H200 and B200. Nominal figures are the data sheets' (per
+direction: 25 GB/s per link up to NVLink 4, 50 for NVLink 5); measured ones those that NCCL reckons with
+(``src/graph/topo.h``).
+NICs: 100 Gb/s on DGX-1V, limited by PCIe 3 x16 to 12 GB/s; 200 Gb/s on DGX A100; 400 Gb/s from H100 on.
+
+xGMI, per link and direction: 46 GB/s on MI100, 50 on MI250, 64 on MI300X (data sheets); measured ones are
+those that RCCL reckons with (``src/graph/topo.h``): 24, 36, 48.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from typing import Any
+
+from coppice.errors import InputError
+from coppice.text import suggestion
+from coppice.topology.composition.compose import Host, Port, compose, repeated
+from coppice.topology.composition.fabric import (
+    FABRIC_KINDS,
+    Fabric,
+    RailFabric,
+    SwitchFabric,
+    fabric_from_fields,
+)
+from coppice.topology.model import Link, Node, NodeKind, Topology
+from coppice.topology.presets.registry import Preset, PresetParameter, integer, number_of, text
+from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s, pcie_gb_per_s, xgmi_gb_per_s
+
+__all__ = ["PRESETS"]
+
+MAX_BOXES = 65_536
+
+_SOCKETS = Fraction(16)
+_NIC_200G = Fraction(25)
+_NIC_400G = Fraction(50)
+_NIC_DGX_1V = Fraction(12)
+_NIC_MI250 = Fraction(16)
+
+# Pairs of GPUs of a DGX-1V, with the number of NVLinks between them (hybrid cube mesh).
+_CUBE_MESH = (
+    *(((a, b), 2) for a, b in ((0, 1), (0, 4), (1, 3), (2, 3), (2, 6), (4, 5), (5, 7), (6, 7))),
+    *(((a, b), 1) for a, b in ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6))),
+)
+
+# Pairs of dies (GCDs) of an MI250 box with the number of xGMI links between them; dies 2i and 2i+1 are one
+# package.
+_MI250 = (
+    *(((i, i + 1), 4) for i in range(0, 16, 2)),
+    *(((a, b), 2) for a, b in ((0, 4), (3, 7), (8, 12), (11, 15))),
+    *(((a, b), 1) for a, b in ((0, 8), (1, 5), (1, 9), (1, 10), (2, 6), (2, 9), (2, 10), (3, 11))),
+    *(((a, b), 1) for a, b in ((4, 6), (5, 6), (5, 7), (9, 13), (10, 14), (12, 14), (13, 14), (13, 15))),
+)
+
+_FABRIC_FIELDS = tuple(
+    dict.fromkeys(
+        field
+        for kind in FABRIC_KINDS.values()
+        for field in kind.__struct_fields__
+        if field not in ("name", "cables")
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBox:
+    """One box: nodes and links inside, and the ports it has when there is a network."""
+
+    nodes: list[Node]
+    links: list[Link]
+    ports: tuple[Port, ...]
+
+
+def switched(gpus: int, gb_per_s: Fraction, *, in_network: bool = False) -> tuple[list[Node], list[Link]]:
+    """GPUs on one NVSwitch node, ``gb_per_s`` each way per GPU.
+
+    Args:
+        gpus: Number of GPUs.
+        gb_per_s: Rate between a GPU and the switch.
+        in_network: The switch can copy and add.
+    """
+    nodes = [Node(id=f"gpu{i}") for i in range(gpus)]
+    nodes.append(Node(id="nvswitch", kind=NodeKind.SWITCH, multicast=in_network, aggregate=in_network))
+    return nodes, [Link(src=f"gpu{i}", dst="nvswitch", gb_per_s=gb_per_s) for i in range(gpus)]
+
+
+def rail_ports(gpus: int, *, nic: Fraction, pcie: Fraction, nics: str, name: str = "nic") -> tuple[Port, ...]:
+    """One NIC per GPU, in GPU order.
+
+    Args:
+        gpus: Number of GPUs.
+        nic: Rate of the NIC's cable.
+        pcie: Rate between GPU and NIC.
+        nics: ``node`` for NIC nodes; ``link`` folds each NIC into the link from its GPU to the network.
+        name: NICs are called this with a number.
+
+    Raises:
+        InputError: If ``nics`` is neither.
+    """
+    if nics not in ("link", "node"):
+        msg = f"expected nics=link or nics=node, found nics={nics!r}."
+        raise InputError(msg)
+    if nics == "link":
+        return tuple(Port(at=f"gpu{i}", gb_per_s=min(nic, pcie)) for i in range(gpus))
+    return tuple(Port(at=f"gpu{i}", gb_per_s=nic, nic=f"{name}{i}", nic_gb_per_s=pcie) for i in range(gpus))
+
+
+def nics_parameter(default: str) -> PresetParameter:
+    """The parameter ``nics`` of :func:`rail_ports`."""
+    return PresetParameter(
+        name="nics",
+        parse=text,
+        default=default,
+        description="node: NICs are nodes; link: folded into the GPU's network link",
+    )
+
+
+def box_preset(
+    *,
+    name: str,
+    description: str,
+    source: str,
+    measured: str,
+    box: Callable[..., GpuBox],
+    fabric: Fabric,
+    parameters: tuple[PresetParameter, ...] = (),
+) -> Preset:
+    """A preset made of equal boxes.
+
+    Args:
+        name: Name of the preset.
+        description: One line.
+        source: Where the nominal figures come from.
+        measured: Where the measured figures of the links come from.
+        box: Makes one box from the class of rates and the values of ``parameters``.
+        fabric: Joins several boxes unless the caller chooses another.
+        parameters: Beyond ``rates`` and the fabric's.
+    """
+    own = {parameter.name for parameter in parameters}
+
+    def host(*, rates: str = "nominal", **values: Any) -> Host:
+        made = box(_rate_class(rates), **values)
+        figures = source if rates == RateClass.NOMINAL else f"{measured} (measured); {source}"
+        inside = Topology.of(name, made.nodes, made.links, source=figures)
+        return Host(name="box", topology=inside, ports=made.ports)
+
+    def build(*, boxes: int = 1, rates: str = "nominal", **values: Any) -> Topology:
+        if not 1 <= boxes <= MAX_BOXES:
+            msg = f"expected 1 .. {MAX_BOXES} boxes of {name}, found {boxes}."
+            raise InputError(msg)
+        inside = {key: value for key, value in values.items() if key in own}
+        chosen = _chosen_fabric(fabric, {key: value for key, value in values.items() if key not in own})
+        one = host(rates=rates, **inside)
+        title = name if boxes == 1 else f"{boxes} x {name}"
+        hosts = repeated(one, boxes)
+        return compose(hosts, None if boxes == 1 else chosen, name=title, source=one.topology.source)
+
+    fixed = (
+        PresetParameter(name="boxes", parse=integer, default="1", description="number of boxes"),
+        PresetParameter(name="rates", parse=text, default="nominal", description="nominal or measured"),
+    )
+    network = (
+        PresetParameter(
+            name="fabric",
+            parse=text,
+            default=_kind(fabric),
+            description=f"joins several boxes: {', '.join(FABRIC_KINDS)}",
+        ),
+        *(
+            PresetParameter(name=field, parse=text, default="", description="field of the fabric")
+            for field in _FABRIC_FIELDS
+        ),
+    )
+    return Preset(
+        name=name,
+        description=description,
+        source=f"{source}; measured rates: {measured}",
+        parameters=(*fixed, *parameters, *network),
+        build=build,
+        host=host,
+    )
+
+
+def _rate_class(rates: str) -> RateClass:
+    if rates not in list(RateClass):
+        msg = f"expected rates nominal or measured, found {rates!r}: {suggestion(rates, list(RateClass))}"
+        raise InputError(msg)
+    return RateClass(rates)
+
+
+def _kind(fabric: Fabric) -> str:
+    return next(kind for kind, record in FABRIC_KINDS.items() if isinstance(fabric, record))
+
+
+def _chosen_fabric(default: Fabric, values: Mapping[str, Any]) -> Fabric:
+    """The default fabric with some fields changed, or another kind."""
+    fields = dict(values)
+    chosen = fields.pop("fabric", None)
+    if chosen is not None and not isinstance(chosen, str):
+        return chosen  # type: ignore[no-any-return]  # a Fabric from Python
+    if chosen is None or chosen == _kind(default):
+        given = {field: getattr(default, field) for field in default.__struct_fields__}
+        return fabric_from_fields(_kind(default), {**given, **fields}) if fields else default
+    return fabric_from_fields(chosen, fields)
+
+
+def _linked(pairs: Iterable[tuple[tuple[int, int], int]], gb_per_s: Fraction) -> list[Link]:
+    """Direct links between pairs of GPUs, so many of this rate between each."""
+    return [Link(src=f"gpu{a}", dst=f"gpu{b}", gb_per_s=count * gb_per_s) for (a, b), count in pairs]
+
+
+def _dgx_1v(rates: RateClass) -> GpuBox:
+    return GpuBox(
+        [Node(id=f"gpu{i}") for i in range(8)],
+        _linked(_CUBE_MESH, nvlink_gb_per_s(70, rates)),
+        tuple(Port(at=f"gpu{i}", gb_per_s=_NIC_DGX_1V) for i in (0, 2, 5, 7)),
+    )
+
+
+def _dgx_a100(rates: RateClass, *, nics: str = "node") -> GpuBox:
+    nodes, links = switched(8, 12 * nvlink_gb_per_s(80, rates))
+    pcie = min(pcie_gb_per_s("16 GT/s", 16, rates), _NIC_200G)
+    return GpuBox(nodes, links, rail_ports(8, nic=_NIC_200G, pcie=pcie, nics=nics, name="mlx5_"))
+
+
+def _dgx_a100_pcie(rates: RateClass) -> GpuBox:
+    """With the PCIe tree: four switches of two GPUs and two NICs each, two switches per CPU."""
+    nodes, links = switched(8, 12 * nvlink_gb_per_s(80, rates))
+    pcie = pcie_gb_per_s("16 GT/s", 16, rates)
+    nodes += [Node(id=f"pcie{i}", kind=NodeKind.SWITCH) for i in range(4)]
+    nodes += [Node(id=f"cpu{i}", kind=NodeKind.SWITCH) for i in range(2)]
+    links += [Link(src=f"gpu{i}", dst=f"pcie{i // 2}", gb_per_s=pcie) for i in range(8)]
+    links += [Link(src=f"pcie{i}", dst=f"cpu{i // 2}", gb_per_s=pcie) for i in range(4)]
+    links.append(Link(src="cpu0", dst="cpu1", gb_per_s=_SOCKETS))
+    ports = tuple(
+        Port(at=f"pcie{i // 2}", gb_per_s=_NIC_200G, nic=f"mlx5_{i}", nic_gb_per_s=pcie) for i in range(8)
+    )
+    return GpuBox(nodes, links, ports)
+
+
+def _with_400g(rates: RateClass, *, sm: int, gpus: int = 8, nics: str = "link") -> GpuBox:
+    """GPUs of compute capability ``sm`` on one NVSwitch that copies and adds, with a NIC of 400 Gb/s each."""
+    if not 1 <= gpus <= 1024:
+        msg = f"expected 1 .. 1024 GPUs on one NVSwitch, found {gpus}."
+        raise InputError(msg)
+    nodes, links = switched(gpus, 18 * nvlink_gb_per_s(sm, rates), in_network=True)
+    pcie = min(pcie_gb_per_s("32 GT/s", 16, rates), _NIC_400G)
+    return GpuBox(nodes, links, rail_ports(gpus, nic=_NIC_400G, pcie=pcie, nics=nics))
+
+
+def _mi100(rates: RateClass, *, gpus: int = 8) -> GpuBox:
+    """Hives of four completely linked GPUs, each hive on a CPU of its own."""
+    if gpus not in (4, 8):
+        msg = f"expected gpus=4 (one hive) or gpus=8 (two hives) for mi100, found {gpus}."
+        raise InputError(msg)
+    link, pcie = xgmi_gb_per_s("908", rates), pcie_gb_per_s("16 GT/s", 16, rates)
+    hives = range(gpus // 4)
+    nodes = [Node(id=f"gpu{i}") for i in range(gpus)]
+    nodes += [Node(id=f"cpu{hive}", kind=NodeKind.SWITCH) for hive in hives]
+    pairs = [pair for hive in hives for pair in itertools.combinations(range(4 * hive, 4 * hive + 4), 2)]
+    links = _linked(((pair, 1) for pair in pairs), link)
+    links += [Link(src=f"gpu{i}", dst=f"cpu{i // 4}", gb_per_s=pcie) for i in range(gpus)]
+    if len(hives) == 2:
+        links.append(Link(src="cpu0", dst="cpu1", gb_per_s=_SOCKETS))
+    ports = tuple(
+        Port(at=f"cpu{hive}", gb_per_s=_NIC_200G, nic=f"nic{hive}", nic_gb_per_s=pcie) for hive in hives
+    )
+    return GpuBox(nodes, links, ports)
+
+
+def _mi250(rates: RateClass) -> GpuBox:
+    return GpuBox(
+        [Node(id=f"gpu{i}") for i in range(16)],
+        _linked(_MI250, xgmi_gb_per_s("gfx90a", rates)),
+        tuple(Port(at=f"gpu{i}", gb_per_s=_NIC_MI250) for i in range(16)),
+    )
+
+
+def _mi300x(rates: RateClass, *, nics: str = "link") -> GpuBox:
+    pcie = min(pcie_gb_per_s("32 GT/s", 16, rates), _NIC_400G)
+    return GpuBox(
+        [Node(id=f"gpu{i}") for i in range(8)],
+        _linked(((pair, 1) for pair in itertools.combinations(range(8), 2)), xgmi_gb_per_s("gfx942", rates)),
+        rail_ports(8, nic=_NIC_400G, pcie=pcie, nics=nics),
+    )
+
+
+_nvidia = partial(box_preset, measured="NCCL src/graph/topo.h", fabric=RailFabric())
+_of_400g = partial(_nvidia, parameters=(number_of("gpus", 8, "GPUs per box"), nics_parameter("link")))
+_amd = partial(box_preset, measured="RCCL src/graph/topo.h")
+
+PRESETS = (
+    _nvidia(
+        name="dgx-1v",
+        description="8 V100, NVLink hybrid cube mesh; 4 NICs of 12 GB/s on GPUs 0, 2, 5, 7",
+        source="DGX-1 (V100) white paper: NVLink 2, 25 GB/s per link; NICs behind PCIe 3 x16",
+        box=_dgx_1v,
+        fabric=SwitchFabric(),
+    ),
+    _nvidia(
+        name="dgx-a100",
+        description="8 A100 on NVSwitch, 300 GB/s each; 8 NICs of 25 GB/s, on an odd and an even switch",
+        source="DGX A100 data sheet: 12 NVLinks of 25 GB/s per GPU, 8 ports of 200 Gb/s",
+        box=_dgx_a100,
+        fabric=RailFabric(rails=2),
+        parameters=(nics_parameter("node"),),
+    ),
+    _nvidia(
+        name="dgx-a100-pcie",
+        description="dgx-a100 with its PCIe switches (2 GPUs and 2 NICs each) and CPUs",
+        source="DGX A100 data sheet and PCIe layout: PCIe 4 x16, 32 GB/s; CPU to CPU 16 GB/s",
+        box=_dgx_a100_pcie,
+        fabric=RailFabric(rails=2),
+    ),
+    _of_400g(
+        name="dgx-h100",
+        description="8 H100 on NVSwitch, 450 GB/s each; a 50 GB/s NIC and rail per GPU",
+        source="DGX H100 data sheet: 18 NVLinks of 25 GB/s per GPU, 8 ports of 400 Gb/s",
+        box=partial(_with_400g, sm=90),
+    ),
+    _of_400g(
+        name="hgx-h200",
+        description="8 H200 on NVSwitch, 450 GB/s each; a 50 GB/s NIC and rail per GPU",
+        source="HGX H200 data sheet: 18 NVLinks of 25 GB/s per GPU; 400 Gb/s per GPU",
+        box=partial(_with_400g, sm=90),
+    ),
+    _of_400g(
+        name="dgx-b200",
+        description="8 B200 on NVSwitch, 900 GB/s each; a 50 GB/s NIC and rail per GPU",
+        source="DGX B200 data sheet: 18 NVLinks of 50 GB/s per GPU, 8 ports of 400 Gb/s",
+        box=partial(_with_400g, sm=100),
+    ),
+    _nvidia(
+        name="gb200-nvl72",
+        description="72 B200 of 18 trays on one NVSwitch, 900 GB/s each; one 50 GB/s NIC per GPU, 4 rails",
+        source="GB200 NVL72 data sheet: 18 NVLinks of 50 GB/s per GPU; 400 Gb/s per GPU",
+        box=partial(_with_400g, sm=100, gpus=72),
+        fabric=RailFabric(rails=4),
+        parameters=(number_of("gpus", 72, "GPUs per box"), nics_parameter("link")),
+    ),
+    _amd(
+        name="mi100",
+        description="8 MI100 in two hives of 4 (xGMI, all linked); a CPU and a 25 GB/s NIC per hive",
+        source="MI100 data sheet: 3 xGMI links of 46 GB/s; PCIe 4 x16; CPU to CPU 16 GB/s",
+        box=_mi100,
+        fabric=SwitchFabric(),
+        parameters=(number_of("gpus", 8, "4 (one hive) or 8 (two hives)"),),
+    ),
+    _amd(
+        name="mi250",
+        description="8 MI250 = 16 dies, xGMI in units of 50 GB/s; 16 GB/s to one network switch per die",
+        source="MI250 data sheet: xGMI 50 GB/s per link; links and NIC rate as in the published ForestColl "
+        "experiments",
+        box=_mi250,
+        fabric=SwitchFabric(),
+    ),
+    _amd(
+        name="mi300x",
+        description="8 MI300X, every two linked by xGMI of 64 GB/s; a 50 GB/s NIC and rail per GPU",
+        source="MI300X data sheet: 7 xGMI links of 64 GB/s; 400 Gb/s per GPU",
+        box=_mi300x,
+        fabric=RailFabric(),
+        parameters=(nics_parameter("link"),),
+    ),
+)
