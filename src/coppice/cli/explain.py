@@ -19,9 +19,7 @@ def explain(
     plan: PlanArgument,
     *,
     top: Annotated[int, typer.Option("--top", min=1, help="How many classes of links to list.")] = 12,
-    tree: Annotated[
-        int | None, typer.Option("--tree", min=0, help="Draw this tree.", show_default=False)
-    ] = None,
+    tree: Annotated[int | None, typer.Option("--tree", min=0, help="Draw this tree.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explain a plan: the cut that limits it, how busy each kind of link is, and the shape of its trees.

@@ -75,37 +75,19 @@ def export(
         typer.Argument(
             metavar="PLAN|TOPOLOGY",
             help="Plan file; for some exports a topology; for msccl-xml also an MSCCL XML file of another target.",
-            show_default=False,
         ),
     ],
     *,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="FORMAT",
-            help=f"One of: {', '.join(NAMES)}.",
-            show_default=False,
-        ),
-    ],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"One of: {', '.join(NAMES)}.")],
     output: OutputOption = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            "--target",
-            metavar="|".join(TARGETS),
-            help="Runtime that reads the MSCCL XML.",
-            show_default=False,
-        ),
+        typer.Option("--target", metavar="|".join(TARGETS), help="Runtime that reads the MSCCL XML."),
     ] = None,
     channels: Annotated[
         int | None,
         typer.Option(
-            "--channels",
-            min=1,
-            metavar="N",
-            help="MSCCL XML: most channels [default: 8, or what fits].",
-            show_default=False,
+            "--channels", min=1, metavar="N", help="MSCCL XML: most channels [default: 8, or what fits]."
         ),
     ] = None,
     instances: Annotated[
@@ -115,7 +97,6 @@ def export(
             min=1,
             metavar="N",
             help="MSCCL XML: run N copies side by side, each on its part of the data [default: 1].",
-            show_default=False,
         ),
     ] = None,
     protocol: Annotated[
@@ -129,7 +110,6 @@ def export(
             metavar="N|plan",
             help="MSCCL XML: plan again with N trees per root, or with no other number than the plan has "
             "[default: those of the plan if they fit and divide the sizes, else the best that do].",
-            show_default=False,
         ),
     ] = None,
     size: Annotated[
@@ -139,7 +119,6 @@ def export(
             metavar="SIZES",
             help="MSCCL XML: message sizes that are to use the file, as LOW:HIGH, a list or all [default: where it is "
             "faster than the library, by simulation]; others: the size of the message.",
-            show_default=False,
         ),
     ] = None,
     name: Annotated[

@@ -42,7 +42,6 @@ def report(
             "--compare",
             metavar="SIZES",
             help="Compare all algorithms at these sizes, such as 1K:1G:4 [default: no comparison].",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -18,29 +18,21 @@ from coppice.text import plural
 __all__ = ["MaxPanelsOption", "PanelPortsOption", "PortsPerNodeOption", "cabling"]
 
 PortsPerNodeOption = Annotated[
-    int | None,
-    typer.Option("--ports-per-node", min=1, metavar="N", help="Ports that a node has.", show_default=False),
+    int | None, typer.Option("--ports-per-node", min=1, metavar="N", help="Ports that a node has.")
 ]
 PanelPortsOption = Annotated[
     int | None,
     typer.Option(
-        "--panel-ports",
-        min=1,
-        metavar="N",
-        help="Cable by way of patch panels with so many positions each.",
-        show_default=False,
+        "--panel-ports", min=1, metavar="N", help="Cable by way of patch panels with so many positions each."
     ),
 ]
 MaxPanelsOption = Annotated[
-    int | None,
-    typer.Option("--max-panels", min=1, metavar="N", help="Patch panels that there are.", show_default=False),
+    int | None, typer.Option("--max-panels", min=1, metavar="N", help="Patch panels that there are.")
 ]
 
 
 def cabling(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="Such as 'torus(4,6)'.", show_default=False)
-    ],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Such as 'torus(4,6)'.")],
     *,
     output: Annotated[
         Path,

@@ -24,31 +24,21 @@ __all__ = ["compare"]
 
 def compare(
     workload: Annotated[
-        Path,
-        typer.Argument(
-            metavar="WORKLOAD", help="Ranks, ports and collectives (TOML or JSON).", show_default=False
-        ),
+        Path, typer.Argument(metavar="WORKLOAD", help="Ranks, ports and collectives (TOML or JSON).")
     ],
     *,
-    prices: Annotated[
-        Path,
-        typer.Option("--prices", metavar="FILE", help="Price list (TOML or JSON).", show_default=False),
-    ],
+    prices: Annotated[Path, typer.Option("--prices", metavar="FILE", help="Price list (TOML or JSON).")],
     oversubscription: Annotated[
         str,
         typer.Option("--oversubscription", metavar="LIST", help="Of the leaves of switched networks."),
     ] = "1,2",
     csv: Annotated[
-        Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write all figures as CSV.", show_default=False),
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write all figures as CSV.")
     ] = None,
     picture: Annotated[
         Path | None,
         typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Draw cost over time: a .png, .svg or .pdf (needs matplotlib).",
-            show_default=False,
+            "--plot", metavar="FILE", help="Draw cost over time: a .png, .svg or .pdf (needs matplotlib)."
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -20,10 +20,7 @@ __all__ = [
 ]
 
 JobsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].", show_default=False
-    ),
+    int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].")
 ]
 OverheadOption = Annotated[
     float, typer.Option("--overhead", min=0, metavar="US", help="Cost of a message beyond its links.")

@@ -38,8 +38,7 @@ __all__ = ["simulate"]
 
 def simulate(
     plan: Annotated[
-        str | None,
-        typer.Argument(metavar="[PLAN]", help="Plan file; - is standard input.", show_default=False),
+        str | None, typer.Argument(metavar="[PLAN]", help="Plan file; - is standard input.")
     ] = None,
     *,
     size: Annotated[
@@ -62,7 +61,6 @@ def simulate(
             metavar="fifo|fair",
             help="How messages share a link: one at a time, or all at max-min fair rates "
             "[default: fifo; fair with --jobs].",
-            show_default=False,
         ),
     ] = None,
     store_and_forward: Annotated[
@@ -83,7 +81,6 @@ def simulate(
             "--reduce-rate",
             metavar="GB/S",
             help="Rate at which a GPU adds what it receives [default: adding takes no time].",
-            show_default=False,
         ),
     ] = None,
     protocol: Annotated[
@@ -92,14 +89,11 @@ def simulate(
             "--protocol",
             metavar="simple|ll|ll128",
             help="Beside the nominal rate the one that is achievable with this protocol.",
-            show_default=False,
         ),
     ] = None,
     channels: Annotated[
         int | None,
-        typer.Option(
-            "--channels", metavar="N", help="Channels of a GPU, for the achievable rate.", show_default=False
-        ),
+        typer.Option("--channels", metavar="N", help="Channels of a GPU, for the achievable rate."),
     ] = None,
     channel_rate: Annotated[
         float | None,
@@ -107,7 +101,6 @@ def simulate(
             "--channel-rate",
             metavar="GB/S",
             help="Rate of a channel [default: the protocol's for these GPUs].",
-            show_default=False,
         ),
     ] = None,
     gpu: Annotated[
@@ -116,7 +109,6 @@ def simulate(
             "--gpu",
             metavar="volta|ampere|hopper|blackwell",
             help="Generation of the GPUs, where the topology's name does not tell.",
-            show_default=False,
         ),
     ] = None,
     seeds: Annotated[
@@ -137,14 +129,10 @@ def simulate(
             "--jobs",
             metavar="FILE",
             help="Instead of one plan: several at once, from a JSON file (see docs/simulation.md).",
-            show_default=False,
         ),
     ] = None,
     trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev.", show_default=False
-        ),
+        Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev.")
     ] = None,
     links: Annotated[int, typer.Option("--links", min=0, metavar="N", help="Busiest links to list.")] = 5,
     stages: Annotated[

@@ -47,16 +47,13 @@ _HOST = re.compile(r"(?:(?P<count>[0-9]{1,5})x)?(?P<spec>[^@]+)(?:@(?P<name>[^@/
 _MAX_NAME = 200
 _MAX_SOURCE = 1000
 
-NameOption = Annotated[
-    str | None, typer.Option("--name", help="Name of the new topology.", show_default=False)
-]
+NameOption = Annotated[str | None, typer.Option("--name", help="Name of the new topology.")]
 
 
 @app.command("list")
 def list_presets(
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="[PRESET]", help="Show its source and parameters.", show_default=False),
+        str | None, typer.Argument(metavar="[PRESET]", help="Show its source and parameters.")
     ] = None,
     *,
     as_json: JsonOption = False,

@@ -61,10 +61,7 @@ def build(
         NAME
     ),
     compiler: Annotated[
-        str | None,
-        typer.Option(
-            "--cc", metavar="COMMAND", help="C11 compiler [default: $CC, else cc].", show_default=False
-        ),
+        str | None, typer.Option("--cc", metavar="COMMAND", help="C11 compiler [default: $CC, else cc].")
     ] = None,
 ) -> None:
     """Compile the plugin: C11, without CUDA and NCCL; API versions 3 to 6, that is NCCL 2.22 and later.
@@ -93,11 +90,10 @@ def check(
     *,
     ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Measure again on so many ranks.")] = 0,
     lab: Annotated[
-        str | None,
-        typer.Option("--lab", metavar="NAME", help="Measure again in this lab.", show_default=False),
+        str | None, typer.Option("--lab", metavar="NAME", help="Measure again in this lab.")
     ] = None,
     launcher: Annotated[
-        str | None, typer.Option("--launcher", metavar="PATH", help="mpirun or mpiexec.", show_default=False)
+        str | None, typer.Option("--launcher", metavar="PATH", help="mpirun or mpiexec.")
     ] = None,
     options: LauncherWordsOption = None,
     rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Rounds when measuring again.")] = 15,

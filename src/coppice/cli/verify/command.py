@@ -20,9 +20,7 @@ from coppice.text import bandwidth_text, percent_text
 
 __all__ = ["PlanArgument", "verify"]
 
-PlanArgument = Annotated[
-    str, typer.Argument(metavar="PLAN", help="Plan file; - is standard input.", show_default=False)
-]
+PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="Plan file; - is standard input.")]
 
 
 def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
