@@ -137,11 +137,8 @@ def _barriers(plan: MscclppPlan) -> Iterator[Complaint]:
         users[here.rank, name][block] = users[here.rank, name].get(block, 0) + 1
         first.setdefault((here.rank, name), (here.path, parties))
         if parties != first[here.rank, name][1]:
-            yield (
-                here.path,
-                f"barrier {name} waits for different numbers of thread blocks",
-                "write the same number",
-            )
+            text = f"barrier {name} waits for different numbers of thread blocks"
+            yield here.path, text, "write the same number"
     for key, (path, parties) in first.items():
         if len(users[key]) != parties:
             text = f"barrier {key[1]} waits for {parties} thread blocks, and {len(users[key])} use it"

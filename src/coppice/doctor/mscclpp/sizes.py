@@ -47,11 +47,8 @@ def _zero(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.gpus:
         for key in ("input_chunks", "output_chunks"):
             if here.gpu.get(key) == 0:
-                yield (
-                    (*here.path, key),
-                    f"{key} is 0, and sizes are divided by it",
-                    "give every rank 1 chunk or more",
-                )
+                text = f"{key} is 0, and sizes are divided by it"
+                yield (*here.path, key), text, "give every rank 1 chunk or more"
 
 
 @RULES.rule("Z02", ERROR, "chunks have one size", "the loader refuses the plan")
@@ -89,11 +86,8 @@ def _bounds(plan: MscclppPlan) -> Iterator[Complaint]:
 def _order(plan: MscclppPlan) -> Iterator[Complaint]:
     low, high = number(plan.top.get("min_message_size")) or 0, number(plan.top.get("max_message_size"))
     if high is not None and high < low:
-        yield (
-            ("max_message_size",),
-            f"sizes from {low} to {high} are none",
-            "write min_message_size up to max_message_size",
-        )
+        text = f"sizes from {low} to {high} are none"
+        yield ("max_message_size",), text, "write min_message_size up to max_message_size"
 
 
 @RULES.rule("Z05", WARNING, "offsets have 32 bits", "wrong memory is used, unchecked")
@@ -117,11 +111,8 @@ def _rings(plan: MscclppPlan) -> Iterator[Complaint]:
     different = {_chunks(here.gpu)[2] for here in found}
     if len(different) > 1:
         path = (*found[0].path, "scratch_chunks")
-        yield (
-            path,
-            f"ranks have {min(different)} to {max(different)} scratch chunks",
-            "give all of them as many",
-        )
+        text = f"ranks have {min(different)} to {max(different)} scratch chunks"
+        yield path, text, "give all of them as many"
         return
     scratch = max(different, default=0)
     high = number(plan.top.get("max_message_size"))

@@ -249,12 +249,8 @@ def _numbers(file: OmpiRulesFile) -> Iterator[Complaint]:
                 text = f"{rule.fanout} chains are taken as {_MOST_FANOUT}"
                 yield WARNING, rule.line, text, f"write {_MOST_FANOUT} at most"
             elif not rule.fanout:
-                yield (
-                    NOTE,
-                    rule.line,
-                    "0 chains are taken as one, which is a pipeline",
-                    "write 4, its usual number",
-                )
+                text = "0 chains are taken as one, which is a pipeline"
+                yield NOTE, rule.line, text, "write 4, its usual number"
         elif rule.fanout and (section.name, name) not in _WITH_RADIX:
             yield NOTE, rule.line, f"{name} looks at no fan-out", "write 0"
         if name is not None and rule.segment_bytes and name not in SEGMENTED.get(section.name, ()):
@@ -266,12 +262,8 @@ def _form(file: OmpiRulesFile) -> Iterator[Complaint]:
     found, version = file.content, file.given.version
     if found.form == "json" and (version is None or version < (6,)):
         severity = WARNING if version is None else ERROR
-        yield (
-            severity,
-            0,
-            "versions before 6.0 do not read JSON",
-            "write the classic form (--option form=classic)",
-        )
+        text = "versions before 6.0 do not read JSON"
+        yield severity, 0, text, "write the classic form (--option form=classic)"
     if found.form == "classic" and version is not None and version >= (6,):
         text = "6.0 lets a list hold from the number of the list before it to one rank less than its own"
         yield WARNING, 0, text, "write JSON (--option form=json)"
