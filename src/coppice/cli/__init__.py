@@ -37,7 +37,7 @@ COMMANDS = {
     "bound": "coppice.cli.bound:bound",
     "plan": "coppice.cli.plan:plan",
     "algorithms": "coppice.cli.algorithms:algorithms",
-    "verify": "coppice.cli.verify.command:verify",
+    "verify": "coppice.cli.verify:verify",
     "explain": "coppice.cli.explain:explain",
     "simulate": "coppice.cli.simulate.command:simulate",
     "compare": "coppice.cli.compare:compare",

@@ -12,9 +12,8 @@ import typer
 from coppice.bounds.describe import describe_cut
 from coppice.cli import with_flags
 from coppice.cli.options.inputs import JsonOption, with_options
-from coppice.cli.options.measuring import JobsOption, OverheadOption
+from coppice.cli.options.measuring import JobsOption, OverheadOption, SizesOption
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, RelayGpusOption
-from coppice.cli.options.sizes import SizesOption
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.comparison.gain import gain as find_gain
 from coppice.comparison.gain import gain_lines, gain_words

@@ -8,7 +8,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
-from coppice.cli.verify.command import PlanArgument
+from coppice.cli.verify import PlanArgument
 from coppice.schedule.explanation import explain as explain_plan
 from coppice.schedule.explanation import title_of
 

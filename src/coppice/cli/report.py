@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coppice.cli.output.render import Stages, print_lines
-from coppice.cli.verify.command import PlanArgument
+from coppice.cli.verify import PlanArgument
 from coppice.report.reporting import report as write_report
 from coppice.text import size_text
 

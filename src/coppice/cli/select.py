@@ -16,8 +16,8 @@ from coppice.cli.options.inputs import (
     load_topology,
     parse_settings,
 )
+from coppice.cli.options.measuring import SizeOption
 from coppice.cli.options.problem import CollectiveOption, RootOption
-from coppice.cli.options.sizes import SizeOption
 from coppice.cli.output.render import print_fields, print_json, print_lines, to_stdout
 from coppice.collectives import Collective
 from coppice.errors import InputError

@@ -6,7 +6,7 @@ to be their rank. For a number of trees there are two ways, of which the better 
 
 * the broadcast trees of the plan, repeated in proportion to their weights; children beyond the third move to other GPUs
   with a link of their own, where that loads links least;
-* trees made anew for equal shares over the same links (:mod:`coppice.fitting.rccl_trees`).
+* trees made anew for equal shares over the same links (:mod:`coppice.fitting.rccl`).
 
 RCCL keeps a ring if it names every GPU of the communicator on the host once, by device index, and drops it without a
 word otherwise. It gives every ring the same rate, and uses the rings in its ring and in its tree graph.
@@ -24,8 +24,7 @@ from itertools import pairwise
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.fitting.rccl_rings import rccl_rings
-from coppice.fitting.rccl_trees import depth_of, packed_trees
+from coppice.fitting.rccl import depth_of, packed_trees, rccl_rings
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.plan import Plan
 from coppice.topology.model import NodeKind, Topology

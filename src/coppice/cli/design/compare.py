@@ -11,9 +11,8 @@ import typer
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.comparison.plot import check_picture
-from coppice.design.purchase.market import Market, Quote, compare_networks, csv_text
+from coppice.design.purchase.market import Market, Quote, compare_networks, csv_text, draw
 from coppice.design.purchase.performance import MOST_SIMULATED
-from coppice.design.purchase.picture import draw
 from coppice.design.purchase.request import read_prices, read_workload
 from coppice.files import write_atomically
 from coppice.text import columns, size_text

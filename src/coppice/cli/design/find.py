@@ -17,7 +17,7 @@ from coppice.design.cabling import CablingLimits, cabling_of, check_limits
 from coppice.design.families.family import optimum
 from coppice.design.schedules.breadth_first import moore_steps
 from coppice.design.search.finder import find as find_graphs
-from coppice.design.search.folder import write_front
+from coppice.design.search.finder import write_front
 from coppice.design.search.table import Cell, GraphEntry
 from coppice.design.search.workload import CollectiveWorkload, NetworkOption, baselines, options
 from coppice.errors import InputError

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.export.excess import Excess
+from coppice.export.exported import Excess
 from coppice.export.msccl.rows import TYPE_OF_OP, XmlRows, rows_of
 from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.two_sided.program import Program, StepOp

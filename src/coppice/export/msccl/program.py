@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.excess import Excess
+from coppice.export.exported import Excess
 from coppice.export.msccl.limits import STEPS, excesses
 from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.two_sided.channels import ChannelLimits
