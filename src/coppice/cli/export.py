@@ -24,8 +24,7 @@ from coppice.cli.options.inputs import (
 from coppice.cli.output.render import Stages
 from coppice.errors import CoppiceError, InputError
 from coppice.export.msccl.targets import TARGETS
-from coppice.export.options import ExportOption, OptionKind
-from coppice.export.registry import FORMATS, is_plan_file
+from coppice.export.registry import FORMATS, ExportOption, OptionKind, is_plan_file
 from coppice.export.registry import export as export_to
 from coppice.files import write_atomically
 from coppice.report.page import DEFAULT_SIZE_BYTES

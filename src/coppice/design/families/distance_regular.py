@@ -36,10 +36,9 @@ from collections.abc import Callable
 from itertools import combinations, product
 from math import comb
 
-from coppice.design.cayley import cayley_graph
 from coppice.design.families.family import Family, Size, between, optimal
 from coppice.design.families.fields import field, prime_power
-from coppice.design.graph import Graph
+from coppice.design.graph import Graph, cayley_graph
 from coppice.errors import InputError
 
 __all__ = ["FAMILIES"]

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from coppice.comparison.plot import check_picture
-from coppice.design.purchase.failures import Slowdown, slowdown
 from coppice.design.purchase.offers import Offer, offers
-from coppice.design.purchase.performance import NetworkTiming, timing
+from coppice.design.purchase.performance import NetworkTiming, Slowdown, slowdown, timing
 from coppice.design.purchase.request import Prices, TrainingWorkload
 from coppice.errors import InputError
 
