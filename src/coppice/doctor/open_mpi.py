@@ -13,8 +13,14 @@ from typing import NamedTuple, TypeVar
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Rulebook
 from coppice.doctor.given import MPI_SHAPES, TuningFile
-from coppice.export.open_mpi.reader import read_ompi_rules
-from coppice.export.open_mpi.rules_file import FOR_EVER, RankList, RuleLine, RulesFile, Section
+from coppice.export.open_mpi.rules_file import (
+    FOR_EVER,
+    RankList,
+    RuleLine,
+    RulesFile,
+    Section,
+    read_ompi_rules,
+)
 from coppice.selection import SelectionRequest, tables_of
 from coppice.selection.open_mpi_names import SEGMENTED, algorithms_of
 from coppice.selection.rules import decide, parse_rules

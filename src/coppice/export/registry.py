@@ -52,7 +52,7 @@ class ExportOption:
     Attributes:
         kind: What it is.
         help: What it means.
-        choices: Values of a choice; words that a number may be instead.
+        choices: Values of a choice.
     """
 
     kind: OptionKind
@@ -98,9 +98,7 @@ class ExportOption:
             case _:
                 return self._sizes(name, given)
 
-    def _number(self, name: str, given: Any) -> int | str:
-        if given in self.choices:
-            return str(given)
+    def _number(self, name: str, given: Any) -> int:
         if isinstance(given, int) and not isinstance(given, bool):
             return given
         if not (isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 10):

@@ -24,9 +24,9 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.plan import Plan
-from coppice.topology.model import NodeKind
+from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["MOST_RINGS", "RcclRings", "depth_of", "packed_trees", "rccl_rings"]
+__all__ = ["MOST_RINGS", "RcclRings", "check_one_box", "depth_of", "packed_trees", "rccl_rings"]
 
 
 MOST_RINGS = 64
@@ -85,14 +85,27 @@ def _check(plan: Plan) -> None:
     if plan.problem.weights is not None:
         msg = "rings of RCCL are for blocks of equal size, found weights: plan without `weights`."
         raise InputError(msg)
+    check_one_box(topology, "NCCL_RINGS")
+
+
+def check_one_box(topology: Topology, variable: str) -> None:
+    """Refuse a topology that is not one box of which all GPUs take part.
+
+    Args:
+        topology: The topology.
+        variable: Variable of RCCL that is made for it, for messages.
+
+    Raises:
+        InputError: If there are several hosts, or GPUs without a rank.
+    """
     hosts = set(topology.host[topology.rank_nodes].tolist())
     if len(hosts) != 1:
-        msg = f"NCCL_RINGS is made for one box, found {len(hosts)} hosts in {topology.name}: plan one box."
+        msg = f"{variable} is for one box, found {len(hosts)} hosts in {topology.name}: plan one box."
         raise InputError(msg)
     gpus = int((topology.kind == NodeKind.GPU).sum())
     if gpus != topology.num_ranks:
         msg = (
-            f"NCCL_RINGS needs all {gpus} GPUs of the box to take part, found {topology.num_ranks}: plan all."
+            f"{variable} needs all {gpus} GPUs of the box to take part, found {topology.num_ranks}: plan all."
         )
         raise InputError(msg)
 

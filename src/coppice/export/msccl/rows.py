@@ -198,60 +198,55 @@ def excesses_of_rows(program: Program, rows: XmlRows, target: MscclTarget) -> It
     blocks = np.diff(program.rank_start)
     fewer = "plan fewer trees (`trees`), or export with fewer channels (`channels`)."
     yield from _over(blocks, target.max_blocks, "thread blocks", "rank", fewer)
-    steps = np.diff(rows.start)
-    worst = int(np.argmax(steps)) if len(steps) else 0
-    if len(steps) and steps[worst] > target.max_steps:
+    for limit, found, allowed, where, advice in _largest(program, rows, target, fewer):
+        if found > allowed:
+            yield Excess(limit=limit, found=found, allowed=allowed, where=where, advice=advice)
+    ranks = np.array([program.num_ranks])
+    yield from _over(ranks, target.max_children, "GPUs in a file", "algorithm", "plan fewer ranks.")
+    nodes = blocks + rows.start[program.rank_start[1:]] - rows.start[program.rank_start[:-1]]
+    nodes += program.num_ranks + 1
+    yield from _over(nodes, target.max_nodes - 1, "elements that a rank reads", "rank", fewer)
+
+
+def _largest(
+    program: Program, rows: XmlRows, target: MscclTarget, fewer: str
+) -> Iterator[tuple[str, int, int, str, str]]:
+    """(limit, how much is needed at most, how much there is, where, what to do) of thread blocks, channels, steps."""
+    steps, more = np.diff(rows.start), "export with more channels (`channels`)."
+    if len(steps):
+        worst = int(np.argmax(steps))
         rank, block = program.block_id(worst)
-        yield Excess(
-            limit=STEPS,
-            found=int(steps[worst]),
-            allowed=target.max_steps,
-            where=f"thread block {block} of rank {rank}",
-            advice="plan fewer trees (`trees`), or export with more channels (`channels`).",
-        )
-    if program.num_channels > target.max_channels:
-        yield Excess(
-            limit="channels",
-            found=program.num_channels,
-            allowed=target.max_channels,
-            where="the highest channel plus one",
-            advice=f"export with `channels={target.max_channels}`.",
-        )
-    yield from _peers(program, target)
-    if program.num_steps and int(program.count.max()) >= target.max_count:
+        where = f"thread block {block} of rank {rank}"
+        yield STEPS, int(steps[worst]), target.max_steps, where, f"plan fewer trees (`trees`), or {more}"
+    where, advice = "the highest channel plus one", f"export with `channels={target.max_channels}`."
+    yield "channels", program.num_channels, target.max_channels, where, advice
+    for column, word in ((program.block_send, "send"), (program.block_recv, "receive")):
+        used = np.flatnonzero(column >= 0)
+        if len(used):
+            channels = program.num_channels + 1
+            pair = program.block_rank[used].astype(np.int64) * channels + program.block_channel[used]
+            which, number = np.unique(pair, return_counts=True)
+            rank, channel = divmod(int(which[np.argmax(number)]), channels)
+            where = f"channel {channel} of rank {rank}"
+            limit = f"thread blocks that {word} on one channel"
+            yield limit, int(number.max()), target.max_peers, where, more
+    if program.num_steps:
         step = int(np.argmax(program.count))
         rank, block, place = program.step_place(step)
-        yield Excess(
-            limit="slots in one step",
-            found=int(program.count[step]),
-            allowed=target.max_count - 1,
-            where=f"step {place} of thread block {block} of rank {rank}",
-            advice="plan fewer trees (`trees`), so that chunks are larger.",
-        )
-    if int(rows.depid.max(initial=-1)) > target.max_depid:
-        yield Excess(
-            limit="as the thread block that is waited for",
-            found=int(rows.depid.max()),
-            allowed=target.max_depid,
-            where="the loader keeps it in 8 bits",
-            advice=fewer,
-        )
-    offsets = np.concatenate([program.src_offset, program.dst_offset, [0]])
-    if int(offsets.max()) > target.max_offset:
-        yield Excess(
-            limit="as the highest slot",
-            found=int(offsets.max()),
-            allowed=target.max_offset,
-            where="the loader keeps it in 16 bits",
-            advice="plan fewer trees (`trees`).",
-        )
-    yield from _over(
-        np.array([program.num_ranks]), target.max_children, "GPUs in a file", "algorithm", "plan fewer ranks."
+        where = f"step {place} of thread block {block} of rank {rank}"
+        advice = "plan fewer trees (`trees`), so that chunks are larger."
+        yield "slots in one step", int(program.count[step]), target.max_count - 1, where, advice
+    where = "the loader keeps it in 8 bits"
+    yield (
+        "as the thread block that is waited for",
+        int(rows.depid.max(initial=-1)),
+        target.max_depid,
+        where,
+        fewer,
     )
-    nodes = blocks + rows.start[program.rank_start[1:]] - rows.start[program.rank_start[:-1]]
-    yield from _over(
-        nodes + program.num_ranks + 1, target.max_nodes - 1, "elements that a rank reads", "rank", fewer
-    )
+    offset = max(int(program.src_offset.max(initial=0)), int(program.dst_offset.max(initial=0)))
+    where = "the loader keeps it in 16 bits"
+    yield "as the highest slot", offset, target.max_offset, where, "plan fewer trees (`trees`)."
 
 
 def _over(values: NDArray[np.int64], allowed: int, limit: str, unit: str, advice: str) -> Iterator[Excess]:
@@ -261,26 +256,3 @@ def _over(values: NDArray[np.int64], allowed: int, limit: str, unit: str, advice
         more = int((values > allowed).sum())
         where = f"{unit} {worst}" if more == 1 else f"{unit} {worst}, and {more - 1} others"
         yield Excess(limit=limit, found=int(values[worst]), allowed=allowed, where=where, advice=advice)
-
-
-def _peers(program: Program, target: MscclTarget) -> Iterator[Excess]:
-    """Thread blocks of a rank that send, or receive, on one channel."""
-    for column, word in ((program.block_send, "send"), (program.block_recv, "receive")):
-        used = np.flatnonzero(column >= 0)
-        if not len(used):
-            continue
-        pair = (
-            program.block_rank[used].astype(np.int64) * (program.num_channels + 1)
-            + program.block_channel[used]
-        )
-        which, number = np.unique(pair, return_counts=True)
-        worst = int(np.argmax(number))
-        if number[worst] > target.max_peers:
-            rank, channel = divmod(int(which[worst]), program.num_channels + 1)
-            yield Excess(
-                limit=f"thread blocks that {word} on one channel",
-                found=int(number[worst]),
-                allowed=target.max_peers,
-                where=f"channel {channel} of rank {rank}",
-                advice="export with more channels (`channels`).",
-            )
