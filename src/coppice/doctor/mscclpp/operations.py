@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
-from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, number
+from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, entries, listed, number
 from coppice.export.mscclpp.operations import OPERATIONS
 
 _PUTS = ("put", "pws", "pwsf")
@@ -27,11 +27,8 @@ _NEEDS = {
 
 def _lists(here: PlanObject) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Sources and targets of an operation."""
-    found = []
-    for key in ("src_buff", "dst_buff"):
-        value = here.op.get(key)
-        found.append([each for each in value if isinstance(each, dict)] if isinstance(value, list) else [])
-    return found[0], found[1]
+    sources, targets = ([each for _, each in entries(here.op.get(key))] for key in ("src_buff", "dst_buff"))
+    return sources, targets
 
 
 @RULES.rule("O01", ERROR, "operations are known", "the loader refuses the plan")
@@ -53,8 +50,7 @@ def _fields(plan: MscclppPlan) -> Iterator[Complaint]:
             text = f"{here.name} on a {here.op['channel_type']} channel does nothing"
             yield path, text, "write memory or port"
         if here.name in (*_PUTS, "rppkt") and here.op.get("channel_type") == "port":
-            ids, targets = here.op.get("channel_ids"), _lists(here)[1]
-            have = len(ids) if isinstance(ids, list) else 0
+            have, targets = len(listed(here.op.get("channel_ids"))), _lists(here)[1]
             if have < len(targets):
                 text = f"{here.name} has {have} channels for {len(targets)} targets"
                 yield here.path, text, "name a port channel for each target"

@@ -8,7 +8,7 @@ from typing import Any
 
 from coppice.collectives import Collective
 from coppice.doctor.framework import ERROR, WARNING, Complaint
-from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, entries, number, slots
+from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, entries, listed, number, slots
 from coppice.export.mscclpp.limits import LIMITS
 from coppice.export.mscclpp.reader import COLLECTIVES, SCRATCH_BYTES
 
@@ -19,22 +19,18 @@ _SMALL_GPU = 104
 """Multiprocessors of the smallest GPU that is in use for this: half an MI250."""
 
 
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, list) else 0
-
-
 def _counts(here: PlanObject, list_key: str, kind_key: str, ids_key: str) -> Iterable[tuple[str, int]]:
     """How many numbers a thread block lists for each type."""
     count: Counter[str] = Counter()
     for _, entry in entries(here.block.get(list_key)):
-        count[str(entry.get(kind_key))] += _length(entry.get(ids_key))
+        count[str(entry.get(kind_key))] += len(listed(entry.get(ids_key)))
     return count.items()
 
 
 @RULES.rule("L01", ERROR, "64 operations in a thread block", "the executor refuses the plan")
 def _operations(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.blocks:
-        have = sum(1 + _length(op.get("ops")) for _, op in entries(here.block.get("ops")))
+        have = sum(1 + len(listed(op.get("ops"))) for _, op in entries(here.block.get("ops")))
         if have > LIMITS.operations:
             text = (
                 f"the thread block has {have} operations of {LIMITS.operations}, those in pipelines counted"
@@ -65,7 +61,7 @@ def _references(plan: MscclppPlan) -> Iterator[Complaint]:
 @RULES.rule("L04", ERROR, "8 channels of an operation", "memory is overwritten, unchecked")
 def _together(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.operations:
-        have = _length(here.op.get("channel_ids"))
+        have = len(listed(here.op.get("channel_ids")))
         if have > LIMITS.together:
             text = f"the operation has {have} channels of {LIMITS.together}"
             yield (*here.path, "channel_ids"), text, "split it"
@@ -75,7 +71,7 @@ def _together(plan: MscclppPlan) -> Iterator[Complaint]:
 def _buffers(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.operations:
         for key in ("src_buff", "dst_buff"):
-            have = _length(here.op.get(key))
+            have = len(listed(here.op.get(key)))
             if have > LIMITS.buffers:
                 text = f"the operation has {have} entries of {LIMITS.buffers} in {key}"
                 yield (*here.path, key), text, "split it"
@@ -93,7 +89,7 @@ def _barriers(plan: MscclppPlan) -> Iterator[Complaint]:
 @RULES.rule("L07", ERROR, "16 semaphores of an operation", "memory is overwritten, unchecked")
 def _semaphores(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.operations:
-        have = _length(here.op.get("semaphore_ids"))
+        have = len(listed(here.op.get("semaphore_ids")))
         if have > LIMITS.semaphores:
             text = f"the operation has {have} semaphores of {LIMITS.semaphores}"
             yield (*here.path, "semaphore_ids"), text, "split it"
@@ -115,7 +111,7 @@ def _threads(plan: MscclppPlan) -> Iterator[Complaint]:
 )
 def _resident(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.gpus:
-        have = _length(here.gpu.get("threadblocks"))
+        have = len(listed(here.gpu.get("threadblocks")))
         if have > _SMALL_GPU:
             text = f"{have} thread blocks must run at once, each on a multiprocessor of its own"
             yield (*here.path, "threadblocks"), text, "make sure that the GPU has as many, or use fewer"
