@@ -141,7 +141,7 @@ def _check_target(target: str) -> None:
         raise InputError(msg)
 
 
-def _sizes(sizes: str | Iterable[int]) -> tuple[int, ...]:
+def _sizes(sizes: str | Iterable[Any]) -> tuple[int, ...]:
     if isinstance(sizes, str):
         return parse_sizes(sizes, option="`sizes`")
     found = tuple(sizes)
