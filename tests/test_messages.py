@@ -99,6 +99,5 @@ def named() -> dict[str, list[str]]:
 
 
 def test_messages_name_keywords() -> None:
-    found = named()
-    places = [place for here in found.values() for place in here]
+    places = [place for here in named().values() for place in here]
     assert not places, "write the keyword instead, such as `trees=1`:\n" + "\n".join(places)

@@ -18,9 +18,8 @@ import pytest
 from comparison.cases import star
 from coppice import Collective, InputError, MissingExtraError, Problem, bound
 from coppice.comparison import Comparison, compare
-from coppice.comparison.bodies import Bodies, most_pieces
 from coppice.comparison.candidates import AlgorithmVariant, candidates
-from coppice.comparison.measurement import MeasurementJob, measure, packed
+from coppice.comparison.measurement import Bodies, MeasurementJob, measure, most_pieces, packed
 from coppice.comparison.pool import local_processes
 from coppice.simulation import Model, Sharing, simulate
 from coppice.topology.presets import preset

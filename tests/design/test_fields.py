@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from coppice.design.families.fields import field, prime_power
+from coppice.design.families.distance_regular import field, prime_power
 
 
 @pytest.mark.parametrize("q", [2, 3, 4, 5, 8, 9, 16, 25, 27])

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from coppice.collectives import Collective
-from coppice.design.purchase.failures import slowdown
 from coppice.design.purchase.market import compare_networks, csv_text
 from coppice.design.purchase.offers import Offer, offers
 from coppice.design.purchase.parts import MIDDLE, Parts
-from coppice.design.purchase.performance import bound_us, timing
+from coppice.design.purchase.performance import bound_us, slowdown, timing
 from coppice.design.purchase.request import (
     CableClass,
     Failures,

@@ -20,8 +20,7 @@ from coppice.design.recipes.recipe import Degree, LineGraph, Power, Product, Rec
 from coppice.design.schedules.breadth_first import moore_steps, schedule_facts
 from coppice.design.schedules.deliveries import loads_of
 from coppice.design.schedules.expanded import expanded_deliveries
-from coppice.design.search.bases import known_bases
-from coppice.design.search.circulants import circulant_facts, circulant_steps
+from coppice.design.search.bases import circulant_facts, circulant_steps, known_bases
 from coppice.design.search.finder import find, measured
 from coppice.design.search.table import GraphEntry, GraphTable, cells_below, front_of
 from coppice.design.search.workload import CollectiveWorkload, baselines, options

@@ -54,18 +54,19 @@ def test_a_file_its_text_and_its_bytes_are_one(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         ({"target": "ncll-tuner"}, "did you mean 'nccl-tuner'"),
-        ({"target": 3}, "expected `target` as text"),
+        ({"target": 3}, "expected `target` of diagnose to be a str or None, found 3"),
         ({"ranks": 0}, "expected `ranks` as a number of 1 or more, found 0"),
         ({"ranks": "8"}, "found '8'"),
         ({"ranks": True}, "found True"),
         ({"sizes": "1X"}, "expected `sizes` to be bytes such as"),
-        ({"sizes": [1.5]}, "expected sizes of 0 bytes or more"),
-        ({"sizes": 4}, "expected sizes of 0 bytes or more"),
+        ({"sizes": [1.5]}, r"expected `sizes` of diagnose to be .* ints, found \[1.5\]"),
+        ({"sizes": [-1]}, "expected sizes of 0 bytes or more"),
+        ({"sizes": 4}, "expected `sizes` of diagnose to be .* ints, found 4"),
         ({"options": {"gpus": "2"}}, "is for tuning files"),
         ({"target": "nccl-graph", "ranks": 2}, "are for MSCCL XML"),
         ({"target": "nccl-graph", "sizes": (8,)}, "are for MSCCL XML"),
         ({"target": "nccl-graph", "options": {"gpu": "2"}}, "did you mean 'gpus'"),
-        ({"source": 7}, "expected the name of a file, its text or its bytes, found int"),
+        ({"source": 7}, "expected `source` of diagnose to be a str, a bytes or a PathLike, found 7"),
     ],
 )
 def test_arguments_that_are_none(arguments: dict[str, Any], words: str) -> None:

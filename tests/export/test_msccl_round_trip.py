@@ -17,7 +17,7 @@ from coppice.cli import Commands
 from coppice.cli.doctor import doctor
 from coppice.cli.export import export
 from coppice.cli.importing import import_file
-from coppice.cli.verify.command import verify
+from coppice.cli.verify import verify
 from coppice.collectives import Collective
 from coppice.doctor import diagnose
 from coppice.errors import CheckError, InputError

@@ -12,8 +12,8 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export import export
 from coppice.export.msccl.document import parse_document
-from coppice.export.msccl.limits import excesses
 from coppice.export.msccl.reader import MscclReading, program_of, read_msccl_xml
+from coppice.export.msccl.rows import excesses
 from coppice.export.msccl.targets import TARGETS, target_named
 from coppice.export.msccl.writer import msccl_xml
 from coppice.program.memory import Buffer

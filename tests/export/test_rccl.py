@@ -14,8 +14,7 @@ from coppice import Collective, Problem, plan
 from coppice.cli.export import export
 from coppice.errors import InputError
 from coppice.export.rccl import export_rccl_rings, export_rccl_trees, rccl_trees
-from coppice.fitting.rccl_rings import rccl_rings
-from coppice.fitting.rccl_trees import depth_of, packed_trees
+from coppice.fitting.rccl import depth_of, packed_trees, rccl_rings
 from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.plan import Plan
 from coppice.topology import subset

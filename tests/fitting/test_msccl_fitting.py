@@ -11,8 +11,8 @@ import pytest
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.msccl.limits import excesses
 from coppice.export.msccl.program import MscclOptions, program_for, rough_program
+from coppice.export.msccl.rows import excesses
 from coppice.fitting.size_range import (
     LADDER,
     MODEL,

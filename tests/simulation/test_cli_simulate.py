@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import coppice
 from coppice.bounds.problem import Problem
 from coppice.cli import Commands
-from coppice.cli.simulate.command import simulate
+from coppice.cli.simulate import simulate
 from coppice.collectives import Collective
 from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.loads import schedule_loads

@@ -33,13 +33,13 @@ _STYLE: dict[str, Any] = {
 }
 
 COMMANDS = {
-    "topology": "coppice.cli.topology.command:app",
+    "topology": "coppice.cli.topology:app",
     "bound": "coppice.cli.bound:bound",
     "plan": "coppice.cli.plan:plan",
     "algorithms": "coppice.cli.algorithms:algorithms",
-    "verify": "coppice.cli.verify.command:verify",
+    "verify": "coppice.cli.verify:verify",
     "explain": "coppice.cli.explain:explain",
-    "simulate": "coppice.cli.simulate.command:simulate",
+    "simulate": "coppice.cli.simulate:simulate",
     "compare": "coppice.cli.compare:compare",
     "select": "coppice.cli.select:select",
     "export": "coppice.cli.export:export",

@@ -18,15 +18,10 @@ __all__ = ["algorithms"]
 
 
 def algorithms(
-    name: Annotated[
-        str | None, typer.Argument(help="Show everything about this one.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Show everything about this one.")] = None,
     *,
     collective: Annotated[
-        Collective | None,
-        typer.Option(
-            "--collective", "-c", help="Only those that perform this collective.", show_default=False
-        ),
+        Collective | None, typer.Option("--collective", "-c", help="Only those that perform this collective.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -64,7 +64,6 @@ def bench(
             "--topology",
             metavar="TOPOLOGY",
             help=f"Preset or file [default: ${TOPOLOGY_VARIABLE}, else one switch between all ranks].",
-            show_default=False,
         ),
     ] = None,
     boxes: BoxesOption = None,
@@ -79,8 +78,7 @@ def bench(
     in_place: Annotated[bool, typer.Option("--in-place", help="Input and output are one memory.")] = False,
     timeout: TimeoutOption = 300.0,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE", help="Write the rows as JSON lines.", show_default=False),
+        Path | None, typer.Option("--output", metavar="FILE", help="Write the rows as JSON lines.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of the table.")] = False,
 ) -> None:

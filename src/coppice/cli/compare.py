@@ -12,9 +12,8 @@ import typer
 from coppice.bounds.describe import describe_cut
 from coppice.cli import with_flags
 from coppice.cli.options.inputs import JsonOption, with_options
-from coppice.cli.options.measuring import JobsOption, OverheadOption
+from coppice.cli.options.measuring import JobsOption, OverheadOption, SizesOption
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, RelayGpusOption
-from coppice.cli.options.sizes import SizesOption
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.comparison.gain import gain as find_gain
 from coppice.comparison.gain import gain_lines, gain_words
@@ -48,7 +47,6 @@ def compare(
             "-a",
             metavar="LIST",
             help="Only these, such as forest,ring [default: all that perform the collective].",
-            show_default=False,
         ),
     ] = None,
     order: Annotated[
@@ -80,19 +78,11 @@ def compare(
         bool, typer.Option("--all", help="Print every algorithm at every size, not only the best.")
     ] = False,
     csv: Annotated[
-        Path | None,
-        typer.Option(
-            "--csv", metavar="FILE", help="Write every algorithm at every size as CSV.", show_default=False
-        ),
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write every algorithm at every size as CSV.")
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Draw it: a .png, .svg or .pdf (needs matplotlib).",
-            show_default=False,
-        ),
+        typer.Option("--plot", metavar="FILE", help="Draw it: a .png, .svg or .pdf (needs matplotlib)."),
     ] = None,
     results: Annotated[
         Path | None,
@@ -100,7 +90,6 @@ def compare(
             "--results",
             metavar="FILE",
             help="Keep measurements in this file (JSON lines), and go on from those that it holds.",
-            show_default=False,
         ),
     ] = None,
     jobs: JobsOption = None,

@@ -20,11 +20,7 @@ __all__ = ["doctor"]
 def doctor(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help="MSCCL XML, MSCCL++ JSON or tuning file; - is standard input.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="FILE", help="MSCCL XML, MSCCL++ JSON or tuning file; - is standard input."),
     ],
     *,
     target: Annotated[
@@ -34,18 +30,14 @@ def doctor(
             metavar="NAME",
             help=f"Runtime that is to read MSCCL XML ({', '.join(TARGETS)}), mscclpp, or kind of a tuning file "
             f"({', '.join(TUNING_TARGETS)}).",
-            show_default=False,
         ),
     ],
     ranks: Annotated[
-        int | None,
-        typer.Option("--ranks", min=1, metavar="N", help="Ranks of the communicator.", show_default=False),
+        int | None, typer.Option("--ranks", min=1, metavar="N", help="Ranks of the communicator.")
     ] = None,
     sizes: Annotated[
         str | None,
-        typer.Option(
-            "--size", "-s", metavar="LIST", help="Message sizes, such as 1M:1G or 64K,1M.", show_default=False
-        ),
+        typer.Option("--size", "-s", metavar="LIST", help="Message sizes, such as 1M:1G or 64K,1M."),
     ] = None,
     options: Annotated[
         list[str] | None,
@@ -53,7 +45,6 @@ def doctor(
             "--option",
             metavar="KEY=VALUE",
             help=f"Tuning files: what is known of the job, out of {', '.join(OPTIONS)}; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -8,7 +8,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
-from coppice.cli.verify.command import PlanArgument
+from coppice.cli.verify import PlanArgument
 from coppice.schedule.explanation import explain as explain_plan
 from coppice.schedule.explanation import title_of
 
@@ -19,9 +19,7 @@ def explain(
     plan: PlanArgument,
     *,
     top: Annotated[int, typer.Option("--top", min=1, help="How many classes of links to list.")] = 12,
-    tree: Annotated[
-        int | None, typer.Option("--tree", min=0, help="Draw this tree.", show_default=False)
-    ] = None,
+    tree: Annotated[int | None, typer.Option("--tree", min=0, help="Draw this tree.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Explain a plan: the cut that limits it, how busy each kind of link is, and the shape of its trees.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -21,13 +20,11 @@ from coppice.cli.options.inputs import (
     load_topology,
     parse_settings,
 )
-from coppice.cli.output.render import Stages
+from coppice.cli.output.render import Stages, write_text
 from coppice.errors import CoppiceError, InputError
 from coppice.export.msccl.targets import TARGETS
-from coppice.export.options import ExportOption, OptionKind
-from coppice.export.registry import FORMATS, is_plan_file
+from coppice.export.registry import FORMATS, ExportOption, OptionKind, is_plan_file
 from coppice.export.registry import export as export_to
-from coppice.files import write_atomically
 from coppice.report.page import DEFAULT_SIZE_BYTES
 from coppice.report.reporting import report_text
 from coppice.schedule.files.plan_file import read_plan
@@ -75,37 +72,19 @@ def export(
         typer.Argument(
             metavar="PLAN|TOPOLOGY",
             help="Plan file; for some exports a topology; for msccl-xml also an MSCCL XML file of another target.",
-            show_default=False,
         ),
     ],
     *,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="FORMAT",
-            help=f"One of: {', '.join(NAMES)}.",
-            show_default=False,
-        ),
-    ],
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help=f"One of: {', '.join(NAMES)}.")],
     output: OutputOption = None,
     target: Annotated[
         str | None,
-        typer.Option(
-            "--target",
-            metavar="|".join(TARGETS),
-            help="Runtime that reads the MSCCL XML.",
-            show_default=False,
-        ),
+        typer.Option("--target", metavar="|".join(TARGETS), help="Runtime that reads the MSCCL XML."),
     ] = None,
     channels: Annotated[
         int | None,
         typer.Option(
-            "--channels",
-            min=1,
-            metavar="N",
-            help="MSCCL XML: most channels [default: 8, or what fits].",
-            show_default=False,
+            "--channels", min=1, metavar="N", help="MSCCL XML: most channels [default: 8, or what fits]."
         ),
     ] = None,
     instances: Annotated[
@@ -115,7 +94,6 @@ def export(
             min=1,
             metavar="N",
             help="MSCCL XML: run N copies side by side, each on its part of the data [default: 1].",
-            show_default=False,
         ),
     ] = None,
     protocol: Annotated[
@@ -129,7 +107,6 @@ def export(
             metavar="N|plan",
             help="MSCCL XML: plan again with N trees per root, or with no other number than the plan has "
             "[default: those of the plan if they fit and divide the sizes, else the best that do].",
-            show_default=False,
         ),
     ] = None,
     size: Annotated[
@@ -139,7 +116,6 @@ def export(
             metavar="SIZES",
             help="MSCCL XML: message sizes that are to use the file, as LOW:HIGH, a list or all [default: where it is "
             "faster than the library, by simulation]; others: the size of the message.",
-            show_default=False,
         ),
     ] = None,
     name: Annotated[
@@ -277,8 +253,7 @@ def _export_format(
             path = None if to_stdout else output
             made = export_to(source, to, path, on_stage=stages.begin, **values)
             if to_stdout:
-                sys.stdout.write(made.text)
-                sys.stdout.flush()
+                write_text(made.text, None)
     except CoppiceError as error:
         error.args = (_with_options(str(error), to), *error.args[1:])
         raise
@@ -299,8 +274,7 @@ def _with_options(words: str, to: str) -> str:
 
 def _export_picture(source: str, to: str, *, output: Path | None, size: str | None) -> None:
     """Write what `coppice simulate --trace` or `coppice report` writes."""
-    to_stdout = output is None or str(output) == "-"
-    if to == "trace" and to_stdout:
+    if to == "trace" and (output is None or str(output) == "-"):
         msg = "a trace is a file: name it (`-o trace.json`)."
         raise InputError(msg)
     size_bytes = DEFAULT_SIZE_BYTES if size is None else parse_size(size)
@@ -314,10 +288,7 @@ def _export_picture(source: str, to: str, *, output: Path | None, size: str | No
             write_trace(timeline, output)
             return
         text = report_text(plan, f".{to}", size=size_bytes, on_stage=stages.begin)
-    if output is None or to_stdout:
-        sys.stdout.write(text)
-    else:
-        write_atomically(output, text.encode())
+    write_text(text, output)
 
 
 _WIDTH = 92

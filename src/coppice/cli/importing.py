@@ -20,10 +20,7 @@ __all__ = ["import_file"]
 
 def import_file(
     file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE", help="MSCCL XML or MSCCL++ JSON file; - is standard input.", show_default=False
-        ),
+        str, typer.Argument(metavar="FILE", help="MSCCL XML or MSCCL++ JSON file; - is standard input.")
     ],
     *,
     output: OutputOption = None,
@@ -33,14 +30,10 @@ def import_file(
             "--topology",
             metavar="TOPOLOGY",
             help="Where its ranks are: preset or file [default: all GPUs at one switch].",
-            show_default=False,
         ),
     ] = None,
     root: Annotated[
-        int | None,
-        typer.Option(
-            "--root", metavar="RANK", help="Root, where the file does not tell.", show_default=False
-        ),
+        int | None, typer.Option("--root", metavar="RANK", help="Root, where the file does not tell.")
     ] = None,
     boxes: BoxesOption = None,
     rates: RatesOption = None,

@@ -22,17 +22,13 @@ _MOST_LINES = 200
 
 def logs(
     files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE...", help="Logs and dumps; - is standard input.", show_default=False),
+        list[str], typer.Argument(metavar="FILE...", help="Logs and dumps; - is standard input.")
     ],
     *,
     collective: Annotated[
         str | None,
         typer.Option(
-            "--collective",
-            metavar="NAME",
-            help="What nccl-tests ran, for versions that do not print it.",
-            show_default=False,
+            "--collective", metavar="NAME", help="What nccl-tests ran, for versions that do not print it."
         ),
     ] = None,
     as_json: JsonOption = False,

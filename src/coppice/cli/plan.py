@@ -48,7 +48,6 @@ def plan(
         typer.Option(
             "--ring/--no-ring",
             help="Look for the best ring to compare with [default: for optimal plans up to 2,048 ranks].",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -22,10 +22,7 @@ __all__ = ["probe"]
 def probe(
     *,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write the measured topology.", show_default=False
-        ),
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the measured topology.")
     ] = None,
     expect: Annotated[
         str | None,
@@ -34,7 +31,6 @@ def probe(
             metavar="TOPOLOGY",
             help="What the network should be: say which of its links carry less; `-o` then writes it with their "
             "measured rates.",
-            show_default=False,
         ),
     ] = None,
     engine: EngineOption = None,

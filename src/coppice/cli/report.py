@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coppice.cli.output.render import Stages, print_lines
-from coppice.cli.verify.command import PlanArgument
+from coppice.cli.verify import PlanArgument
 from coppice.report.reporting import report as write_report
 from coppice.text import size_text
 
@@ -42,7 +42,6 @@ def report(
             "--compare",
             metavar="SIZES",
             help="Compare all algorithms at these sizes, such as 1K:1G:4 [default: no comparison].",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

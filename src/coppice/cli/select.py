@@ -16,8 +16,8 @@ from coppice.cli.options.inputs import (
     load_topology,
     parse_settings,
 )
+from coppice.cli.options.measuring import SizeOption
 from coppice.cli.options.problem import CollectiveOption, RootOption
-from coppice.cli.options.sizes import SizeOption
 from coppice.cli.output.render import print_fields, print_json, print_lines, to_stdout
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -41,9 +41,7 @@ def select(
     topology: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TOPOLOGY]",
-            help="Preset name or file, as for `coppice plan`; without it, give --ranks.",
-            show_default=False,
+            metavar="[TOPOLOGY]", help="Preset name or file, as for `coppice plan`; without it, give --ranks."
         ),
     ] = None,
     *,
@@ -51,16 +49,11 @@ def select(
     size: SizeOption,
     collective: CollectiveOption = Collective.ALL_REDUCE,
     ranks: Annotated[
-        int | None,
-        typer.Option(
-            "--ranks", min=1, metavar="P", help="Number of ranks, without a topology.", show_default=False
-        ),
+        int | None, typer.Option("--ranks", min=1, metavar="P", help="Number of ranks, without a topology.")
     ] = None,
     ranks_per_box: Annotated[
         int | None,
-        typer.Option(
-            "--ranks-per-box", min=1, metavar="N", help="How many of --ranks share a box.", show_default=False
-        ),
+        typer.Option("--ranks-per-box", min=1, metavar="N", help="How many of --ranks share a box."),
     ] = None,
     boxes: BoxesOption = None,
     rates: RatesOption = None,
@@ -74,21 +67,11 @@ def select(
     ] = None,
     function: Annotated[
         str | None,
-        typer.Option(
-            "--function",
-            metavar="NAME",
-            help="Function of the library, such as allgatherv.",
-            show_default=False,
-        ),
+        typer.Option("--function", metavar="NAME", help="Function of the library, such as allgatherv."),
     ] = None,
     variant: Annotated[
         str | None,
-        typer.Option(
-            "--variant",
-            metavar="TABLE",
-            help="Table to start with, such as tuned or disjoint.",
-            show_default=False,
-        ),
+        typer.Option("--variant", metavar="TABLE", help="Table to start with, such as tuned or disjoint."),
     ] = None,
     commutative: Annotated[
         bool, typer.Option("--commutative/--non-commutative", help="Whether the operation commutes.")
@@ -103,7 +86,6 @@ def select(
             "--log",
             metavar="FILE",
             help="Log of NCCL or RCCL: predict by the cost model that it prints, instead of ours.",
-            show_default=False,
         ),
     ] = None,
     why: Annotated[

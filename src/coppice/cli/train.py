@@ -35,7 +35,6 @@ def lr_report(
             "--output",
             metavar="FILE",
             help="Page (.html) or picture (.svg, .png) to write; without it the stages are printed.",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,

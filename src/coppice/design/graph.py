@@ -1,15 +1,18 @@
-"""The graph of a direct-connect network: nodes with ports, joined by links without any switch.
+"""The graph of a direct-connect network: nodes with ports, joined by links without any switch; and Cayley graphs.
 
 Every node has ``degree`` ports out and as many in. A self-loop takes a port of each kind and carries nothing; parallel
 links are separate cables that add up. Where the construction of a graph tells an abelian group of automorphisms, the
 graph carries it: all nodes that the group maps to each other see the same network, and schedules are computed for one
 of them. Node ``x * block + b`` is then the image of node b under element x, elements being numbers in mixed radix
 with the last digit fastest.
+
+Translations are automorphisms that map every node to every other one, so that what one node receives decides the
+schedule of all. Rings, circulants, tori, hypercubes, Hamming graphs and complete (bipartite) graphs are of this kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -23,7 +26,17 @@ from coppice.errors import InputError, UnreachableError
 from coppice.rows import sorted_rows
 from coppice.topology.model import Node, NodeKind, Topology, assign_ranks
 
-__all__ = ["MAX_LINKS", "MAX_NODES", "Graph", "graph_of"]
+__all__ = [
+    "MAX_LINKS",
+    "MAX_NODES",
+    "Graph",
+    "cayley_graph",
+    "digits",
+    "graph_of",
+    "translated",
+    "with_inverses",
+]
+
 
 MAX_NODES = 2**16
 MAX_LINKS = 2**22
@@ -270,3 +283,59 @@ def graph_of(topology: Topology) -> tuple[Graph, int]:
         count=count,
     )
     return graph, int(count.min(initial=1)) if len(count) else 1
+
+
+def cayley_graph(name: str, orders: Sequence[int], jumps: Iterable[Sequence[int]]) -> Graph:
+    """The Cayley graph of ``Z_n1 x Z_n2 x ...`` with the given jumps, repeated ones as parallel links.
+
+    Args:
+        name: Name of the graph.
+        orders: n1, n2, ...
+        jumps: One digit for each factor, taken modulo its order.
+
+    Examples:
+        >>> cayley_graph("square", [4], [[1], [-1]]).dst.tolist()
+        [1, 3, 0, 2, 1, 3, 0, 2]
+    """
+    size = tuple(orders)
+    nodes = prod(size)
+    steps = np.array([list(jump) for jump in jumps], dtype=np.int64).reshape(-1, len(size))
+    place = np.array([prod(size[axis + 1 :]) for axis in range(len(size))], dtype=np.int64)
+    heads = (digits(np.arange(nodes), size)[:, None, :] + steps[None, :, :]) % np.array(size) @ place
+    return Graph.of(name, nodes, np.repeat(np.arange(nodes), len(steps)), heads.ravel(), orders=size)
+
+
+def with_inverses(order: int, jumps: Iterable[int]) -> list[int]:
+    """Jumps and their inverses in ``Z_order``, each once."""
+    return sorted({sign * jump % order for jump in jumps for sign in (1, -1)})
+
+
+def digits(element: NDArray[np.integer], orders: Sequence[int]) -> NDArray[np.int64]:
+    """Digits of group elements in mixed radix, along a new last axis."""
+    rest = np.asarray(element, dtype=np.int64)
+    columns = []
+    for order in reversed(orders):
+        columns.append(rest % order)
+        rest = rest // order
+    return np.stack(columns[::-1], axis=-1) if columns else np.zeros((*rest.shape, 0), dtype=np.int64)
+
+
+def translated(graph: Graph) -> NDArray[np.int32]:
+    """``table[x, v]``: the image of node v under element x of the known group of automorphisms.
+
+    Examples:
+        >>> translated(cayley_graph("triangle", [3], [[1], [2]])).tolist()
+        [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
+    """
+    orders = graph.orders
+    elements = np.arange(prod(orders), dtype=np.int32)
+    total = np.zeros((len(elements), len(elements)), dtype=np.int32)
+    unit = 1
+    for order in reversed(orders):
+        digit = elements // unit % order
+        total += (digit[:, None] + digit[None, :]) % np.int32(order) * np.int32(unit)
+        unit *= order
+    if graph.block == 1:
+        return total
+    inner = np.arange(graph.block, dtype=np.int32)
+    return (total[:, :, None] * np.int32(graph.block) + inner).reshape(len(elements), graph.num_nodes)

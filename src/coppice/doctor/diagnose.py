@@ -96,11 +96,11 @@ def diagnose(
     """
     if target is not None:
         _check_target(target)
-    checked = _sizes(sizes)
-    if ranks is not None and not _is_integer(ranks, 1):
+    wanted = _sizes(sizes)
+    if ranks is not None and ranks < 1:
         msg = f"expected `ranks` as a number of 1 or more, found {ranks!r}."
         raise InputError(msg)
-    if target in TUNING_TARGETS and (ranks is not None or checked):
+    if target in TUNING_TARGETS and (ranks is not None or wanted):
         msg = f"`ranks` and `sizes` are for MSCCL XML: tell the doctor of {target} files by `options` (shapes=2x16)."
         raise InputError(msg)
     if target is not None and target not in TUNING_TARGETS and options:
@@ -109,15 +109,16 @@ def diagnose(
     given = options if isinstance(options, Given) else Given.parse(options or {})
     data, name = _content(source, file)
     if target is None:
-        return diagnose(data, _told(data, name), ranks=ranks, sizes=checked, options=options, file=name)
+        return diagnose(data, _told(data, name), ranks=ranks, sizes=wanted, options=options, file=name)
     if target == MSCCLPP:
-        return diagnose_mscclpp(data, file=name, ranks=ranks, sizes=checked)
+        return diagnose_mscclpp(data, file=name, ranks=ranks, sizes=wanted)
     if target in MSCCL_TARGETS:
-        return diagnose_msccl(data, target, file=name, ranks=ranks, sizes=checked)
+        return diagnose_msccl(data, target, file=name, ranks=ranks, sizes=wanted)
     kind, rules = _TUNING[target]
     return run(kind(data=data, file=name, given=given), rules, target=target, heading=f"as {target}")
 
 
+@checked
 def rules_for(target: str) -> tuple[DoctorRule[Any], ...]:
     """All rules of a target, in the order of their ids.
 
@@ -134,24 +135,17 @@ def rules_for(target: str) -> tuple[DoctorRule[Any], ...]:
     return tuple(MSCCLPP_RULES if target == MSCCLPP else _TUNING[target][1])
 
 
-def _check_target(target: object) -> None:
-    if not isinstance(target, str):
-        msg = f"expected `target` as text, one of {', '.join(TARGETS)}, found {target!r}."
-        raise InputError(msg)
+def _check_target(target: str) -> None:
     if target not in TARGETS:
         msg = f"the doctor has no target {target[:40]!r}: {suggestion(target, TARGETS)}"
         raise InputError(msg)
 
 
-def _is_integer(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _sizes(sizes: object) -> tuple[int, ...]:
+def _sizes(sizes: str | Iterable[Any]) -> tuple[int, ...]:
     if isinstance(sizes, str):
         return parse_sizes(sizes, option="`sizes`")
-    found = tuple(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, bytes) else (None,)
-    if not all(_is_integer(size, 0) for size in found):
+    found = tuple(sizes)
+    if not all(isinstance(size, int) and size >= 0 for size in found):
         msg = f"expected sizes of 0 bytes or more, found {str(sizes)[:60]}: give a list of integers, or text."
         raise InputError(msg)
     return found
@@ -163,10 +157,7 @@ def _content(source: str | bytes | os.PathLike[str], file: str | None) -> tuple[
         return source, file or "the file"
     if isinstance(source, str) and ("\n" in source or source.startswith(("<", "{"))):
         return source.encode(), file or "the file"
-    if isinstance(source, str | os.PathLike):
-        return read_bytes(source), file or file_name(source)
-    msg = f"expected the name of a file, its text or its bytes, found {type(source).__name__}."
-    raise InputError(msg)
+    return read_bytes(source), file or file_name(source)
 
 
 def _told(data: bytes, file: str) -> str:

@@ -81,21 +81,13 @@ def _rings(file: RcclVariables) -> Iterator[Complaint]:
         if reason is None:
             kept += 1
         else:
-            yield (
-                WARNING,
-                line,
-                f"ring {at + 1} is dropped without a word: {reason}",
-                "mend it or leave it out",
-            )
+            text = f"ring {at + 1} is dropped without a word: {reason}"
+            yield WARNING, line, text, "mend it or leave it out"
     if not kept:
         yield ERROR, line, "no ring is left: RCCL searches its own", "mend the rings"
     if kept > _MOST_RINGS:
-        yield (
-            ERROR,
-            line,
-            f"{kept} rings, which are doubled past the channels that exist",
-            f"keep {_MOST_RINGS} at most",
-        )
+        text = f"{kept} rings, which are doubled past the channels that exist"
+        yield ERROR, line, text, f"keep {_MOST_RINGS} at most"
 
 
 def _trees(file: RcclVariables) -> tuple[int, list[tuple[str, dict[int, int], str | None]]]:

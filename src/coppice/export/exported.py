@@ -1,17 +1,17 @@
-"""What an export returns: the text of a file, or a folder of files, and what its user must know."""
+"""What an export returns, a file or a folder with notes, or the limits of a runtime for which it is refused."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from coppice.display import Brief
-from coppice.errors import InputError
+from coppice.errors import CheckError, InputError
 from coppice.files import write_atomically
 
-__all__ = ["Exported"]
+__all__ = ["Excess", "Exported", "require_none"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -56,3 +56,49 @@ class Exported(Brief):
         for name, pieces in self.files.items():
             write_atomically(target / name, pieces())
         return [target / name for name in self.files]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excess:
+    """A limit that a program passes.
+
+    Attributes:
+        limit: What is limited, in words.
+        found: How much the program needs.
+        allowed: How much there is.
+        where: Where most of it is.
+        advice: What to do; empty where the caller knows better.
+    """
+
+    limit: str
+    found: int
+    allowed: int
+    where: str
+    advice: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The limit, by how much, where, and the next step if there is one."""
+        if self.allowed:
+            over = f"{self.allowed:,} are allowed, {self.found - self.allowed:,} too many"
+        else:
+            over = "none are allowed"
+        words = f"{self.found:,} {self.limit} where {over} ({self.where})"
+        return f"{words}: {self.advice}" if self.advice else words
+
+
+def require_none(found: Sequence[Excess], reader: str, *, advice: str = "") -> None:
+    """Refuse a program that passes limits.
+
+    Args:
+        found: The limits, the most telling first.
+        reader: The runtime that has them.
+        advice: What to do, where the first of them does not say it.
+
+    Raises:
+        CheckError: If there is one.
+    """
+    if found:
+        more = f" ({len(found) - 1} further limits are passed as well)" if len(found) > 1 else ""
+        msg = f"the program does not fit {reader}: {found[0].sentence}{more}{advice}"
+        raise CheckError(msg)

@@ -6,7 +6,7 @@ to be their rank. For a number of trees there are two ways, of which the better 
 
 * the broadcast trees of the plan, repeated in proportion to their weights; children beyond the third move to other GPUs
   with a link of their own, where that loads links least;
-* trees made anew for equal shares over the same links (:mod:`coppice.fitting.rccl_trees`).
+* trees made anew for equal shares over the same links (:mod:`coppice.fitting.rccl`).
 
 RCCL keeps a ring if it names every GPU of the communicator on the host once, by device index, and drops it without a
 word otherwise. It gives every ring the same rate, and uses the rings in its ring and in its tree graph.
@@ -24,11 +24,10 @@ from itertools import pairwise
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
-from coppice.fitting.rccl_rings import rccl_rings
-from coppice.fitting.rccl_trees import depth_of, packed_trees
+from coppice.fitting.rccl import check_one_box, depth_of, packed_trees, rccl_rings
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.plan import Plan
-from coppice.topology.model import NodeKind, Topology
+from coppice.topology.model import Topology
 
 __all__ = ["MOST_CHILDREN", "MOST_TREES", "RcclTrees", "export_rccl_rings", "export_rccl_trees", "rccl_trees"]
 
@@ -146,20 +145,10 @@ def _pairs(topology: Topology) -> dict[tuple[int, int], Fraction]:
 
 
 def _checked(plan: Plan) -> Forest:
-    topology = plan.topology
     if plan.forest is None or plan.problem.collective is not Collective.ALL_REDUCE:
         msg = f"RCCL_TREES is for all-reduce by trees, found {plan.problem.collective}: plan all_reduce with a forest."
         raise InputError(msg)
-    hosts = set(topology.host[topology.rank_nodes].tolist())
-    if len(hosts) != 1:
-        msg = f"RCCL_TREES is for one box, found {len(hosts)} hosts in {topology.name}: plan one box."
-        raise InputError(msg)
-    gpus = int((topology.kind == NodeKind.GPU).sum())
-    if gpus != topology.num_ranks:
-        msg = (
-            f"RCCL_TREES needs all {gpus} GPUs of the box to take part, found {topology.num_ranks}: plan all."
-        )
-        raise InputError(msg)
+    check_one_box(plan.topology, "RCCL_TREES")
     if plan.forest.branches_at_switches:
         msg = (
             "trees of RCCL branch at GPUs, found a plan that branches at switches: plan without `in_network`."

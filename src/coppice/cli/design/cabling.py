@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import print_fields, print_json
+from coppice.cli.output.render import print_fields, print_json, write_text
 from coppice.design.cabling import CablingLimits, cabling_of
 from coppice.design.recipes.parser import parse
-from coppice.files import write_atomically
 from coppice.text import plural
 
 __all__ = ["MaxPanelsOption", "PanelPortsOption", "PortsPerNodeOption", "cabling"]
 
 PortsPerNodeOption = Annotated[
-    int | None,
-    typer.Option("--ports-per-node", min=1, metavar="N", help="Ports that a node has.", show_default=False),
+    int | None, typer.Option("--ports-per-node", min=1, metavar="N", help="Ports that a node has.")
 ]
 PanelPortsOption = Annotated[
     int | None,
     typer.Option(
-        "--panel-ports",
-        min=1,
-        metavar="N",
-        help="Cable by way of patch panels with so many positions each.",
-        show_default=False,
+        "--panel-ports", min=1, metavar="N", help="Cable by way of patch panels with so many positions each."
     ),
 ]
 MaxPanelsOption = Annotated[
-    int | None,
-    typer.Option("--max-panels", min=1, metavar="N", help="Patch panels that there are.", show_default=False),
+    int | None, typer.Option("--max-panels", min=1, metavar="N", help="Patch panels that there are.")
 ]
 
 
 def cabling(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="Such as 'torus(4,6)'.", show_default=False)
-    ],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Such as 'torus(4,6)'.")],
     *,
     output: Annotated[
         Path,
@@ -63,13 +53,12 @@ def cabling(
     """  # noqa: D301 (\b is for the help formatter)
     limits = CablingLimits(ports_per_node=ports_per_node, panel_ports=panel_ports, max_panels=max_panels)
     made = cabling_of(parse(recipe).build(), limits)
-    if str(output) == "-" and not as_json:
-        sys.stdout.write(made.csv_text())
-        return
-    if str(output) != "-":
-        write_atomically(output, made.csv_text().encode())
+    printed = str(output) == "-"
+    if not (printed and as_json):
+        write_text(made.csv_text(), output)
     if as_json:
         print_json(made.record())
+    if printed or as_json:
         return
     fields = [(f"{made.kind}s", f"{len(made.ends):,}")]
     if panel_ports is not None:

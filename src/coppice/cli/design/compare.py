@@ -11,9 +11,8 @@ import typer
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.comparison.plot import check_picture
-from coppice.design.purchase.market import Market, Quote, compare_networks, csv_text
+from coppice.design.purchase.market import Market, Quote, compare_networks, csv_text, draw
 from coppice.design.purchase.performance import MOST_SIMULATED
-from coppice.design.purchase.picture import draw
 from coppice.design.purchase.request import read_prices, read_workload
 from coppice.files import write_atomically
 from coppice.text import columns, size_text
@@ -24,31 +23,21 @@ __all__ = ["compare"]
 
 def compare(
     workload: Annotated[
-        Path,
-        typer.Argument(
-            metavar="WORKLOAD", help="Ranks, ports and collectives (TOML or JSON).", show_default=False
-        ),
+        Path, typer.Argument(metavar="WORKLOAD", help="Ranks, ports and collectives (TOML or JSON).")
     ],
     *,
-    prices: Annotated[
-        Path,
-        typer.Option("--prices", metavar="FILE", help="Price list (TOML or JSON).", show_default=False),
-    ],
+    prices: Annotated[Path, typer.Option("--prices", metavar="FILE", help="Price list (TOML or JSON).")],
     oversubscription: Annotated[
         str,
         typer.Option("--oversubscription", metavar="LIST", help="Of the leaves of switched networks."),
     ] = "1,2",
     csv: Annotated[
-        Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write all figures as CSV.", show_default=False),
+        Path | None, typer.Option("--csv", metavar="FILE", help="Write all figures as CSV.")
     ] = None,
     picture: Annotated[
         Path | None,
         typer.Option(
-            "--plot",
-            metavar="FILE",
-            help="Draw cost over time: a .png, .svg or .pdf (needs matplotlib).",
-            show_default=False,
+            "--plot", metavar="FILE", help="Draw cost over time: a .png, .svg or .pdf (needs matplotlib)."
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -17,7 +17,7 @@ from coppice.design.cabling import CablingLimits, cabling_of, check_limits
 from coppice.design.families.family import optimum
 from coppice.design.schedules.breadth_first import moore_steps
 from coppice.design.search.finder import find as find_graphs
-from coppice.design.search.folder import write_front
+from coppice.design.search.finder import write_front
 from coppice.design.search.table import Cell, GraphEntry
 from coppice.design.search.workload import CollectiveWorkload, NetworkOption, baselines, options
 from coppice.errors import InputError
@@ -32,29 +32,17 @@ def find(
     ctx: typer.Context,
     *,
     ranks: Annotated[
-        str | None,
-        typer.Option(
-            "--ranks", metavar="N", help="Number of ranks, or a range such as 2:64.", show_default=False
-        ),
+        str | None, typer.Option("--ranks", metavar="N", help="Number of ranks, or a range such as 2:64.")
     ] = None,
     degree: Annotated[
-        str | None,
-        typer.Option(
-            "--degree", metavar="D", help="Ports of a rank, or a range such as 2:8.", show_default=False
-        ),
+        str | None, typer.Option("--degree", metavar="D", help="Ports of a rank, or a range such as 2:8.")
     ] = None,
     bidirectional: Annotated[
         bool, typer.Option("--bidirectional", help="Only graphs whose links are full-duplex cables.")
     ] = False,
     size: Annotated[
         str | None,
-        typer.Option(
-            "--size",
-            "-s",
-            metavar="BYTES",
-            help="Choose the best for this message size M.",
-            show_default=False,
-        ),
+        typer.Option("--size", "-s", metavar="BYTES", help="Choose the best for this message size M."),
     ] = None,
     collective: Annotated[
         Collective,
@@ -75,16 +63,12 @@ def find(
             "--output",
             metavar="DIR",
             help="Write the front and the cabling list of each of its graphs.",
-            show_default=False,
         ),
     ] = None,
     cabling: Annotated[
         Path | None,
         typer.Option(
-            "--cabling",
-            metavar="FILE",
-            help="Write the cabling list of the best graph for --size as CSV.",
-            show_default=False,
+            "--cabling", metavar="FILE", help="Write the cabling list of the best graph for --size as CSV."
         ),
     ] = None,
     ports_per_node: PortsPerNodeOption = None,
@@ -97,7 +81,6 @@ def find(
             min=1,
             metavar="N",
             help="Circulants that are looked at for each size [default: 2000, 100 for a range].",
-            show_default=False,
         ),
     ] = None,
     results: Annotated[
@@ -106,7 +89,6 @@ def find(
             "--results",
             metavar="FILE",
             help="Keep base graphs in this file (JSON lines), and go on from those that it holds.",
-            show_default=False,
         ),
     ] = None,
     jobs: JobsOption = None,

@@ -32,7 +32,6 @@ PiecesOption = Annotated[
         min=1,
         metavar="N",
         help="Cut every shard into so many pieces [default: as many as the least loads need].",
-        show_default=False,
     ),
 ]
 
@@ -44,10 +43,7 @@ def schedule(
     collective: CollectiveOption = Collective.ALL_GATHER,
     pieces: PiecesOption = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="Write the schedule as a plan.", show_default=False
-        ),
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the schedule as a plan.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -38,18 +38,15 @@ def show(
         typer.Argument(
             metavar="RECIPE",
             help="Such as 'line^3(circulant(16,3,4))', 'diamond^2' or 'uniring(4) * uniring(8)'.",
-            show_default=False,
         ),
     ],
     *,
     output: OutputOption = None,
     plan: Annotated[
-        Path | None,
-        typer.Option("--plan", metavar="FILE", help="Write the schedule as a plan.", show_default=False),
+        Path | None, typer.Option("--plan", metavar="FILE", help="Write the schedule as a plan.")
     ] = None,
     picture: Annotated[
-        Path | None,
-        typer.Option("--picture", metavar="FILE", help="Draw the graph as SVG.", show_default=False),
+        Path | None, typer.Option("--picture", metavar="FILE", help="Draw the graph as SVG.")
     ] = None,
     collective: CollectiveOption = Collective.ALL_GATHER,
     size: Annotated[
@@ -68,7 +65,6 @@ def show(
         typer.Option(
             "--forest/--no-forest",
             help="Simulate optimal trees on the same graph as well [default: up to 128 ranks].",
-            show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,

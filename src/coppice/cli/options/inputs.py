@@ -46,12 +46,9 @@ TopologyArgument = Annotated[
         metavar="TOPOLOGY",
         help="Preset name (`coppice topology list`) or file: coppice JSON/YAML, a cluster file, "
         "NCCL/RCCL XML, `nvidia-smi topo -m` or `rocm-smi --showtopo` text; - is standard input.",
-        show_default=False,
     ),
 ]
-BoxesOption = Annotated[
-    int | None, typer.Option("--boxes", min=1, help="Number of boxes of a box preset.", show_default=False)
-]
+BoxesOption = Annotated[int | None, typer.Option("--boxes", min=1, help="Number of boxes of a box preset.")]
 RatesOption = Annotated[
     str | None,
     typer.Option("--rates", help="Rates of a preset: nominal (default) or measured (the achievable class)."),
@@ -75,9 +72,7 @@ RoundOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
-OutputOption = Annotated[
-    Path | None, typer.Option("-o", "--output", help="File to write.", show_default=False, metavar="FILE")
-]
+OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="File to write.", metavar="FILE")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The options of commands that simulate or measure: sizes in steps, processes, engines, what a message costs."""
+"""The options of commands that simulate or measure: sizes, processes, engines, what a message costs."""
 
 from __future__ import annotations
 
@@ -15,24 +15,28 @@ __all__ = [
     "JobsOption",
     "LauncherWordsOption",
     "OverheadOption",
+    "SizeOption",
+    "SizesOption",
     "SteppedSizes",
     "TimeoutOption",
 ]
 
+
 JobsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].", show_default=False
-    ),
+    int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].")
 ]
+
 OverheadOption = Annotated[
     float, typer.Option("--overhead", min=0, metavar="US", help="Cost of a message beyond its links.")
 ]
+
 EngineOption = Annotated[
     str | None,
     typer.Option("--engine", metavar="torch|mpi|shm", help="What moves the data [default: by the launcher]."),
 ]
+
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, help="Longest wait for another rank, s.")]
+
 LauncherWordsOption = Annotated[
     list[str] | None,
     typer.Option("--launcher-option", metavar="WORD", help="Further word for the launcher; may be repeated."),
@@ -67,3 +71,24 @@ class SteppedSizes:
         while low and sizes[-1] * self.factor <= high:
             sizes.append(sizes[-1] * self.factor)
         return sizes
+
+
+SizeOption = Annotated[
+    str,
+    typer.Option(
+        "--size",
+        "-s",
+        metavar="BYTES",
+        help="Message size M of the collective: bytes, or with K, M, G, T in powers of 1024, such as 64M.",
+    ),
+]
+
+SizesOption = Annotated[
+    str,
+    typer.Option(
+        "--sizes",
+        metavar="LIST",
+        help="Message sizes: a list such as 1K,64K,1M, or FIRST:LAST[:FACTOR], such as 1K:4G or 1K:4G:4 "
+        "[factor: 2].",
+    ),
+]

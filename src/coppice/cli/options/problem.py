@@ -40,7 +40,6 @@ RootOption = Annotated[
         min=0,
         metavar="RANK",
         help="Root rank of broadcast, reduce, gather and scatter [default: 0].",
-        show_default=False,
     ),
 ]
 WeightsOption = Annotated[
@@ -59,7 +58,6 @@ AlgorithmOption = Annotated[
         "-a",
         metavar="NAME",
         help="Algorithm (`coppice algorithms` lists them) [default: the optimal planner, forest or flow].",
-        show_default=False,
     ),
 ]
 ParameterOption = Annotated[

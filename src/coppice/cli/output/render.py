@@ -15,6 +15,7 @@ from rich.status import Status
 from rich.text import Text
 
 from coppice.errors import InputError
+from coppice.files import write_atomically
 
 __all__ = [
     "Progressing",
@@ -24,6 +25,7 @@ __all__ = [
     "print_lines",
     "progress_bar",
     "to_stdout",
+    "write_text",
 ]
 
 
@@ -35,6 +37,15 @@ def print_json(value: Mapping[str, Any]) -> None:
 def print_lines(lines: Sequence[str]) -> None:
     """Print lines as they are."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
+
+
+def write_text(text: str, output: Path | None) -> None:
+    """Write a text into a file, or to standard output where none is named or it is called ``-``."""
+    if output is None or str(output) == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write_atomically(output, text.encode())
 
 
 def print_fields(title: str, fields: Sequence[tuple[str, str]], *, file: TextIO | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +9,8 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.measuring import LauncherWordsOption
-from coppice.cli.output.render import print_json, print_lines
+from coppice.cli.output.render import print_json, print_lines, write_text
 from coppice.errors import CheckError
-from coppice.files import write_atomically
 from coppice.text import columns, short_size
 from coppice.tuning.check import Checked, check_runs, measured_again
 from coppice.tuning.exports import FORMS, export_table
@@ -41,10 +39,7 @@ def export(
       coppice tune export table.csv --to nccl-tuner -o tuner.csv
     """  # noqa: D301 (\b is for the help formatter)
     made = export_table(read_table(table), to)
-    if output is None or str(output) == "-":
-        sys.stdout.write(made.text)
-    else:
-        write_atomically(output, made.text.encode())
+    write_text(made.text, output)
     for note in made.notes:
         typer.echo(f"note: {note.replace('=FILE', f'={output.absolute()}') if output else note}", err=True)
 
@@ -61,10 +56,7 @@ def build(
         NAME
     ),
     compiler: Annotated[
-        str | None,
-        typer.Option(
-            "--cc", metavar="COMMAND", help="C11 compiler [default: $CC, else cc].", show_default=False
-        ),
+        str | None, typer.Option("--cc", metavar="COMMAND", help="C11 compiler [default: $CC, else cc].")
     ] = None,
 ) -> None:
     """Compile the plugin: C11, without CUDA and NCCL; API versions 3 to 6, that is NCCL 2.22 and later.
@@ -93,11 +85,10 @@ def check(
     *,
     ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Measure again on so many ranks.")] = 0,
     lab: Annotated[
-        str | None,
-        typer.Option("--lab", metavar="NAME", help="Measure again in this lab.", show_default=False),
+        str | None, typer.Option("--lab", metavar="NAME", help="Measure again in this lab.")
     ] = None,
     launcher: Annotated[
-        str | None, typer.Option("--launcher", metavar="PATH", help="mpirun or mpiexec.", show_default=False)
+        str | None, typer.Option("--launcher", metavar="PATH", help="mpirun or mpiexec.")
     ] = None,
     options: LauncherWordsOption = None,
     rounds: Annotated[int, typer.Option("-n", "--rounds", min=1, help="Rounds when measuring again.")] = 15,

@@ -42,10 +42,7 @@ class FitOptions:
     topology: Annotated[
         str | None,
         typer.Option(
-            "--topology",
-            metavar="TOPOLOGY",
-            help="Preset or file, for the distance from the bound.",
-            show_default=False,
+            "--topology", metavar="TOPOLOGY", help="Preset or file, for the distance from the bound."
         ),
     ] = None
     boxes: BoxesOption = None
@@ -78,8 +75,7 @@ def fit(
     *,
     runs: RunsArgument,
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Table to write (CSV).", show_default=False),
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Table to write (CSV).")
     ] = None,
     extend: Annotated[
         bool, typer.Option("--extend", help="Rules reach to sizes beyond the measured ones.")

@@ -37,27 +37,17 @@ def sweep(
         ),
     ] = 15,
     ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="Number of ranks.")] = 0,
-    lab: Annotated[
-        str | None, typer.Option("--lab", metavar="NAME", help="Run in this lab.", show_default=False)
-    ] = None,
+    lab: Annotated[str | None, typer.Option("--lab", metavar="NAME", help="Run in this lab.")] = None,
     launcher: Annotated[
         str | None,
-        typer.Option(
-            "--launcher",
-            metavar="PATH",
-            help="mpirun, mpiexec or srun [default: on PATH].",
-            show_default=False,
-        ),
+        typer.Option("--launcher", metavar="PATH", help="mpirun, mpiexec or srun [default: on PATH]."),
     ] = None,
     options: LauncherWordsOption = None,
     segments: Annotated[
         str, typer.Option("--segments", metavar="LIST", help="Sizes of segments to try with Open MPI.")
     ] = "64K",
     tests: Annotated[
-        Path | None,
-        typer.Option(
-            "--tests", metavar="DIR", help="Directory of nccl-tests or rccl-tests.", show_default=False
-        ),
+        Path | None, typer.Option("--tests", metavar="DIR", help="Directory of nccl-tests or rccl-tests.")
     ] = None,
     gpus: Annotated[int, typer.Option("-g", "--gpus", min=1, help="GPUs of each process of nccl-tests.")] = 1,
     channels: Annotated[
@@ -70,7 +60,6 @@ def sweep(
             metavar="FILE",
             help="Choose by a table and this plugin (`coppice tune plugin build`) instead of NCCL_ALGO and "
             "NCCL_PROTO; builtin for RCCL 2.28.3 and later.",
-            show_default=False,
         ),
     ] = None,
     ll128: Annotated[
@@ -78,12 +67,7 @@ def sweep(
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(
-            "--timeout",
-            min=1,
-            help="Stop after so many seconds; with nccl-tests, each run.",
-            show_default=False,
-        ),
+        typer.Option("--timeout", min=1, help="Stop after so many seconds; with nccl-tests, each run."),
     ] = None,
 ) -> None:
     """Measure every algorithm that the library can be told to take, right beside its default, at every size.

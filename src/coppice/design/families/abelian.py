@@ -44,9 +44,8 @@ from __future__ import annotations
 
 from math import gcd, isqrt, prod
 
-from coppice.design.cayley import cayley_graph, with_inverses
 from coppice.design.families.family import Family, Size, at_least, between, optimal
-from coppice.design.graph import MAX_NODES, Graph
+from coppice.design.graph import MAX_NODES, Graph, cayley_graph, with_inverses
 from coppice.errors import InputError
 
 __all__ = ["FAMILIES", "two_jumps"]

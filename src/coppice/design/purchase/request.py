@@ -190,17 +190,9 @@ def read_workload(path: str | os.PathLike[str]) -> TrainingWorkload:
     ]
     _hold(checks, path)
     _hold([(made.ranks % made.ranks_per_host == 0, "$.ranks to be whole hosts", made.ranks)], path)
-    _hold([(made.hosts >= 2, "two hosts or more", made.hosts)], path)
-    _hold(
-        [
-            (
-                made.failures.hosts < made.hosts - 1,
-                "two hosts to survive $.failures.hosts",
-                made.failures.hosts,
-            )
-        ],
-        path,
-    )
+    lost = made.failures.hosts
+    survive = (lost < made.hosts - 1, "two hosts to survive $.failures.hosts", lost)
+    _hold([(made.hosts >= 2, "two hosts or more", made.hosts), survive], path)
     for place, use in enumerate(made.collectives):
         at = f"$.collectives[{place}]"
         size = made.ranks if use.group_size is None else use.group_size

@@ -31,9 +31,8 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.design.cayley import translated
 from coppice.design.families.family import Size, optimum
-from coppice.design.graph import Graph
+from coppice.design.graph import Graph, translated
 from coppice.errors import InputError
 
 __all__ = [
@@ -64,7 +63,7 @@ def line_graph(graph: Graph, name: str = "") -> Graph:
         InputError: If some node has fewer links than ports.
 
     Examples:
-        >>> from coppice.design.cayley import cayley_graph
+        >>> from coppice.design.graph import cayley_graph
         >>> kautz = line_graph(cayley_graph("K3", [3], [[1], [2]]))
         >>> kautz.num_nodes, kautz.degree
         (6, 2)
@@ -114,7 +113,7 @@ def degree_expansion(graph: Graph, copies: int, name: str = "") -> Graph:
         InputError: If the graph has self-loops, or there is no copy.
 
     Examples:
-        >>> from coppice.design.cayley import cayley_graph
+        >>> from coppice.design.graph import cayley_graph
         >>> degree_expansion(cayley_graph("K2", [2], [[1]]), 3).num_nodes
         6
     """
@@ -144,7 +143,7 @@ def cartesian_product(graphs: Sequence[Graph], name: str = "") -> Graph:
         InputError: If there is no graph.
 
     Examples:
-        >>> from coppice.design.cayley import cayley_graph
+        >>> from coppice.design.graph import cayley_graph
         >>> ring = cayley_graph("ring", [5], [[1], [4]])
         >>> cartesian_product([ring, ring]).degree
         4
@@ -186,7 +185,7 @@ def with_transpose(graph: Graph, name: str = "") -> Graph:
     """The graph and its transpose together: links become full-duplex cables, and the degree doubles.
 
     Examples:
-        >>> from coppice.design.cayley import cayley_graph
+        >>> from coppice.design.graph import cayley_graph
         >>> with_transpose(cayley_graph("ring", [5], [[1]])).bidirectional
         True
     """

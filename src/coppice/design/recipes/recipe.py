@@ -161,10 +161,21 @@ class Base(Recipe):
 
 
 @dataclass(frozen=True)
-class LineGraph(Recipe):
-    """The line graph, ``times`` times: ``line^3(R)``."""
+class Expansion(Recipe):
+    """A larger graph made from one other."""
 
     inner: Recipe
+
+    @property
+    def is_transpose(self) -> bool:
+        """As the graph that is expanded."""
+        return self.inner.is_transpose
+
+
+@dataclass(frozen=True)
+class LineGraph(Expansion):
+    """The line graph, ``times`` times: ``line^3(R)``."""
+
     times: int = 1
 
     def __post_init__(self) -> None:
@@ -191,11 +202,6 @@ class LineGraph(Recipe):
             self,
         )
 
-    @property
-    def is_transpose(self) -> bool:
-        """As the graph that is expanded."""
-        return self.inner.is_transpose
-
     def facts(self) -> Facts:
         """A step more each time, and 1 / N of bandwidth time with N that of the graph expanded."""
         return line_facts(self.inner.facts(), self.size, self.times)
@@ -205,10 +211,9 @@ class LineGraph(Recipe):
 
 
 @dataclass(frozen=True)
-class Degree(Recipe):
+class Degree(Expansion):
     """Degree expansion: ``degree(R, n)``, n copies of every node."""
 
-    inner: Recipe
     copies: int
 
     def __post_init__(self) -> None:
@@ -231,11 +236,6 @@ class Degree(Recipe):
         )
         return _bounded(expanded, self)
 
-    @property
-    def is_transpose(self) -> bool:
-        """As the graph that is expanded."""
-        return self.inner.is_transpose
-
     def facts(self) -> Facts:
         """A step more, and (n - 1) / (n N) of bandwidth time."""
         return degree_facts(self.inner.facts(), self.size, self.copies)
@@ -245,10 +245,9 @@ class Degree(Recipe):
 
 
 @dataclass(frozen=True)
-class Power(Recipe):
+class Power(Expansion):
     """Cartesian power: ``R^n``."""
 
-    inner: Recipe
     exponent: int
 
     def __post_init__(self) -> None:
@@ -268,11 +267,6 @@ class Power(Recipe):
         _bounded_power(size.ranks, self.exponent, self)
         ranks, ports = size.ranks**self.exponent, size.degree * self.exponent
         return _bounded(Size(ranks, ports, bidirectional=size.bidirectional, simple=size.simple), self)
-
-    @property
-    def is_transpose(self) -> bool:
-        """As the graph that is expanded."""
-        return self.inner.is_transpose
 
     def facts(self) -> Facts:
         """So many times the steps; bandwidth-optimal where the factor is."""

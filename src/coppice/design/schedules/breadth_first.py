@@ -54,7 +54,7 @@ def schedule_facts(graph: Graph, targets: NDArray[np.int32] | None = None) -> Sc
         InputError: If the graph is too large.
 
     Examples:
-        >>> from coppice.design.cayley import cayley_graph
+        >>> from coppice.design.graph import cayley_graph
         >>> facts = schedule_facts(cayley_graph("ring of 4", [4], [[1], [-1]]))
         >>> facts.steps, [str(load) for load in facts.step_loads], str(facts.bandwidth_time)
         (2, ['1', '1/2'], '3/4')

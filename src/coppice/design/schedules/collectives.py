@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.design.cayley import translated
-from coppice.design.graph import Graph
+from coppice.design.graph import Graph, translated
 from coppice.design.recipes.recipe import Recipe
 from coppice.design.schedules.breadth_first import ScheduleFacts
 from coppice.design.schedules.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries, loads_of
@@ -95,7 +94,7 @@ def breadth_first_schedule(
         InputError: For another collective, or too many transfers.
 
     Examples:
-        >>> from coppice.design.cayley import cayley_graph
+        >>> from coppice.design.graph import cayley_graph
         >>> ring = cayley_graph("ring of 4", [4], [[1], [-1]])
         >>> made = breadth_first_schedule(ring, ring.to_topology())
         >>> made.steps, made.schedule.num_transfers, str(made.bandwidth_time)

@@ -77,7 +77,7 @@ def breadth_first_deliveries(
         InputError: If there are more transfers than ``max_runs``.
 
     Examples:
-        >>> from coppice.design.cayley import cayley_graph
+        >>> from coppice.design.graph import cayley_graph
         >>> made, facts = breadth_first_deliveries(cayley_graph("ring of 4", [4], [[1], [-1]]))
         >>> made.pieces, [str(load) for load in loads_of(made)]
         (2, ['1', '1/2'])

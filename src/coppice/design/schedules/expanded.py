@@ -15,8 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.design.cayley import translated
-from coppice.design.graph import Graph
+from coppice.design.graph import Graph, translated
 from coppice.design.recipes.expansions import out_links
 from coppice.design.recipes.recipe import Degree, LineGraph, Power, Recipe
 from coppice.design.schedules.deliveries import MAX_RUNS, Deliveries, breadth_first_deliveries

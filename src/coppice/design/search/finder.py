@@ -1,4 +1,4 @@
-"""The topology finder: all graphs of a number of ranks and a degree that nothing beats.
+"""Finds all graphs of so many ranks and ports that nothing beats, and writes them with their cabling lists.
 
 Base graphs are evaluated once, in parallel, and kept in a file; the table then follows from formulas; at the end the
 graphs found are scheduled themselves, since breadth-first broadcast is often better than the formula says.
@@ -6,12 +6,17 @@ graphs found are scheduled themselves, since breadth-first broadcast is often be
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
 
 from coppice.arguments import checked
 from coppice.comparison.pool import chosen_executor, run
+from coppice.design.cabling import CablingLimits, cabling_of
 from coppice.design.graph import MAX_LINKS, MAX_NODES
 from coppice.design.search.bases import (
     BaseJob,
@@ -24,8 +29,10 @@ from coppice.design.search.bases import (
 )
 from coppice.design.search.table import Cell, GraphEntry, GraphTable, cells_below, front_of
 from coppice.errors import InputError
+from coppice.files import write_atomically
 
-__all__ = ["TRIES", "TRIES_OF_MANY", "Progressing", "design", "find", "measured"]
+__all__ = ["TRIES", "TRIES_OF_MANY", "Progressing", "design", "find", "measured", "write_front"]
+
 
 TRIES = 2000
 TRIES_OF_MANY = 100
@@ -34,6 +41,7 @@ TRIES_OF_MANY = 100
 _BATCH = 16
 _SMALL = 2**21
 """Up to so many pairs of nodes in all the work is done before processes have started."""
+
 _MOST_CELLS = 2**17
 
 Progressing = Callable[[int, int, str], None]
@@ -190,3 +198,40 @@ def _batches(work: Sequence[BaseJob]) -> list[Sequence[BaseJob]]:
     """Jobs together, fewer where there are few: an interruption then loses little."""
     size = max(1, min(_BATCH, len(work) // 32))
     return [work[first : first + size] for first in range(0, len(work), size)]
+
+
+def write_front(
+    folder: Path, front: Sequence[GraphEntry], limits: CablingLimits, record: Mapping[str, Any]
+) -> list[str]:
+    """Write a front.
+
+    Args:
+        folder: It is made where it does not exist.
+        front: The graphs.
+        limits: Ports and patch panels of the cabling.
+        record: What the file of the front says of it; the figures of the cabling lists join it.
+
+    Returns:
+        What was written, a line for each file.
+
+    Raises:
+        InputError: If a file cannot be written, or a graph needs more than the limits.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        msg = f"cannot make the folder {folder} ({error.strerror or error}): choose another place."
+        raise InputError(msg) from None
+    written = []
+    lists: dict[str, dict[str, Any]] = {}
+    for entry in front:
+        name = re.sub(r"[^a-z0-9^*]+", "-", str(entry.recipe)).strip("-").replace("^", "").replace("*", "x")
+        path = folder / f"{entry.steps:03}-steps-{name}.csv"
+        made = cabling_of(entry.recipe.build(), limits)
+        write_atomically(path, made.csv_text().encode())
+        lists[path.name] = made.record()
+        panels = f", {made.panels:,} panels" if made.panels else ""
+        written.append(f"{path}: {len(made.ends):,} {made.kind}s{panels}")
+    path = folder / "front.json"
+    write_atomically(path, (json.dumps({**record, "cabling": lists}, indent=2) + "\n").encode())
+    return [*written, str(path)]

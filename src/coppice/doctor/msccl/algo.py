@@ -27,17 +27,11 @@ def _numbers(file: MscclFile) -> Iterator[Complaint]:
         if text is None:
             continue
         if file.integer(key) is None:
-            yield (
-                file.document.algo_line,
-                f"{key} is {text[:40]!r}, no integer, which the loader reads as far as it goes or as 0",
-                "write an integer",
-            )
+            words = f"{key} is {text[:40]!r}, no integer, which the loader reads as far as it goes or as 0"
+            yield file.document.algo_line, words, "write an integer"
         elif text.lstrip("-").startswith("0") and len(text.lstrip("-")) > 1:
-            yield (
-                file.document.algo_line,
-                f"{key} is {text[:40]!r}: a leading zero means base 8 to the loader",
-                "remove the zero",
-            )
+            words = f"{key} is {text[:40]!r}: a leading zero means base 8 to the loader"
+            yield file.document.algo_line, words, "remove the zero"
 
 
 @RULES.rule("A03", ERROR, "required attributes of <gpu>, <tb>, <step>", "the file is refused")
@@ -51,22 +45,16 @@ def _missing(file: MscclFile) -> Iterator[Complaint]:
 def _integers(file: MscclFile) -> Iterator[Complaint]:
     for defect in file.document.defects:
         if defect.kind in ("number", "octal"):
-            yield (
-                defect.line,
-                f"{defect.text}; the loader reads a leading zero as base 8, and anything else as far as it goes",
-                "write a plain integer",
-            )
+            text = f"{defect.text}; the loader reads a leading zero as base 8, and anything else as far as it goes"
+            yield defect.line, text, "write a plain integer"
 
 
 @RULES.rule("A05", ERROR, "protocol", "the file is refused")
 def _protocol(file: MscclFile) -> Iterator[Complaint]:
     name = file.document.algo.get("proto")
     if name is not None and name not in _PROTOCOLS:
-        yield (
-            file.document.algo_line,
-            f"proto is {name[:40]!r}; the loader knows Simple, LL and LL128, in this spelling",
-            "choose one of them",
-        )
+        text = f"proto is {name[:40]!r}; the loader knows Simple, LL and LL128, in this spelling"
+        yield file.document.algo_line, text, "choose one of them"
 
 
 @RULES.rule("A06", ERROR, "name of the collective", "the file is refused")
@@ -87,17 +75,14 @@ def _channels(file: MscclFile) -> Iterator[Complaint]:
     if stated is None:
         return
     if stated > file.target.max_channels or stated < 1:
-        yield (
-            file.document.algo_line,
-            f"nchannels is {stated}; {file.target.title} has 1 to {file.target.max_channels}",
-            f"use {file.target.max_channels} channels at most",
-        )
+        text = f"nchannels is {stated}; {file.target.title} has 1 to {file.target.max_channels}"
+        yield file.document.algo_line, text, f"use {file.target.max_channels} channels at most"
     if used > stated:
-        yield (
-            file.document.algo_line,
-            f"nchannels is {stated}, but channel {used - 1} is used: its connections are never made and the ranks hang",
-            f'write nchannels="{used}"',
+        text = (
+            f"nchannels is {stated}, but channel {used - 1} is used: "
+            "its connections are never made and the ranks hang"
         )
+        yield file.document.algo_line, text, f'write nchannels="{used}"'
 
 
 @RULES.rule("A08", NOTE, "idle channels", "smaller communicators cannot use the file")
@@ -105,11 +90,8 @@ def _channels_idle(file: MscclFile) -> Iterator[Complaint]:
     stated = file.integer("nchannels")
     used = max(file.document.tb["chan"], default=-1) + 1
     if stated is not None and 0 < used < stated:
-        yield (
-            file.document.algo_line,
-            f"nchannels is {stated}, but only {used} are used: the communicator must have {stated} for nothing",
-            f'write nchannels="{used}"',
-        )
+        text = f"nchannels is {stated}, but only {used} are used: the communicator must have {stated} for nothing"
+        yield file.document.algo_line, text, f'write nchannels="{used}"'
 
 
 @RULES.rule("A09", ERROR, "one <gpu> per rank", "ranks hang")
@@ -126,32 +108,23 @@ def _gpus(file: MscclFile) -> Iterator[Complaint]:
     missing = [rank for rank in range(min(stated, 10**6)) if rank not in present]
     if missing:
         more = f" and {len(missing) - 1} others" if missing[1:] else ""
-        yield (
-            document.algo_line,
-            (
-                f"ngpus is {stated}, but gpu {missing[0]} is missing{more}: "
-                "such a rank does nothing and its peers hang"
-            ),
-            "give every rank a <gpu>",
+        text = (
+            f"ngpus is {stated}, but gpu {missing[0]} is missing{more}: "
+            "such a rank does nothing and its peers hang"
         )
+        yield document.algo_line, text, "give every rank a <gpu>"
     for row, rank in enumerate(document.gpu["id"]):
         if rank >= stated or (rank < 0 and rank != ABSENT):
-            yield (
-                document.gpu["line"][row],
-                f"gpu {rank} is no rank below ngpus = {stated}",
-                "remove it, or mend ngpus",
-            )
+            text = f"gpu {rank} is no rank below ngpus = {stated}"
+            yield document.gpu["line"][row], text, "remove it, or mend ngpus"
 
 
 @RULES.rule("A10", ERROR, "chunks", "the runtime divides by zero")
 def _chunks(file: MscclFile) -> Iterator[Complaint]:
     chunks = file.integer("nchunksperloop")
     if chunks is not None and chunks < 1:
-        yield (
-            file.document.algo_line,
-            f"nchunksperloop is {chunks}: the loader divides by it",
-            "use 1 or more",
-        )
+        text = f"nchunksperloop is {chunks}: the loader divides by it"
+        yield file.document.algo_line, text, "use 1 or more"
 
 
 def _slots(file: MscclFile) -> Iterator[Complaint]:
@@ -169,11 +142,8 @@ def _slots(file: MscclFile) -> Iterator[Complaint]:
         for key, scale in scales.items():
             found = document.gpu[key][row]
             if found > 0 and found * (scale or 1) != chunks:
-                yield (
-                    line,
-                    f"{key} is {found} where {name} of {chunks} chunks on {ranks} ranks has {chunks // (scale or 1)}",
-                    "make them agree (0 for a buffer that is not used is allowed)",
-                )
+                text = f"{key} is {found} where {name} of {chunks} chunks on {ranks} ranks has {chunks // (scale or 1)}"
+                yield line, text, "make them agree (0 for a buffer that is not used is allowed)"
 
 
 @RULES.rule("A11", ERROR, "slots agree with the collective (checked)", "the file is refused")

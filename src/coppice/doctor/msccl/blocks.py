@@ -49,11 +49,10 @@ def _ids(file: MscclFile) -> Iterator[Complaint]:
             if twice
             else f"they are {', '.join(map(str, sorted(found)[:8]))}"
         )
-        yield (
-            document.gpu["line"][gpu],
-            f"thread blocks of gpu {document.gpu['id'][gpu]} are not numbered 0 .. {len(found) - 1}: {what}",
-            "number them anew, and depid with them",
+        text = (
+            f"thread blocks of gpu {document.gpu['id'][gpu]} are not numbered 0 .. {len(found) - 1}: {what}"
         )
+        yield document.gpu["line"][gpu], text, "number them anew, and depid with them"
 
 
 @RULES.rule("B02", ERROR, "number of thread blocks", "the file is refused")
@@ -61,14 +60,11 @@ def _number(file: MscclFile) -> Iterator[Complaint]:
     document, most = file.document, file.target.max_blocks
     for gpu, found in sorted(Counter(document.tb["gpu"]).items()):
         if found > most:
-            yield (
-                document.gpu["line"][gpu],
-                (
-                    f"gpu {document.gpu['id'][gpu]} has {found} thread blocks, {found - most} more than the {most} of "
-                    f"{file.target.title}"
-                ),
-                "let trees share thread blocks, or use fewer channels",
+            text = (
+                f"gpu {document.gpu['id'][gpu]} has {found} thread blocks, {found - most} more than the {most} of "
+                f"{file.target.title}"
             )
+            yield document.gpu["line"][gpu], text, "let trees share thread blocks, or use fewer channels"
 
 
 @RULES.rule("B03", ERROR, "peers are other ranks", "the file is refused, or memory overwritten")
@@ -81,17 +77,11 @@ def _peers(file: MscclFile) -> Iterator[Complaint]:
                 continue
             if peer == rank or peer < -1:
                 what = "itself" if peer == rank else f"rank {peer}"
-                yield (
-                    lines[row],
-                    f"thread block {name} of gpu {rank} {word} {what}",
-                    "name another rank, or -1",
-                )
+                text = f"thread block {name} of gpu {rank} {word} {what}"
+                yield lines[row], text, "name another rank, or -1"
             elif ranks is not None and peer >= ranks:
-                yield (
-                    lines[row],
-                    f"thread block {name} of gpu {rank} {word} rank {peer}, but ngpus is {ranks}",
-                    f"name a rank below {ranks}, or -1",
-                )
+                text = f"thread block {name} of gpu {rank} {word} rank {peer}, but ngpus is {ranks}"
+                yield lines[row], text, f"name a rank below {ranks}, or -1"
 
 
 @RULES.rule("B04", ERROR, "channels of thread blocks", "the file is refused")
@@ -99,11 +89,8 @@ def _channel(file: MscclFile) -> Iterator[Complaint]:
     lines, most = file.document.tb["line"], file.target.max_channels
     for row, rank, name, _, _, channel in _blocks(file):
         if channel != ABSENT and not 0 <= channel < most:
-            yield (
-                lines[row],
-                f"thread block {name} of gpu {rank} has channel {channel}; there are 0 .. {most - 1}",
-                "use one of them, for thread blocks without a peer as well",
-            )
+            text = f"thread block {name} of gpu {rank} has channel {channel}; there are 0 .. {most - 1}"
+            yield lines[row], text, "use one of them, for thread blocks without a peer as well"
 
 
 @RULES.rule("B05", ERROR, "thread blocks per channel", "the file is refused")
@@ -117,11 +104,8 @@ def _crowded(file: MscclFile) -> Iterator[Complaint]:
     for word, numbers in (("send", senders), ("receive", receivers)):
         for (rank, channel), number in sorted(numbers.items()):
             if number > most:
-                yield (
-                    0,
-                    f"{number} thread blocks of gpu {rank} {word} on channel {channel}; {most} may",
-                    "spread them over more channels",
-                )
+                text = f"{number} thread blocks of gpu {rank} {word} on channel {channel}; {most} may"
+                yield 0, text, "spread them over more channels"
 
 
 @RULES.rule("B06", ERROR, "one thread block at each end of a connection", "messages are mixed up")
@@ -135,14 +119,11 @@ def _shared(file: MscclFile) -> Iterator[Complaint]:
             pair = (rank, peer) if word == "send" else (peer, rank)
             key = (word, *pair, channel)
             if key in seen:
-                yield (
-                    lines[row],
-                    (
-                        f"thread block {name} of gpu {rank} uses channel {channel} of {pair[0]} -> {pair[1]} to "
-                        f"{word}, as that of line {seen[key]} does"
-                    ),
-                    "give each its own channel, or one thread block for both",
+                text = (
+                    f"thread block {name} of gpu {rank} uses channel {channel} of {pair[0]} -> {pair[1]} to "
+                    f"{word}, as that of line {seen[key]} does"
                 )
+                yield lines[row], text, "give each its own channel, or one thread block for both"
             seen.setdefault(key, lines[row])
 
 
@@ -176,21 +157,15 @@ def _matched(file: MscclFile) -> Iterator[Complaint]:
         source, destination, channel = key
         for (given, line), (taken, other) in zip(sent.counts, received.counts, strict=False):
             if given != taken:
-                yield (
-                    line,
-                    f"{source} sends {given} slots on channel {channel}, {destination} takes {taken} (line {other})",
-                    "let both ends agree on cnt",
-                )
+                text = f"{source} sends {given} slots on channel {channel}, {destination} takes {taken} (line {other})"
+                yield line, text, "let both ends agree on cnt"
                 break
         if len(sent.counts) != len(received.counts):
-            yield (
-                sent.line or received.line,
-                (
-                    f"{source} sends {len(sent.counts)} messages to {destination} on channel {channel}, which takes "
-                    f"{len(received.counts)}"
-                ),
-                "give each message a sender and a receiver",
+            text = (
+                f"{source} sends {len(sent.counts)} messages to {destination} on channel {channel}, which takes "
+                f"{len(received.counts)}"
             )
+            yield sent.line or received.line, text, "give each message a sender and a receiver"
 
 
 @RULES.rule("B08", NOTE, "connections are used", "connections take memory for nothing")
@@ -199,11 +174,8 @@ def _unused(file: MscclFile) -> Iterator[Complaint]:
     for word, ends in (("sends", senders), ("receives", receivers)):
         for (source, destination, channel), end in sorted(ends.items()):
             if not end.counts:
-                yield (
-                    end.line,
-                    f"a thread block is connected {source} -> {destination} on channel {channel} but never {word}",
-                    "use -1 for a peer that is not needed",
-                )
+                text = f"a thread block is connected {source} -> {destination} on channel {channel} but never {word}"
+                yield end.line, text, "use -1 for a peer that is not needed"
 
 
 @RULES.rule("B09", ERROR, "steps have their peers", "the file is refused")
@@ -213,8 +185,5 @@ def _without_peer(file: MscclFile) -> Iterator[Complaint]:
     for block, kind, line in zip(*columns, strict=True):
         for word, kinds in (("send", SENDS), ("recv", RECEIVES)):
             if kind in kinds and document.tb[word][block] == -1:
-                yield (
-                    line,
-                    f"a step of type {STEP_TYPES[kind]} stands in a thread block with {word}=-1",
-                    f"name the peer in {word}",
-                )
+                text = f"a step of type {STEP_TYPES[kind]} stands in a thread block with {word}=-1"
+                yield line, text, f"name the peer in {word}"

@@ -59,11 +59,8 @@ def _number(file: MscclFile) -> Iterator[Complaint]:
         labels = [step["s"][row] for row in rows if step["s"][row] != ABSENT]
         if labels and (max(labels) >= most or min(labels) < 0):
             worst = max(labels) if max(labels) >= most else min(labels)
-            yield (
-                file.document.tb["line"][block],
-                f"a thread block has step {worst}; {file.target.title} has steps 0 .. {most - 1}",
-                "spread the steps over more thread blocks",
-            )
+            text = f"a thread block has step {worst}; {file.target.title} has steps 0 .. {most - 1}"
+            yield file.document.tb["line"][block], text, "spread the steps over more thread blocks"
 
 
 @RULES.rule("S04", WARNING, "numbers of steps ascend by one", "dependencies mean other steps")
@@ -72,14 +69,11 @@ def _labels(file: MscclFile) -> Iterator[Complaint]:
     for _, rows in _by_block(file):
         for place, row in enumerate(rows):
             if step["s"][row] not in (place, ABSENT):
-                yield (
-                    step["line"][row],
-                    (
-                        f"s is {step['s'][row]} where {place} is due; steps run in the order of the file and are "
-                        "counted, so that deps means another step than it says"
-                    ),
-                    "number the steps 0, 1, 2, ...",
+                text = (
+                    f"s is {step['s'][row]} where {place} is due; steps run in the order of the file and are "
+                    "counted, so that deps means another step than it says"
                 )
+                yield step["line"][row], text, "number the steps 0, 1, 2, ..."
                 break
 
 
@@ -88,11 +82,8 @@ def _idle(file: MscclFile) -> Iterator[Complaint]:
     step = file.document.step
     for row, kind in enumerate(step["type"]):
         if kind == _NOP and step["depid"][row] < 0:
-            yield (
-                step["line"][row],
-                "a nop waits for nothing; it is not counted at run time, and all later positions are off by one",
-                "remove it and number the steps anew",
-            )
+            text = "a nop waits for nothing; it is not counted at run time, and all later positions are off by one"
+            yield step["line"][row], text, "remove it and number the steps anew"
 
 
 @RULES.rule("S06", ERROR, "nops before a step that waits", "the file is refused")
@@ -105,18 +96,12 @@ def _nop_runs(file: MscclFile) -> Iterator[Complaint]:
                 waiting = waiting or step["depid"][row] >= 0
                 continue
             if waiting and step["depid"][row] < 0:
-                yield (
-                    step["line"][row],
-                    "a step after nops has no dependency of its own, which the loader refuses",
-                    "move the last dependency from its nop to this step",
-                )
+                text = "a step after nops has no dependency of its own, which the loader refuses"
+                yield step["line"][row], text, "move the last dependency from its nop to this step"
             waiting = False
         if waiting:
-            yield (
-                step["line"][rows[-1]],
-                "a thread block ends with a nop, which waits for nothing that follows",
-                "remove it",
-            )
+            text = "a thread block ends with a nop, which waits for nothing that follows"
+            yield step["line"][rows[-1]], text, "remove it"
 
 
 @RULES.rule("S07", ERROR, "slots of a step", "the file is refused, or memory overwritten")
@@ -126,11 +111,8 @@ def _counts(file: MscclFile) -> Iterator[Complaint]:
         if step["type"][row] in (_NOP, -1) or count == ABSENT:
             continue
         if not 1 <= count < most:
-            yield (
-                step["line"][row],
-                f"cnt is {count}; steps move 1 .. {most - 1} slots",
-                "split the step" if count >= most else "remove it",
-            )
+            text = f"cnt is {count}; steps move 1 .. {most - 1} slots"
+            yield step["line"][row], text, "split the step" if count >= most else "remove it"
 
 
 @RULES.rule("S08", ERROR, "slots within their buffers", "the file is refused, or memory overwritten")
@@ -148,14 +130,11 @@ def _slots(file: MscclFile) -> Iterator[Complaint]:
             if slots == ABSENT or (offset >= 0 and last < slots):
                 continue
             checked = "" if offset >= slots or offset < 0 else ", which the loader does not notice"
-            yield (
-                step["line"][row],
-                (
-                    f"{word}off {offset} with cnt {step['cnt'][row]} ends at slot {last} of the "
-                    f"{_BUFFER_NAMES[buffer]}, which has {slots} of them{checked}"
-                ),
-                f"mend the offset, or {_SLOTS[buffer]} of gpu {gpu['id'][owner]}",
+            text = (
+                f"{word}off {offset} with cnt {step['cnt'][row]} ends at slot {last} of the "
+                f"{_BUFFER_NAMES[buffer]}, which has {slots} of them{checked}"
             )
+            yield step["line"][row], text, f"mend the offset, or {_SLOTS[buffer]} of gpu {gpu['id'][owner]}"
 
 
 @RULES.rule("S09", ERROR, "hasdep is 0 or 1", "the file is refused")
@@ -163,11 +142,8 @@ def _flags(file: MscclFile) -> Iterator[Complaint]:
     step = file.document.step
     for row, flag in enumerate(step["hasdep"]):
         if flag not in (0, 1, ABSENT) and step["type"][row] != _NOP:
-            yield (
-                step["line"][row],
-                f"hasdep is {flag}",
-                "write 1 where another thread block waits, otherwise 0",
-            )
+            text = f"hasdep is {flag}"
+            yield step["line"][row], text, "write 1 where another thread block waits, otherwise 0"
 
 
 def _waits(file: MscclFile) -> Iterator[tuple[int, int, int, list[int] | None]]:
@@ -191,17 +167,11 @@ def _awaited(file: MscclFile) -> Iterator[Complaint]:
         if rows is None:
             yield step["line"][row], f"depid is {other}, but this gpu has no such thread block", "mend depid"
         elif not 0 <= position < len(rows):
-            yield (
-                step["line"][row],
-                f"deps is {position}, but thread block {other} has {len(rows)} steps",
-                "mend deps",
-            )
+            text = f"deps is {position}, but thread block {other} has {len(rows)} steps"
+            yield step["line"][row], text, "mend deps"
         elif step["tb"][rows[position]] == step["tb"][row] and rows[position] >= row:
-            yield (
-                step["line"][row],
-                "a step waits for itself or a later step of its own thread block",
-                "remove the wait",
-            )
+            text = "a step waits for itself or a later step of its own thread block"
+            yield step["line"][row], text, "remove the wait"
 
 
 @RULES.rule("S11", ERROR, "steps that are waited for tell it", "ranks hang")
@@ -211,11 +181,8 @@ def _silent(file: MscclFile) -> Iterator[Complaint]:
         if rows is None or not 0 <= position < len(rows):
             continue
         if not any(step["hasdep"][each] == 1 and step["type"][each] != _NOP for each in rows[position:]):
-            yield (
-                step["line"][row],
-                f"step {position} of thread block {other} is waited for, but neither it nor a later one has hasdep=1",
-                "set hasdep=1 on it",
-            )
+            text = f"step {position} of thread block {other} is waited for, but neither it nor a later one has hasdep=1"
+            yield step["line"][row], text, "set hasdep=1 on it"
 
 
 @RULES.rule("S12", WARNING, "steps that are waited for tell it at once", "ranks wait longer, or hang")
@@ -226,14 +193,11 @@ def _late(file: MscclFile) -> Iterator[Complaint]:
             continue
         tells = [step["hasdep"][each] == 1 and step["type"][each] != _NOP for each in rows[position:]]
         if not tells[0] and any(tells):
-            yield (
-                step["line"][row],
-                (
-                    f"step {position} of thread block {other} is waited for but has no hasdep=1: the wait ends "
-                    f"{tells.index(True)} steps later, or never if those need this one"
-                ),
-                "set hasdep=1 on the step that is meant",
+            text = (
+                f"step {position} of thread block {other} is waited for but has no hasdep=1: the wait ends "
+                f"{tells.index(True)} steps later, or never if those need this one"
             )
+            yield step["line"][row], text, "set hasdep=1 on the step that is meant"
 
 
 @RULES.rule("S13", ERROR, "numbers that the loader cuts", "ranks hang, or use wrong slots")
@@ -246,14 +210,11 @@ def _narrow(file: MscclFile) -> Iterator[Complaint]:
     ):
         for row, number in enumerate(step[key]):
             if number > most:
-                yield (
-                    step["line"][row],
-                    (
-                        f"{key} is {number}; the loader keeps {'8' if key == 'depid' else '16'} bits, so that {number} "
-                        "becomes another number"
-                    ),
-                    f"stay at {most} or below",
+                text = (
+                    f"{key} is {number}; the loader keeps {'8' if key == 'depid' else '16'} bits, so that {number} "
+                    "becomes another number"
                 )
+                yield step["line"][row], text, f"stay at {most} or below"
                 break
 
 
@@ -285,11 +246,8 @@ def _uneven_runs(file: MscclFile) -> Iterator[Complaint]:
     step = file.document.step
     for run, uneven in _runs(file):
         if uneven:
-            yield (
-                step["line"][run[0]],
-                f"{len(run)} re steps into one slot run as one, with the cnt of the last, but their counts differ",
-                "set hasdep=1 where the count changes, which ends the run",
-            )
+            text = f"{len(run)} re steps into one slot run as one, with the cnt of the last, but their counts differ"
+            yield step["line"][run[0]], text, "set hasdep=1 where the count changes, which ends the run"
 
 
 @RULES.rule("S15", WARNING, "joined reductions", "wrong results")
@@ -297,11 +255,8 @@ def _long_runs(file: MscclFile) -> Iterator[Complaint]:
     step, most = file.document.step, file.target.max_fused
     for run, _ in _runs(file):
         if len(run) > most:
-            yield (
-                step["line"][run[0]],
-                (
-                    f"{len(run)} re steps into one slot would run as one; the kernel adds {most} at a time, and the "
-                    "loader breaks only the first such run of a thread block"
-                ),
-                f"set hasdep=1 on every {most}th of them",
+            text = (
+                f"{len(run)} re steps into one slot would run as one; the kernel adds {most} at a time, and the "
+                "loader breaks only the first such run of a thread block"
             )
+            yield step["line"][run[0]], text, f"set hasdep=1 on every {most}th of them"

@@ -32,11 +32,8 @@ def _declaration(file: MscclFile) -> Iterator[Complaint]:
     text = _plain(file)
     place = text.find(b"<?")
     if place >= 0:
-        yield (
-            _line(text, place),
-            "there is an XML declaration (<?...?>), which the loader takes for a broken element",
-            "delete that line",
-        )
+        words = "there is an XML declaration (<?...?>), which the loader takes for a broken element"
+        yield _line(text, place), words, "delete that line"
 
 
 @RULES.rule("X02", ERROR, "no byte order mark", "the loader stops with a parse error")
@@ -49,22 +46,16 @@ def _byte_order_mark(file: MscclFile) -> Iterator[Complaint]:
 def _tabs(file: MscclFile) -> Iterator[Complaint]:
     place = _plain(file).find(b"\t")
     if place >= 0:
-        yield (
-            _line(file.data, place),
-            "there is a tab; the loader knows blanks and line ends only",
-            "replace tabs by blanks",
-        )
+        text = "there is a tab; the loader knows blanks and line ends only"
+        yield _line(file.data, place), text, "replace tabs by blanks"
 
 
 @RULES.rule("X04", ERROR, "values in double quotes", "the loader reads the wrong value or the whole file")
 def _quotes(file: MscclFile) -> Iterator[Complaint]:
     for match in _TAG.finditer(_plain(file)):
         if b"'" in _VALUE.sub(b"", match["rest"]):
-            yield (
-                _line(file.data, match.start()),
-                "a value stands in single quotes; the loader reads on to the next double quote",
-                "use double quotes",
-            )
+            text = "a value stands in single quotes; the loader reads on to the next double quote"
+            yield _line(file.data, match.start()), text, "use double quotes"
             return
 
 
@@ -76,14 +67,11 @@ def _attribute_space(file: MscclFile) -> Iterator[Complaint]:
             continue
         if re.fullmatch(rb"(?: *[^\s=\"']+=\"[^\"]*\")* */?", rest):
             continue  # more than one blank: an empty attribute to the loader, which counts but does no harm
-        yield (
-            _line(file.data, match.start()),
-            (
-                f"attributes of <{match['name'].decode(errors='replace')[:20]}> are not separated by one blank each "
-                "(a line end, or blanks around `=`)"
-            ),
-            'write name="value" name="value" on one line',
+        text = (
+            f"attributes of <{match['name'].decode(errors='replace')[:20]}> are not separated by one blank each "
+            "(a line end, or blanks around `=`)"
         )
+        yield _line(file.data, match.start()), text, 'write name="value" name="value" on one line'
         return
 
 
@@ -107,11 +95,8 @@ def _comment_start(file: MscclFile) -> Iterator[Complaint]:
     for match in _COMMENT.finditer(file.data):
         first = re.split(rb"[ >/\n\r]", match[1], maxsplit=1)[0]
         if b"=" in first or len(first) > file.target.max_text - 4:
-            yield (
-                _line(file.data, match.start()),
-                "the first word of a comment holds `=` or is very long, and the loader takes it for an attribute",
-                "begin comments with a blank",
-            )
+            text = "the first word of a comment holds `=` or is very long, and the loader takes it for an attribute"
+            yield _line(file.data, match.start()), text, "begin comments with a blank"
             return
 
 
@@ -119,27 +104,21 @@ def _comment_start(file: MscclFile) -> Iterator[Complaint]:
 def _long_values(file: MscclFile) -> Iterator[Complaint]:
     for match in _VALUE.finditer(_plain(file)):
         if len(match[1]) > file.target.max_text:
-            yield (
-                _line(file.data, match.start()),
-                (
-                    f"a value has {len(match[1])} characters; the loader has room for {file.target.max_text} and "
-                    "writes beyond it"
-                ),
-                f"shorten it to {file.target.max_text} characters",
+            text = (
+                f"a value has {len(match[1])} characters; the loader has room for {file.target.max_text} and "
+                "writes beyond it"
             )
+            yield _line(file.data, match.start()), text, f"shorten it to {file.target.max_text} characters"
             return
 
 
 @RULES.rule("X09", WARNING, "16 attributes of an element", "attributes are dropped without notice")
 def _many_attributes(file: MscclFile) -> Iterator[Complaint]:
     for match in _TAG.finditer(_plain(file)):
-        number = match["rest"].count(b"=")
-        if number > file.target.max_attributes:
-            yield (
-                _line(file.data, match.start()),
-                f"an element has {number} attributes; the loader keeps {file.target.max_attributes} and drops the rest",
-                "remove attributes that no loader reads",
-            )
+        number, most = match["rest"].count(b"="), file.target.max_attributes
+        if number > most:
+            text = f"an element has {number} attributes; the loader keeps {most} and drops the rest"
+            yield _line(file.data, match.start()), text, "remove attributes that no loader reads"
             return
 
 
@@ -154,11 +133,8 @@ def _first_element(file: MscclFile) -> Iterator[Complaint]:
 def _entities(file: MscclFile) -> Iterator[Complaint]:
     place = _plain(file).find(b"&")
     if place >= 0:
-        yield (
-            _line(file.data, place),
-            "there is an entity (&...;), which the loader does not expand",
-            "write the character itself, or do without it",
-        )
+        text = "there is an entity (&...;), which the loader does not expand"
+        yield _line(file.data, place), text, "write the character itself, or do without it"
 
 
 @RULES.rule("X12", ERROR, "elements that a rank reads", "the loader gives up, or overwrites memory")
@@ -177,14 +153,11 @@ def _nodes(file: MscclFile) -> Iterator[Complaint]:
         steps[block] += 1
     if nodes and max(nodes) >= target.max_nodes:
         worst = nodes.index(max(nodes))
-        yield (
-            document.gpu["line"][worst],
-            (
-                f"gpu {document.gpu['id'][worst]} reads {nodes[worst]:,} elements; the loader stops at "
-                f"{target.max_nodes - 1:,}, {nodes[worst] - target.max_nodes + 1:,} fewer"
-            ),
-            "use fewer steps or ranks",
+        text = (
+            f"gpu {document.gpu['id'][worst]} reads {nodes[worst]:,} elements; the loader stops at "
+            f"{target.max_nodes - 1:,}, {nodes[worst] - target.max_nodes + 1:,} fewer"
         )
+        yield document.gpu["line"][worst], text, "use fewer steps or ranks"
     crowds = (
         ("GPUs", [document.num_gpus], [document.algo_line]),
         ("thread blocks", blocks, document.gpu["line"]),
@@ -193,11 +166,8 @@ def _nodes(file: MscclFile) -> Iterator[Complaint]:
     for word, numbers, lines in crowds:
         if numbers and max(numbers) > target.max_children:
             worst = numbers.index(max(numbers))
-            yield (
-                lines[worst],
-                (
-                    f"an element has {numbers[worst]:,} {word}; the loader has room for {target.max_children:,} and "
-                    "writes beyond it"
-                ),
-                f"use {target.max_children:,} at most",
+            text = (
+                f"an element has {numbers[worst]:,} {word}; the loader has room for {target.max_children:,} and "
+                "writes beyond it"
             )
+            yield lines[worst], text, f"use {target.max_children:,} at most"

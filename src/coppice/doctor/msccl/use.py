@@ -58,22 +58,16 @@ def _collective(file: MscclFile) -> Collective | None:
 def _ranks(file: MscclFile) -> Iterator[Complaint]:
     ranks = file.integer("ngpus")
     if file.ranks is not None and ranks is not None and file.ranks != ranks:
-        yield (
-            file.document.algo_line,
-            f"ngpus is {ranks}, the communicator has {file.ranks} ranks",
-            f"export a plan for {file.ranks} ranks",
-        )
+        text = f"ngpus is {ranks}, the communicator has {file.ranks} ranks"
+        yield file.document.algo_line, text, f"export a plan for {file.ranks} ranks"
 
 
 @RULES.rule("U02", ERROR, "in place or out of place", "the file is never used")
 def _places(file: MscclFile) -> Iterator[Complaint]:
     in_place, out_of_place = file.integer("inplace"), file.integer("outofplace")
     if in_place == 0 and out_of_place == 0:
-        yield (
-            file.document.algo_line,
-            "inplace and outofplace are both 0: no call ever takes the file",
-            "set one to 1",
-        )
+        text = "inplace and outofplace are both 0: no call ever takes the file"
+        yield file.document.algo_line, text, "set one to 1"
 
 
 @RULES.rule("U03", NOTE, "in place and out of place", "half of the calls do not use the file")
@@ -84,11 +78,8 @@ def _one_place(file: MscclFile) -> Iterator[Complaint]:
     if in_place is None or out_of_place is None or bool(in_place) == bool(out_of_place):
         return
     word, other = ("in", "out of") if in_place else ("out of", "in")
-    yield (
-        file.document.algo_line,
-        f"only calls {word} place take the file; calls {other} place run the library's own algorithm",
-        f"call {word} place, or add a second file for {other} place",
-    )
+    text = f"only calls {word} place take the file; calls {other} place run the library's own algorithm"
+    yield file.document.algo_line, text, f"call {word} place, or add a second file for {other} place"
 
 
 @RULES.rule("U04", ERROR, "a range of sizes", "the file is refused or never used")
@@ -106,22 +97,21 @@ def _empty_range(file: MscclFile) -> Iterator[Complaint]:
 def _default_range(file: MscclFile) -> Iterator[Complaint]:
     default = file.target.default_max_bytes
     if default is not None and "maxBytes" not in file.document.algo:
-        yield (
-            file.document.algo_line,
-            f"without maxBytes, messages above {default >> 20} MiB silently run the library's own algorithm",
-            f'add maxBytes="{file.target.unlimited_bytes}"',
+        text = (
+            f"without maxBytes, messages above {default >> 20} MiB silently run the library's own algorithm"
         )
+        yield file.document.algo_line, text, f'add maxBytes="{file.target.unlimited_bytes}"'
 
 
 @RULES.rule("U06", WARNING, "roots are not compared", "wrong results for other roots")
 def _root(file: MscclFile) -> Iterator[Complaint]:
     collective = _collective(file)
     if collective is not None and collective.rooted:
-        yield (
-            file.document.algo_line,
-            f"the loader does not compare roots: a {collective} from any root takes this file, which is right for one",
-            "let the job use that root alone",
+        text = (
+            f"the loader does not compare roots: a {collective} from any root takes this file, "
+            "which is right for one"
         )
+        yield file.document.algo_line, text, "let the job use that root alone"
 
 
 @RULES.rule("U07", WARNING, "shares of ranks", "older releases do not use the file")
@@ -138,32 +128,23 @@ def _small_shares(file: MscclFile) -> Iterator[Complaint]:
     ]
     if bad:
         more = f" and {len(bad) - 1} other sizes" if bad[1:] else ""
-        yield (
-            file.document.algo_line,
-            (
-                f"at {bad[0]} bytes{more} the elements of one rank are no "
-                f"multiple of nchunksperloop = {chunks}, which releases before 2024 ask for"
-            ),
-            "use a recent release, or a plan with fewer chunks",
+        text = (
+            f"at {bad[0]} bytes{more} the elements of one rank are no "
+            f"multiple of nchunksperloop = {chunks}, which releases before 2024 ask for"
         )
+        yield file.document.algo_line, text, "use a recent release, or a plan with fewer chunks"
 
 
 @RULES.rule("U08", NOTE, "operators", "other operators do not use the file")
 def _operators(file: MscclFile) -> Iterator[Complaint]:
     collective = _collective(file)
     if collective is not None and collective.reduces and file.target.name != "msccl":
-        yield (
-            file.document.algo_line,
-            "only sum, prod, min and max take the file; avg and operators of the user's own do not",
-            "divide after a sum",
-        )
+        text = "only sum, prod, min and max take the file; avg and operators of the user's own do not"
+        yield file.document.algo_line, text, "divide after a sum"
 
 
 @RULES.rule("U09", NOTE, "how to use it", "the file is ignored")
 def _switches(file: MscclFile) -> Iterator[Complaint]:
     target = file.target
-    yield (
-        0,
-        f"{target.title} uses files only when told so ({target.status}); read by {target.versions}",
-        f"set {target.switches}, and NCCL_DEBUG=INFO to see whether it is used",
-    )
+    text = f"{target.title} uses files only when told so ({target.status}); read by {target.versions}"
+    yield 0, text, f"set {target.switches}, and NCCL_DEBUG=INFO to see whether it is used"

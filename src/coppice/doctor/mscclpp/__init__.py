@@ -15,7 +15,7 @@ from __future__ import annotations
 from coppice.doctor.framework import Diagnosis, run
 from coppice.doctor.mscclpp import channels, form, operations, room  # noqa: F401  (their rules join the table)
 from coppice.doctor.mscclpp.plan import RULES, MscclppPlan
-from coppice.doctor.mscclpp.sizes import reason_not_used
+from coppice.doctor.mscclpp.room import reason_not_used
 from coppice.export.mscclpp.document import parse_document
 
 __all__ = ["RULES", "TARGET", "diagnose_mscclpp"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coppice.doctor.framework import ERROR, WARNING, Complaint, Path
-from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, entries, number, slots
+from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, entries, listed, number, slots
 
 
 def _ends(gpu: dict[str, Any], kind: str) -> list[Any]:
@@ -17,12 +17,8 @@ def _ends(gpu: dict[str, Any], kind: str) -> list[Any]:
         each
         for _, channel in entries(gpu.get("channels"))
         if channel.get("channel_type") == kind
-        for each in _numbers(channel.get(key))
+        for each in listed(channel.get(key))
     ]
-
-
-def _numbers(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _held(here: PlanObject, kind: Any, list_key: str, kind_key: str, ids_key: str) -> list[Any]:
@@ -31,7 +27,7 @@ def _held(here: PlanObject, kind: Any, list_key: str, kind_key: str, ids_key: st
         each
         for _, entry in entries(here.block.get(list_key))
         if entry.get(kind_key) == kind
-        for each in _numbers(entry.get(ids_key))
+        for each in listed(entry.get(ids_key))
     ]
 
 
@@ -49,13 +45,13 @@ def _channel_ids(plan: MscclppPlan) -> Iterator[Complaint]:
             kind = entry.get("channel_type")
             have = len(_ends(here.gpu, str(kind)))
             path = (*here.path, "channels", place, "channel_ids")
-            yield from _outside(path, _numbers(entry.get("channel_ids")), have, f"{kind} channel")
+            yield from _outside(path, listed(entry.get("channel_ids")), have, f"{kind} channel")
     for here in plan.operations:
         kind = here.op.get("channel_type")
         if kind in ("memory", "port"):
             have = len(_held(here, kind, "channels", "channel_type", "channel_ids"))
             path = (*here.path, "channel_ids")
-            yield from _outside(path, _numbers(here.op.get("channel_ids")), have, f"{kind} channel")
+            yield from _outside(path, listed(here.op.get("channel_ids")), have, f"{kind} channel")
         switches = len(_held(here, "switch", "channels", "channel_type", "channel_ids"))
         for where, each in slots(here):
             if "switch_channel_id" in each and not 0 <= (number(each["switch_channel_id"]) or 0) < switches:
@@ -71,16 +67,16 @@ def _channel_ids(plan: MscclppPlan) -> Iterator[Complaint]:
 )
 def _buffer_ids(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.blocks:
-        known = _numbers(here.gpu.get("remote_buffers"))
+        known = listed(here.gpu.get("remote_buffers"))
         for place, entry in entries(here.block.get("remote_buffer_refs")):
             path = (*here.path, "remote_buffer_refs", place, "remote_buffer_ids")
-            ids = _numbers(entry.get("remote_buffer_ids"))
+            ids = listed(entry.get("remote_buffer_ids"))
             yield from _outside(path, ids, len(known), "remote buffer")
             kind = entry.get("access_channel_type")
             for spot, each in enumerate(ids):
                 value = number(each)
                 buffer = known[value] if value is not None and 0 <= value < len(known) else None
-                if isinstance(buffer, dict) and kind not in _numbers(buffer.get("access_channel_types")):
+                if isinstance(buffer, dict) and kind not in listed(buffer.get("access_channel_types")):
                     text = f"remote buffer {value} is not open to {kind} channels"
                     yield (*path, spot), text, "add the type to its access_channel_types"
     for here in plan.operations:
@@ -99,7 +95,7 @@ def _peers(plan: MscclppPlan) -> Iterator[Complaint]:
     ranks = len(plan.gpus)
     for here in plan.gpus:
         for place, channel in entries(here.gpu.get("channels")):
-            for spot, peer in enumerate(_numbers(channel.get("connected_to"))):
+            for spot, peer in enumerate(listed(channel.get("connected_to"))):
                 if number(peer) is None or not 0 <= peer < ranks or peer == here.rank:
                     path = (*here.path, "channels", place, "connected_to", spot)
                     yield path, f"GPU {here.rank} is connected to {peer}", f"name another GPU of the {ranks}"
@@ -137,11 +133,8 @@ def _barriers(plan: MscclppPlan) -> Iterator[Complaint]:
         users[here.rank, name][block] = users[here.rank, name].get(block, 0) + 1
         first.setdefault((here.rank, name), (here.path, parties))
         if parties != first[here.rank, name][1]:
-            yield (
-                here.path,
-                f"barrier {name} waits for different numbers of thread blocks",
-                "write the same number",
-            )
+            text = f"barrier {name} waits for different numbers of thread blocks"
+            yield here.path, text, "write the same number"
     for key, (path, parties) in first.items():
         if len(users[key]) != parties:
             text = f"barrier {key[1]} waits for {parties} thread blocks, and {len(users[key])} use it"
@@ -153,6 +146,6 @@ def _barriers(plan: MscclppPlan) -> Iterator[Complaint]:
 @RULES.rule("C06", ERROR, "semaphores exist", "the executor spoils memory")
 def _semaphores(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.named("sem_acquire", "sem_release"):
-        have = len(_numbers(here.gpu.get("semaphores")))
+        have = len(listed(here.gpu.get("semaphores")))
         path = (*here.path, "semaphore_ids")
-        yield from _outside(path, _numbers(here.op.get("semaphore_ids")), have, "semaphore")
+        yield from _outside(path, listed(here.op.get("semaphore_ids")), have, "semaphore")

@@ -91,11 +91,8 @@ def _is(value: Any, kind: str) -> bool:
 @RULES.rule("J01", ERROR, "all keys are there", "the loader throws, or reads nothing")
 def _missing(plan: MscclppPlan) -> Iterator[Complaint]:
     if not isinstance(plan.document.tree, dict):
-        yield (
-            (),
-            "the file holds no object",
-            "write an object with name, collective, protocol, inplace and gpus",
-        )
+        text = "the file holds no object"
+        yield (), text, "write an object with name, collective, protocol, inplace and gpus"
         return
     for path, each, keys in _objects(plan):
         for key, (_, needed) in keys.items():
@@ -117,11 +114,8 @@ def _kinds(plan: MscclppPlan) -> Iterator[Complaint]:
 def _gpu_ids(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.gpus:
         if here.gpu.get("id", here.rank) != here.rank:
-            yield (
-                (*here.path, "id"),
-                f"GPU {here.gpu['id']} is at place {here.rank}",
-                "list GPUs by their id, from 0",
-            )
+            text = f"GPU {here.gpu['id']} is at place {here.rank}"
+            yield (*here.path, "id"), text, "list GPUs by their id, from 0"
 
 
 @RULES.rule(
@@ -154,11 +148,8 @@ def _collective(plan: MscclppPlan) -> Iterator[Complaint]:
     name = plan.top.get("collective")
     if isinstance(name, str) and name not in COLLECTIVES:
         known = ", ".join(COLLECTIVES)
-        yield (
-            ("collective",),
-            f"collective {name!r} is not one that anybody calls by that name",
-            f"write one of {known}",
-        )
+        text = f"collective {name!r} is not one that anybody calls by that name"
+        yield ("collective",), text, f"write one of {known}"
 
 
 @RULES.rule("J07", ERROR, "types have their names", "the loader refuses the plan")

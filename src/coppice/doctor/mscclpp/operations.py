@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
-from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, number
+from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, entries, listed, number
 from coppice.export.mscclpp.operations import OPERATIONS
 
 _PUTS = ("put", "pws", "pwsf")
@@ -27,22 +27,16 @@ _NEEDS = {
 
 def _lists(here: PlanObject) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Sources and targets of an operation."""
-    found = []
-    for key in ("src_buff", "dst_buff"):
-        value = here.op.get(key)
-        found.append([each for each in value if isinstance(each, dict)] if isinstance(value, list) else [])
-    return found[0], found[1]
+    sources, targets = ([each for _, each in entries(here.op.get(key))] for key in ("src_buff", "dst_buff"))
+    return sources, targets
 
 
 @RULES.rule("O01", ERROR, "operations are known", "the loader refuses the plan")
 def _known(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.operations:
         if isinstance(here.name, str) and here.name not in OPERATIONS:
-            yield (
-                (*here.path, "name"),
-                f"operation {here.name!r} is not known",
-                "write it with operations that are",
-            )
+            text = f"operation {here.name!r} is not known"
+            yield (*here.path, "name"), text, "write it with operations that are"
 
 
 @RULES.rule("O02", ERROR, "operations say all that they need", "the operation does nothing, or too much")
@@ -53,14 +47,10 @@ def _fields(plan: MscclppPlan) -> Iterator[Complaint]:
                 yield here.path, f"{here.name} has no {key}", f"add {key}"
         if here.name in _TELL and here.op.get("channel_type") not in (None, "memory", "port"):
             path = (*here.path, "channel_type")
-            yield (
-                path,
-                f"{here.name} on a {here.op['channel_type']} channel does nothing",
-                "write memory or port",
-            )
+            text = f"{here.name} on a {here.op['channel_type']} channel does nothing"
+            yield path, text, "write memory or port"
         if here.name in (*_PUTS, "rppkt") and here.op.get("channel_type") == "port":
-            ids, targets = here.op.get("channel_ids"), _lists(here)[1]
-            have = len(ids) if isinstance(ids, list) else 0
+            have, targets = len(listed(here.op.get("channel_ids"))), _lists(here)[1]
             if have < len(targets):
                 text = f"{here.name} has {have} channels for {len(targets)} targets"
                 yield here.path, text, "name a port channel for each target"
@@ -122,11 +112,8 @@ def _sizes(plan: MscclppPlan) -> Iterator[Complaint]:
         else:
             wrong = len({str(each.get("size")) for each in (*sources, *targets)}) > 1
         if wrong and here.name in OPERATIONS:
-            yield (
-                here.path,
-                f"{here.name} joins different numbers of chunks",
-                "write the same size everywhere",
-            )
+            text = f"{here.name} joins different numbers of chunks"
+            yield here.path, text, "write the same size everywhere"
 
 
 @RULES.rule("O10", ERROR, "pipelines are flat", "the executor crashes or waits for ever")
@@ -145,17 +132,11 @@ def _pipelines(plan: MscclppPlan) -> Iterator[Complaint]:
         chunks = number(context.get("num_chunks"))
         sources, targets = _lists(here)
         if here.name in _PACKETS:
-            yield (
-                here.path,
-                f"{here.name} handles all its packets in every round of a pipeline",
-                "take it out",
-            )
+            text = f"{here.name} handles all its packets in every round of a pipeline"
+            yield here.path, text, "take it out"
         elif "tbg_info" in here.op:
-            yield (
-                here.path,
-                f"{here.name} is shared by thread blocks in a pipeline",
-                "give each its own chunks",
-            )
+            text = f"{here.name} is shared by thread blocks in a pipeline"
+            yield here.path, text, "give each its own chunks"
         elif any(each.get("size") != chunks for each in (*sources, *targets)):
             text = f"{here.name} does not handle the {chunks} chunks of its pipeline"
             yield here.path, text, f"write size {chunks}, or another num_chunks"
@@ -204,9 +185,6 @@ def _shares(plan: MscclppPlan) -> Iterator[Complaint]:
 @RULES.rule("O16", NOTE, "switch channels", "it does nothing on older GPUs")
 def _switches(plan: MscclppPlan) -> Iterator[Complaint]:
     for here in plan.named("glres", "gstore", "gstorepkt"):
-        yield (
-            here.path,
-            f"{here.name} needs NVLink multicast",
-            "run it on GPUs of compute capability 9.0 or more",
-        )
+        text = f"{here.name} needs NVLink multicast"
+        yield here.path, text, "run it on GPUs of compute capability 9.0 or more"
         return

@@ -10,7 +10,7 @@ from typing import Any
 from coppice.doctor.framework import Path, Place, Rulebook, Subject
 from coppice.export.mscclpp.document import JsonText, line_of, path_text
 
-__all__ = ["RULES", "MscclppPlan", "PlanObject", "entries", "number", "slots"]
+__all__ = ["RULES", "MscclppPlan", "PlanObject", "entries", "listed", "number", "slots"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +116,14 @@ RULES = Rulebook[MscclppPlan]()
 """Rules about execution plans."""
 
 
+def listed(value: Any) -> list[Any]:
+    """What is in a list; nothing where there is none."""
+    return value if isinstance(value, list) else []
+
+
 def entries(value: Any) -> Iterator[tuple[int, dict[str, Any]]]:
     """(place, object) of the objects in a list."""
-    for place, each in enumerate(value if isinstance(value, list) else []):
+    for place, each in enumerate(listed(value)):
         if isinstance(each, dict):
             yield place, each
 

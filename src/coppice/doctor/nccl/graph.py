@@ -59,27 +59,18 @@ def _wrong_gpus(file: NcclGraphFile) -> Iterator[Complaint]:
             missing, extra = sorted(expected - set(devs)), sorted(set(devs) - expected)
             what = {"ring": "init fails"}.get(graph.kind, "the job hangs or fails")
             if twice:
-                yield (
-                    channel.line,
-                    f"GPU {twice[0]} stands twice in a channel of the {graph.kind} graph: {what}",
-                    ("name every GPU once"),
-                )
+                text = f"GPU {twice[0]} stands twice in a channel of the {graph.kind} graph: {what}"
+                yield channel.line, text, "name every GPU once"
             if graph.kind == "nvls":
                 continue  # Only the first GPU of a channel counts.
             if missing:
                 listed = ", ".join(map(str, missing[:8]))
-                yield (
-                    channel.line,
-                    f"a channel of the {graph.kind} graph lacks GPU {listed}: {what}",
-                    "add it",
-                )
+                text = f"a channel of the {graph.kind} graph lacks GPU {listed}: {what}"
+                yield channel.line, text, "add it"
             if extra:
                 listed = ", ".join(map(str, extra[:8]))
-                yield (
-                    channel.line,
-                    f"there is no GPU {listed} on the host: init fails",
-                    "numbers are hexadecimal",
-                )
+                text = f"there is no GPU {listed} on the host: init fails"
+                yield channel.line, text, "numbers are hexadecimal"
 
 
 @RULES.rule("G04", WARNING, "no ranks", "they belong to one node of one job")

@@ -37,12 +37,8 @@ def _text_rules(file: TuningFile) -> Iterator[Complaint]:
         yield ERROR, _line(text, declared), "there is an XML declaration (<?...?>)", "delete that line"
     tab = text.find("\t")
     if tab >= 0:
-        yield (
-            ERROR,
-            _line(text, tab),
-            "there is a tab, where the reader knows blanks only",
-            "indent by two blanks",
-        )
+        words = "there is a tab, where the reader knows blanks only"
+        yield ERROR, _line(text, tab), words, "indent by two blanks"
     unknown: set[str] = set()
     known: set[str] | None = None
     for match in _TAG.finditer(text):
@@ -56,12 +52,8 @@ def _text_rules(file: TuningFile) -> Iterator[Complaint]:
         yield from _attributes(name, match["rest"], line)
         if name not in known and name not in unknown:
             unknown.add(name)
-            yield (
-                NOTE,
-                line,
-                f"<{name[:40]}> is not known and passed over with all that it holds",
-                "leave it out",
-            )
+            words = f"<{name[:40]}> is not known and passed over with all that it holds"
+            yield NOTE, line, words, "leave it out"
 
 
 def _attributes(name: str, rest: str, line: int) -> Iterator[Complaint]:

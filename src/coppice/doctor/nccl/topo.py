@@ -114,11 +114,8 @@ def _size(file: NcclTopoFile) -> Iterator[Complaint]:
         yield root.line, f"the file describes {len(hosts)} hosts", "keep the CPUs of one host"
     count = len(_all(root))
     if count > most:
-        yield (
-            root.line,
-            f"the file has {count} elements, the library reads {most}",
-            "leave out unused devices",
-        )
+        text = f"the file has {count} elements, the library reads {most}"
+        yield root.line, text, "leave out unused devices"
 
 
 def _key(element: Element) -> tuple[str, ...]:

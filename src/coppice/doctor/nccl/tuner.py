@@ -30,12 +30,8 @@ def _channel_words(file: TunerTable) -> Iterator[Complaint]:
         if line.problem is not None:
             continue
         if table.dialect is Dialect.NVIDIA_EXAMPLE and line.channels < 0:
-            yield (
-                ERROR,
-                line.number,
-                f"channels = {line.channels} is one channel to the example plug-in",
-                "write 0",
-            )
+            text = f"channels = {line.channels} is one channel to the example plug-in"
+            yield ERROR, line.number, text, "write 0"
         elif table.dialect is Dialect.RCCL_BUILTIN and (line.channels == 0 or line.channels < -1):
             text = f"channels = {line.channels} is ignored, with a warning at every call"
             yield WARNING, line.number, text, "write -1 for RCCL's own number"
@@ -200,12 +196,8 @@ def _other_machine(file: TunerTable) -> Iterator[Complaint]:
         if digest:
             rest = "\n".join(table.texts[number:])
             if hashlib.sha256(rest.encode()).hexdigest() != digest[1]:
-                yield (
-                    NOTE,
-                    number,
-                    "lines were changed since the table was made",
-                    "make it again where that was no intent",
-                )
+                text = "lines were changed since the table was made"
+                yield NOTE, number, text, "make it again where that was no intent"
         if topology and given.topology is not None and not given.topology.sha256.startswith(topology[2]):
             own = given.topology.sha256[:16]
             text = f"the table was made for {topology[1][:60]} {topology[2]}, the topology is {own}"
@@ -216,12 +208,8 @@ def _other_machine(file: TunerTable) -> Iterator[Complaint]:
             yield WARNING, number, text, "measure again: defaults and models change"
         shown = dialect_of(comment)
         if shown is not None and shown is not table.dialect:
-            yield (
-                ERROR,
-                number,
-                f"the table is of the dialect {shown}, not {table.dialect}",
-                "export it for this dialect",
-            )
+            text = f"the table is of the dialect {shown}, not {table.dialect}"
+            yield ERROR, number, text, "export it for this dialect"
 
 
 @RULES.rule("T14", NOTE, "calls that a tuner sees", "the others stay as they are", needs=LOG)

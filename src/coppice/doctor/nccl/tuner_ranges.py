@@ -118,12 +118,8 @@ def _ends(file: TunerTable) -> Iterator[Complaint]:
         return
     for name in NAMES:
         if not any(line.collective == name and line.nodes == ANY and line.ranks == ANY for line in lines):
-            yield (
-                ERROR,
-                0,
-                f"no line for {name} on other shapes: the plug-in runs it on one channel",
-                f"add {name},0,{NO_END},ring,simple,0,-1,-1 at the end",
-            )
+            text = f"no line for {name} on other shapes: the plug-in runs it on one channel"
+            yield ERROR, 0, text, f"add {name},0,{NO_END},ring,simple,0,-1,-1 at the end"
 
 
 @RULES.rule("T08", ERROR, "a fallback for what may be missing", "the line is passed over there")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.excess import Excess
-from coppice.export.msccl.limits import STEPS, excesses
+from coppice.export.exported import Excess
+from coppice.export.msccl.rows import STEPS, excesses
 from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.two_sided.channels import ChannelLimits
 from coppice.program.two_sided.lower import Prepared, emit, prepare

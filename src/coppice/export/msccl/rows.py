@@ -1,4 +1,4 @@
-"""The steps of a program as the rows of an MSCCL XML file.
+"""The steps of a program as the rows of an MSCCL XML file, and which limits of a runtime they pass.
 
 In the file a step waits for one step at most. Further waits stand in ``nop`` rows before it, which count as positions
 at run time; a step that does nothing has no row of its own, and what waits for it waits for the step that follows.
@@ -8,17 +8,20 @@ long) the run is broken by ``hasdep``, which does no harm.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.export.msccl.targets import MscclTarget
+from coppice.export.exported import Excess
+from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.rows import offsets, positions
 
-__all__ = ["TYPE_OF_OP", "XmlRows", "rows_of"]
+__all__ = ["STEPS", "TYPE_OF_OP", "XmlRows", "excesses", "excesses_of_rows", "rows_for", "rows_of"]
+
 
 TYPE_OF_OP = {
     StepOp.NOP: "nop",
@@ -141,3 +144,115 @@ def _break_runs(program: Program, rows: XmlRows, target: MscclTarget) -> None:
     run = np.cumsum(np.concatenate([[0], np.diff(second) != 1])[: len(second)])
     place = np.arange(len(second)) - np.searchsorted(run, run) + 1
     rows.hasdep[second[place % target.max_fused == 0] - 1] = 1
+
+
+STEPS = "steps in a thread block"
+"""The limit that more channels may keep."""
+
+
+def excesses(program: Program, *, target: str) -> tuple[Excess, ...]:
+    """The limits of a target that a program passes, the most telling first.
+
+    Args:
+        program: Any program.
+        target: Name of the runtime.
+
+    Raises:
+        InputError: If the target does not exist, does not run the collective, or the program holds what no
+            MSCCL XML can say (a dependency on a step that is not there).
+    """
+    chosen, rows = rows_for(program, target)
+    return tuple(excesses_of_rows(program, rows, chosen))
+
+
+def rows_for(program: Program, target: str) -> tuple[MscclTarget, XmlRows]:
+    """The target of that name, and the rows of a program for it.
+
+    Raises:
+        InputError: As :func:`excesses`.
+    """
+    chosen = target_named(target)
+    if program.collective not in chosen.collectives:
+        known = ", ".join(chosen.collectives)
+        msg = (
+            f"expected a collective that {chosen.title} runs ({known}), found {program.collective}: "
+            "choose another target."
+        )
+        raise InputError(msg)
+    return chosen, rows_of(program, chosen)
+
+
+def excesses_of_rows(program: Program, rows: XmlRows, target: MscclTarget) -> Iterator[Excess]:
+    """As :func:`excesses`, from rows that are at hand."""
+    types = [TYPE_OF_OP[StepOp(int(op))] for op in np.unique(program.op)]
+    refused = [name for name in types if name in target.refused_types]
+    if refused:
+        fused = int(sum((program.op == op).sum() for op in StepOp if TYPE_OF_OP[op] in target.refused_types))
+        yield Excess(
+            limit=f"fused steps ({', '.join(refused)})",
+            found=fused,
+            allowed=0,
+            where="they receive and send at once",
+            advice="lower the plan without fused steps.",
+        )
+    blocks = np.diff(program.rank_start)
+    fewer = "plan fewer trees (`trees`), or export with fewer channels (`channels`)."
+    yield from _over(blocks, target.max_blocks, "thread blocks", "rank", fewer)
+    for limit, found, allowed, where, advice in _largest(program, rows, target, fewer):
+        if found > allowed:
+            yield Excess(limit=limit, found=found, allowed=allowed, where=where, advice=advice)
+    ranks = np.array([program.num_ranks])
+    yield from _over(ranks, target.max_children, "GPUs in a file", "algorithm", "plan fewer ranks.")
+    nodes = blocks + rows.start[program.rank_start[1:]] - rows.start[program.rank_start[:-1]]
+    nodes += program.num_ranks + 1
+    yield from _over(nodes, target.max_nodes - 1, "elements that a rank reads", "rank", fewer)
+
+
+def _largest(
+    program: Program, rows: XmlRows, target: MscclTarget, fewer: str
+) -> Iterator[tuple[str, int, int, str, str]]:
+    """(limit, how much is needed at most, how much there is, where, what to do) of thread blocks, channels, steps."""
+    steps, more = np.diff(rows.start), "export with more channels (`channels`)."
+    if len(steps):
+        worst = int(np.argmax(steps))
+        rank, block = program.block_id(worst)
+        where = f"thread block {block} of rank {rank}"
+        yield STEPS, int(steps[worst]), target.max_steps, where, f"plan fewer trees (`trees`), or {more}"
+    where, advice = "the highest channel plus one", f"export with `channels={target.max_channels}`."
+    yield "channels", program.num_channels, target.max_channels, where, advice
+    for column, word in ((program.block_send, "send"), (program.block_recv, "receive")):
+        used = np.flatnonzero(column >= 0)
+        if len(used):
+            channels = program.num_channels + 1
+            pair = program.block_rank[used].astype(np.int64) * channels + program.block_channel[used]
+            which, number = np.unique(pair, return_counts=True)
+            rank, channel = divmod(int(which[np.argmax(number)]), channels)
+            where = f"channel {channel} of rank {rank}"
+            limit = f"thread blocks that {word} on one channel"
+            yield limit, int(number.max()), target.max_peers, where, more
+    if program.num_steps:
+        step = int(np.argmax(program.count))
+        rank, block, place = program.step_place(step)
+        where = f"step {place} of thread block {block} of rank {rank}"
+        advice = "plan fewer trees (`trees`), so that chunks are larger."
+        yield "slots in one step", int(program.count[step]), target.max_count - 1, where, advice
+    where = "the loader keeps it in 8 bits"
+    yield (
+        "as the thread block that is waited for",
+        int(rows.depid.max(initial=-1)),
+        target.max_depid,
+        where,
+        fewer,
+    )
+    offset = max(int(program.src_offset.max(initial=0)), int(program.dst_offset.max(initial=0)))
+    where = "the loader keeps it in 16 bits"
+    yield "as the highest slot", offset, target.max_offset, where, "plan fewer trees (`trees`)."
+
+
+def _over(values: NDArray[np.int64], allowed: int, limit: str, unit: str, advice: str) -> Iterator[Excess]:
+    """The largest of ``values``, if it passes the limit."""
+    if len(values) and int(values.max()) > allowed:
+        worst = int(np.argmax(values))
+        more = int((values > allowed).sum())
+        where = f"{unit} {worst}" if more == 1 else f"{unit} {worst}, and {more - 1} others"
+        yield Excess(limit=limit, found=int(values[worst]), allowed=allowed, where=where, advice=advice)

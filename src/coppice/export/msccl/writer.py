@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.export.excess import require_none
-from coppice.export.msccl.limits import excesses_of_rows, rows_for
-from coppice.export.msccl.rows import TYPE_OF_OP, XmlRows, rows_of
+from coppice.export.exported import require_none
+from coppice.export.msccl.rows import TYPE_OF_OP, XmlRows, excesses_of_rows, rows_for, rows_of
 from coppice.export.msccl.targets import MscclTarget
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.program import Program, StepOp

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from coppice.collectives import Collective
-from coppice.export.excess import Excess
+from coppice.export.exported import Excess
 from coppice.program.memory import buffer_sizes
 from coppice.program.one_sided.program import Act, Block, OneSidedProgram, Operation
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.excess import Excess
-from coppice.export.exported import Exported
+from coppice.export.exported import Excess, Exported
 from coppice.export.mscclpp.limits import LIMITS, block_excesses, largest_message, size_unit
 from coppice.export.mscclpp.writer import mscclpp_json
 from coppice.program.one_sided.lower import OneSidedLowering, lower_one_sided

@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,7 +38,7 @@ _GPU_LINKS = ("nvlink", "xgmi")
 _MBIT_OF_GB = 8000
 
 
-class NetworkPort:
+class NetworkPort(NamedTuple):
     """What a topology says about a network port: its rate and its rail.
 
     Attributes:
@@ -45,8 +46,8 @@ class NetworkPort:
         rail: Number of the first switch that it leads to, among those of its host.
     """
 
-    def __init__(self, gb_per_s: Fraction, rail: int) -> None:
-        self.gb_per_s, self.rail = gb_per_s, rail
+    gb_per_s: Fraction
+    rail: int
 
 
 def export_nccl_topo_xml(
@@ -277,18 +278,11 @@ def _attributes(element: Element, attributes: Mapping[str, str]) -> str:
         msg = f"NCCL keeps {_MOST_ATTRIBUTES} attributes, found {len(attributes)} on {where}: leave some out."
         raise InputError(msg)
     for name, value in ((element.tag, ""), *attributes.items()):
-        if (
-            not _NAME.fullmatch(name)
-            or not _VALUE.fullmatch(value)
-            or _longest((name, value)) > _MOST_CHARACTERS
-        ):
+        plain = _NAME.fullmatch(name) and _VALUE.fullmatch(value)
+        if not plain or max(len(name), len(value)) > _MOST_CHARACTERS:
             msg = f"NCCL's parser cannot read {name[:40]}={value[:40]!r} at {element.where}: use plain characters."
             raise InputError(msg)
     return "".join(f' {name}="{value}"' for name, value in attributes.items())
-
-
-def _longest(texts: Sequence[str]) -> int:
-    return max(map(len, texts))
 
 
 def _count(element: Element) -> int:

@@ -1,4 +1,4 @@
-"""Doctor rules about rules files of Open MPI's component tuned: what the library ignores, misreads, or never reaches.
+"""Doctor rules about rules files of Open MPI: what coll_tuned reads, and which rules then hold for which calls.
 
 Open MPI says nothing about a file that it cannot read: it goes on as if there were none. Effects are those seen with
 5.0.11; what 6.0 does is taken from the sources of its branch (6.0.0a1).
@@ -7,15 +7,104 @@ Open MPI says nothing about a file that it cannot read: it goes on as if there w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from functools import cached_property
+from itertools import accumulate, islice
 from typing import NamedTuple, TypeVar
 
-from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
-from coppice.doctor.given import MPI_SHAPES
-from coppice.doctor.open_mpi.file import RULES, OmpiRulesFile
+from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Rulebook
+from coppice.doctor.given import MPI_SHAPES, TuningFile
+from coppice.export.open_mpi.rules_file import (
+    FOR_EVER,
+    RankList,
+    RuleLine,
+    RulesFile,
+    Section,
+    read_ompi_rules,
+)
 from coppice.selection import SelectionRequest, tables_of
-from coppice.selection.open_mpi_names import SEGMENTED
+from coppice.selection.open_mpi_names import SEGMENTED, algorithms_of
 from coppice.selection.rules import decide, parse_rules
+
+__all__ = ["RULES", "OmpiRulesFile", "RankListInUse"]
+
+
+class RankListInUse(NamedTuple):
+    """A list, and the numbers of ranks for which it holds as Open MPI 5 looks it up.
+
+    Attributes:
+        section: Its collective.
+        listed: The list.
+        first: Least number of ranks.
+        last: Largest one, below the first where it holds for none.
+    """
+
+    section: Section
+    listed: RankList
+    first: int
+    last: int
+
+
+class OmpiRulesFile(TuningFile):
+    """A rules file, with the ranks of the job and the version of Open MPI that are to read it."""
+
+    @cached_property
+    def content(self) -> RulesFile:
+        """The file, read once for all rules.
+
+        Raises:
+            InputError: If it is no rules file at all.
+        """
+        return read_ompi_rules(self.text, file=self.file, version=self.given.version)
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Version of Open MPI, as given, or else the first one that reads JSON, 5.0 for the classic form."""
+        if self.given.version is not None:
+            return self.given.version
+        return (6, 0) if self.content.form == "json" else (5, 0)
+
+    def known(self, section: Section) -> tuple[str, ...]:
+        """Names of the algorithms 1, 2, ... of a collective in that version."""
+        return algorithms_of(section.name, self.version)
+
+    def name(self, section: Section, rule: RuleLine) -> str | None:
+        """Name of the algorithm of a rule, None where there is none of that number or name."""
+        known = self.known(section)
+        if isinstance(rule.algorithm, str):
+            return rule.algorithm if rule.algorithm in known else None
+        return known[rule.algorithm - 1] if 1 <= rule.algorithm <= len(known) else None
+
+    @property
+    def lists(self) -> Iterator[RankListInUse]:
+        """All lists of a file."""
+        found = self.content
+        for section in found.sections:
+            if found.form == "json":
+                for each in section.lists:
+                    yield RankListInUse(section, each, each.ranks, each.last_ranks)
+                continue
+            # the search stops at the first list for more ranks than there are, and never before the first list
+            most = list(accumulate((each.ranks for each in section.lists), max))
+            firsts = [0, *most[1:]]
+            lasts = [*(ranks - 1 for ranks in most[1:]), FOR_EVER]
+            for each, first, last in zip(
+                section.lists, firsts, lasts, strict=False
+            ):  # of no list, there are ends
+                yield RankListInUse(section, each, first, last)
+
+    @property
+    def rules(self) -> Iterator[tuple[Section, RuleLine]]:
+        """All rules of a file, with their collectives."""
+        return ((held.section, rule) for held in self.lists for rule in held.listed.rules)
+
+    @property
+    def ranks_of_job(self) -> list[int]:
+        """Numbers of ranks of the job's communicators, ascending; empty where nothing tells."""
+        return sorted({ranks for _, ranks in self.given.known_shapes})
+
+
+RULES = Rulebook[OmpiRulesFile]()
+"""Rules about rules files of Open MPI."""
 
 _T = TypeVar("_T")
 
@@ -24,9 +113,13 @@ _MOST_FANOUT = 32
 _MOST_INT = 2**31 - 1
 _LARGE = 1 << 40
 _HAN = ("allgather", "allreduce", "barrier", "bcast", "gather", "reduce", "scatter")
+
 _HAN_6 = (*_HAN, "alltoall", "alltoallv", "gatherv", "scatterv")
+
 _WITHOUT_SIZE = ("alltoallv", "barrier")
+
 _SIZE_OF_ELEMENT = ("exscan", "scan")
+
 _WITH_RADIX = (("allgather", "bruck-k-fanout"), ("reduce", "knomial"))
 
 
@@ -249,12 +342,8 @@ def _numbers(file: OmpiRulesFile) -> Iterator[Complaint]:
                 text = f"{rule.fanout} chains are taken as {_MOST_FANOUT}"
                 yield WARNING, rule.line, text, f"write {_MOST_FANOUT} at most"
             elif not rule.fanout:
-                yield (
-                    NOTE,
-                    rule.line,
-                    "0 chains are taken as one, which is a pipeline",
-                    "write 4, its usual number",
-                )
+                text = "0 chains are taken as one, which is a pipeline"
+                yield NOTE, rule.line, text, "write 4, its usual number"
         elif rule.fanout and (section.name, name) not in _WITH_RADIX:
             yield NOTE, rule.line, f"{name} looks at no fan-out", "write 0"
         if name is not None and rule.segment_bytes and name not in SEGMENTED.get(section.name, ()):
@@ -266,12 +355,8 @@ def _form(file: OmpiRulesFile) -> Iterator[Complaint]:
     found, version = file.content, file.given.version
     if found.form == "json" and (version is None or version < (6,)):
         severity = WARNING if version is None else ERROR
-        yield (
-            severity,
-            0,
-            "versions before 6.0 do not read JSON",
-            "write the classic form (--option form=classic)",
-        )
+        text = "versions before 6.0 do not read JSON"
+        yield severity, 0, text, "write the classic form (--option form=classic)"
     if found.form == "classic" and version is not None and version >= (6,):
         text = "6.0 lets a list hold from the number of the list before it to one rank less than its own"
         yield WARNING, 0, text, "write JSON (--option form=json)"

@@ -1,4 +1,4 @@
-"""`coppice verify`: check a plan file against its topology."""
+"""`coppice verify`: does a plan, or the program in a file of a runtime, do what it claims?"""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json
-from coppice.cli.verify.program import verify_file
-from coppice.export.msccl.document import is_xml
+from coppice.export.msccl.document import is_xml, parse_document
+from coppice.export.msccl.reader import program_of
 from coppice.export.mscclpp.document import is_mscclpp
+from coppice.export.mscclpp.document import parse_document as parse_json
+from coppice.export.mscclpp.reader import program_of as one_sided_program_of
 from coppice.files import file_name, read_bytes
+from coppice.program.one_sided.program import OneSidedProgram
+from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.verify import ProgramReport, verify_program
 from coppice.schedule.files.plan_file import decode_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify as check
-from coppice.text import bandwidth_text, percent_text
+from coppice.text import bandwidth_text, percent_text, plural
 
 __all__ = ["PlanArgument", "verify"]
 
-PlanArgument = Annotated[
-    str, typer.Argument(metavar="PLAN", help="Plan file; - is standard input.", show_default=False)
-]
+
+PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="Plan file; - is standard input.")]
 
 
 def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
@@ -44,7 +49,7 @@ def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
     """  # noqa: D301 (\b is for the help formatter)
     data, name = read_bytes(plan), file_name(plan)
     if is_xml(data) or is_mscclpp(data):
-        verify_file(data, name=name, as_json=as_json)
+        _verify_program(data, name=name, as_json=as_json)
         return
     with Stages() as stages:
         stages.begin("reading the plan")
@@ -118,3 +123,57 @@ def _bound_text(report: Report) -> str:
     if report.bound_proved is None:
         return "claimed; one cut alone does not prove it"
     return "not proved"
+
+
+def _verify_program(data: bytes, *, name: str, as_json: bool) -> None:
+    """Verify the program in MSCCL XML, or in an execution plan of MSCCL++, and print what was found."""
+    program: Program | OneSidedProgram
+    report: ProgramReport | OneSidedReport
+    facts: dict[str, object] = {}
+    with Stages() as stages:
+        stages.begin("reading the file")
+        reading = (
+            program_of(parse_document(data, file=name))
+            if is_xml(data)
+            else one_sided_program_of(parse_json(data, file=name))
+        )
+        program = reading.program
+        stages.begin("verifying the program")
+        if isinstance(program, OneSidedProgram):
+            report = verify_one_sided(program)
+            run = "in place" if program.in_place else "out of place"
+        else:
+            report = verify_program(program)
+            ways = {"in place": program.in_place, "out of place": program.out_of_place}
+            run = " and ".join(way for way, meant in ways.items() if meant)
+            run += f", connections of {plural(report.depth, 'message')}"
+            facts = {"out_of_place": program.out_of_place, "fifo_depth": report.depth}
+    warnings = [*reading.warnings, *report.warnings]
+    if as_json:
+        print_json(
+            {
+                "collective": program.collective.value,
+                "name": program.name,
+                "ranks": program.num_ranks,
+                "verified": report.ok,
+                "failures": list(report.failures),
+                "warnings": warnings,
+                "in_place": program.in_place,
+                **facts,
+                "checked": report.checked,
+            }
+        )
+        report.require_ok()
+        return
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    fields = [("failure", sentence) for sentence in report.failures]
+    fields += [
+        ("checked", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.checked.items())),
+        ("run", run),
+    ]
+    verdict = "verified" if report.ok else "FAILED"
+    print_fields(
+        f"{program.collective} of {plural(program.num_ranks, 'rank')} ({program.name}): {verdict}", fields
+    )
+    report.require_ok()

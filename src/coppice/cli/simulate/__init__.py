@@ -1,1 +1,0 @@
-"""`coppice simulate`, its jobs and what it prints."""

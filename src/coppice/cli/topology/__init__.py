@@ -1,1 +1,0 @@
-"""`coppice topology` and what it prints."""

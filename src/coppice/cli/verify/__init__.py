@@ -1,1 +1,0 @@
-"""`coppice verify`, a file for each kind of input."""
