@@ -13,7 +13,7 @@ from coppice.schedule.messages import messages_of
 from coppice.schedule.pieces import in_pieces
 from coppice.schedule.schedule import Schedule
 from coppice.simulation import Model, Sharing, Timeline, simulate
-from coppice.simulation.engine import run
+from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Reason
 from reference.simulation import simulated
 from simulation.strategies import models, schedules

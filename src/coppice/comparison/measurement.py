@@ -20,8 +20,8 @@ from coppice.planners.algorithms.algorithm import Value
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.engine import run
 from coppice.simulation.model import Model
+from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Timeline
 
 __all__ = ["MeasurementJob", "SimulatedTime", "faster", "measure", "packed"]

@@ -25,7 +25,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
-from coppice.simulation.scenario import Scenario
+from coppice.simulation.simulated import Scenario
 from coppice.topology.model import Topology
 
 __all__ = ["COLLECTIVES", "Evaluation", "evaluate", "planner_name"]

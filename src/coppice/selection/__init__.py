@@ -9,8 +9,7 @@ from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection.nccl import select_by_cost
-from coppice.selection.request import SelectionRequest, box_sizes
-from coppice.selection.selection import Selection, SelectionPart
+from coppice.selection.selection import Selection, SelectionPart, SelectionRequest, box_sizes
 from coppice.selection.tables import library as tables_of
 from coppice.selection.tables import select_by_table
 from coppice.text import size_of, suggestion

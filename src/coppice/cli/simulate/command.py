@@ -25,11 +25,9 @@ from coppice.schedule.explanation import title_of
 from coppice.schedule.files.plan_file import read_plan
 from coppice.simulation.channels import Wire, wire_for
 from coppice.simulation.critical import critical_lines
-from coppice.simulation.jobs import simulate_together
-from coppice.simulation.jobs_file import read_jobs
+from coppice.simulation.jobs import read_jobs, simulate_together
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.scenario import Scenario
-from coppice.simulation.simulated import simulate_sizes, simulated_record
+from coppice.simulation.simulated import Scenario, simulate_sizes, simulated_record
 from coppice.simulation.trace import write_trace
 from coppice.text import parse_sizes, plural
 

@@ -10,8 +10,7 @@ from coppice.schedule.plan import Plan
 from coppice.simulation.critical import time_by_reason
 from coppice.simulation.jobs import JobResult, Together
 from coppice.simulation.model import Model
-from coppice.simulation.scenario import Scenario
-from coppice.simulation.simulated import Simulated, rate_figures
+from coppice.simulation.simulated import Scenario, Simulated, rate_figures
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.utilisation import busiest_links
 from coppice.text import bar, percent_text, plural, short_size, size_text

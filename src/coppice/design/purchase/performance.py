@@ -27,9 +27,9 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.paths import routed
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.simulation.model import DEFAULT_MODEL
+from coppice.simulation.simulator import best_pieces
 from coppice.topology.model import Topology
 from coppice.topology.operations import remove_nodes, subset
 
