@@ -18,7 +18,7 @@ from coppice.design.recipes.recipe import Recipe
 from coppice.design.schedules.breadth_first import moore_steps
 from coppice.design.schedules.collectives import Designed, breadth_first_schedule
 from coppice.errors import InputError
-from coppice.planners.flow.all_to_all import plan_all_to_all
+from coppice.planners.flow.planner import plan_all_to_all
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan

@@ -35,16 +35,6 @@ from coppice.schedule.schedule import Schedule
 __all__ = ["ALGORITHMS"]
 
 
-def at_once(case: AlgorithmCase) -> Schedule:
-    """All blocks in one step."""
-    return _straight(case, one_by_one=False)
-
-
-def in_turn(case: AlgorithmCase) -> Schedule:
-    """One block a step."""
-    return _straight(case, one_by_one=True)
-
-
 def tree(case: AlgorithmCase) -> Schedule:
     """Blocks of subtrees."""
     moves = Moves(case, blocks(case))
@@ -62,7 +52,8 @@ def tree(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-def _straight(case: AlgorithmCase, *, one_by_one: bool) -> Schedule:
+def straight(case: AlgorithmCase, *, one_by_one: bool) -> Schedule:
+    """One block a step, or all of them at once."""
     moves = Moves(case, blocks(case))
     others = case.positions[case.positions != case.root]
     step = np.arange(len(others)) if one_by_one else 0
@@ -73,14 +64,6 @@ def _straight(case: AlgorithmCase, *, one_by_one: bool) -> Schedule:
 
 def _radix(case: AlgorithmCase) -> int:
     return case.number("radix") if "radix" in case.parameters else 2
-
-
-def _at_once_cost(case: AlgorithmCase) -> Cost:
-    return _straight_cost(case, steps=1)
-
-
-def _in_turn_cost(case: AlgorithmCase) -> Cost:
-    return _straight_cost(case, steps=case.size - 1)
 
 
 def _straight_cost(case: AlgorithmCase, *, steps: int) -> Cost:
@@ -107,34 +90,34 @@ ALGORITHMS = (
     Algorithm(
         name="linear",
         collective=_GATHER,
-        build=at_once,
+        build=lambda case: straight(case, one_by_one=False),
         summary="all ranks send to the root at once",
         source="Open MPI, MVAPICH2 (direct)",
-        cost=_at_once_cost,
+        cost=lambda case: _straight_cost(case, steps=1),
     ),
     Algorithm(
         name="linear-sync",
         collective=_GATHER,
-        build=in_turn,
+        build=lambda case: straight(case, one_by_one=True),
         summary="the root calls for one block after the other",
         source="Open MPI",
-        cost=_in_turn_cost,
+        cost=lambda case: _straight_cost(case, steps=case.size - 1),
     ),
     Algorithm(
         name="linear",
         collective=_SCATTER,
-        build=in_turn,
+        build=lambda case: straight(case, one_by_one=True),
         summary="the root sends one block after the other",
         source="Open MPI, MVAPICH2 (direct)",
-        cost=_in_turn_cost,
+        cost=lambda case: _straight_cost(case, steps=case.size - 1),
     ),
     Algorithm(
         name="linear-nb",
         collective=_SCATTER,
-        build=at_once,
+        build=lambda case: straight(case, one_by_one=False),
         summary="the root sends all blocks at once",
         source="Open MPI",
-        cost=_at_once_cost,
+        cost=lambda case: _straight_cost(case, steps=1),
     ),
     *(
         Algorithm(

@@ -76,14 +76,6 @@ def in_place(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-def _pairwise_cost(case: AlgorithmCase) -> Cost:
-    return _of(case, steps=case.size - 1)
-
-
-def _in_place_cost(case: AlgorithmCase) -> Cost:
-    return _of(case, steps=max(2 * case.size - 3, 0))
-
-
 def _of(case: AlgorithmCase, *, steps: int) -> Cost:
     time = Fraction(steps, case.size)
     return Cost.of_one_chain(
@@ -101,7 +93,7 @@ PAIRWISE = (
         build=reduce_scatter,
         summary="in step i every rank sends its part of a block to the owner, i ranks further",
         source="Thakur et al. 2005; MPICH, MVAPICH2",
-        cost=_pairwise_cost,
+        cost=lambda case: _of(case, steps=case.size - 1),
     ),
     Algorithm(
         name="pairwise",
@@ -109,7 +101,7 @@ PAIRWISE = (
         build=pairwise_all_to_all,
         summary="in step i every rank exchanges with one partner, rank xor i or i ranks further",
         source="Thakur et al. 2005; Open MPI, MPICH, MVAPICH2",
-        cost=_pairwise_cost,
+        cost=lambda case: _of(case, steps=case.size - 1),
     ),
     Algorithm(
         name="sendrecv-replace",
@@ -117,7 +109,7 @@ PAIRWISE = (
         build=in_place,
         summary="every pair of ranks swaps two blocks in place, in the order of the pairs",
         source="MPICH, MVAPICH2 (in-place all-to-all)",
-        cost=_in_place_cost,
+        cost=lambda case: _of(case, steps=max(2 * case.size - 3, 0)),
     ),
 )
 

@@ -118,11 +118,6 @@ def _scatter(moves: Moves, *, step: int) -> None:
     moves.add(step, 0, others, others)
 
 
-def _linear_reduce_scatter_cost(case: AlgorithmCase) -> Cost:
-    others = case.size - 1
-    return _reduce_scatter_cost(case, reductions=others, reduce_steps=1)
-
-
 def _nonoverlapping_cost(case: AlgorithmCase) -> Cost:
     depth = len(levels(case.size, 2))
     return _reduce_scatter_cost(case, reductions=depth, reduce_steps=depth)
@@ -146,7 +141,7 @@ REDUCE_SCATTER = (
         build=linear_reduce_scatter,
         summary="one rank adds the buffers of all in rank order and sends out the blocks",
         source="Open MPI",
-        cost=_linear_reduce_scatter_cost,
+        cost=lambda case: _reduce_scatter_cost(case, reductions=case.size - 1, reduce_steps=1),
     ),
     Algorithm(
         name="nonoverlapping",

@@ -165,12 +165,6 @@ def pat(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-def _pat_cost(case: AlgorithmCase) -> Cost:
-    steps = (case.size - 1).bit_length()
-    moved = 1 - Fraction(1, case.size)
-    return Cost.of_one_chain(steps=steps, sent=moved, reduced=moved * case.collective.reduces)
-
-
 PAT = tuple(
     Algorithm(
         name="pat",
@@ -178,7 +172,7 @@ PAT = tuple(
         build=pat,
         summary="binomial trees of all blocks at once, the far hops first",
         source="NCCL 2.23 and later",
-        cost=_pat_cost,
+        cost=lambda case: Cost.of_phases(case.collective, case.size, (case.size - 1).bit_length()),
     )
     for collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 )

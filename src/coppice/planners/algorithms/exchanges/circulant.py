@@ -122,14 +122,8 @@ def reduce_scatter(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-def _blocks_cost(case: AlgorithmCase) -> Cost:
-    phases = 2 if case.collective is Collective.ALL_REDUCE else 1
-    moved = Fraction(case.size - 1, case.size)
-    return Cost.of_one_chain(
-        steps=phases * (case.size - 1).bit_length(),
-        sent=phases * moved,
-        reduced=moved * case.collective.reduces,
-    )
+def _cost_of_blocks(case: AlgorithmCase) -> Cost:
+    return Cost.of_phases(case.collective, case.size, (case.size - 1).bit_length())
 
 
 BLOCKS = tuple(
@@ -139,7 +133,7 @@ BLOCKS = tuple(
         build=build,
         summary="distances halve, rounded up: the fewest steps and bytes for any number of ranks",
         source="Traff 2024; MPICH (all-gather)",
-        cost=_blocks_cost,
+        cost=_cost_of_blocks,
     )
     for collective, build in (
         (Collective.ALL_GATHER, all_gather),
@@ -163,7 +157,7 @@ ALL_REDUCE = (
         build=all_reduce,
         summary="distances halve, rounded up: the fewest bytes, in few steps for any number of ranks",
         source="Traff 2024",
-        cost=_blocks_cost,
+        cost=_cost_of_blocks,
     ),
 )
 

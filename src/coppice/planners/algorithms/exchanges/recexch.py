@@ -25,8 +25,9 @@ non-minimal communication", PPoPP 2012. MPICH (recexch_doubling, recexch_halving
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,21 +44,19 @@ __all__ = ["ALGORITHMS"]
 Runs = NDArray[np.int64]
 
 
-def doubling(case: AlgorithmCase) -> Schedule:
-    """Near partners first."""
+def _near_first(fold: Folding) -> Runs:
+    return fold.runs
+
+
+def _far_first(fold: Folding) -> Runs:
+    """After an exchange that puts neighbouring blocks there."""
+    return reversed_digits(fold.depth, fold.radix)
+
+
+def _schedule(case: AlgorithmCase, home_of: Callable[[Folding], Runs]) -> Schedule:
+    """Leader v begins the phases with the blocks of run ``home_of(fold)[v]``."""
     fold = folding(case.size, case.number("radix"))
-    return _schedule(case, fold, fold.runs)
-
-
-def halving(case: AlgorithmCase) -> Schedule:
-    """Far partners first, after an exchange that puts neighbouring blocks there."""
-    fold = folding(case.size, case.number("radix"))
-    return _schedule(case, fold, reversed_digits(fold.depth, fold.radix))
-
-
-def _schedule(case: AlgorithmCase, fold: Folding, home: Runs) -> Schedule:
-    """Leader v begins the phases with the blocks of run ``home[v]``."""
-    moves = Moves(case, blocks(case))
+    home, moves = home_of(fold), Moves(case, blocks(case))
     folded, leader = fold.folded
     moves.add(0, folded, leader, folded)
     step = int(len(folded) > 0)
@@ -93,18 +92,9 @@ def _phase_steps(fold: Folding) -> int:
     return fold.depth * (fold.radix - 1) // _rounds_per_step(fold)
 
 
-def _doubling_cost(case: AlgorithmCase) -> Cost:
-    fold = folding(case.size, case.number("radix"))
-    return _cost(fold, fold.runs)
-
-
-def _halving_cost(case: AlgorithmCase) -> Cost:
-    fold = folding(case.size, case.number("radix"))
-    return _cost(fold, reversed_digits(fold.depth, fold.radix))
-
-
-def _cost(fold: Folding, home: Runs) -> Cost:
-    size, leaders = int(fold.start[-1]), fold.leader.tolist()
+def _cost(case: AlgorithmCase, home_of: Callable[[Folding], Runs]) -> Cost:
+    fold, size = folding(case.size, case.number("radix")), case.size
+    home, leaders = home_of(fold), fold.leader.tolist()
     clocks = Clocks(size, unit=size)
     folded = list(zip(*(column.tolist() for column in fold.folded), strict=True))
     # Equal messages to or from one leader follow each other, as do those of a step in which all leaders have as much.
@@ -126,24 +116,14 @@ ALGORITHMS = tuple(
     Algorithm(
         name=name,
         collective=Collective.ALL_GATHER,
-        build=build,
+        build=partial(_schedule, home_of=home_of),
         summary=summary,
         source="Thakur et al. 2005; Sack and Gropp, PPoPP 2012; MPICH",
-        cost=cost,
+        cost=partial(_cost, home_of=home_of),
         parameters=radix_parameter(),
     )
-    for name, build, cost, summary in (
-        (
-            "recexch-doubling",
-            doubling,
-            _doubling_cost,
-            "k leaders at a time exchange all they have, near ones first",
-        ),
-        (
-            "recexch-halving",
-            halving,
-            _halving_cost,
-            "k leaders at a time exchange all they have, far ones first",
-        ),
+    for name, home_of, summary in (
+        ("recexch-doubling", _near_first, "k leaders at a time exchange all they have, near ones first"),
+        ("recexch-halving", _far_first, "k leaders at a time exchange all they have, far ones first"),
     )
 )

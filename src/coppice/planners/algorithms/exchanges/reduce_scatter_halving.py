@@ -104,10 +104,6 @@ def _give_back(moves: Moves, fold: Folding, step: int, mirror: NDArray[np.int64]
     moves.add(step, fold.leader[mirror[away]], fold.leader[away], fold.leader[away])
 
 
-def _recursive_halving_cost(case: AlgorithmCase) -> Cost:
-    return _cost(case, last_messages=1)
-
-
 def _butterfly_cost(case: AlgorithmCase) -> Cost:
     fold = folding(case.size)
     cost = _cost(case, last_messages=min(len(fold.folded[0]), 2))
@@ -145,7 +141,7 @@ ALGORITHMS = (
         build=recursive_halving,
         summary="partners at distance P/2, P/4 .. exchange halves of what is left",
         source="Thakur et al. 2005; Open MPI, MPICH, MVAPICH2",
-        cost=_recursive_halving_cost,
+        cost=lambda case: _cost(case, last_messages=1),
     ),
     Algorithm(
         name="butterfly",

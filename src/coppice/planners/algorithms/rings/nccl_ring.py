@@ -82,17 +82,8 @@ def _build_chain(case: AlgorithmCase) -> Schedule:
 
 
 def _cost(case: AlgorithmCase) -> Cost:
-    channels = _uniform(case)
-    size, steps = case.size, case.size - 1
-    moved = Fraction(steps, size)
-    phases = 2 if case.collective is Collective.ALL_REDUCE else 1
-    ways = 2 if channels > 1 and size > 2 else 1
-    return Cost.of_one_chain(
-        steps=phases * steps,
-        sent=phases * moved,
-        messages=ways * phases * steps,
-        reduced=moved * case.collective.reduces,
-    )
+    ways = 2 if _uniform(case) > 1 and case.size > 2 else 1
+    return Cost.of_phases(case.collective, case.size, case.size - 1, ways=ways)
 
 
 def _cost_of_chain(case: AlgorithmCase) -> Cost:

@@ -82,14 +82,6 @@ def _gather(moves: Moves, *, first_step: int) -> None:
         moves.add(first_step + step, position, (position + 1) % size, (position - step) % size)
 
 
-def _cost(case: AlgorithmCase) -> Cost:
-    steps = case.size - 1
-    moved = Fraction(steps, case.size)
-    reduced = moved * case.collective.reduces
-    phases = 2 if case.collective is Collective.ALL_REDUCE else 1
-    return Cost.of_one_chain(steps=phases * steps, sent=phases * moved, reduced=reduced)
-
-
 RING = tuple(
     Algorithm(
         name="ring",
@@ -97,7 +89,7 @@ RING = tuple(
         build=build,
         summary="every rank sends to the next, block after block",
         source="Patarasuk and Yuan, JPDC 2009; Open MPI, MPICH, MVAPICH2, NCCL",
-        cost=_cost,
+        cost=lambda case: Cost.of_phases(case.collective, case.size, case.size - 1),
     )
     for collective, build in (
         (Collective.ALL_GATHER, all_gather),
@@ -165,10 +157,6 @@ def neighbor_exchange(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-def _neighbor_exchange_cost(case: AlgorithmCase) -> Cost:
-    return Cost.of_one_chain(steps=case.size // 2, sent=Fraction(case.size - 1, case.size))
-
-
 NEIGHBOR_EXCHANGE = (
     Algorithm(
         name="neighbor-exchange",
@@ -176,7 +164,7 @@ NEIGHBOR_EXCHANGE = (
         build=neighbor_exchange,
         summary="neighbours to the left and right exchange the two newest blocks in turn",
         source="Chen et al., HPC Asia 2005; Open MPI",
-        cost=_neighbor_exchange_cost,
+        cost=lambda case: Cost.of_phases(case.collective, case.size, case.size // 2),
         ranks=EVEN,
     ),
 )
