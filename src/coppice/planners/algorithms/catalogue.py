@@ -61,7 +61,7 @@ _FAMILIES = (
     "trees.single_tree.REDUCE",
     "trees.binary.SPLIT",
 )
-"""Tuples of algorithms, by module, in the order of listings; of equally fast algorithms the first one counts."""
+"""Algorithms, or tuples of them, by module, in the order of listings; of equally fast ones the first counts."""
 
 
 @cache
@@ -70,7 +70,8 @@ def algorithms() -> dict[tuple[str, Collective], Algorithm]:
     entries: list[Algorithm] = []
     for family in _FAMILIES:
         module, _, name = family.rpartition(".")
-        entries += getattr(import_module(f"{__package__}.{module}"), name)
+        found = getattr(import_module(f"{__package__}.{module}"), name)
+        entries += [found] if isinstance(found, Algorithm) else found
     return {(entry.name, entry.collective): entry for entry in entries}
 
 

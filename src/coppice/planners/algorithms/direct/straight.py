@@ -204,15 +204,13 @@ def all_gather(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-DIRECT = (
-    Algorithm(
-        name="direct",
-        collective=Collective.ALL_GATHER,
-        build=all_gather,
-        summary="every rank sends its block to all others at once",
-        source="Open MPI, MVAPICH2",
-        cost=_linear_cost,
-    ),
+DIRECT = Algorithm(
+    name="direct",
+    collective=Collective.ALL_GATHER,
+    build=all_gather,
+    summary="every rank sends its block to all others at once",
+    source="Open MPI, MVAPICH2",
+    cost=_linear_cost,
 )
 
 

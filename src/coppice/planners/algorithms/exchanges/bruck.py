@@ -133,16 +133,14 @@ def _with_zero(size: int, distance: int, radix: int) -> int:
     return rounds * distance + min(rest, distance)
 
 
-ALL_TO_ALL = (
-    Algorithm(
-        name="bruck",
-        collective=Collective.ALL_TO_ALL,
-        build=all_to_all,
-        summary="blocks hop the digits of their distance in base k, many in a message",
-        source="Bruck et al., IEEE TPDS 1997; Open MPI, MPICH, MVAPICH2",
-        cost=_all_to_all_cost,
-        parameters=radix_parameter(),
-    ),
+ALL_TO_ALL = Algorithm(
+    name="bruck",
+    collective=Collective.ALL_TO_ALL,
+    build=all_to_all,
+    summary="blocks hop the digits of their distance in base k, many in a message",
+    source="Bruck et al., IEEE TPDS 1997; Open MPI, MPICH, MVAPICH2",
+    cost=_all_to_all_cost,
+    parameters=radix_parameter(),
 )
 
 

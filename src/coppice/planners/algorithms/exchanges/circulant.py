@@ -150,15 +150,13 @@ def all_reduce(case: AlgorithmCase) -> Schedule:
     )
 
 
-ALL_REDUCE = (
-    Algorithm(
-        name="circulant",
-        collective=Collective.ALL_REDUCE,
-        build=all_reduce,
-        summary="distances halve, rounded up: the fewest bytes, in few steps for any number of ranks",
-        source="Traff 2024",
-        cost=_cost_of_blocks,
-    ),
+ALL_REDUCE = Algorithm(
+    name="circulant",
+    collective=Collective.ALL_REDUCE,
+    build=all_reduce,
+    summary="distances halve, rounded up: the fewest bytes, in few steps for any number of ranks",
+    source="Traff 2024",
+    cost=_cost_of_blocks,
 )
 
 Table = NDArray[np.int64]

@@ -60,7 +60,7 @@ from coppice.planners.algorithms.parts.orders import box_rings
 from coppice.schedule.pieces import in_pieces
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["NCCL", "NEIGHBOR_EXCHANGE", "RING", "SEGMENTED"]
+__all__ = ["COLLECTIVES", "NCCL", "NEIGHBOR_EXCHANGE", "RING", "SEGMENTED"]
 
 
 def all_gather(case: AlgorithmCase) -> Schedule:
@@ -144,16 +144,14 @@ def _segmented_cost(case: AlgorithmCase) -> Cost:
     return Cost.of_one_chain(steps=steps, sent=2 * moved, reduced=moved)
 
 
-SEGMENTED = (
-    Algorithm(
-        name="segmented-ring",
-        collective=Collective.ALL_REDUCE,
-        build=segmented,
-        summary="the ring, whose reduce-scatter runs in phases of a segment each",
-        source="Open MPI",
-        cost=_segmented_cost,
-        parameters={"segments": SEGMENTS},
-    ),
+SEGMENTED = Algorithm(
+    name="segmented-ring",
+    collective=Collective.ALL_REDUCE,
+    build=segmented,
+    summary="the ring, whose reduce-scatter runs in phases of a segment each",
+    source="Open MPI",
+    cost=_segmented_cost,
+    parameters={"segments": SEGMENTS},
 )
 
 
@@ -174,16 +172,14 @@ def neighbor_exchange(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-NEIGHBOR_EXCHANGE = (
-    Algorithm(
-        name="neighbor-exchange",
-        collective=Collective.ALL_GATHER,
-        build=neighbor_exchange,
-        summary="neighbours to the left and right exchange the two newest blocks in turn",
-        source="Chen et al., HPC Asia 2005; Open MPI",
-        cost=lambda case: Cost.of_phases(case.collective, case.size, case.size // 2),
-        ranks=EVEN,
-    ),
+NEIGHBOR_EXCHANGE = Algorithm(
+    name="neighbor-exchange",
+    collective=Collective.ALL_GATHER,
+    build=neighbor_exchange,
+    summary="neighbours to the left and right exchange the two newest blocks in turn",
+    source="Chen et al., HPC Asia 2005; Open MPI",
+    cost=lambda case: Cost.of_phases(case.collective, case.size, case.size // 2),
+    ranks=EVEN,
 )
 
 
@@ -262,6 +258,15 @@ def _uniform(case: AlgorithmCase) -> int:
     return channels
 
 
+COLLECTIVES = (
+    Collective.ALL_REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.BROADCAST,
+    Collective.REDUCE,
+)
+"""What rings with channels of their own perform."""
+
 _CHANNELS = AlgorithmParameter(default=0, least=0, summary="rings; 0: as many as ranks of a box, else 1")
 
 _SEGMENTS = AlgorithmParameter(default=1, summary="pieces that follow each other")
@@ -279,11 +284,5 @@ NCCL = tuple(
         else {"channels": _CHANNELS},
         topological=True,
     )
-    for collective in (
-        Collective.ALL_REDUCE,
-        Collective.ALL_GATHER,
-        Collective.REDUCE_SCATTER,
-        Collective.BROADCAST,
-        Collective.REDUCE,
-    )
+    for collective in COLLECTIVES
 )
