@@ -219,7 +219,7 @@ def plan_flow(problem: Problem) -> Schedule:
         UnreachableError: If some rank cannot reach the root, or the root some rank.
 
     Examples:
-        >>> from coppice.topology.model import Link, Node
+        >>> from coppice.topology.model import Link, Node, Topology
         >>> chain = Topology.of("chain", [Node(id=name) for name in "abc"],
         ...     [Link(src=a, dst=b, gb_per_s=Fraction(25)) for a, b in ("ab", "bc")])
         >>> schedule = plan_flow(Problem(topology=chain, collective=Collective.GATHER, root=0))
