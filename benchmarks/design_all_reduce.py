@@ -29,8 +29,8 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.verify import verify_schedule
-from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.model import Model
+from coppice.simulation.simulator import best_pieces
 from coppice.topology.model import Link, Node, Topology
 from tables import Table, replace_generated
 

@@ -22,7 +22,7 @@ from coppice.bounds.all_to_all.routes import link_loads, routes_of_flow
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.flow.all_to_all import plan_all_to_all, routed_schedule
+from coppice.planners.flow.planner import plan_all_to_all, routed_schedule
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology import preset
 from coppice.topology.model import Link, Node, NodeKind, Topology

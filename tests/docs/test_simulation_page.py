@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coppice.simulation.protocols import protocols
+from coppice.simulation.channels import protocols
 from support.pages import page_text, run_page
 
 

@@ -11,7 +11,7 @@ from coppice.bounds import Problem, bound
 from coppice.bounds.max_flow import max_flow
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.flow.gather_scatter import plan_flow
+from coppice.planners.flow.planner import plan_flow
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.transfers import verify_schedule

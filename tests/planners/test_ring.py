@@ -208,7 +208,7 @@ def test_never_worse_than_the_best_single_ring(topology: Topology) -> None:
 @given(direct_graphs())
 def test_as_good_as_all_rings_together(topology: Topology) -> None:
     """Column generation ends at the optimum of the linear program over every ring that exists."""
-    from coppice.planners.ring.weights import best_mix
+    from coppice.planners.ring.model import best_mix
 
     columns = []
     for rest in permutations(range(1, topology.num_ranks)):

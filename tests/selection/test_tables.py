@@ -13,8 +13,8 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.selection import LIBRARIES, select
 from coppice.selection.nccl_data import constants
-from coppice.selection.request import SelectionRequest
 from coppice.selection.rules import TableRule, parse_rules
+from coppice.selection.selection import SelectionRequest
 from coppice.selection.tables import library
 
 NAMES = ("open-mpi", "mpich", "mvapich2")

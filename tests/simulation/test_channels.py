@@ -13,12 +13,10 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.messages import messages_of
-from coppice.simulation.channels import Wire, on_wire, wire_for
-from coppice.simulation.engine import run
+from coppice.simulation.channels import Wire, on_wire, protocol, wire_for
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.protocols import protocol
-from coppice.simulation.scenario import Scenario
-from coppice.simulation.simulator import simulate
+from coppice.simulation.simulated import Scenario
+from coppice.simulation.simulator import run, simulate
 from coppice.simulation.utilisation import busiest_links, check_conservation
 from coppice.topology import Topology, preset, star
 from simulation.cases import ring_on, shift_on

@@ -19,8 +19,8 @@ from coppice.collectives import Collective
 from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.loads import schedule_loads
 from coppice.schedule.plan import Plan
-from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.model import Model
+from coppice.simulation.simulator import best_pieces
 from coppice.simulation.simulator import simulate as run_simulation
 from coppice.topology import Topology, fat_tree, preset, subset
 from simulation.cases import ring_on

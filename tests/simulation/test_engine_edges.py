@@ -19,7 +19,7 @@ from coppice.schedule.forest import Phase
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Op
 from coppice.simulation import Model, Sharing, best_pieces, simulate
-from coppice.simulation.engine import run
+from coppice.simulation.simulator import run
 from coppice.topology.presets import preset
 from planners.template_cases import plan_templates
 from schedule.builders import make_forest, reversed_tree, star_topology

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule, in_pieces
 from coppice.simulation import Model, Sharing, Timeline, simulate
-from coppice.simulation.engine import run
+from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Reason
 from reference.simulation import simulated
 from simulation.strategies import models, schedules

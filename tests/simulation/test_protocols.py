@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.errors import InputError
-from coppice.simulation.protocols import generation_of, num_boxes, protocol, protocols
+from coppice.simulation.channels import generation_of, num_boxes, protocol, protocols
 from coppice.topology import preset, subset
 
 

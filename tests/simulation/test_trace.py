@@ -14,10 +14,9 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.messages import messages_of
-from coppice.simulation.engine import run
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.simulation.model import Model
-from coppice.simulation.simulator import simulate
+from coppice.simulation.simulator import run, simulate
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.trace import trace_events, write_trace
 from coppice.topology import preset, star

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from coppice.errors import InputError
-from coppice.simulation.union import union
+from coppice.simulation.joining import union
 from coppice.topology import preset, remove_links, set_link_rate, subset
 
 

@@ -12,9 +12,8 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.messages import messages_of
-from coppice.simulation.engine import run
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.simulator import simulate
+from coppice.simulation.simulator import run, simulate
 from coppice.simulation.timeline import MessageHops, Timeline
 from coppice.simulation.utilisation import busiest_links, check_conservation, link_utilisation, passages
 from coppice.topology import fat_tree, preset, star

@@ -28,7 +28,7 @@ from coppice.export.registry import export as export_to
 from coppice.report.page import DEFAULT_SIZE_BYTES
 from coppice.report.reporting import report_text
 from coppice.schedule.files.plan_file import read_plan
-from coppice.simulation.scenario import Scenario
+from coppice.simulation.simulated import Scenario
 from coppice.simulation.trace import write_trace
 from coppice.text import parse_size, suggestion
 from coppice.topology.model import Topology

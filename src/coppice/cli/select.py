@@ -23,7 +23,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection import LIBRARIES, Selection
 from coppice.selection import select as make_selection
-from coppice.selection.nccl_inputs import SETTINGS
+from coppice.selection.nccl import SETTINGS
 from coppice.text import parse_size, plural, size_text
 from coppice.topology.model import Topology
 

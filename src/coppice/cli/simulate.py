@@ -20,11 +20,9 @@ from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.plan import Plan
 from coppice.simulation.channels import Wire, wire_for
 from coppice.simulation.critical import critical_lines, time_by_reason
-from coppice.simulation.jobs import JobResult, Together, simulate_together
-from coppice.simulation.jobs_file import read_jobs
+from coppice.simulation.jobs import JobResult, Together, read_jobs, simulate_together
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.scenario import Scenario
-from coppice.simulation.simulated import Simulated, rate_figures, simulate_sizes, simulated_record
+from coppice.simulation.simulated import Scenario, Simulated, rate_figures, simulate_sizes, simulated_record
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.trace import write_trace
 from coppice.simulation.utilisation import busiest_links

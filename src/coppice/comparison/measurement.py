@@ -21,8 +21,8 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule, routed
-from coppice.simulation.engine import run
 from coppice.simulation.model import Model
+from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Timeline
 from coppice.topology.model import NodeKind
 

@@ -18,14 +18,14 @@ from coppice.design.recipes.recipe import Recipe
 from coppice.design.schedules.breadth_first import moore_steps
 from coppice.design.schedules.collectives import Designed, breadth_first_schedule
 from coppice.errors import InputError
-from coppice.planners.flow.all_to_all import plan_all_to_all
+from coppice.planners.flow.planner import plan_all_to_all
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
-from coppice.simulation.scenario import Scenario
+from coppice.simulation.simulated import Scenario
 from coppice.topology.model import Topology
 
 __all__ = ["COLLECTIVES", "Evaluation", "evaluate", "planner_name"]

@@ -24,11 +24,9 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.messages import messages_of
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.best_pieces import best_pieces
-from coppice.simulation.channels import Wire, on_wire
-from coppice.simulation.engine import run
+from coppice.simulation.channels import Wire, generation_of, num_boxes, on_wire, protocol
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.protocols import generation_of, num_boxes, protocol
+from coppice.simulation.simulator import best_pieces, run
 from coppice.topology.model import Topology
 
 __all__ = [

@@ -251,13 +251,9 @@ def _suited_order(problem: Problem) -> tuple[int, ...]:
 
 
 def _flow(problem: Problem) -> Schedule:
-    if problem.collective is Collective.ALL_TO_ALL:
-        from coppice.planners.flow.all_to_all import plan_all_to_all  # brings the linear programs
+    from coppice.planners.flow.planner import plan_all_to_all, plan_flow  # bring the linear programs
 
-        return plan_all_to_all(problem)
-    from coppice.planners.flow.gather_scatter import plan_flow
-
-    return plan_flow(problem)
+    return plan_all_to_all(problem) if problem.collective is Collective.ALL_TO_ALL else plan_flow(problem)
 
 
 def _forest(problem: Problem, choice: Choice, plain: Bound) -> Made:

@@ -20,7 +20,7 @@ from coppice.program.memory import Buffer
 from coppice.rows import offsets, positions
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["MOST_UNITS", "Placement", "Units", "in_units"]
+__all__ = ["MOST_UNITS", "Placement", "Units", "in_units", "refuse"]
 
 MOST_UNITS = 2**24
 """Most units that M bytes are cut into."""
@@ -114,6 +114,20 @@ def in_units(schedule: Schedule, *, max_count: int | None = None) -> Units:
         count=np.minimum(np.array(count, dtype=np.int64)[chunk] - before, most),
         start=offsets(pieces),
     )
+
+
+def refuse(collective: Collective, *, in_place: bool, instances: int) -> None:
+    """Refuse to lower a plan in a way in which no program runs.
+
+    Raises:
+        InputError: If an all-to-all is to run in place, or there is no instance.
+    """
+    if collective is Collective.ALL_TO_ALL and in_place:
+        msg = "expected an all-to-all out of place: in place, it would overwrite what is still to be sent."
+        raise InputError(msg)
+    if instances < 1:
+        msg = f"expected 1 instance or more, found {instances}."
+        raise InputError(msg)
 
 
 @dataclass(frozen=True, eq=False)

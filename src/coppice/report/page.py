@@ -28,7 +28,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
-from coppice.simulation.best_pieces import best_pieces
+from coppice.simulation.simulator import best_pieces
 from coppice.simulation.timeline import Timeline
 from coppice.text import percent_text, plural, rate_line, rate_text, time_text
 from coppice.topology.model import Topology

@@ -9,8 +9,7 @@ from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection.nccl import select_by_cost
-from coppice.selection.request import SelectionRequest, box_sizes
-from coppice.selection.selection import Selection, SelectionPart
+from coppice.selection.selection import Selection, SelectionPart, SelectionRequest, box_sizes
 from coppice.selection.tables import library as tables_of
 from coppice.selection.tables import select_by_table
 from coppice.text import size_of, suggestion
@@ -73,12 +72,15 @@ def select(
         raise InputError(msg)
     if topology is not None:
         topology = load(topology)
-    request = _request(
-        Collective.named(collective),
-        size_of(size_bytes),
+    performed, size = Collective.named(collective), size_of(size_bytes)
+    ranks, ranks_per_box, boxes, even = _boxes(ranks, topology, ranks_per_box)
+    request = SelectionRequest(
+        collective=performed,
         ranks=ranks,
-        topology=topology,
+        size_bytes=size,
         ranks_per_box=ranks_per_box,
+        even=even,
+        boxes=boxes,
         commutative=commutative,
         builtin=builtin,
         element_bytes=element_bytes,
@@ -95,17 +97,10 @@ def select(
     return select_by_table(library, request, function=function, variant=variant)
 
 
-def _request(
-    collective: Collective,
-    size_bytes: int,
-    *,
-    ranks: int | None,
-    topology: Topology | None,
-    ranks_per_box: int | None,
-    commutative: bool,
-    builtin: bool,
-    element_bytes: int,
-) -> SelectionRequest:
+def _boxes(
+    ranks: int | None, topology: Topology | None, ranks_per_box: int | None
+) -> tuple[int, int | None, int, bool]:
+    """Ranks, ranks of a box where anything is known of boxes, number of boxes, and whether all are of that size."""
     boxes, even = 1, True
     if topology is not None:
         if ranks not in (None, topology.num_ranks) or ranks_per_box is not None:
@@ -123,14 +118,4 @@ def _request(
             msg = f"expected 1 .. {ranks} ranks per box, found {ranks_per_box}."
             raise InputError(msg)
         boxes, even = -(-ranks // ranks_per_box), ranks % ranks_per_box == 0
-    return SelectionRequest(
-        collective=collective,
-        ranks=ranks,
-        size_bytes=size_bytes,
-        ranks_per_box=ranks_per_box,
-        even=even,
-        boxes=boxes,
-        commutative=commutative,
-        builtin=builtin,
-        element_bytes=element_bytes,
-    )
+    return ranks, ranks_per_box, boxes, even

@@ -1,19 +1,28 @@
-"""What NCCL would pick: the smallest time that its cost model predicts."""
+"""What NCCL would pick: the smallest time that its cost model predicts, and what that model has to know for it.
+
+The channels that NCCL's topology search finds follow in closed form on boxes whose GPUs and NICs are all alike. NCCL
+tries speeds of a channel from a descending table, and keeps the speed and number of channels with the largest
+product. Where all GPUs hang on NVSwitches and share the NICs evenly, how many channels fit is a matter of counting: a
+GPU passes on what every channel carries, except where the channel comes from or goes to its NIC.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.selection.nccl_data import constants
-from coppice.selection.nccl_inputs import inputs_of
-from coppice.selection.nccl_model import CostCell, NcclCommunicator, cells
-from coppice.selection.request import SelectionRequest
-from coppice.selection.selection import Selection
-from coppice.topology.model import Topology
+from coppice.selection.nccl_data import KnownBox, constants
+from coppice.selection.nccl_model import MOST_CHANNELS, PATHS, Channels, CostCell, NcclCommunicator, cells
+from coppice.selection.selection import Selection, SelectionRequest
+from coppice.topology.model import NodeKind, Topology
 
-__all__ = ["select_by_cost"]
+__all__ = ["SETTINGS", "Inputs", "inputs_of", "searched", "select_by_cost"]
+
 
 _DIRECT = (Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER)
 
@@ -26,7 +35,7 @@ def select_by_cost(
     Args:
         request: The call.
         topology: Where it runs: boxes, NICs and GPU generation are read off it as far as it says them.
-        settings: Properties of the communicator (see :data:`coppice.selection.nccl_inputs.SETTINGS`).
+        settings: Properties of the communicator (see :data:`coppice.selection.nccl.SETTINGS`).
 
     Raises:
         InputError: If NCCL does not perform the collective, or a setting has no meaning.
@@ -110,3 +119,298 @@ def _kernel(comm: NcclCommunicator, best: CostCell, size_bytes: int) -> tuple[in
         threads //= 2
     threads = max(threads, 96)
     return channels, 640 if best.algorithm in ("Tree", "PAT") else threads
+
+
+SETTINGS = {
+    "generation": "GPU generation: volta, ampere, hopper or blackwell",
+    "cpu": "vendor of the processors: intel, amd or other",
+    "channels": "channels that the search found for rings and trees",
+    "bw_intra": "GB/s of a channel inside a box",
+    "bw_inter": "GB/s of a channel between boxes",
+    "tree_bw_intra": "the same inside a box for trees, where it differs",
+    "nvls_channels": "channels of NVLS; 0 turns it off",
+    "nvls_bw_intra": "GB/s of a channel of NVLS inside a box",
+    "nvls_bw_inter": "GB/s of a channel of NVLS between boxes",
+    "type_intra": "worst path between GPUs of a box: NVL, PIX, PXB, PHB, SYS",
+    "type_inter": "worst path between a GPU and its NIC: PIX, PXB, PXN, PHB, SYS",
+    "latency_inter": "latency that the network plugin states, in microseconds",
+    "same_channels": "all channels take the GPUs in the same order: yes or no",
+    "collnet": "the network adds (NCCL_COLLNET_ENABLE): yes or no",
+}
+"""What may be given, with its meaning."""
+
+_DEFAULT_BOX = "dgx-h100"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """A communicator, and how each of its properties came about.
+
+    Attributes:
+        communicator: What the model takes.
+        assumptions: What was read off or assumed.
+    """
+
+    communicator: NcclCommunicator
+    assumptions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Given:
+    """The settings, read by what they mean."""
+
+    settings: Mapping[str, str]
+
+    def text(self, key: str, default: str, choices: tuple[str, ...] | None = None) -> str:
+        value = self.settings.get(key, default)
+        if choices is not None and value not in choices:
+            msg = f"expected {key} to be {', '.join(choices[:-1])} or {choices[-1]}, found {value!r}."
+            raise InputError(msg)
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        text = self.settings.get(key)
+        if text is None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 <= value < 1e6:
+            msg = f"expected {key} to be a number of 0 or more ({SETTINGS[key]}), found {text!r}."
+            raise InputError(msg)
+        return value
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        return self.text(key, "yes" if default else "no", ("yes", "no")) == "yes"
+
+
+def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Mapping[str, str]) -> Inputs:
+    """The communicator of a call.
+
+    Args:
+        request: The call, of two ranks or more.
+        topology: Where it runs, or None.
+        settings: Properties that are given: keys of :data:`SETTINGS`.
+
+    Raises:
+        InputError: If a setting is unknown or has no meaning, or the boxes are unequal.
+    """
+    for key in settings:
+        if key not in SETTINGS:
+            msg = f"NCCL's cost model has no input {key!r}, only: {', '.join(SETTINGS)}."
+            raise InputError(msg)
+    given = _Given(settings)
+    words: list[str] = []
+    box = _box(request, topology, given, words)
+    nodes, gpus = _boxes(request, box, words)
+    nic_rate = box.nic_gbit / 100 * constants().nic_gb_per_s_of_100_gbit
+    link = constants().nvlink_gb_per_s[box.generation]
+    nvlink = box.links * link
+    if not box.nvswitch:
+        words.append("direct NVLinks: rings of single links, as many as links (NCCL would search)")
+    found = searched(
+        box.generation,
+        nvlink=nvlink,
+        most=nvlink if box.nvswitch else link,
+        gpus=gpus,
+        nics=max(1, min(box.nics, box.nics * gpus // box.gpus)) if nodes > 1 else 0,
+        nic=nic_rate,
+    )
+    ring, tree, nvls = _settled(found, given, words)
+    several = nodes > 1
+    if several and "type_inter" not in settings:
+        words.append(f"paths between GPUs and NICs of class {ring.across_type}")
+    if "cpu" not in settings:
+        words.append(f"processors of {box.cpu}")
+    adds = given.flag("collnet", default=False) and several
+    if adds:
+        words.append("CollNet with the channels of the tree (NCCL would search for them)")
+    return Inputs(
+        communicator=NcclCommunicator(
+            ranks=request.ranks,
+            nodes=nodes,
+            generation=box.generation,
+            cpu=given.text("cpu", box.cpu),
+            ring=ring,
+            tree=tree,
+            nvls=nvls if box.nvswitch and constants().nvls_efficiency[box.generation] and gpus > 1 else None,
+            collnet_direct=tree if adds else None,
+            collnet_chain=tree if adds else None,
+            nvswitch=box.nvswitch,
+            plain_tree=several and gpus == 1,
+        ),
+        assumptions=tuple(words),
+    )
+
+
+def _settled(
+    found: tuple[Channels, Channels, Channels], given: _Given, words: list[str]
+) -> tuple[Channels, Channels, Channels]:
+    """What the search found, where nothing else is given."""
+    ring, tree, nvls = found
+    within_type = given.text("type_intra", ring.within_type, PATHS)
+    across_type = given.text("type_inter", ring.across_type, PATHS)
+    latency_us = given.number("latency_inter", 0.0)
+    same = given.flag("same_channels", default=ring.same)
+
+    def made(count: int, within: float, across: float) -> Channels:
+        return Channels(
+            count=count,
+            within=within,
+            across=across,
+            within_type=within_type,
+            across_type=across_type,
+            latency_us=latency_us,
+            same=same,
+        )
+
+    count = int(given.number("channels", ring.count))
+    if count < 1 or count > MOST_CHANNELS // 2:
+        msg = f"expected channels to be 1 .. {MOST_CHANNELS // 2} (as the search counts them), found {count}."
+        raise InputError(msg)
+    within, across = given.number("bw_intra", ring.within), given.number("bw_inter", ring.across)
+    tree_within = given.number("tree_bw_intra", within if "bw_intra" in given.settings else tree.within)
+    if min(within, across, tree_within) <= 0:
+        msg = "expected bw_intra, bw_inter and tree_bw_intra to be more than 0 GB/s."
+        raise InputError(msg)
+    if not {"channels", "bw_intra", "bw_inter"} <= set(given.settings):
+        words.append(
+            f"rings and trees of {count} channels, {within:g} GB/s inside and {across:g} GB/s between boxes"
+        )
+    if "latency_inter" not in given.settings and ring.across_type != "PIX":
+        words.append("a network that states no latency of its own")
+    return (
+        made(count, within, across),
+        made(count, tree_within, across),
+        made(
+            int(given.number("nvls_channels", nvls.count)),
+            given.number("nvls_bw_intra", nvls.within),
+            given.number("nvls_bw_inter", nvls.across),
+        ),
+    )
+
+
+def _box(request: SelectionRequest, topology: Topology | None, given: _Given, words: list[str]) -> KnownBox:
+    """The kind of box, with what the topology says put in."""
+    boxes = constants().boxes
+    generations = tuple(constants().compute_capability)
+    named = next((name for name in boxes if topology is not None and name in topology.name), None)
+    if "generation" in given.settings:
+        asked = given.text("generation", "", generations)
+        if named is None or boxes[named].generation != asked:
+            named = next(name for name, box in boxes.items() if box.generation == asked)
+    if named is None:
+        named = _DEFAULT_BOX
+        words.append(f"GPUs and boxes as in {named} (no preset of NVIDIA GPUs was named)")
+    elif topology is None or named not in topology.name:
+        words.append(f"GPUs and boxes as in {named}")
+    box = boxes[named]
+    if topology is None or named not in topology.name:
+        return box
+    inside, nics, nic_rate = _rates(topology)
+    changes: dict[str, int] = {}
+    if inside:
+        changes["links"] = max(1, round(inside / constants().nvlink_nominal_gb_per_s[box.generation]))
+    if nics:
+        changes["nics"], changes["nic_gbit"] = nics, max(1, round(nic_rate * 8))
+    return msgspec.structs.replace(box, gpus=request.per_box, **changes)
+
+
+def _rates(topology: Topology) -> tuple[float, int, float]:
+    """GB/s of a GPU inside its box, NICs of a box, and GB/s of one."""
+    first = int(topology.rank_nodes[0])
+    host = topology.host
+    rates = topology.capacity / topology.denominator
+    if host[first] < 0:
+        return 0.0, 0, 0.0
+    inside = (topology.src == first) & (host[topology.dst] == host[first])
+    inside &= topology.kind[topology.dst] != NodeKind.NIC
+    leaving = (host[topology.src] == host[first]) & (host[topology.dst] != host[first])
+    out = rates[leaving]
+    return float(np.sum(rates[inside])), int(leaving.sum()), float(out.min()) if len(out) else 0.0
+
+
+def _boxes(request: SelectionRequest, box: KnownBox, words: list[str]) -> tuple[int, int]:
+    """Number of boxes and ranks in each."""
+    if not request.even:
+        msg = "NCCL's cost model is for equal boxes here: choose ranks that divide evenly (`ranks`)."
+        raise InputError(msg)
+    if request.ranks_per_box is not None:
+        return request.boxes, request.per_box
+    if request.ranks <= box.gpus:
+        words.append("all ranks share one box")
+        return 1, request.ranks
+    if request.ranks % box.gpus:
+        msg = (
+            f"expected ranks of one box (up to {box.gpus}) or a multiple of {box.gpus}, found {request.ranks}: "
+            "say how many share a box (`ranks_per_box`)."
+        )
+        raise InputError(msg)
+    words.append(f"{request.ranks // box.gpus} boxes of {box.gpus} GPUs")
+    return request.ranks // box.gpus, box.gpus
+
+
+def searched(
+    generation: str, *, nvlink: float, most: float, gpus: int, nics: int, nic: float
+) -> tuple[Channels, Channels, Channels]:
+    """Channels of ring, tree and NVLS on boxes whose GPUs and NICs are all alike.
+
+    Args:
+        generation: GPU generation.
+        nvlink: GB/s of all NVLinks of a GPU.
+        most: GB/s of the best path between two GPUs.
+        gpus: GPUs in a box.
+        nics: NICs in a box; 0 for a single box.
+        nic: GB/s of a NIC.
+
+    Examples:
+        >>> ring, tree, nvls = searched("ampere", nvlink=240, most=240, gpus=8, nics=0, nic=0)
+        >>> ring.count, ring.within, nvls.count
+        (12, 20.0, 8)
+    """
+    data = constants()
+    speeds = (data.speeds_across if nics else data.speeds_within)[generation]
+    total, top = nvlink, (nic if nics else most)
+    # Where a channel has its NIC, the GPU carries it in one direction only.
+    share = (gpus - 1) / gpus if nics else 1.0
+    count, speed = 0, 0.0
+    for tried in speeds:
+        if speed and (count * speed >= total or tried / speed <= 0.49):
+            break
+        if tried > top:
+            continue
+        room = MOST_CHANNELS // 2 if gpus == 1 and nics else int(nvlink / (tried * share) + 1e-9)
+        fits = min(MOST_CHANNELS // 2, room, int(nic / tried + 1e-9) * nics if nics else room)
+        if fits * tried > count * speed:
+            count, speed = fits, tried
+    if not count:
+        count, speed = 1, min(top, speeds[-1])
+    if speed >= 25 and not (data.compute_capability[generation] > 80 and speed < 50 and count > 4):
+        double = min(2 * count, MOST_CHANNELS // 2)
+        speed, count = speed / -(-double // count), double
+    across = "PXB" if nics else "PIX"
+    ring = Channels(count=count, within=float(speed), across=float(speed), across_type=across, same=not nics)
+    faster = [tried for tried in speeds if speed < tried <= min(most, 2 * speed) and tried * count <= nvlink]
+    tree = Channels(
+        count=count,
+        within=float(max(faster, default=speed)) if nics else float(speed),
+        across=float(speed),
+        across_type=across,
+        same=ring.same,
+    )
+    heads = min(32, gpus)
+    pulls = [tried for tried in speeds if tried <= top and tried * (heads + 1) <= nvlink]
+    pull = max(pulls, default=0.0)
+    # The search then raises what NVLS sends between boxes, up to twice its pull or what a NIC takes.
+    push = pull
+    for tried in sorted(speeds):
+        if push < tried and push < 2 * pull and (not nics or tried <= nic):
+            push = tried
+    nvls = Channels(
+        count=heads if pulls and (not nics or nics >= heads) else 0,
+        within=float(pull),
+        across=float(push),
+        across_type=across,
+    )
+    return ring, tree, nvls

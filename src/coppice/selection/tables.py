@@ -11,9 +11,8 @@ import msgspec
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.selection.request import SelectionRequest
 from coppice.selection.rules import Facts, RuleTest, TableRule, decide, parse_rules
-from coppice.selection.selection import Selection, SelectionPart
+from coppice.selection.selection import Selection, SelectionPart, SelectionRequest
 
 __all__ = ["Function", "FunctionEntry", "Library", "PartOf", "library", "select_by_table"]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.simulator import simulate
+from coppice.simulation.simulator import best_pieces, simulate
 from coppice.simulation.timeline import Timeline
 
 __all__ = ["Model", "Sharing", "Timeline", "best_pieces", "simulate"]

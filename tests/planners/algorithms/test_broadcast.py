@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.parts.circulant_rounds import (
+from coppice.planners.algorithms.exchanges.circulant import (
     baseblocks,
     receive_table,
     send_table,

@@ -10,9 +10,8 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms.parts.boxes import boxes, equal_boxes
+from coppice.planners.algorithms.parts.boxes import RELAY, boxes, crossings, equal_boxes
 from coppice.planners.algorithms.parts.orders import POLICIES, box_order, box_rings, links_crossed, order_by
-from coppice.planners.algorithms.parts.tours import RELAY, crossings
 from coppice.schedule.schedule import Schedule, routed
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset

@@ -8,12 +8,11 @@ import pytest
 
 from coppice.program.deadlock import Deadlock
 from coppice.program.memory import memory_of
-from coppice.program.two_sided.contents import Contents, accepts
 from coppice.program.two_sided.order import find_order
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.races import find_races
 from coppice.program.two_sided.structure import check_structure
-from coppice.program.two_sided.verify import verify_program
+from coppice.program.two_sided.verify import Contents, accepts, verify_program
 from coppice.schedule.verification.report import Findings
 from reference.programs_mutants import KINDS, mutant
 from reference.programs_samples import SAMPLES

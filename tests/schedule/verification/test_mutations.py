@@ -18,8 +18,7 @@ from coppice.bounds import Problem
 from coppice.collectives import Collective
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
-from coppice.planners.flow.all_to_all import plan_all_to_all
-from coppice.planners.flow.gather_scatter import plan_flow
+from coppice.planners.flow.planner import plan_all_to_all, plan_flow
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule, in_pieces

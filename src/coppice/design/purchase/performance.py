@@ -24,14 +24,14 @@ from coppice.design.purchase.request import TrainingWorkload, Use
 from coppice.design.schedules.collectives import breadth_first_schedule
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.catalogue import case_of, find, make
-from coppice.planners.flow.all_to_all import plan_all_to_all
+from coppice.planners.flow.planner import plan_all_to_all
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule, routed
-from coppice.simulation.best_pieces import best_pieces
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.simulation.model import DEFAULT_MODEL
+from coppice.simulation.simulator import best_pieces
 from coppice.topology.model import Topology
 from coppice.topology.operations import remove_nodes, set_link_rate, subset
 

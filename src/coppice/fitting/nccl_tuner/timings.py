@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import file_name, read_text
-from coppice.selection.nccl_inputs import inputs_of
+from coppice.selection.nccl import inputs_of
 from coppice.selection.nccl_model import cells
-from coppice.selection.request import SelectionRequest, box_sizes
+from coppice.selection.selection import SelectionRequest, box_sizes
 from coppice.topology.model import Topology
 
 __all__ = [
@@ -120,7 +120,7 @@ def model_timings(
         topology: Where it runs.
         sizes: Sizes M in bytes.
         collectives: Which collectives.
-        settings: Inputs of the model (see :data:`coppice.selection.nccl_inputs.SETTINGS`).
+        settings: Inputs of the model (see :data:`coppice.selection.nccl.SETTINGS`).
 
     Raises:
         InputError: If there are fewer than two ranks, or the model does not apply.

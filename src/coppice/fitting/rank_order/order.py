@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError, UnreachableError
 from coppice.fitting.rank_order.search import GroupRings, improved, tour_bound
+from coppice.planners.algorithms.parts.boxes import RELAY, crossings
 from coppice.planners.algorithms.parts.orders import box_order, order_by
-from coppice.planners.algorithms.parts.tours import RELAY, crossings
 from coppice.topology.model import Topology
 
 __all__ = ["Crossed", "Group", "RankOrder", "all_ranks", "rank_order", "read_groups"]

@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.planners.algorithms.parts.tours import RELAY
+from coppice.planners.algorithms.parts.boxes import RELAY
 
 __all__ = ["GroupRings", "improved", "tour_bound"]
 

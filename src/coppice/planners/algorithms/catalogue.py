@@ -20,8 +20,8 @@ __all__ = ["algorithms", "case_of", "find", "make"]
 _FAMILIES = (
     "hierarchies.levels.ACCL",
     "exchanges.bruck.ALL_GATHER",
+    "direct.straight.DIRECT",
     "direct.straight.ALL_GATHER",
-    "direct.through_root.ALL_GATHER",
     "trees.single_tree.ALL_REDUCE",
     "exchanges.bruck.ALL_TO_ALL",
     "direct.straight.LINEAR",
@@ -33,34 +33,34 @@ _FAMILIES = (
     "exchanges.circulant.ALL_REDUCE",
     "exchanges.circulant.BLOCKS",
     "trees.double_tree.DOUBLE",
-    "direct.gather_scatter.ALGORITHMS",
+    "direct.gather_scatter.GATHER_SCATTER",
     "hierarchies.hierarchical.ALGORITHMS",
     "trees.in_network.ALGORITHMS",
     "trees.binary.IN_ORDER",
     "hierarchies.k_grouped.ALGORITHMS",
     "exchanges.recursive_multiplying.PARTS",
-    "rings.nccl_ring.ALGORITHMS",
+    "rings.ring.NCCL",
     "trees.double_tree.NCCL",
     "rings.ring.NEIGHBOR_EXCHANGE",
     "direct.straight.PAIRWISE",
     "exchanges.bruck.PAT",
     "rings.fitted_rings.PATARASUK_YUAN",
     "hierarchies.levels.PLINK",
-    "exchanges.rabenseifner.ALGORITHMS",
-    "exchanges.recexch.ALGORITHMS",
-    "exchanges.recursive_doubling_blocks.ALGORITHMS",
+    "exchanges.halving.RABENSEIFNER",
+    "exchanges.doubling.RECEXCH",
+    "exchanges.doubling.DOUBLING",
     "exchanges.recursive_multiplying.WHOLE_BUFFERS",
-    "exchanges.reduce_scatter_halving.ALGORITHMS",
-    "direct.through_root.REDUCE_SCATTER",
+    "exchanges.halving.REDUCE_SCATTER",
+    "direct.straight.REDUCE_SCATTER",
     "trees.single_tree.REDUCE",
     "rings.ring.RING",
-    "direct.scatter_allgather.ALGORITHMS",
+    "direct.gather_scatter.BROADCAST",
     "rings.ring.SEGMENTED",
     "trees.binary.SPLIT",
     "hierarchies.levels.TORUS",
     "direct.straight.TWO_PROC",
 )
-"""Tuples of algorithms, by module, in the order of listings; of equally fast algorithms the first one counts."""
+"""Algorithms, or tuples of them, by module, in the order of listings; of equally fast ones the first counts."""
 
 
 @cache
@@ -69,7 +69,8 @@ def algorithms() -> dict[tuple[str, Collective], Algorithm]:
     entries: list[Algorithm] = []
     for family in _FAMILIES:
         module, _, name = family.rpartition(".")
-        entries += getattr(import_module(f"{__package__}.{module}"), name)
+        found = getattr(import_module(f"{__package__}.{module}"), name)
+        entries += [found] if isinstance(found, Algorithm) else found
     return {(entry.name, entry.collective): entry for entry in entries}
 
 

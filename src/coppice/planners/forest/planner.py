@@ -3,11 +3,19 @@
 The bound (``coppice.bounds``) says how many trees each link can carry; the native packer lays that many trees on
 physical paths (ForestColl, arXiv 2402.06787; the construction that needs no switch removal is described in
 cpp/packing/packing.h). Collectives that reduce are planned on the transposed graph and turned round.
+
+**Templates:** where ranks are alike, one tree for each orbit of them stands for all its images. The group of
+automorphisms is found from the graph (``coppice.topology.symmetry``); the native packer then works with
+orbits of links in place of links (cpp/symmetry/group_action.h).
+
+**Rounding:** numbers of trees per link are whole. Rounding capacities down can leave a switch with more trees out than
+in. A packing without copying needs in >= out, so outgoing links are lowered where the cuts leave room for it; where
+they do not, the time per tree is raised to the next value at which some link gains a tree, and so on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -18,20 +26,29 @@ from coppice.bounds.network import Network
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.bounds.tree_units import TreeUnits, exact_trees, exact_units, fixed_trees
+from coppice.bounds.tree_units import (
+    TreeUnits,
+    exact_trees,
+    exact_units,
+    fixed_trees,
+    floor_units,
+    next_breakpoint,
+    unbalanced,
+    violations,
+)
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.forest.packed import PackedTrees, forest_of, joined, pack, same_weight
-from coppice.planners.forest.rounding import balanced_units
-from coppice.planners.forest.templates import pack_with_symmetry
+from coppice.planners.forest.packed import PackedTrees, forest_of, joined, pack, pack_templates, same_weight
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
-from coppice.topology.model import common_denominator, scaled
+from coppice.schedule.shape import shape
+from coppice.topology.model import Topology, common_denominator, scaled
+from coppice.topology.symmetry import Symmetry, find_symmetry, symmetry_of
 
 if TYPE_CHECKING:
     from coppice.bounds.result import CombinedAllReduce
 
-__all__ = ["combined_trees", "plan_forest"]
+__all__ = ["balanced_units", "combined_trees", "pack_with_symmetry", "plan_forest"]
 
 
 def plan_forest(
@@ -179,3 +196,112 @@ def combined_trees(
         packed = pack(network, units)
         phases.append(packed.reversed() if reduce else packed)
     return phases
+
+
+MANY_RANKS = 256
+"""From this many ranks on, templates are worth several attempts."""
+
+TEMPLATE_MULTIPLES = (1, 2, 3, 4)
+
+
+def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> PackedTrees | None:
+    """Templates where ranks are alike; None where packing tree by tree is the way.
+
+    Templates are quicker to find, and shallower: every tree gets the same room. They need not exist for the whole
+    group: with few trees the links of one orbit may not come out even. Then large problems, where templates matter
+    most, try some multiples of the number of trees, and small ones the subgroups that leave out one generator.
+    """
+    topology = problem.topology
+    if problem.root is not None or problem.weights is not None:
+        return None
+    symmetry = find_symmetry(topology)
+    if symmetry.order == 1 or not np.array_equal(network.topology.capacity, topology.capacity[network.link]):
+        return None
+    many = topology.num_ranks >= MANY_RANKS
+    for multiple in TEMPLATE_MULTIPLES if many else (1,):
+        several = replace(units, capacity=units.capacity * multiple, roots=units.roots * multiple)
+        templates = pack_templates(network, several, symmetry)
+        if templates is not None:
+            return templates
+    if many or len(symmetry.orders) == 1:
+        return None
+    found = [pack_templates(network, units, subgroup) for subgroup in subgroups(topology, symmetry)]
+    return min(
+        (trees for trees in found if trees is not None),
+        key=lambda trees: preference(problem, trees),
+        default=None,
+    )
+
+
+def subgroups(topology: Topology, symmetry: Symmetry) -> Iterator[Symmetry]:
+    """The subgroups that leave out one generator."""
+    for left_out in range(len(symmetry.orders)):
+        kept = [i for i in range(len(symmetry.orders)) if i != left_out]
+        yield symmetry_of(
+            topology, [symmetry.orders[i] for i in kept], [symmetry.generators[i].tolist() for i in kept]
+        )
+
+
+def preference(problem: Problem, trees: PackedTrees) -> tuple[int, Fraction, int]:
+    """What makes one forest better than another of the same rate: least height, mean height, number of trees."""
+    found = shape(joined(problem, [trees]))
+    return found.max_height, found.mean_height, found.distinct_trees
+
+
+MAX_STEPS = 10_000
+
+
+def balanced_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnits:
+    """Units for ``trees`` trees per unit of weight, at the first time per tree from ``scale`` on that can be balanced.
+
+    Raises:
+        InputError: If none is found within many steps.
+    """
+    for _ in range(MAX_STEPS):
+        units = floor_units(network, trees=trees, scale=scale)
+        if not violations(network, units, limit=1):
+            trimmed = trim(network, units)
+            if trimmed is not None:
+                return trimmed
+        scale = next_breakpoint(network, scale)
+    msg = f"found no whole numbers of trees that balance the switches for {trees} trees per root: give another number."
+    raise InputError(msg)
+
+
+def trim(network: Network, units: TreeUnits) -> TreeUnits | None:
+    """Lower outgoing links of switches with more trees out than in until none is left; None if the cuts forbid it."""
+    capacity = units.capacity.copy()
+    topology = network.topology
+    while (nodes := unbalanced(network, capacity)).size:
+        node = int(nodes[0])
+        outgoing = np.flatnonzero(topology.src == node)
+        surplus = int(capacity[outgoing].sum() - capacity[topology.dst == node].sum())
+        for link in outgoing[np.argsort(-capacity[outgoing], kind="stable")].tolist():
+            lowered = min(surplus, int(capacity[link]))
+            lowered -= missing(network, units, capacity, link, lowered)
+            capacity[link] -= lowered
+            surplus -= lowered
+            if surplus == 0:
+                break
+        if surplus > 0:
+            return None
+    return replace(units, capacity=capacity)
+
+
+def missing(network: Network, units: TreeUnits, capacity: np.ndarray, link: int, lowered: int) -> int:
+    """How much too much it is to lower ``link`` by ``lowered``: the worst deficit of a cut that it enters."""
+    trial = capacity.copy()
+    trial[link] -= lowered
+    topology = network.topology
+    worst = 0
+    demand = int(units.roots.sum())
+    while cuts := violations(network, replace(units, capacity=trial)):
+        deficit = 0
+        for cut in cuts:
+            inside = np.zeros(topology.num_nodes, dtype=np.bool_)
+            inside[cut] = True
+            entering = inside[topology.dst] & ~inside[topology.src]
+            deficit = max(deficit, demand - int(units.roots[cut].sum()) - int(trial[entering].sum()))
+        trial[link] += deficit
+        worst += deficit
+    return worst

@@ -26,9 +26,16 @@ from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.planners.ring.factors import cable_multigraph, hamiltonian_factors
-from coppice.planners.ring.model import Ring, RingTraffic, link_counts, reversed_ring, ring_floor
+from coppice.planners.ring.model import (
+    Mix,
+    Ring,
+    RingTraffic,
+    best_mix,
+    link_counts,
+    reversed_ring,
+    ring_floor,
+)
 from coppice.planners.ring.search import boxes_of, search_for
-from coppice.planners.ring.weights import Mix, best_mix
 from coppice.rows import offsets
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.lower import lower

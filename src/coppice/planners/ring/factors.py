@@ -12,6 +12,7 @@ from math import gcd
 
 import numpy as np
 
+from coppice.planners.ring.patch import cycle_cover
 from coppice.topology.model import Topology
 
 __all__ = ["cable_multigraph", "hamiltonian_factors"]
@@ -139,34 +140,11 @@ def _two_factors(points: int, cables: dict[tuple[int, int], int], rng: np.random
             point = other
     factors: list[_Factor] = []
     while out[0]:
-        following = _matching(out)
+        following = cycle_cover(out, range(points)) or []  # a regular bipartite multigraph has one
         for point, after in enumerate(following):
             out[point].remove(after)
         factors.append(_Factor(following))
     return factors
-
-
-def _matching(out: list[list[int]]) -> list[int]:
-    """A perfect matching of a regular bipartite multigraph by augmenting paths."""
-    following = [-1] * len(out)
-    owner = [-1] * len(out)
-    for root in range(len(out)):
-        asked: dict[int, int] = {}
-        queue, free = [root], -1
-        for point in queue:
-            for v in out[point]:
-                if v not in asked:
-                    asked[v] = point
-                    if owner[v] < 0:
-                        free = v
-                        break
-                    queue.append(owner[v])
-            if free >= 0:
-                break
-        while free >= 0:
-            point = asked[free]
-            following[point], owner[free], free = free, point, following[point]
-    return following
 
 
 def _merge(factors: list[_Factor], rng: np.random.Generator) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-__all__ = ["patched_tour"]
+__all__ = ["cycle_cover", "patched_tour"]
 
 _SHAKES = 100
 
@@ -20,7 +22,7 @@ def patched_tour(out: list[list[int]], rng: np.random.Generator, *, tries: int =
     steps = [set(reached) for reached in out]
     symmetric = all(point in steps[v] for point, reached in enumerate(out) for v in reached)
     for _ in range(tries):
-        following = _cycle_cover(out, rng.permutation(len(out)).tolist())
+        following = cycle_cover(out, rng.permutation(len(out)).tolist())
         if following is None:
             return None
         tour = _join(_Cycles(following), out, steps, symmetric=symmetric, rng=rng)
@@ -29,8 +31,13 @@ def patched_tour(out: list[list[int]], rng: np.random.Generator, *, tries: int =
     return None
 
 
-def _cycle_cover(out: list[list[int]], order: list[int]) -> list[int] | None:
-    """A successor for every point, all different (a perfect matching by augmenting paths), or None."""
+def cycle_cover(out: list[list[int]], order: Sequence[int]) -> list[int] | None:
+    """A successor for every point, all different (a perfect matching by augmenting paths), or None.
+
+    Args:
+        out: Points that may follow each point, preferred ones first.
+        order: The points, in the order in which they choose.
+    """
     following = [-1] * len(out)
     owner = [-1] * len(out)  # owner[v]: the point whose successor is v
     for root in order:

@@ -21,7 +21,7 @@ from coppice.program.one_sided.emit import emit_program
 from coppice.program.one_sided.placement import Landing, landings
 from coppice.program.one_sided.program import OneSidedProgram
 from coppice.program.one_sided.structure import RUNS
-from coppice.program.placement import Placement, in_units
+from coppice.program.placement import Placement, in_units, refuse
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule, in_parts
@@ -112,12 +112,7 @@ def lower_one_sided(
             "chunks of every rank's input and output, of which some would have none."
         )
         raise InputError(msg)
-    if plan.collective is Collective.ALL_TO_ALL and in_place:
-        msg = "expected an all-to-all out of place: in place, it would overwrite what is still to be sent."
-        raise InputError(msg)
-    if instances < 1:
-        msg = f"expected 1 instance or more, found {instances}."
-        raise InputError(msg)
+    refuse(plan.collective, in_place=bool(in_place), instances=instances)
     schedule = in_parts(lower(plan) if isinstance(plan, Forest) else plan, instances)
     placement = Placement(
         collective=schedule.collective,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from coppice.program.memory import Buffer, conflicting_pairs
 from coppice.program.one_sided.events import Events, Touch
-from coppice.program.one_sided.happens_before import HappensBefore
+from coppice.program.one_sided.order import HappensBefore
 from coppice.program.one_sided.program import Act
 from coppice.rows import inverse
 

@@ -45,6 +45,7 @@ def one_sided_to_schedule(program: OneSidedProgram, topology: Topology) -> Sched
 
     Examples:
         >>> from coppice.bounds.problem import Problem
+        >>> from coppice.collectives import Collective
         >>> from coppice.planners.planning import plan
         >>> from coppice.program.one_sided.lower import lower_one_sided
         >>> from coppice.topology.presets import preset

@@ -2,5 +2,5 @@
 
 Lowering (``lower``) deals transfers out to channels (``channels``, ``nics``) and thread blocks (``thread_blocks``) and
 emits their steps (``emit``). The verifier (``verify``) judges form (``structure``), finds an order of execution or a
-deadlock (``order``), looks for races (``races``), and executes symbolically (``contents``).
+deadlock (``order``), looks for races (``races``), and executes symbolically.
 """

@@ -17,7 +17,7 @@ from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.program.deadlock import Deadlock
 from coppice.program.messages import Transfers, message_table, transfers_of
-from coppice.program.placement import Placement, in_units
+from coppice.program.placement import Placement, in_units, refuse
 from coppice.program.two_sided.channels import ChannelLimits, path_numbers, spread
 from coppice.program.two_sided.emit import Emitter
 from coppice.program.two_sided.nics import Exits, Nics, exits_of
@@ -133,12 +133,7 @@ def prepare(
     if collective is Collective.BARRIER:
         msg = "expected a collective that moves data, found a barrier: no runtime takes it as a program."
         raise InputError(msg)
-    if collective is Collective.ALL_TO_ALL and in_place:
-        msg = "expected an all-to-all out of place: in place, it would overwrite what is still to be sent."
-        raise InputError(msg)
-    if instances < 1:
-        msg = f"expected 1 instance or more, found {instances}."
-        raise InputError(msg)
+    refuse(collective, in_place=in_place, instances=instances)
     schedule, part = replicated(schedule, instances)
     placement = Placement(
         collective=collective,

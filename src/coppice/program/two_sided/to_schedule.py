@@ -49,6 +49,7 @@ def to_schedule(program: Program, topology: Topology) -> Schedule:
 
     Examples:
         >>> from coppice.bounds.problem import Problem
+        >>> from coppice.collectives import Collective
         >>> from coppice.planners.planning import plan
         >>> from coppice.program.two_sided.lower import lower_to_program
         >>> from coppice.topology.presets import preset

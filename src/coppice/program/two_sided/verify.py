@@ -2,31 +2,52 @@
 
 What passes is right in every order in which thread blocks can run, for every depth of connections that is not smaller
 than the one asked for: execution does not stand still (:mod:`coppice.program.two_sided.order`), all orders give the
-same result (:mod:`coppice.program.two_sided.races`), and in one of them the outcome is what the collective promises
-(:mod:`coppice.program.two_sided.contents`).
-Every message that is sent is received, with the length that its receiver expects.
+same result (:mod:`coppice.program.two_sided.races`), and in one of them, which is executed symbolically, the outcome
+is what the collective promises. Every message that is sent is received, with the length that its receiver expects.
+
+Symbolic execution says which chunk with whose contributions every slot holds. It is done step by step, to say in words
+what is wrong: sending, copying or adding what nothing was written to is a failure, besides those of
+:mod:`coppice.program.symbolic`. For large programs it is done in whole waves of steps first, with arrays instead of
+values: each slot holds the number of a chunk and the number of a set of contributors, and sets get numbers as they come
+up. That says nothing about what is wrong. Steps of one wave do not wait for each other, so it is only for programs
+without races: then no two of them use the same slot while one of them writes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coppice.program.deadlock import Deadlock
-from coppice.program.memory import Buffer, buffer_sizes, memory_of
-from coppice.program.two_sided.contents import Contents, accepts
+from coppice.program.memory import (
+    EVERYONE,
+    NOTHING,
+    Buffer,
+    ProgramMemory,
+    buffer_sizes,
+    end_columns,
+    memory_of,
+    start_columns,
+)
+from coppice.program.symbolic import SymbolicMemory
 from coppice.program.two_sided.order import StepOrder, find_order
-from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.races import find_races
-from coppice.program.two_sided.structure import check_structure
+from coppice.program.two_sided.structure import MessagePairs, check_structure, step_addresses, step_name
+from coppice.rows import first_rows, positions
 from coppice.schedule.verification.report import Findings, Verdict
 
-__all__ = ["ProgramReport", "fifo_depth", "verify_program"]
+__all__ = ["Contents", "ProgramReport", "accepts", "fifo_depth", "verify_program"]
+
 
 _DEPTHS = {"LL": 8, "LL128": 8}
+
 _USUAL_DEPTH = 2
+
 _WIDE = 128
 
 
@@ -148,3 +169,168 @@ def _warnings(program: Program) -> list[str]:
                 f"rank {rank} declares {given[rank]} slots of {name}: {program.collective} has {size[rank]}."
             )
     return warnings
+
+
+_Ints = NDArray[np.int64]
+
+
+class Contents(SymbolicMemory):
+    """Runs the steps of a program one after the other.
+
+    Args:
+        program: What is run.
+        memory: Its slots.
+    """
+
+    def __init__(self, program: Program, memory: ProgramMemory) -> None:
+        super().__init__(memory)
+        self.program = program
+
+    def name(self, actor: int) -> str:
+        """A step in words."""
+        return step_name(self.program, actor)
+
+    def run(self, order: list[int], messages: MessagePairs) -> None:
+        """Carry out all steps in an order in which they can take place, and judge the outcome."""
+        program, held = self.program, self.held
+        src, dst = (each.tolist() for each in step_addresses(program, self.memory))
+        count, ops = program.count.tolist(), program.op.tolist()
+        receives, sends = program.receives.tolist(), program.sends.tolist()
+        reads, writes = program.reads_src.tolist(), program.writes_dst.tolist()
+        message_of: list[int] = [-1] * program.num_steps
+        for send, recv in zip(messages.send.tolist(), messages.recv.tolist(), strict=True):
+            message_of[recv] = send
+        travelling: dict[int, list[int]] = {}
+        for step in order:
+            length, op = count[step], ops[step]
+            value: list[int] = []
+            if reads[step]:
+                value = held[src[step] : src[step] + length]
+                if NOTHING in value:
+                    self.fail(self._unwritten(step, int(program.src_offset[step]), value))
+            if receives[step]:
+                message = travelling.pop(message_of[step])
+                value = self.sum(step, value, message) if reads[step] else message
+            elif op == StepOp.REDUCE:
+                there = held[dst[step] : dst[step] + length]
+                if NOTHING in there:
+                    self.fail(self._unwritten(step, int(program.dst_offset[step]), there))
+                value = self.sum(step, there, value)
+            if writes[step]:
+                held[dst[step] : dst[step] + length] = value
+            if sends[step]:
+                travelling[step] = value
+        self.check_end()
+
+    def _unwritten(self, step: int, first: int, values: list[int]) -> str:
+        slot = first + values.index(NOTHING)
+        program = self.program
+        buffer = program.src_buffer if program.src_offset[step] == first else program.dst_buffer
+        name = ("input", "output", "scratch")[int(buffer[step])]
+        return f"{step_name(program, step)} reads slot {slot} of the {name}, which nothing was written to."
+
+
+def accepts(
+    program: Program, memory: ProgramMemory, messages: MessagePairs, waves: Iterable[NDArray[np.int64]]
+) -> int | None:
+    """Carry out a program, and judge the outcome.
+
+    Args:
+        program: A program of sound structure without races.
+        memory: Its slots.
+        messages: Its messages.
+        waves: All its steps; those of a wave can take place at once.
+
+    Returns:
+        Number of final slots if everything is right, otherwise None.
+    """
+    execution = _WaveExecution(program, memory, messages)
+    return execution.final_slots() if all(map(execution.carried_out, waves)) else None
+
+
+class _WaveExecution:
+    def __init__(self, program: Program, memory: ProgramMemory, messages: MessagePairs) -> None:
+        self.program, self.memory = program, memory
+        ranks = program.num_ranks
+        self.sets: list[int] = [0, *(1 << rank for rank in range(ranks))]  # no one, then every rank alone
+        self.number = {members: number for number, members in enumerate(self.sets)}
+        self.chunk = np.zeros(memory.words, dtype=np.int64)
+        self.members = np.zeros(memory.words, dtype=np.int64)
+        for rank in range(ranks):
+            chunk, member = start_columns(program, rank)
+            first = memory.base[Buffer.INPUT, rank]
+            self.chunk[first : first + len(chunk)] = chunk
+            self.members[first : first + len(chunk)] = member + 1
+        self.src, self.dst = step_addresses(program, memory)
+        # Where each step finds what it receives, and leaves what it sends, among all that travels.
+        length = program.count[messages.send].astype(np.int64)
+        self.place = np.zeros((2, program.num_steps), dtype=np.int64)
+        self.place[0, messages.recv] = self.place[1, messages.send] = first_rows(length)
+        self.travelling = np.zeros((2, int(length.sum())), dtype=np.int64)
+
+    def carried_out(self, wave: NDArray[np.int64]) -> bool:
+        """Carry out the steps of a wave; whether they all can be."""
+        program = self.program
+        count = program.count[wave].astype(np.int64)
+        step, within = np.repeat(wave, count), positions(count)
+        chunk, members = np.zeros(len(step), dtype=np.int64), np.zeros(len(step), dtype=np.int64)
+        reads, receives = program.reads_src[step], program.receives[step]
+        at = self.src[step[reads]] + within[reads]
+        chunk[reads], members[reads] = self.chunk[at], self.members[at]
+        if not self.members[at].all():
+            return False
+        at = self.place[0, step[receives]] + within[receives]
+        came = self.travelling[0, at], self.travelling[1, at]
+        adds = program.op[step] == StepOp.REDUCE
+        at = self.dst[step[adds]] + within[adds]
+        held = self.chunk[at], self.members[at]
+        if not held[1].all():
+            return False
+        both = reads[receives]
+        fresh = np.flatnonzero(receives)[~both]
+        chunk[fresh], members[fresh] = came[0][~both], came[1][~both]
+        for rows, (other_chunk, other) in (
+            (np.flatnonzero(receives)[both], (came[0][both], came[1][both])),
+            (np.flatnonzero(adds), held),
+        ):
+            if len(rows):
+                total = self._together(members[rows], other)
+                if total is None or (chunk[rows] != other_chunk).any():
+                    return False
+                members[rows] = total
+        writes, sends = program.writes_dst[step], program.sends[step]
+        at = self.dst[step[writes]] + within[writes]
+        self.chunk[at], self.members[at] = chunk[writes], members[writes]
+        at = self.place[1, step[sends]] + within[sends]
+        self.travelling[0, at], self.travelling[1, at] = chunk[sends], members[sends]
+        return True
+
+    def _together(self, one: _Ints, other: _Ints) -> _Ints | None:
+        """Numbers of the unions of sets, or None if some of them have a member in common."""
+        pairs, which = np.unique(one << 32 | other, return_inverse=True)
+        unions = []
+        for a, b in zip((pairs >> 32).tolist(), (pairs & 0xFFFFFFFF).tolist(), strict=True):
+            first, second = self.sets[a], self.sets[b]
+            if first & second:
+                return None
+            members = first | second
+            found = self.number.get(members)
+            if found is None:
+                found = self.number[members] = len(self.sets)
+                self.sets.append(members)
+            unions.append(found)
+        return np.array(unions, dtype=np.int64)[which]
+
+    def final_slots(self) -> int | None:
+        """How many slots were compared with what they must hold, if all hold it."""
+        everyone = self.number.get((1 << self.program.num_ranks) - 1, -1)
+        slots = 0
+        for rank in range(self.program.num_ranks):
+            chunk, member = end_columns(self.program, rank)
+            first = int(self.memory.base[Buffer.OUTPUT, rank])
+            here = slice(first, first + len(chunk))
+            wanted = np.where(member == EVERYONE, everyone, member + 1)
+            if (self.chunk[here] != chunk).any() or (self.members[here] != wanted).any():
+                return None
+            slots += len(chunk)
+        return slots

@@ -88,18 +88,6 @@ def _radix(case: AlgorithmCase) -> int:
     return case.number("radix") if "radix" in case.parameters else 2
 
 
-def _linear_cost(case: AlgorithmCase) -> Cost:
-    return Cost.of_one_chain(steps=2, sent=Fraction(0), messages=2 * (case.size - 1))
-
-
-def _double_ring_cost(case: AlgorithmCase) -> Cost:
-    return Cost.of_one_chain(steps=2 * case.size if case.size > 1 else 0, sent=Fraction(0))
-
-
-def _tree_cost(case: AlgorithmCase) -> Cost:
-    return Cost.of_one_chain(steps=2 * len(levels(case.size, 2)), sent=Fraction(0))
-
-
 def _recursive_doubling_cost(case: AlgorithmCase) -> Cost:
     depth = log_floor(case.size, 2)
     return Cost.of_one_chain(steps=depth if case.size == 2**depth else depth + 2, sent=Fraction(0))
@@ -119,7 +107,7 @@ ALGORITHMS = (
         build=linear,
         summary="all tell one rank, which tells all",
         source="Open MPI",
-        cost=_linear_cost,
+        cost=lambda case: Cost.of_one_chain(steps=2, sent=Fraction(0), messages=2 * (case.size - 1)),
     ),
     Algorithm(
         name="double-ring",
@@ -127,7 +115,7 @@ ALGORITHMS = (
         build=double_ring,
         summary="a token goes around twice",
         source="Open MPI",
-        cost=_double_ring_cost,
+        cost=lambda case: Cost.of_one_chain(steps=2 * case.size if case.size > 1 else 0, sent=Fraction(0)),
     ),
     Algorithm(
         name="tree",
@@ -135,7 +123,7 @@ ALGORITHMS = (
         build=tree,
         summary="up a binomial tree and down again",
         source="Open MPI",
-        cost=_tree_cost,
+        cost=lambda case: Cost.of_one_chain(steps=2 * len(levels(case.size, 2)), sent=Fraction(0)),
     ),
     Algorithm(
         name="recursive-doubling",

@@ -1,6 +1,6 @@
-"""Gather and scatter: straight to or from the root, or along k-nomial trees.
+"""Gather and scatter, straight and along trees, and the broadcast that scatters the buffer and gathers it everywhere.
 
-Positions are counted from the root in the trees, r = position - root modulo P.
+**Gather and scatter.** Positions are counted from the root in the trees, r = position - root modulo P.
 
 linear: gather, all others send at once and the root takes one after the other, 1 step; scatter, the root sends one
 block after the other, waiting for each, P - 1 steps.
@@ -17,32 +17,39 @@ root's in a gather; time ``messages alpha + (P - 1)/P M beta`` with as many mess
 pairs (i, j) with j k^i < P: ceil(log2 P) for k = 2.
 
 Open MPI (linear, binomial, linear_sync, linear_nb), MPICH (binomial; k-nomial in the non-blocking ones), MVAPICH2.
+
+**Broadcast.** The root scatters P blocks along a binomial tree (longest distance first); then every rank gathers all
+blocks, by recursive doubling (``scatter-allgather``) or around a ring (``scatter-ring-allgather``). Positions count
+from the root, and position v keeps block v. Where P is no power of two, recursive doubling takes further steps, in
+which those whose subtree met a smaller one pass on what it had; some get back what they passed down (all as in
+:mod:`..exchanges.doubling`).
+
+With q = ceil(lg P): steps 2 q for a power of two, and q + P - 1; time ``(2 q) alpha + 2 (P - 1)/P M beta`` and
+``(q + P - 1) alpha + 2 (P - 1)/P M beta``; bytes per rank up to 2 (P - 1)/P M, at the root. Recursive doubling among
+other numbers of ranks takes as long as its longest chain of messages, followed from position to position.
+
+Barnett, Gupta, Payne, Shuler, van de Geijn and Watts, "Interprocessor collective communication library", SHPCC 1994;
+Open MPI, MPICH and MVAPICH2 have both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
-from coppice.planners.algorithms.parts.cost import Cost
-from coppice.planners.algorithms.parts.moves import Moves, blocks
+from coppice.planners.algorithms.exchanges.doubling import doubling_steps
+from coppice.planners.algorithms.parts.cost import Clocks, Cost
+from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.algorithms.parts.radix import levels, num_messages, radix_parameter, spans
+from coppice.planners.algorithms.parts.trees import k_nomial
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["ALGORITHMS"]
-
-
-def at_once(case: AlgorithmCase) -> Schedule:
-    """All blocks in one step."""
-    return _straight(case, one_by_one=False)
-
-
-def in_turn(case: AlgorithmCase) -> Schedule:
-    """One block a step."""
-    return _straight(case, one_by_one=True)
+__all__ = ["BROADCAST", "GATHER_SCATTER"]
 
 
 def tree(case: AlgorithmCase) -> Schedule:
@@ -62,7 +69,8 @@ def tree(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-def _straight(case: AlgorithmCase, *, one_by_one: bool) -> Schedule:
+def straight(case: AlgorithmCase, *, one_by_one: bool) -> Schedule:
+    """One block a step, or all of them at once."""
     moves = Moves(case, blocks(case))
     others = case.positions[case.positions != case.root]
     step = np.arange(len(others)) if one_by_one else 0
@@ -73,14 +81,6 @@ def _straight(case: AlgorithmCase, *, one_by_one: bool) -> Schedule:
 
 def _radix(case: AlgorithmCase) -> int:
     return case.number("radix") if "radix" in case.parameters else 2
-
-
-def _at_once_cost(case: AlgorithmCase) -> Cost:
-    return _straight_cost(case, steps=1)
-
-
-def _in_turn_cost(case: AlgorithmCase) -> Cost:
-    return _straight_cost(case, steps=case.size - 1)
 
 
 def _straight_cost(case: AlgorithmCase, *, steps: int) -> Cost:
@@ -103,38 +103,38 @@ def _tree_cost(case: AlgorithmCase) -> Cost:
 
 _GATHER, _SCATTER = Collective.GATHER, Collective.SCATTER
 
-ALGORITHMS = (
+GATHER_SCATTER = (
     Algorithm(
         name="linear",
         collective=_GATHER,
-        build=at_once,
+        build=lambda case: straight(case, one_by_one=False),
         summary="all ranks send to the root at once",
         source="Open MPI, MVAPICH2 (direct)",
-        cost=_at_once_cost,
+        cost=lambda case: _straight_cost(case, steps=1),
     ),
     Algorithm(
         name="linear-sync",
         collective=_GATHER,
-        build=in_turn,
+        build=lambda case: straight(case, one_by_one=True),
         summary="the root calls for one block after the other",
         source="Open MPI",
-        cost=_in_turn_cost,
+        cost=lambda case: _straight_cost(case, steps=case.size - 1),
     ),
     Algorithm(
         name="linear",
         collective=_SCATTER,
-        build=in_turn,
+        build=lambda case: straight(case, one_by_one=True),
         summary="the root sends one block after the other",
         source="Open MPI, MVAPICH2 (direct)",
-        cost=_in_turn_cost,
+        cost=lambda case: _straight_cost(case, steps=case.size - 1),
     ),
     Algorithm(
         name="linear-nb",
         collective=_SCATTER,
-        build=at_once,
+        build=lambda case: straight(case, one_by_one=False),
         summary="the root sends all blocks at once",
         source="Open MPI",
-        cost=_at_once_cost,
+        cost=lambda case: _straight_cost(case, steps=1),
     ),
     *(
         Algorithm(
@@ -158,5 +158,85 @@ ALGORITHMS = (
             parameters=radix_parameter(4),
         )
         for collective in (_GATHER, _SCATTER)
+    ),
+)
+
+
+def scatter_allgather(case: AlgorithmCase) -> Schedule:
+    """Recursive doubling."""
+    moves = Moves(case, whole(case, case.size))
+    first_step = _scatter(moves)
+    for number, step in enumerate(doubling_steps(case.size)):
+        first, last = step.data
+        row, block = spans(first, last - first)
+        moves.add(first_step + number, case.from_root(step.src[row]), case.from_root(step.dst[row]), block)
+    return moves.schedule()
+
+
+def scatter_ring_allgather(case: AlgorithmCase) -> Schedule:
+    """Every block travels around the ring."""
+    size = case.size
+    moves = Moves(case, whole(case, size))
+    first_step = _scatter(moves)
+    node = np.arange(size)
+    for step in range(size - 1):
+        moves.add(first_step + step, case.from_root(node), case.from_root(node + 1), (node - step) % size)
+    return moves.schedule()
+
+
+def _scatter(moves: Moves) -> int:
+    """Blocks go to their owners, those of a whole subtree together; the number of steps."""
+    case = moves.case
+    height = 0
+    for height, (parent, child, count) in enumerate(_subtrees(case.size), start=1):
+        row, block = spans(child, count)
+        moves.add(height - 1, case.from_root(parent[row]), case.from_root(child[row]), block)
+    return height
+
+
+def _subtrees(size: int) -> Iterator[tuple[NDArray[np.int64], ...]]:
+    """For each step of the scatter: parents, children, and the numbers of nodes below these and themselves."""
+    tree = k_nomial(size, 2)
+    for level in range(tree.height):
+        at = tree.level == level
+        child = tree.child[at]
+        yield tree.parent[at], child, np.minimum(1 << (tree.height - 1 - level), size - child)
+
+
+def _scatter_allgather_cost(case: AlgorithmCase) -> Cost:
+    size = case.size
+    rounds = (size - 1).bit_length()
+    if size == 1 << rounds:
+        return _cost(case, rounds)
+    clocks = Clocks(size, unit=size)
+    for columns in _subtrees(size):
+        clocks.step((*message, 0) for message in zip(*(column.tolist() for column in columns), strict=True))
+    for step in doubling_steps(size):
+        columns = (step.src, step.dst, np.diff(step.data, axis=0)[0])
+        clocks.step((*message, 0) for message in zip(*(column.tolist() for column in columns), strict=True))
+    return clocks.cost()
+
+
+def _cost(case: AlgorithmCase, gather_steps: int) -> Cost:
+    steps = (case.size - 1).bit_length() + gather_steps
+    return Cost.of_one_chain(steps=steps, sent=Fraction(2 * (case.size - 1), case.size))
+
+
+BROADCAST = (
+    Algorithm(
+        name="scatter-allgather",
+        collective=Collective.BROADCAST,
+        build=scatter_allgather,
+        summary="a binomial scatter, then an all-gather by recursive doubling",
+        source="van de Geijn et al., SHPCC 1994; Open MPI, MPICH, MVAPICH2",
+        cost=_scatter_allgather_cost,
+    ),
+    Algorithm(
+        name="scatter-ring-allgather",
+        collective=Collective.BROADCAST,
+        build=scatter_ring_allgather,
+        summary="a binomial scatter, then an all-gather around the ring",
+        source="van de Geijn et al., SHPCC 1994; Open MPI, MPICH, MVAPICH2",
+        cost=lambda case: _cost(case, case.size - 1),
     ),
 )

@@ -1,4 +1,4 @@
-"""All-gather, reduce-scatter and all-to-all whose blocks travel straight from sender to receiver.
+"""All-gather, reduce-scatter and all-to-all: blocks straight from sender to receiver, or all through one rank.
 
 **Pairwise exchange:** a partner at a time. Reduce-scatter: in step i = 1 .. P - 1 position p sends its part of block p
 + i to p + i, which adds it. All-to-all: the same where P is not a power of two, otherwise the partners are p and p xor
@@ -31,6 +31,27 @@ Steps 1; bytes per rank (P - 1)/P M; time on a crossbar (P - 1) (``alpha + M/P b
 0); time on a crossbar ``alpha + M/2 beta`` (barrier ``alpha``).
 
 Open MPI (two_proc).
+
+**All-gather through position 0.** linear: position 0 receives all blocks and sends the whole buffer to everybody. Steps
+2; position 0 sends (P - 1) M; time (P - 1) (``2 alpha + (1/P + 1) M beta``).
+
+gather-broadcast: the same along binomial trees, with L = ceil(log2 P). Steps 2 L; position 0 sends L M; time ``2 L
+alpha + ((P - 1)/P + L) M beta``.
+
+The whole buffer is broadcast, the receiver's own block included, as libraries do it. Open MPI (linear),
+MVAPICH2 (gather and broadcast).
+
+**Reduce-scatter through position 0:** reduce the whole buffer, then scatter its blocks. linear: all P - 1 others send
+at once and position 0 adds what arrives in rank order; then it sends every block. Steps 2; the others send M, position
+0 (P - 1)/P M; time on a crossbar (P - 1) (``2 alpha + (1 + 1/P) M beta + M gamma``).
+
+nonoverlapping: a binomial reduction, in which position p adds what p + 1, p + 2, p + 4 .. have summed up, L =
+ceil(log2 P) steps; then the same scatter. Steps L + 1; bytes as above; time ``(L + P - 1) alpha + (L + (P - 1)/P) M
+beta + L M gamma``.
+
+Both add neighbouring intervals of ranks only, so that the operator need not commute.
+
+Open MPI (basic linear, nonoverlapping), MVAPICH2 (basic).
 """
 
 from __future__ import annotations
@@ -44,9 +65,10 @@ from coppice.collectives import Collective
 from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs, whole
+from coppice.planners.algorithms.parts.radix import levels, spans
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["ALL_GATHER", "LINEAR", "PAIRWISE", "TWO_PROC"]
+__all__ = ["ALL_GATHER", "DIRECT", "LINEAR", "PAIRWISE", "REDUCE_SCATTER", "TWO_PROC"]
 
 
 def reduce_scatter(case: AlgorithmCase) -> Schedule:
@@ -76,14 +98,6 @@ def in_place(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-def _pairwise_cost(case: AlgorithmCase) -> Cost:
-    return _of(case, steps=case.size - 1)
-
-
-def _in_place_cost(case: AlgorithmCase) -> Cost:
-    return _of(case, steps=max(2 * case.size - 3, 0))
-
-
 def _of(case: AlgorithmCase, *, steps: int) -> Cost:
     time = Fraction(steps, case.size)
     return Cost.of_one_chain(
@@ -101,7 +115,7 @@ PAIRWISE = (
         build=reduce_scatter,
         summary="in step i every rank sends its part of a block to the owner, i ranks further",
         source="Thakur et al. 2005; MPICH, MVAPICH2",
-        cost=_pairwise_cost,
+        cost=lambda case: _of(case, steps=case.size - 1),
     ),
     Algorithm(
         name="pairwise",
@@ -109,7 +123,7 @@ PAIRWISE = (
         build=pairwise_all_to_all,
         summary="in step i every rank exchanges with one partner, rank xor i or i ranks further",
         source="Thakur et al. 2005; Open MPI, MPICH, MVAPICH2",
-        cost=_pairwise_cost,
+        cost=lambda case: _of(case, steps=case.size - 1),
     ),
     Algorithm(
         name="sendrecv-replace",
@@ -117,7 +131,7 @@ PAIRWISE = (
         build=in_place,
         summary="every pair of ranks swaps two blocks in place, in the order of the pairs",
         source="MPICH, MVAPICH2 (in-place all-to-all)",
-        cost=_in_place_cost,
+        cost=lambda case: _of(case, steps=max(2 * case.size - 3, 0)),
     ),
 )
 
@@ -190,15 +204,13 @@ def all_gather(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-ALL_GATHER = (
-    Algorithm(
-        name="direct",
-        collective=Collective.ALL_GATHER,
-        build=all_gather,
-        summary="every rank sends its block to all others at once",
-        source="Open MPI, MVAPICH2",
-        cost=_linear_cost,
-    ),
+DIRECT = Algorithm(
+    name="direct",
+    collective=Collective.ALL_GATHER,
+    build=all_gather,
+    summary="every rank sends its block to all others at once",
+    source="Open MPI, MVAPICH2",
+    cost=_linear_cost,
 )
 
 
@@ -238,4 +250,120 @@ TWO_PROC = tuple(
         needs=_two_ranks,
     )
     for collective in (Collective.ALL_GATHER, Collective.ALL_TO_ALL, Collective.BARRIER)
+)
+
+
+def linear_all_gather(case: AlgorithmCase) -> Schedule:
+    """Everything to position 0, the whole from there."""
+    moves = Moves(case, blocks(case))
+    others = case.positions[1:]
+    moves.add(0, others, 0, others)
+    moves.add(1, 0, others[:, None], case.positions)
+    return moves.schedule()
+
+
+def gather_broadcast(case: AlgorithmCase) -> Schedule:
+    """Subtrees up a binomial tree, the whole down again."""
+    moves = Moves(case, blocks(case))
+    distances = [distance for distance, _ in levels(case.size, 2)]
+    for step, distance in enumerate(distances):
+        child = np.arange(distance, case.size, 2 * distance)
+        row, block = spans(child, np.minimum(distance, case.size - child))
+        moves.add(step, child[row], child[row] - distance, block)
+    for step, distance in enumerate(reversed(distances), start=len(distances)):
+        child = np.arange(distance, case.size, 2 * distance)[:, None]
+        moves.add(step, child - distance, child, case.positions)
+    return moves.schedule()
+
+
+def _linear_all_gather_cost(case: AlgorithmCase) -> Cost:
+    others = case.size - 1
+    return Cost.of_one_chain(
+        steps=2, sent=Fraction(others), messages=2 * others, moved=others + Fraction(others, case.size)
+    )
+
+
+def _gather_broadcast_cost(case: AlgorithmCase) -> Cost:
+    depth = len(levels(case.size, 2))
+    moved = Fraction(case.size - 1, case.size)
+    return Cost.of_one_chain(steps=2 * depth, sent=Fraction(depth), moved=depth + moved)
+
+
+ALL_GATHER = (
+    Algorithm(
+        name="linear",
+        collective=Collective.ALL_GATHER,
+        build=linear_all_gather,
+        summary="one rank gathers all blocks and sends the whole to each",
+        source="Open MPI",
+        cost=_linear_all_gather_cost,
+    ),
+    Algorithm(
+        name="gather-broadcast",
+        collective=Collective.ALL_GATHER,
+        build=gather_broadcast,
+        summary="blocks go up a binomial tree and the whole comes down",
+        source="MVAPICH2",
+        cost=_gather_broadcast_cost,
+    ),
+)
+
+
+def linear_reduce_scatter(case: AlgorithmCase) -> Schedule:
+    """Everybody to position 0, and back."""
+    moves = Moves(case, blocks(case))
+    moves.add(0, case.positions[1:, None], 0, case.positions, Op.REDUCE)
+    _scatter(moves, step=1)
+    return moves.schedule(ordered=True)
+
+
+def nonoverlapping(case: AlgorithmCase) -> Schedule:
+    """Up a binomial tree, and back at once."""
+    moves = Moves(case, blocks(case))
+    found = levels(case.size, 2)
+    for step, (distance, _) in enumerate(found):
+        child = np.arange(distance, case.size, 2 * distance)[:, None]
+        moves.add(step, child, child - distance, case.positions, Op.REDUCE)
+    _scatter(moves, step=len(found))
+    return moves.schedule(ordered=True)
+
+
+def _scatter(moves: Moves, *, step: int) -> None:
+    others = moves.case.positions[1:]
+    moves.add(step, 0, others, others)
+
+
+def _nonoverlapping_cost(case: AlgorithmCase) -> Cost:
+    depth = len(levels(case.size, 2))
+    return _reduce_scatter_cost(case, reductions=depth, reduce_steps=depth)
+
+
+def _reduce_scatter_cost(case: AlgorithmCase, *, reductions: int, reduce_steps: int) -> Cost:
+    others = case.size - 1
+    return Cost.of_one_chain(
+        steps=reduce_steps + 1,
+        sent=Fraction(1),
+        messages=reductions + others,
+        moved=reductions + Fraction(others, case.size),
+        reduced=Fraction(reductions),
+    )
+
+
+REDUCE_SCATTER = (
+    Algorithm(
+        name="linear",
+        collective=Collective.REDUCE_SCATTER,
+        build=linear_reduce_scatter,
+        summary="one rank adds the buffers of all in rank order and sends out the blocks",
+        source="Open MPI",
+        cost=lambda case: _reduce_scatter_cost(case, reductions=case.size - 1, reduce_steps=1),
+    ),
+    Algorithm(
+        name="nonoverlapping",
+        collective=Collective.REDUCE_SCATTER,
+        build=nonoverlapping,
+        summary="a binomial reduction, then a scatter",
+        source="Open MPI, MVAPICH2",
+        cost=_nonoverlapping_cost,
+    ),
 )

@@ -133,16 +133,14 @@ def _with_zero(size: int, distance: int, radix: int) -> int:
     return rounds * distance + min(rest, distance)
 
 
-ALL_TO_ALL = (
-    Algorithm(
-        name="bruck",
-        collective=Collective.ALL_TO_ALL,
-        build=all_to_all,
-        summary="blocks hop the digits of their distance in base k, many in a message",
-        source="Bruck et al., IEEE TPDS 1997; Open MPI, MPICH, MVAPICH2",
-        cost=_all_to_all_cost,
-        parameters=radix_parameter(),
-    ),
+ALL_TO_ALL = Algorithm(
+    name="bruck",
+    collective=Collective.ALL_TO_ALL,
+    build=all_to_all,
+    summary="blocks hop the digits of their distance in base k, many in a message",
+    source="Bruck et al., IEEE TPDS 1997; Open MPI, MPICH, MVAPICH2",
+    cost=_all_to_all_cost,
+    parameters=radix_parameter(),
 )
 
 
@@ -165,12 +163,6 @@ def pat(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-def _pat_cost(case: AlgorithmCase) -> Cost:
-    steps = (case.size - 1).bit_length()
-    moved = 1 - Fraction(1, case.size)
-    return Cost.of_one_chain(steps=steps, sent=moved, reduced=moved * case.collective.reduces)
-
-
 PAT = tuple(
     Algorithm(
         name="pat",
@@ -178,7 +170,7 @@ PAT = tuple(
         build=pat,
         summary="binomial trees of all blocks at once, the far hops first",
         source="NCCL 2.23 and later",
-        cost=_pat_cost,
+        cost=lambda case: Cost.of_phases(case.collective, case.size, (case.size - 1).bit_length()),
     )
     for collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 )

@@ -138,16 +138,14 @@ def _reduce_scatter_allgather_cost(case: AlgorithmCase) -> Cost:
     )
 
 
-PARTS = (
-    Algorithm(
-        name="k-reduce-scatter-allgather",
-        collective=Collective.ALL_REDUCE,
-        build=reduce_scatter_allgather,
-        summary="reduce-scatter and all-gather in groups of k, near groups first",
-        source="MPICH",
-        cost=_reduce_scatter_allgather_cost,
-        parameters=radix_parameter(4),
-    ),
+PARTS = Algorithm(
+    name="k-reduce-scatter-allgather",
+    collective=Collective.ALL_REDUCE,
+    build=reduce_scatter_allgather,
+    summary="reduce-scatter and all-gather in groups of k, near groups first",
+    source="MPICH",
+    cost=_reduce_scatter_allgather_cost,
+    parameters=radix_parameter(4),
 )
 
 
@@ -164,13 +162,11 @@ def _allgather_reduce_cost(case: AlgorithmCase) -> Cost:
     return Cost.of_one_chain(steps=1, sent=moved, messages=messages, reduced=moved)
 
 
-ONE_GROUP = (
-    Algorithm(
-        name="allgather-reduce",
-        collective=Collective.ALL_REDUCE,
-        build=allgather_reduce,
-        summary="every rank sends its buffer to all others, and adds theirs",
-        source="Open MPI",
-        cost=_allgather_reduce_cost,
-    ),
+ONE_GROUP = Algorithm(
+    name="allgather-reduce",
+    collective=Collective.ALL_REDUCE,
+    build=allgather_reduce,
+    summary="every rank sends its buffer to all others, and adds theirs",
+    source="Open MPI",
+    cost=_allgather_reduce_cost,
 )

@@ -186,14 +186,6 @@ def _up_ring(groups: _Groups) -> list[_Round]:
     ]
 
 
-def _up_scatter(groups: _Groups) -> list[_Round]:
-    return _backwards(_up_gather(groups))
-
-
-def _low_scatter(groups: _Groups) -> list[_Round]:
-    return _backwards(_low_gather(groups))
-
-
 def _backwards(rounds: list[_Round]) -> list[_Round]:
     """The same messages from the last to the first, from receiver to sender."""
     return [[_Message(m.dst, m.src, m.chunks) for m in messages] for messages in reversed(rounds)]
@@ -223,7 +215,8 @@ def _tasks(case: AlgorithmCase, group: int) -> list[_Task]:
         case Collective.GATHER:
             parts = [(True, _low_gather), (False, _up_gather)]
         case Collective.SCATTER:
-            parts = [(False, _up_scatter), (True, _low_scatter)]
+            gathers = [(False, _up_gather), (True, _low_gather)]
+            return [_Task(low, _backwards(rounds(groups))) for low, rounds in gathers]
         case _:
             parts = [(True, _low_reduce), (False, _up_dissemination), (True, _low_broadcast)]
     return [_Task(low, rounds(groups)) for low, rounds in parts]

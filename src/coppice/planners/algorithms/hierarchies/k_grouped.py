@@ -85,16 +85,14 @@ def _cost(case: AlgorithmCase) -> Cost:
     )
 
 
-ALGORITHMS = (
-    Algorithm(
-        name="k-grouped",
-        collective=Collective.ALL_REDUCE,
-        build=_build,
-        summary="ring reduce in groups of k, ring all-reduce of their masters, broadcast in the groups",
-        source="Jia et al., arXiv 1807.11205",
-        cost=_cost,
-        needs=divides("k-grouped", "k", "a k that divides"),
-        parameters={"k": GROUP},
-        topological=True,
-    ),
+ALGORITHMS = Algorithm(
+    name="k-grouped",
+    collective=Collective.ALL_REDUCE,
+    build=_build,
+    summary="ring reduce in groups of k, ring all-reduce of their masters, broadcast in the groups",
+    source="Jia et al., arXiv 1807.11205",
+    cost=_cost,
+    needs=divides("k-grouped", "k", "a k that divides"),
+    parameters={"k": GROUP},
+    topological=True,
 )

@@ -51,7 +51,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from math import isqrt, prod
 
 import numpy as np
@@ -148,12 +147,7 @@ def build_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Schedule:
 
 def cost_of_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Cost:
     """All ranks work alike in every step, so that one chain through all steps is the time."""
-    moved = 1 - Fraction(1, case.size)
-    steps = sum(level.steps for level in levels)
-    phases = 2 if case.collective is Collective.ALL_REDUCE else 1
-    return Cost.of_one_chain(
-        steps=phases * steps, sent=phases * moved, reduced=moved * case.collective.reduces
-    )
+    return Cost.of_phases(case.collective, case.size, sum(level.steps for level in levels))
 
 
 _Levels = Callable[[AlgorithmCase], tuple[AlgorithmCase, tuple[Level, ...]]]

@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from coppice.collectives import Collective
+
 __all__ = ["Chain", "Clocks", "Cost"]
 
 
@@ -78,6 +80,25 @@ class Cost:
             return cls(steps=0, sent=Fraction(0), chains=())
         chain = Chain(messages=count, sent=sent if moved is None else moved, reduced=reduced)
         return cls(steps=steps, sent=sent, chains=(chain,))
+
+    @classmethod
+    def of_phases(cls, collective: Collective, ranks: int, steps: int, *, ways: int = 1) -> Cost:
+        """The cost of a reduce-scatter or an all-gather that moves no byte twice, or of an all-reduce made of both.
+
+        Args:
+            collective: What is performed.
+            ranks: P: a rank sends (P - 1)/P M in a phase, and adds as much where it reduces.
+            steps: Steps of a phase.
+            ways: Messages of a step, one after the other.
+        """
+        moved = Fraction(ranks - 1, ranks)
+        phases = 2 if collective is Collective.ALL_REDUCE else 1
+        return cls.of_one_chain(
+            steps=phases * steps,
+            sent=phases * moved,
+            messages=ways * phases * steps,
+            reduced=moved * collective.reduces,
+        )
 
     def time_us(
         self,

@@ -27,8 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.planners.algorithms.parts.boxes import boxes
-from coppice.planners.algorithms.parts.tours import RELAY, crossings, hop_costs, short_path, short_tour
+from coppice.planners.algorithms.parts.boxes import RELAY, boxes, crossings, hop_costs, short_path, short_tour
 from coppice.planners.ring.patch import patched_tour
 from coppice.planners.ring.tour import local_tour
 from coppice.topology.model import Topology

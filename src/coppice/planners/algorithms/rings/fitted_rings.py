@@ -27,7 +27,7 @@ from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.boxes import in_order
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.algorithms.parts.orders import depth_first
-from coppice.planners.algorithms.rings.ring import RING
+from coppice.planners.algorithms.rings.ring import COLLECTIVES, RING
 from coppice.planners.ring.best import RingPlan, best_ring, ring_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
@@ -119,11 +119,5 @@ BEST_RING = tuple(
         source="rings in the manner of NCCL, searched with exact prices",
         topological=True,
     )
-    for collective in (
-        Collective.ALL_REDUCE,
-        Collective.ALL_GATHER,
-        Collective.REDUCE_SCATTER,
-        Collective.BROADCAST,
-        Collective.REDUCE,
-    )
+    for collective in COLLECTIVES
 )

@@ -1,4 +1,4 @@
-"""The ring, the ring in segments, and the exchange of neighbours in turn.
+"""The ring, the ring in segments, the exchange of neighbours in turn, and the rings of NCCL.
 
 **ring:** every position sends to the next, block after block. All-gather: in step s position p passes on block p - s,
 which it got in the step before. Reduce-scatter: in step s position p sends its partial sum of block p - 1 - s, and adds
@@ -29,6 +29,19 @@ P is odd.
 
 Chen, Zhang, Zhang, Yuan, "Performance evaluation of allgather algorithms on terascale Linux cluster with fast
 Ethernet", HPC Asia 2005; Open MPI.
+
+**nccl-ring:** one ring for each channel, each with a part of every block. The rings visit box after box and enter and
+leave each box at other ranks than the other rings do, so that every NIC and rail carries the same. Without boxes,
+channels alternate between the order of the ranks and its reverse. All-gather, reduce-scatter and all-reduce are those
+of ``ring``; broadcast and reduce are chains around the ring from or to the root, with ``segments`` that follow each
+other.
+
+Steps P - 1 (all-reduce 2 (P - 1), chains P - 2 + S with S segments); bytes per rank (P - 1)/P M (twice that; M). With
+one channel the time on a crossbar is as many ``alpha``, these bytes ``beta`` and (P - 1)/P M ``gamma`` where it adds;
+chains take (P - 2 + S) times ``alpha + M/S beta`` (``+ M/S gamma``). Rings in both directions send two messages a step,
+one after the other, for P > 2 and rings.
+
+NCCL 2.30, src/graph/rings.cc and src/device; the choice of ranks is ours, NCCL searches it.
 """
 
 from __future__ import annotations
@@ -38,12 +51,15 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.planners.algorithms.algorithm import EVEN, SEGMENTS, Algorithm, AlgorithmCase
+from coppice.errors import InputError
+from coppice.planners.algorithms.algorithm import EVEN, SEGMENTS, Algorithm, AlgorithmCase, AlgorithmParameter
+from coppice.planners.algorithms.parts.boxes import equal_boxes, in_order
 from coppice.planners.algorithms.parts.cost import Cost
-from coppice.planners.algorithms.parts.moves import Moves, blocks
-from coppice.schedule.schedule import Op, Schedule
+from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
+from coppice.planners.algorithms.parts.orders import box_rings
+from coppice.schedule.schedule import Op, Schedule, in_pieces
 
-__all__ = ["NEIGHBOR_EXCHANGE", "RING", "SEGMENTED"]
+__all__ = ["COLLECTIVES", "NCCL", "NEIGHBOR_EXCHANGE", "RING", "SEGMENTED"]
 
 
 def all_gather(case: AlgorithmCase) -> Schedule:
@@ -82,14 +98,6 @@ def _gather(moves: Moves, *, first_step: int) -> None:
         moves.add(first_step + step, position, (position + 1) % size, (position - step) % size)
 
 
-def _cost(case: AlgorithmCase) -> Cost:
-    steps = case.size - 1
-    moved = Fraction(steps, case.size)
-    reduced = moved * case.collective.reduces
-    phases = 2 if case.collective is Collective.ALL_REDUCE else 1
-    return Cost.of_one_chain(steps=phases * steps, sent=phases * moved, reduced=reduced)
-
-
 RING = tuple(
     Algorithm(
         name="ring",
@@ -97,7 +105,7 @@ RING = tuple(
         build=build,
         summary="every rank sends to the next, block after block",
         source="Patarasuk and Yuan, JPDC 2009; Open MPI, MPICH, MVAPICH2, NCCL",
-        cost=_cost,
+        cost=lambda case: Cost.of_phases(case.collective, case.size, case.size - 1),
     )
     for collective, build in (
         (Collective.ALL_GATHER, all_gather),
@@ -135,16 +143,14 @@ def _segmented_cost(case: AlgorithmCase) -> Cost:
     return Cost.of_one_chain(steps=steps, sent=2 * moved, reduced=moved)
 
 
-SEGMENTED = (
-    Algorithm(
-        name="segmented-ring",
-        collective=Collective.ALL_REDUCE,
-        build=segmented,
-        summary="the ring, whose reduce-scatter runs in phases of a segment each",
-        source="Open MPI",
-        cost=_segmented_cost,
-        parameters={"segments": SEGMENTS},
-    ),
+SEGMENTED = Algorithm(
+    name="segmented-ring",
+    collective=Collective.ALL_REDUCE,
+    build=segmented,
+    summary="the ring, whose reduce-scatter runs in phases of a segment each",
+    source="Open MPI",
+    cost=_segmented_cost,
+    parameters={"segments": SEGMENTS},
 )
 
 
@@ -165,18 +171,117 @@ def neighbor_exchange(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-def _neighbor_exchange_cost(case: AlgorithmCase) -> Cost:
-    return Cost.of_one_chain(steps=case.size // 2, sent=Fraction(case.size - 1, case.size))
+NEIGHBOR_EXCHANGE = Algorithm(
+    name="neighbor-exchange",
+    collective=Collective.ALL_GATHER,
+    build=neighbor_exchange,
+    summary="neighbours to the left and right exchange the two newest blocks in turn",
+    source="Chen et al., HPC Asia 2005; Open MPI",
+    cost=lambda case: Cost.of_phases(case.collective, case.size, case.size // 2),
+    ranks=EVEN,
+)
 
 
-NEIGHBOR_EXCHANGE = (
+def _channels(case: AlgorithmCase) -> int:
+    found = equal_boxes(case.topology)
+    return case.number("channels") or (1 if found is None else len(found[0]))
+
+
+def _rings(case: AlgorithmCase) -> list[np.ndarray]:
+    """Order of the positions (which are ranks) for every channel."""
+    channels = _channels(case)
+    found = equal_boxes(case.topology)
+    if found is None and case.order is not None:
+        order = np.array(case.order)
+        return [order[::-1] if channel % 2 else order for channel in range(channels)]
+    return [np.array(ring) for ring in box_rings(case.topology, channels)]
+
+
+def _nccl_ring(case: AlgorithmCase) -> Schedule:
+    rings = _rings(case)
+    case = in_order(case, tuple(range(case.size)))
+    moves = Moves(case, blocks(case, len(rings)))
+    steps = case.size - 1
+    reduces = case.collective.reduces
+    at = np.arange(case.size)
+    for step in range(steps):
+        for channel, ring in enumerate(rings):
+            onward = np.roll(ring, -1)
+            if reduces:
+                chunk = ring[at - 1 - step] * len(rings) + channel
+                moves.add(step, ring, onward, chunk, Op.REDUCE)
+            if case.collective is not Collective.REDUCE_SCATTER:
+                chunk = ring[at - step] * len(rings) + channel
+                moves.add(step + steps * reduces, ring, onward, chunk)
+    return moves.schedule()
+
+
+def _build_chain(case: AlgorithmCase) -> Schedule:
+    rings = _rings(case)
+    case = in_order(case, tuple(range(case.size)))
+    moves = Moves(case, whole(case, len(rings)))
+    steps = np.arange(case.size - 1)
+    for channel, ring in enumerate(rings):
+        from_root = np.roll(ring, -ring.tolist().index(case.root))
+        if case.collective is Collective.BROADCAST:
+            moves.add(steps, from_root[:-1], from_root[1:], channel)
+        else:
+            to_root = np.append(from_root[1:], case.root)
+            moves.add(steps, to_root[:-1], to_root[1:], channel, Op.REDUCE)
+    return in_pieces(moves.schedule(), case.number("segments"))
+
+
+def _nccl_cost(case: AlgorithmCase) -> Cost:
+    ways = 2 if _uniform(case) > 1 and case.size > 2 else 1
+    return Cost.of_phases(case.collective, case.size, case.size - 1, ways=ways)
+
+
+def _cost_of_chain(case: AlgorithmCase) -> Cost:
+    if _uniform(case) > 1:
+        msg = "expected one channel: the cost of chains in both directions has no closed form; set `channels=1`."
+        raise InputError(msg)
+    segments = case.number("segments")
+    steps = case.size - 2 + segments if case.size > 1 else 0
+    moved = Fraction(steps, segments)
+    return Cost.of_one_chain(
+        steps=steps, sent=Fraction(1), moved=moved, reduced=moved * case.collective.reduces
+    )
+
+
+def _uniform(case: AlgorithmCase) -> int:
+    """Number of channels on a network without boxes."""
+    channels = _channels(case)
+    if channels > 1 and equal_boxes(case.topology) is not None:
+        msg = "expected a uniform crossbar, found boxes: simulate the schedule, or set `channels=1`."
+        raise InputError(msg)
+    return channels
+
+
+COLLECTIVES = (
+    Collective.ALL_REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.BROADCAST,
+    Collective.REDUCE,
+)
+"""What rings with channels of their own perform."""
+
+_CHANNELS = AlgorithmParameter(default=0, least=0, summary="rings; 0: as many as ranks of a box, else 1")
+
+_SEGMENTS = AlgorithmParameter(default=1, summary="pieces that follow each other")
+
+NCCL = tuple(
     Algorithm(
-        name="neighbor-exchange",
-        collective=Collective.ALL_GATHER,
-        build=neighbor_exchange,
-        summary="neighbours to the left and right exchange the two newest blocks in turn",
-        source="Chen et al., HPC Asia 2005; Open MPI",
-        cost=_neighbor_exchange_cost,
-        ranks=EVEN,
-    ),
+        name="nccl-ring",
+        collective=collective,
+        build=_build_chain if collective.rooted else _nccl_ring,
+        summary="a ring per channel through box after box, on other ranks and rails each",
+        source="NCCL 2",
+        cost=_cost_of_chain if collective.rooted else _nccl_cost,
+        parameters={"channels": _CHANNELS, "segments": _SEGMENTS}
+        if collective.rooted
+        else {"channels": _CHANNELS},
+        topological=True,
+    )
+    for collective in COLLECTIVES
 )

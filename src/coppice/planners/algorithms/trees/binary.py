@@ -77,16 +77,14 @@ def _split_binary_cost(case: AlgorithmCase) -> Cost:
     )
 
 
-SPLIT = (
-    Algorithm(
-        name="split-binary",
-        collective=Collective.BROADCAST,
-        build=split_binary,
-        summary="halves of the buffer go down the halves of a binary tree, then ranks swap halves in pairs",
-        source="Open MPI",
-        cost=_split_binary_cost,
-        parameters={"segments": SEGMENTS},
-    ),
+SPLIT = Algorithm(
+    name="split-binary",
+    collective=Collective.BROADCAST,
+    build=split_binary,
+    summary="halves of the buffer go down the halves of a binary tree, then ranks swap halves in pairs",
+    source="Open MPI",
+    cost=_split_binary_cost,
+    parameters={"segments": SEGMENTS},
 )
 
 
@@ -117,14 +115,12 @@ def _in_order_binary_cost(case: AlgorithmCase) -> Cost:
     return replace(cost, steps=cost.steps + 1, chains=chains)
 
 
-IN_ORDER = (
-    Algorithm(
-        name="in-order-binary",
-        collective=Collective.REDUCE,
-        build=in_order_binary,
-        summary="a binary tree of intervals: keeps rank order for any root",
-        source="Open MPI",
-        cost=_in_order_binary_cost,
-        parameters={"segments": SEGMENTS},
-    ),
+IN_ORDER = Algorithm(
+    name="in-order-binary",
+    collective=Collective.REDUCE,
+    build=in_order_binary,
+    summary="a binary tree of intervals: keeps rank order for any root",
+    source="Open MPI",
+    cost=_in_order_binary_cost,
+    parameters={"segments": SEGMENTS},
 )

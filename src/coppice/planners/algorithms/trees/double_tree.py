@@ -206,21 +206,19 @@ def _tree(moves: Moves, parents: list[int], chunk: int) -> None:
     moves.add(height + depth[child] - 1, parent, child, chunk)
 
 
-NCCL = (
-    Algorithm(
-        name="nccl-tree",
-        collective=Collective.ALL_REDUCE,
-        build=_nccl_tree,
-        summary="chains in the boxes below two complementary binary trees of boxes",
-        source="NCCL 2.4 and later",
-        needs=divides("nccl-tree", "group", "a group that divides"),
-        parameters={
-            "group": AlgorithmParameter(default=0, least=0, summary="ranks of a chain; 0: of a box, else 1"),
-            "channels": AlgorithmParameter(
-                default=0, least=0, summary="pairs of trees; 0: as many as ranks of a box, else 1"
-            ),
-            "segments": AlgorithmParameter(default=1, summary="pieces that follow each other"),
-        },
-        topological=True,
-    ),
+NCCL = Algorithm(
+    name="nccl-tree",
+    collective=Collective.ALL_REDUCE,
+    build=_nccl_tree,
+    summary="chains in the boxes below two complementary binary trees of boxes",
+    source="NCCL 2.4 and later",
+    needs=divides("nccl-tree", "group", "a group that divides"),
+    parameters={
+        "group": AlgorithmParameter(default=0, least=0, summary="ranks of a chain; 0: of a box, else 1"),
+        "channels": AlgorithmParameter(
+            default=0, least=0, summary="pairs of trees; 0: as many as ranks of a box, else 1"
+        ),
+        "segments": AlgorithmParameter(default=1, summary="pieces that follow each other"),
+    },
+    topological=True,
 )

@@ -126,6 +126,22 @@ class TreeShape:
         """Pieces of the buffer; 1 where the family does not cut it."""
         return case.number("segments") if "segments" in self.parameters else 1
 
+    def broadcast(self, case: AlgorithmCase) -> Schedule:
+        """A broadcast along the tree of a case."""
+        return tree_broadcast(case, self.tree(case), self.segments(case))
+
+    def broadcast_cost(self, case: AlgorithmCase) -> Cost:
+        """What it costs."""
+        return self.pace(case).broadcast(self.segments(case))
+
+    def reduction(self, case: AlgorithmCase) -> Schedule:
+        """A reduction along the tree of a case."""
+        return tree_reduction(case, self.tree(case), self.segments(case))
+
+    def reduction_cost(self, case: AlgorithmCase) -> Cost:
+        """What it costs."""
+        return self.pace(case).reduction(self.segments(case))
+
 
 def _nomial(case: AlgorithmCase, radix: int) -> Tree:
     if case.parameters.get("distance") == "growing":
@@ -234,53 +250,46 @@ def tree_reduction(case: AlgorithmCase, tree: Tree, segments: int = 1) -> Schedu
     return in_pieces(moves.schedule(ordered=ordered), segments)
 
 
-def _broadcast(name: str, shape: TreeShape) -> Algorithm:
-    return Algorithm(
+BROADCAST = tuple(
+    Algorithm(
         name=name,
         collective=Collective.BROADCAST,
-        build=lambda case: tree_broadcast(case, shape.tree(case), shape.segments(case)),
+        build=shape.broadcast,
         summary=shape.summary,
         source=shape.source,
-        cost=lambda case: shape.pace(case).broadcast(shape.segments(case)),
+        cost=shape.broadcast_cost,
         parameters=shape.parameters,
     )
-
-
-def _reduce(name: str, shape: TreeShape) -> Algorithm:
-    return Algorithm(
-        name=name,
+    for name, shape in SHAPES.items()
+)
+REDUCE = tuple(
+    replace(
+        entry,
         collective=Collective.REDUCE,
-        build=lambda case: tree_reduction(case, shape.tree(case), shape.segments(case)),
-        summary=shape.summary,
-        source=shape.source,
-        cost=lambda case: shape.pace(case).reduction(shape.segments(case)),
-        parameters={key: value for key, value in shape.parameters.items() if key != "distance"},
+        build=SHAPES[entry.name].reduction,
+        cost=SHAPES[entry.name].reduction_cost,
+        parameters={key: value for key, value in entry.parameters.items() if key != "distance"},
     )
-
-
-BROADCAST = tuple(_broadcast(name, shape) for name, shape in SHAPES.items())
-REDUCE = tuple(_reduce(name, shape) for name, shape in SHAPES.items())
+    for entry in BROADCAST
+)
 
 _Names = Callable[[AlgorithmCase], tuple[str, str]]
 
 
 def _all_reduce_schedule(case: AlgorithmCase, names: _Names) -> Schedule:
     up, down = names(case)
-    reducing = _part(case, Collective.REDUCE, up)
-    spreading = _part(case, Collective.BROADCAST, down)
     return all_reduce_of(
-        tree_reduction(reducing, SHAPES[up].tree(reducing), SHAPES[up].segments(reducing)),
-        tree_broadcast(spreading, SHAPES[down].tree(spreading), SHAPES[down].segments(spreading)),
+        SHAPES[up].reduction(_part(case, Collective.REDUCE, up)),
+        SHAPES[down].broadcast(_part(case, Collective.BROADCAST, down)),
     )
 
 
 def _all_reduce_cost(case: AlgorithmCase, names: _Names) -> Cost:
     up, down = names(case)
-    reducing = _part(case, Collective.REDUCE, up)
     spreading = _part(case, Collective.BROADCAST, down)
-    pace: Pace = SHAPES[down].pace(spreading)
-    first = SHAPES[up].pace(reducing).reduction(SHAPES[up].segments(reducing))
-    second = pace.broadcast(SHAPES[down].segments(spreading))
+    pace = SHAPES[down].pace(spreading)
+    first = SHAPES[up].reduction_cost(_part(case, Collective.REDUCE, up))
+    second = SHAPES[down].broadcast_cost(spreading)
     return Cost(
         steps=first.steps + second.steps,
         sent=Fraction(max(pace.degree, 1 + pace.inner) if case.size > 1 else 0),
