@@ -25,8 +25,8 @@ from coppice.topology.operations import scale
 from coppice.tuning.check import Checked, check_runs
 from coppice.tuning.exports import deployed_environment
 from coppice.tuning.fit import Fit, fit_runs
-from coppice.tuning.limits import bounds_us
 from coppice.tuning.records import read_runs
+from coppice.tuning.report import bounds_us
 from coppice.tuning.sweep import COLLECTIVES, sweep_mpi
 from coppice.tuning.table import RuleTable
 from coppice.tuning.worker import Spec

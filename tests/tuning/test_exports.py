@@ -14,7 +14,7 @@ from coppice.errors import CheckError, InputError
 from coppice.tuning.check import check_runs
 from coppice.tuning.exports import export_table
 from coppice.tuning.fit import fit_runs
-from coppice.tuning.plugin_table import load_table
+from coppice.tuning.nccl_plugin import load_table
 from coppice.tuning.records import LibraryChoice, encode_run
 from coppice.tuning.sweep import sweep_mpi
 from coppice.tuning.table import RuleTable, encode_table

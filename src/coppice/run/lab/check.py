@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from coppice.errors import InputError
-from coppice.run.lab.inside import entered
-from coppice.run.lab.load import load_of
-from coppice.run.lab.namespaces import Lab
+from coppice.run.lab.blueprint import load_of
+from coppice.run.lab.namespaces import Lab, entered
 
 __all__ = ["LinkCheck", "check_links"]
 

@@ -29,8 +29,7 @@ from coppice.run.engines.torch.tensors import (
     set_timeout,
 )
 from coppice.run.torch.group import PlannedGroup
-from coppice.run.torch.lane import Lane
-from coppice.run.torch.settings import Options, options_from
+from coppice.run.torch.lane import Lane, Options, options_from
 from coppice.run.torch.work import AllOf
 
 __all__ = ["NAME", "CoppiceProcessGroup", "register"]

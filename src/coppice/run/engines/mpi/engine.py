@@ -281,7 +281,7 @@ class _Requests:
     Attributes:
         order: Of the program.
         scratch: SCRATCH of every run.
-        staging: RankMemory for arrivals.
+        staging: Memory for arrivals.
         made: The request of every row that was started once.
     """
 
@@ -356,5 +356,5 @@ class _MpiTransport:
 
 
 def _keep_for_ever(what: Any) -> None:
-    """RankMemory of messages that may never complete: MPI is finalized after Python has let go of everything."""
+    """Keep the memory of messages that may never complete: MPI is finalized after Python has let go of everything."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))

@@ -84,7 +84,7 @@ class TorchEngine(BaseEngine):
             raise PeerLost(msg) from error
         self._grouped: Any = None
         if device == "cuda":
-            from coppice.run.engines.torch.steps import nccl_group
+            from coppice.run.engines.torch.tensors import nccl_group
 
             self._grouped = nccl_group(dist.PrefixStore("nccl", self._store), rank, ranks, patience)
 
@@ -126,7 +126,7 @@ class TorchEngine(BaseEngine):
         timeout_s: float,
     ) -> None:
         if self._grouped is not None:
-            from coppice.run.engines.torch.steps import run_steps
+            from coppice.run.engines.torch.tensors import run_steps
 
             with self._failing_together(str(program.collective)):
                 run_steps(self._grouped, program, given, wanted, dtype=dtype, op=op, device=self.device)

@@ -50,7 +50,7 @@ class GlooTransport:
         order: Of the program.
         wait_step: :func:`wait_steps` of the order.
         memory: The rank's buffers.
-        staging: RankMemory for arrivals that are added.
+        staging: Memory for arrivals that are added.
         first_tag: Added to the tags of the program.
         timeout_s: Longest time to wait for a message, in seconds.
     """
