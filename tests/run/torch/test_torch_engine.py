@@ -17,7 +17,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import plan
-from coppice.run.bench.bench import Native
+from coppice.run.bench.measuring import Native
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine, GroupingEngine

@@ -24,7 +24,7 @@ from coppice.logs.reading import read_logs
 from coppice.text import columns, short_size
 from coppice.topology.model import Topology
 from coppice.tuning.fit import NO_END, Fit, SizeRule, fit_runs
-from coppice.tuning.from_logs import runs_of_logs
+from coppice.tuning.logged import runs_of_logs
 from coppice.tuning.records import TimedRun, read_runs
 from coppice.tuning.report import bounds_us, tuning_html
 from coppice.tuning.table import RuleTable, encode_table, undo_line

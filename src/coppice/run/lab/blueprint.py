@@ -32,6 +32,9 @@ _MAX_NODES = 512
 _MIN_BITS_PER_S = 100_000  # below, the kernel's queue holds a packet for longer than TCP waits
 _MAX_BITS_PER_S = 32 * 10**9
 
+CableEnd = tuple[str, str, str, int]
+"""Name of an interface, its address, the other end's address, bits per second outwards."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabCable:
@@ -44,8 +47,8 @@ class LabCable:
     near_address: str
     far_address: str
 
-    def end(self, node: int) -> tuple[str, str, str, int]:
-        """At ``node``: name of the interface, its address, the other end's address, bits per second outwards."""
+    def end(self, node: int) -> CableEnd:
+        """What is at ``node``."""
         if node == self.near:
             return f"to{self.far}", self.near_address, self.far_address, self.near_to_far_bits_per_s
         return f"to{self.near}", self.far_address, self.near_address, self.far_to_near_bits_per_s
@@ -84,6 +87,15 @@ class Blueprint:
         """Node of each rank."""
         found: list[int] = self.topology.rank_nodes.tolist()
         return found
+
+    @property
+    def cable_ends(self) -> list[tuple[int, int, CableEnd]]:
+        """(node, the other node, what is at the node) at both ends of all cables."""
+        return [
+            (node, cable.near + cable.far - node, cable.end(node))
+            for cable in self.cables
+            for node in (cable.near, cable.far)
+        ]
 
 
 def draw(topology: Topology, scale: Fraction) -> Blueprint:

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from coppice.errors import InputError
-from coppice.run.lab.blueprint import Blueprint, draw
+from coppice.run.lab.blueprint import Blueprint, CableEnd, draw
 from coppice.topology.operations import scale as scaled
 from coppice.topology.sources import resolve
 from coppice.topology.writer import write_topology
@@ -234,10 +234,9 @@ def _raise(lab: Lab) -> None:
         routes[route.node].append(
             f"route add {route.to}/32 via {route.via} dev {route.interface} src {source}"
         )
-    ends: dict[int, list[tuple[str, str, str, int]]] = {node: [] for node in nodes}
-    for cable in blueprint.cables:
-        for node in (cable.near, cable.far):
-            ends[node].append(cable.end(node))
+    ends: dict[int, list[CableEnd]] = {node: [] for node in nodes}
+    for node, _, end in blueprint.cable_ends:
+        ends[node].append(end)
     for node in nodes:
         inside = lab.namespace(node)
         _run(["ip", "netns", "exec", inside, "sysctl", "-q", "-w", *_SYSCTLS])
@@ -337,9 +336,8 @@ class _Interface(msgspec.Struct):
 def link_bytes(lab: Lab) -> dict[tuple[int, int], int]:
     """Bytes that every directed link has carried since the lab was built, headers included, as the kernel counts."""
     ends: dict[int, dict[str, int]] = {}
-    for cable in lab.blueprint.cables:
-        for node, other in ((cable.near, cable.far), (cable.far, cable.near)):
-            ends.setdefault(node, {})[cable.end(node)[0]] = other
+    for node, other, (interface_name, *_) in lab.blueprint.cable_ends:
+        ends.setdefault(node, {})[interface_name] = other
     found: dict[tuple[int, int], int] = {}
     for node, names in ends.items():
         shown = subprocess.run(

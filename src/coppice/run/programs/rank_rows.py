@@ -9,11 +9,10 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.rows import positions
-from coppice.run.programs.placement import LocalCopy
+from coppice.rows import begins_run, positions
+from coppice.run.programs.placement import LocalCopy, TransferEnds, TransferMemory
 from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind, message_tags
 from coppice.run.programs.steps import Accesses, predecessors_of
-from coppice.run.programs.transfer_memory import TransferEnds, TransferMemory
 from coppice.schedule.schedule import Op
 
 __all__ = ["RankRows", "allocate"]
@@ -147,9 +146,7 @@ class RankRows:
         piece = np.zeros(len(rows), dtype=np.int64)
         within = np.zeros(len(rows), dtype=np.int64)
         if pieces == 1:
-            begins = np.zeros(len(rows), dtype=np.bool_)
-            for column in columns[1:]:
-                begins |= np.diff(column[order], prepend=-1) != 0
+            begins = begins_run(*(column[order] for column in columns[1:]))
             for end in ends:
                 begins |= ~_contiguous(end, memory.allocation, length)
             repeat = np.arange(len(rows))

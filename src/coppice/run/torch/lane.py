@@ -23,6 +23,7 @@ from coppice.run.engines.shared_memory.engine import ShmEngine
 from coppice.run.engines.shared_memory.setup import Exchange
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.errors import Mismatch, PeerLost
+from coppice.text import parse_size
 from coppice.topology.model import Topology
 
 __all__ = ["ENGINES", "Lane", "Options", "open_lane", "options_from"]
@@ -287,7 +288,6 @@ def _memory(tensor: torch.Tensor) -> Any:
 
 
 ENGINES = ("auto", "torch", "shm")
-_SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,7 +336,7 @@ def options_from(given: Options | None, environment: Mapping[str, str] | None = 
     said = given or Options()
     threshold = said.threshold_bytes
     if threshold is None and (text := variables.get("COPPICE_THRESHOLD", "").strip()):
-        threshold = _bytes(text)
+        threshold = parse_size(text, option="COPPICE_THRESHOLD")
     if threshold is not None and threshold < 0:
         msg = f"expected a threshold of 0 bytes or more, found {threshold}."
         raise InputError(msg)
@@ -355,16 +355,3 @@ def options_from(given: Options | None, environment: Mapping[str, str] | None = 
         threshold_bytes=threshold,
         check_every_call=checked,
     )
-
-
-def _bytes(text: str) -> int:
-    """A number of bytes such as ``65536`` or ``64K``.
-
-    Raises:
-        InputError: If it is none.
-    """
-    number, factor = (text[:-1], _SUFFIXES[text[-1].upper()]) if text[-1].upper() in _SUFFIXES else (text, 1)
-    if not number.isdecimal():
-        msg = f"expected bytes such as 65536, 64K or 1M in COPPICE_THRESHOLD, found {text!r}."
-        raise InputError(msg)
-    return int(number) * factor

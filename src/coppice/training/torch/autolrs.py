@@ -18,13 +18,14 @@ from coppice.training.autolrs.settings import Method, Settings
 from coppice.training.autolrs.state import Action, ProgressLine, SearchDecision, SearchPhase, State
 from coppice.training.torch import checkpoints
 from coppice.training.torch.losses import LearningRates, LossBuffer
-from coppice.training.torch.packing import pack, unpack
 from coppice.training.torch.snapshot import (
     Snapshots,
     Training,
+    pack,
     preserved_random_state,
     random_state,
     set_random_state,
+    unpack,
 )
 from coppice.training.torch.world import World
 

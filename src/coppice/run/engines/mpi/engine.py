@@ -102,7 +102,7 @@ class MpiEngine(BaseEngine):
         op: ReduceOp,
         root: int,
     ) -> None:
-        """See :meth:`coppice.run.bench.bench.Native.native`: MPI's own collective, which waits as long as it likes."""
+        """See :meth:`~coppice.run.bench.measuring.Native.native`: MPI's own collective, waiting as long as it likes."""
         if dtype in (DataType.BFLOAT16, DataType.FLOAT16):
             msg = f"expected a type that MPI knows, found {dtype}: choose float32, or leave native out."
             raise InputError(msg)

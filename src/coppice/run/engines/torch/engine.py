@@ -159,9 +159,9 @@ class TorchEngine(BaseEngine):
         op: ReduceOp,
         root: int,
     ) -> None:
-        """See :meth:`coppice.run.bench.bench.Native.native`: gloo's own collective."""
+        """See :meth:`coppice.run.bench.measuring.Native.native`: gloo's own collective."""
         self._check_open()
-        from coppice.run.engines.torch.native import run_native
+        from coppice.run.engines.torch.messages import run_native
 
         with self._failing_together(f"gloo's {collective}"):
             run_native(self._gloo, collective, given, output, dtype=dtype, op=op, root=root)

@@ -193,29 +193,29 @@ def run_steps(
         torch.empty(program.scratch_elements, dtype=getattr(torch, dtype.value), device=place),
     )
     staging = torch.empty(program.staging_elements, dtype=arrays[2].dtype, device=place)
-    rows = _ColumnLists(program)
+    names = ("kind", "peer", "tag", "buffer", "offset", "length", "source", "source_offset")
+    rows = list(zip(*(getattr(program, name).tolist() for name in names), strict=True))
     for begin, end in pairwise(program.step_start.tolist()):
         arrivals: dict[int, torch.Tensor] = {}
         sends: list[tuple[torch.Tensor, int, int]] = []
         receives: list[tuple[torch.Tensor, int, int]] = []
         used = 0
         for row in range(begin, end):
-            kind, offset, length = rows.kind[row], rows.offset[row], rows.length[row]
+            kind, peer, tag, buffer, offset, length, _, _ = rows[row]
             if kind == RowKind.COPY:
                 continue
-            target = arrays[rows.buffer[row]][offset : offset + length]
+            target = arrays[buffer][offset : offset + length]
             if kind == RowKind.RECV_REDUCE:
                 target = arrivals[row] = staging[used : used + length]
                 used += length
-            (sends if kind == RowKind.SEND else receives).append((target, rows.peer[row], rows.tag[row]))
+            (sends if kind == RowKind.SEND else receives).append((target, peer, tag))
         _move(group, sends, receives, place)
         for row in range(begin, end):
-            kind, offset, length = rows.kind[row], rows.offset[row], rows.length[row]
+            kind, _, _, buffer, offset, length, source, first = rows[row]
             if kind not in (RowKind.COPY, RowKind.RECV_REDUCE):
                 continue
-            first = rows.source_offset[row]
-            own = arrays[rows.source[row]][first : first + length]
-            target = arrays[rows.buffer[row]][offset : offset + length]
+            own = arrays[source][first : first + length]
+            target = arrays[buffer][offset : offset + length]
             if kind == RowKind.COPY:
                 target.copy_(own)
             else:
@@ -224,20 +224,6 @@ def run_steps(
         first = program.result_offset
         result = arrays[RankBuffer.OUTPUT][first : first + program.result_elements]
         result.div_(program.ranks, rounding_mode=None if dtype.is_float else "trunc")
-
-
-class _ColumnLists:
-    """The columns of a program as lists, which are quicker to read one by one."""
-
-    def __init__(self, program: RankProgram) -> None:
-        self.kind: list[int] = program.kind.tolist()
-        self.peer: list[int] = program.peer.tolist()
-        self.tag: list[int] = program.tag.tolist()
-        self.buffer: list[int] = program.buffer.tolist()
-        self.offset: list[int] = program.offset.tolist()
-        self.length: list[int] = program.length.tolist()
-        self.source: list[int] = program.source.tolist()
-        self.source_offset: list[int] = program.source_offset.tolist()
 
 
 def _move(
@@ -296,11 +282,11 @@ def _combining(op: ReduceOp, dtype: DataType) -> Callable[..., torch.Tensor]:
         raise InputError(msg)
     if dtype is DataType.BOOL:
         any_of = (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BOR)
-        return torch.logical_or if op in any_of else _BOOL.get(op, torch.logical_and)
+        if op is ReduceOp.BXOR:
+            return torch.logical_xor
+        return torch.logical_or if op in any_of else torch.logical_and
     return _FUNCTIONS[op]
 
-
-_BOOL: dict[ReduceOp, Callable[..., torch.Tensor]] = {ReduceOp.BXOR: torch.logical_xor}
 
 _FUNCTIONS: dict[ReduceOp, Callable[..., torch.Tensor]] = {
     ReduceOp.SUM: torch.add,
