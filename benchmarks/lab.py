@@ -31,9 +31,8 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.planning import plan
-from coppice.run.lab.blueprint import draw
+from coppice.run.lab.blueprint import draw, load_of
 from coppice.run.lab.launch import launch_mpi, launch_ranks
-from coppice.run.lab.load import load_of
 from coppice.run.lab.namespaces import Lab, build, remove
 from coppice.run.programs.pieces import choose_pieces
 from coppice.simulation.model import Model

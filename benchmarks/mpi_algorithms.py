@@ -22,8 +22,7 @@ from rich.console import Console
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError
-from coppice.run.bench.bench import NATIVE
-from coppice.run.bench.cores import busy_share, core_times
+from coppice.run.bench.measuring import NATIVE, busy_share, core_times
 from coppice.run.lab.namespaces import Lab
 from coppice.run.programs.planned import FOREST
 from coppice.topology.operations import scale

@@ -17,7 +17,7 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.schedule.schedule import Schedule
 from coppice.topology.presets import preset
-from coppice.tuning.mpi_variables import Variables
+from coppice.tuning.mpi_switch import Variables
 
 __all__ = ["MPICH", "ForcedByName", "algorithm_variable", "force", "schedule_of_mpich"]
 

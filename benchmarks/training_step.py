@@ -16,7 +16,7 @@ import sys
 from fractions import Fraction
 from pathlib import Path
 
-from coppice.run.bench.cores import busy_share, core_times
+from coppice.run.bench.measuring import busy_share, core_times
 from coppice.run.lab.launch import launch_ranks
 from lab import say, standing, two_boxes
 

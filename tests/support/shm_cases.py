@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from coppice.collectives import Collective
-from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.reduction import combine, divide
+from coppice.run.engines.datatype import DataType, ReduceOp, combine, divide
 
 COLLECTIVES = tuple(Collective)
 EXACT = tuple(dtype for dtype in DataType if not dtype.is_float)

@@ -11,12 +11,11 @@ from typer.testing import CliRunner
 from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.tuning.check import check_runs
 from coppice.tuning.exports import export_table
 from coppice.tuning.fit import fit_runs
-from coppice.tuning.plugin_table import load_table
+from coppice.tuning.nccl_plugin import load_table
 from coppice.tuning.records import LibraryChoice, encode_run
-from coppice.tuning.sweep import sweep_mpi
+from coppice.tuning.sweep import check_runs, sweep_mpi
 from coppice.tuning.table import RuleTable, encode_table
 from coppice.tuning.worker import Spec
 from export.ompi_reader import classic

@@ -10,8 +10,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.topology.presets import preset
 from coppice.tuning.fit import NO_END, fit_runs
-from coppice.tuning.limits import bounds_us
 from coppice.tuning.records import LibraryChoice, TimedRun, decode_runs, encode_run, joined, read_runs
+from coppice.tuning.report import bounds_us
 from coppice.tuning.table import RuleTable, decode_table, encode_table, read_table
 from support.tuning_made_runs import made_runs
 

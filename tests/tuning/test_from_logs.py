@@ -12,7 +12,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.reading import read_logs
 from coppice.tuning.fit import fit_runs
-from coppice.tuning.from_logs import runs_of_logs
+from coppice.tuning.logged import runs_of_logs
 from coppice.tuning.records import LibraryChoice
 from coppice.tuning.table import read_table
 

@@ -13,7 +13,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.reading import parse_log
 from coppice.selection.nccl_data import constants
-from coppice.tuning.predicted import select_by_log
+from coppice.tuning.logged import select_by_log
 
 HEAD = """\
 n1:100:100 [0] NCCL INFO NCCL_DEBUG set by environment to INFO

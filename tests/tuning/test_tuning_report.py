@@ -12,9 +12,8 @@ from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.topology.presets import preset
 from coppice.tuning.fit import fit_runs
-from coppice.tuning.limits import bounds_us
 from coppice.tuning.records import encode_run
-from coppice.tuning.report import tuning_html
+from coppice.tuning.report import bounds_us, tuning_html
 from support.tuning_made_runs import made_runs
 
 GAINS = {"ring": {1024: 1.0, 65536: 1.5, 1 << 20: 2.5}}

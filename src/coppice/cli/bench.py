@@ -93,7 +93,7 @@ def bench(
       mpirun -np 8 coppice bench all_gather --engine mpi --topology dgx-h100
       coppice lab run -- coppice bench all_gather -b 16M -e 16M
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.run.bench.bench import bench as measure
+    from coppice.run.bench.measuring import bench as measure
     from coppice.run.engines.launched import engine_name, open_engine
 
     what, kind, reduction = _named(Collective, collective), _named(DataType, dtype), _named(ReduceOp, op)

@@ -10,12 +10,10 @@ import typer
 from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, progress_bar
 from coppice.errors import CheckError, InputError
-from coppice.run.lab.blueprint import Blueprint, draw
+from coppice.run.lab.blueprint import Blueprint, Load, draw, load_of
 from coppice.run.lab.check import check_links
-from coppice.run.lab.inside import link_bytes
 from coppice.run.lab.launch import launch_mpi, launch_ranks
-from coppice.run.lab.load import Load, load_of
-from coppice.run.lab.namespaces import Lab, build, find, remove, remove_all
+from coppice.run.lab.namespaces import Lab, build, find, link_bytes, remove, remove_all
 
 __all__ = ["app"]
 

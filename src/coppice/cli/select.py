@@ -119,7 +119,7 @@ def select(
             )
             raise InputError(msg)
         from coppice.logs.reading import read_log
-        from coppice.tuning.predicted import select_by_log
+        from coppice.tuning.logged import select_by_log
 
         loaded = None
         picked = select_by_log(read_log(log), collective, size_bytes, ranks=ranks)

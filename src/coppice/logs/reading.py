@@ -26,8 +26,7 @@ from coppice.logs.inspector import Inspector, InspectorCall, is_inspector, joine
 from coppice.logs.json_text import json_objects
 from coppice.logs.nccl import read_nccl_log
 from coppice.logs.nccl_tests import NcclTestsTable, read_nccl_tests
-from coppice.logs.nccl_tests_json import is_tests_file, read_tests_file
-from coppice.logs.nccl_tests_log import collective_of, rows_measured, shape_of
+from coppice.logs.nccl_tests_log import collective_of, is_tests_file, read_tests_file, rows_measured, shape_of
 from coppice.logs.records import Log, LoggedMeasurement
 from coppice.topology.readers.nccl_xml import read_nccl_xml
 from coppice.topology.readers.reading import ReadOptions

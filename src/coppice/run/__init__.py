@@ -1,6 +1,91 @@
 """Schedules that run: lowering to per-rank programs, engines that execute them, and communicators over both.
 
-``programs.lower`` makes the programs of ranks and ``programs.check`` judges them; ``engines.engine`` is the interface
-of all engines, with ``engines.numpy`` and ``engines.interpreter`` as the reference; ``communicator`` has collectives
-over arrays.
+    Communicator       collectives over arrays, planned for a topology
+    open_engine        the engine of a process that torchrun, mpirun or the lab started
+    NumpyEngine ...    the engines: threads, shared memory, MPI and torch.distributed
+    run_ranks          a function on every rank of a group of threads, to try things out
+    lower_for_run      the programs of all ranks of a schedule; ``check_programs`` judges them
+    bench              algorithms beside each other, as :class:`BenchRow`
+    probe_network      the network between the ranks, measured
+
+A module is loaded when one of its names is first used: MPI and torch are not needed by what does not run on them.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coppice.run.bench.measuring import BenchRow, bench
+    from coppice.run.communicator.communicator import Communicator
+    from coppice.run.engines.datatype import DataType, ReduceOp
+    from coppice.run.engines.engine import Engine
+    from coppice.run.engines.interpreter import interpret
+    from coppice.run.engines.launched import engine_name, open_engine
+    from coppice.run.engines.mpi.engine import MpiEngine
+    from coppice.run.engines.numpy import NumpyEngine, numpy_engines, run_ranks
+    from coppice.run.engines.shared_memory.engine import ShmEngine, shm_engines
+    from coppice.run.engines.torch.engine import TorchEngine
+    from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
+    from coppice.run.probe.network import Probed, probe_network
+    from coppice.run.programs.check import check_programs
+    from coppice.run.programs.lower import lower_for_run
+    from coppice.run.programs.rank_program import RankProgram
+
+__all__ = [
+    "BenchRow",
+    "Communicator",
+    "DataType",
+    "Engine",
+    "Mismatch",
+    "MpiEngine",
+    "NumpyEngine",
+    "PeerLost",
+    "Probed",
+    "RankProgram",
+    "ReduceOp",
+    "RunError",
+    "ShmEngine",
+    "TimedOut",
+    "TorchEngine",
+    "bench",
+    "check_programs",
+    "engine_name",
+    "interpret",
+    "lower_for_run",
+    "numpy_engines",
+    "open_engine",
+    "probe_network",
+    "run_ranks",
+    "shm_engines",
+]
+
+_NAMES = {
+    "bench.measuring": ("BenchRow",),
+    "communicator.communicator": ("Communicator",),
+    "engines.datatype": ("DataType", "ReduceOp"),
+    "engines.engine": ("Engine",),
+    "engines.interpreter": ("interpret",),
+    "engines.launched": ("engine_name", "open_engine"),
+    "engines.mpi.engine": ("MpiEngine",),
+    "engines.numpy": ("NumpyEngine", "numpy_engines", "run_ranks"),
+    "engines.shared_memory.engine": ("ShmEngine", "shm_engines"),
+    "engines.torch.engine": ("TorchEngine",),
+    "errors": ("Mismatch", "PeerLost", "RunError", "TimedOut"),
+    "probe.network": ("Probed", "probe_network"),
+    "programs.check": ("check_programs",),
+    "programs.lower": ("lower_for_run",),
+    "programs.rank_program": ("RankProgram",),
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """A name when it is first used."""
+    if name == "bench":
+        return import_module(f"{__name__}.bench")
+    if name not in _MODULES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

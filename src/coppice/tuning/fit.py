@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any
 
+import msgspec
+
 from coppice.errors import InputError
 from coppice.tuning.records import CallShape, LibraryChoice, TimedRun
 from coppice.tuning.statistics import Verdict, compare, holm
@@ -133,9 +135,7 @@ class Fit:
             "version": self.version,
             "sizes": [
                 {
-                    "collective": shape.collective.value,
-                    "nodes": shape.nodes,
-                    "ranks": shape.ranks,
+                    **msgspec.structs.asdict(shape),
                     "size_bytes": size.size_bytes,
                     "default_us": size.default_us,
                     "bound_us": size.bound_us,
@@ -160,9 +160,7 @@ class Fit:
             ],
             "rules": [
                 {
-                    "collective": rule.shape.collective.value,
-                    "nodes": rule.shape.nodes,
-                    "ranks": rule.shape.ranks,
+                    **msgspec.structs.asdict(rule.shape),
                     "first_bytes": rule.first_bytes,
                     "last_bytes": rule.last_bytes,
                     "choice": None if rule.choice is None else str(rule.choice),

@@ -23,8 +23,8 @@ from coppice.logs.reading import parse_log
 from coppice.logs.records import LoggedMeasurement
 from coppice.run.processes import stop
 from coppice.tuning.fit import NO_END
-from coppice.tuning.plugin_build import TABLE_VARIABLE
-from coppice.tuning.predicted import ALGORITHM_NAMES, PROTOCOL_NAMES
+from coppice.tuning.logged import ALGORITHM_NAMES, PROTOCOL_NAMES
+from coppice.tuning.nccl_plugin import TABLE_VARIABLE
 from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
 
 __all__ = ["NcclSpec", "choices_of", "settings_of", "sweep_nccl"]

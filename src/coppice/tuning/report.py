@@ -6,17 +6,22 @@ The page holds everything that it shows and asks no network for anything; the sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from coppice.bounds.optimum import bound
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
 from coppice.report.style import PAGE_STYLE, style
 from coppice.report.svg import Markup, drawing, element, escape, facts, join
+from coppice.topology.model import Topology
 from coppice.tuning.fit import NO_END, Fit, SizeFit
-from coppice.tuning.records import CallShape
+from coppice.tuning.records import CallShape, TimedRun
 from coppice.tuning.table import undo_line
 from coppice.version import __version__
 
-__all__ = ["tuning_html"]
+__all__ = ["bounds_us", "tuning_html"]
 
 _MOST_ROWS = 2_000
 _UNITS = ("", "K", "M", "G", "T")
@@ -267,3 +272,44 @@ def _short(size_bytes: int) -> str:
     while value >= 1024 and unit < len(_UNITS) - 1:
         value, unit = value / 1024, unit + 1
     return f"{value:.{4 if not unit else 3}g}{_UNITS[unit]}"
+
+
+def bounds_us(runs: Iterable[TimedRun], topology: Topology) -> dict[tuple[CallShape, int], float]:
+    """Least times of the measured shapes that use all ranks of a topology.
+
+    Args:
+        runs: The measurements.
+        topology: Where they were made.
+
+    Returns:
+        Microseconds by shape and size; shapes of fewer ranks are left out, since nothing says which ranks they are.
+
+    Raises:
+        InputError: If no shape has as many ranks as the topology.
+
+    Examples:
+        >>> from coppice.tuning.records import LibraryChoice
+        >>> from coppice.topology.presets import preset
+        >>> run = TimedRun(library="mpich", collective=Collective.ALL_GATHER, nodes=1, ranks=4, size_bytes=8_000_000,
+        ...           choice=LibraryChoice("ring"), default_us=(1.0,), time_us=(1.0,))
+        >>> bounds_us([run], preset("ring", gpus=4, gb_per_s=1))
+        {(CallShape(collective=<Collective.ALL_GATHER: 'all_gather'>, nodes=1, ranks=4), 8000000): 3000.0}
+    """
+    found: dict[tuple[CallShape, int], float] = {}
+    rates: dict[Collective, float] = {}
+    counts = set()
+    for run in runs:
+        counts.add(run.ranks)
+        if run.ranks != topology.num_ranks or run.collective is Collective.BARRIER:
+            continue
+        if run.collective not in rates:
+            root = 0 if run.collective.rooted else None
+            limit = bound(Problem(topology=topology, collective=run.collective, root=root))
+            rates[run.collective] = float(limit.algbw_gb_per_s)
+        if rates[run.collective]:
+            found[run.shape, run.size_bytes] = run.size_bytes / rates[run.collective] / 1e3
+    if topology.num_ranks not in counts:
+        words = ", ".join(map(str, sorted(counts)))
+        msg = f"expected the topology of a measured communicator ({words} ranks), found {topology.num_ranks} ranks."
+        raise InputError(msg)
+    return found

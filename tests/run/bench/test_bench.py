@@ -7,8 +7,8 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.run.bench.bench import NATIVE, BenchRow, bench
 from coppice.run.bench.data import contribution, expected, wrong_elements
+from coppice.run.bench.measuring import NATIVE, BenchRow, bench
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.launched import engine_name

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice.run.bench.cores import busy_share, core_times
+from coppice.run.bench.measuring import busy_share, core_times
 
 STAT = "cpu  40 1 9 800 100 20 5 25 30 7\ncpu0 40 1 9 800 100 20 5 25 30 7\nintr 12345\n"
 

@@ -14,8 +14,8 @@ import coppice
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.run.communicator.communicator import Communicator
+from coppice.run.engines.datatype import from_bfloat16, to_bfloat16
 from coppice.run.engines.numpy import NumpyEngine, run_ranks
-from coppice.run.engines.reduction import from_bfloat16, to_bfloat16
 from coppice.run.errors import Mismatch, PeerLost
 from coppice.run.programs.pieces import choose_pieces, measure_overhead_us, piece_elements
 from coppice.schedule.schedule import Schedule

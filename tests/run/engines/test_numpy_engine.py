@@ -14,11 +14,10 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.planning import plan
-from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.datatype import DataType, ReduceOp, divide, elements_of, from_bfloat16, to_bfloat16
 from coppice.run.engines.engine import Engine
 from coppice.run.engines.interpreter import interpret
 from coppice.run.engines.numpy import NumpyEngine, numpy_engines, run_ranks
-from coppice.run.engines.reduction import divide, elements_of, from_bfloat16, to_bfloat16
 from coppice.run.errors import Mismatch, PeerLost, TimedOut
 from coppice.run.programs.lower import lower_for_run
 from coppice.run.programs.rank_program import RankProgram

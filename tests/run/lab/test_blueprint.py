@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from coppice.errors import InputError, UnreachableError
-from coppice.run.lab.blueprint import Blueprint, draw
-from coppice.run.lab.load import load_of
+from coppice.run.lab.blueprint import Blueprint, draw, load_of
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset
 from coppice.topology.routing import Router

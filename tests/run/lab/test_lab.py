@@ -20,9 +20,8 @@ import pytest
 from coppice.errors import CheckError, InputError
 from coppice.run.lab.blueprint import draw
 from coppice.run.lab.check import check_links
-from coppice.run.lab.inside import link_bytes
 from coppice.run.lab.launch import launch_ranks
-from coppice.run.lab.namespaces import STATE, Lab, build, find, remove
+from coppice.run.lab.namespaces import STATE, Lab, build, find, link_bytes, remove
 from coppice.topology.presets import preset
 
 NAME = f"t{os.getpid() % 10**6}"

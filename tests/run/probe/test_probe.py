@@ -12,8 +12,13 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.run.engines.numpy import NumpyEngine, run_ranks
-from coppice.run.probe.expect import expected_rate, judge_links, with_measured_rates
-from coppice.run.probe.model import locality_groups, measured_topology
+from coppice.run.probe.network import (
+    expected_rate,
+    judge_links,
+    locality_groups,
+    measured_topology,
+    with_measured_rates,
+)
 from coppice.run.probe.probe import (
     Experiment,
     RateMeasurement,

@@ -9,7 +9,7 @@ import pytest
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.planning import plan
-from coppice.run.programs.plan_cache import PlanCache, cache_directory
+from coppice.run.programs.planned import PlanCache, cache_directory
 from coppice.schedule.plan import Plan
 from support.run_cases import star
 

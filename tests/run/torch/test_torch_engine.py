@@ -17,12 +17,12 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import plan
-from coppice.run.bench.bench import Native
+from coppice.run.bench.measuring import Native
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine, GroupingEngine
 from coppice.run.engines.torch.engine import TorchEngine
-from coppice.run.engines.torch.steps import run_steps
+from coppice.run.engines.torch.tensors import run_steps
 from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
 from coppice.run.programs.lower import lower_for_run
 from coppice.run.programs.rank_program import RankProgram

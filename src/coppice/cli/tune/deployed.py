@@ -12,10 +12,10 @@ from coppice.cli.options.measuring import LauncherWordsOption
 from coppice.cli.output.render import print_json, print_lines, write_text
 from coppice.errors import CheckError
 from coppice.text import columns, short_size
-from coppice.tuning.check import Checked, check_runs, measured_again
 from coppice.tuning.exports import FORMS, export_table
-from coppice.tuning.plugin_build import NAME, TABLE_VARIABLE, build_plugin
+from coppice.tuning.nccl_plugin import NAME, TABLE_VARIABLE, build_plugin
 from coppice.tuning.records import read_runs
+from coppice.tuning.sweep import Checked, check_runs, measured_again
 from coppice.tuning.table import read_table, undo_line
 
 __all__ = ["check", "export", "plugin_app"]

@@ -24,10 +24,9 @@ from coppice.logs.reading import read_logs
 from coppice.text import columns, short_size
 from coppice.topology.model import Topology
 from coppice.tuning.fit import NO_END, Fit, SizeRule, fit_runs
-from coppice.tuning.from_logs import runs_of_logs
-from coppice.tuning.limits import bounds_us
+from coppice.tuning.logged import runs_of_logs
 from coppice.tuning.records import TimedRun, read_runs
-from coppice.tuning.report import tuning_html
+from coppice.tuning.report import bounds_us, tuning_html
 from coppice.tuning.table import RuleTable, encode_table, undo_line
 
 __all__ = ["FitOptions", "fit", "from_logs", "report"]

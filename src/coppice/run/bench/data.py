@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.reduction import combine, divide, from_bfloat16, to_bfloat16
+from coppice.run.engines.datatype import DataType, ReduceOp, combine, divide, from_bfloat16, to_bfloat16
 from coppice.run.programs.rank_program import RankProgram, block_bounds
 
 __all__ = ["contribution", "expected", "wrong_elements"]
 
 Array = NDArray[Any]
-
 _PERIOD = 61  # prime, so that a block in the wrong place shows
 
 

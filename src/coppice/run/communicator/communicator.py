@@ -11,11 +11,9 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.run.communicator.agreement import agree
-from coppice.run.communicator.groups import AUTO, GroupSettings, topology_of
-from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
+from coppice.run.communicator.groups import AUTO, GroupSettings, agree, topology_of
+from coppice.run.engines.datatype import DataType, ReduceOp, array_of, check_reduction, data_type_of
 from coppice.run.engines.engine import DirectEngine, Engine, GroupingEngine
-from coppice.run.engines.reduction import array_of, data_type_of
 from coppice.run.programs.planned import FOREST, CallRequest, RankPrograms
 from coppice.run.programs.rank_program import RankProgram
 from coppice.topology.model import Topology

@@ -1,12 +1,27 @@
-"""Element types and reductions that engines know."""
+"""Element types and reductions that engines know, and what reductions do to arrays, with NumPy alone."""
 
 from __future__ import annotations
 
 import enum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coppice.errors import InputError
 
-__all__ = ["DataType", "ReduceOp", "check_reduction"]
+__all__ = [
+    "DataType",
+    "ReduceOp",
+    "array_of",
+    "check_reduction",
+    "combine",
+    "data_type_of",
+    "divide",
+    "elements_of",
+    "from_bfloat16",
+    "to_bfloat16",
+]
 
 
 class DataType(enum.StrEnum):
@@ -97,3 +112,172 @@ def check_reduction(op: ReduceOp, dtype: DataType) -> None:
         wanted = "integers or bool" if op.is_bitwise else "numbers"
         msg = f"expected {wanted} for {op}, found {dtype}: choose another operation."
         raise InputError(msg)
+
+
+Array = NDArray[Any]
+
+
+def array_of(buffer: Any) -> Array:
+    """The buffer as NumPy sees it, without a copy.
+
+    Raises:
+        InputError: If there is none, or something that has no memory of its elements, such as a list.
+
+    Examples:
+        >>> array_of([1.0, 2.0])
+        Traceback (most recent call last):
+        coppice.errors.InputError: expected an array or other memory of elements, found list: make an array of it first.
+    """
+    if buffer is None:
+        msg = "expected an array, found None: give one."
+        raise InputError(msg)
+    is_bytes = isinstance(buffer, bytes)
+    array: Array = np.frombuffer(buffer, dtype=np.uint8) if is_bytes else np.asarray(buffer)
+    if array is not buffer and array.base is None:  # a copy, whose result nobody would see
+        kind = type(buffer).__name__
+        msg = f"expected an array or other memory of elements, found {kind}: make an array of it first."
+        raise InputError(msg)
+    return array
+
+
+def data_type_of(buffer: Any, dtype: DataType | str | None) -> DataType:
+    """The type of a buffer's elements, as given or as it says itself.
+
+    Raises:
+        InputError: If engines do not know it.
+    """
+    name = array_of(buffer).dtype.name if dtype is None else str(dtype)
+    if name not in tuple(DataType):
+        msg = f"expected elements of type {', '.join(DataType)}, found {name}: convert them first."
+        raise InputError(msg)
+    return DataType(name)
+
+
+def elements_of(buffer: Any, dtype: DataType, elements: int, *, name: str, writable: bool = False) -> Array:
+    """The first ``elements`` elements of a buffer, without a copy.
+
+    Args:
+        buffer: Anything contiguous with the buffer protocol or ``__array_interface__``; None where nothing is needed.
+        dtype: Type of the elements: what the buffer holds, unless it holds bytes.
+        elements: How many are needed.
+        name: Name of the buffer, for messages.
+        writable: It will be written.
+
+    Raises:
+        InputError: If the buffer is too short, not contiguous, of another type, or cannot be written.
+
+    Examples:
+        >>> elements_of(bytearray(8), DataType.INT16, 3, name="the input").tolist()
+        [0, 0, 0]
+    """
+    kind = np.dtype(dtype.numpy_name)
+    if elements == 0:
+        return np.zeros(0, dtype=kind)
+    if buffer is None:
+        msg = f"expected {elements} elements of {dtype} in {name}, found none: give a buffer."
+        raise InputError(msg)
+    array = array_of(buffer)
+    if not (array.flags.c_contiguous and (array.flags.writeable or not writable)):
+        wanted = "writable, contiguous" if writable else "contiguous"
+        msg = f"expected {wanted} memory in {name}: make a copy of it first."
+        raise InputError(msg)
+    flat = array.reshape(-1)
+    bits = dtype is DataType.BFLOAT16 and flat.dtype.itemsize == 2 and flat.dtype.kind == "V"
+    if flat.dtype != kind and flat.dtype != np.uint8 and not bits:
+        msg = f"expected elements of {dtype} in {name}, found {flat.dtype}: convert them first."
+        raise InputError(msg)
+    if flat.nbytes < elements * kind.itemsize:
+        msg = (
+            f"expected {elements} elements of {dtype} in {name}, found memory for "
+            f"{flat.nbytes // kind.itemsize}: give a longer buffer."
+        )
+        raise InputError(msg)
+    return flat.view(np.uint8)[: elements * kind.itemsize].view(kind)
+
+
+def combine(op: ReduceOp, dtype: DataType, own: Array, received: Array, out: Array) -> None:
+    """``out = own (op) received`` element by element; ``out`` may be ``own`` or ``received``.
+
+    The average adds; :func:`divide` does the rest. Overflow is silent: integers wrap, floats become infinite.
+
+    Examples:
+        >>> own = np.array([250, 3], dtype=np.uint8)
+        >>> combine(ReduceOp.SUM, DataType.UINT8, own, np.array([10, 4], dtype=np.uint8), own)
+        >>> own.tolist()
+        [4, 7]
+    """
+    function = _BOOL[op] if dtype is DataType.BOOL else _FUNCTIONS[op]
+    with np.errstate(all="ignore"):
+        if dtype is DataType.BFLOAT16:
+            out[:] = to_bfloat16(function(from_bfloat16(own), from_bfloat16(received)))
+        else:
+            function(own, received, out=out)
+
+
+def divide(dtype: DataType, values: Array, ranks: int) -> None:
+    """Divide a sum by the number of ranks, in place: rounded to nearest for floats, towards zero for integers.
+
+    Examples:
+        >>> values = np.array([-7, 7])
+        >>> divide(DataType.INT64, values, 2)
+        >>> values.tolist()
+        [-3, 3]
+    """
+    with np.errstate(all="ignore"):
+        if dtype is DataType.BFLOAT16:
+            values[:] = to_bfloat16(from_bfloat16(values) / np.float32(ranks))
+        elif dtype.is_float:
+            np.divide(values, values.dtype.type(ranks), out=values)
+        else:
+            # The number of ranks may not fit into the type itself.
+            wide = values.astype(np.uint64 if values.dtype.kind == "u" else np.int64)
+            quotient = wide // wide.dtype.type(ranks)
+            if wide.dtype.kind == "i":
+                quotient += (wide < 0) & (quotient * ranks != wide)
+            values[:] = quotient.astype(values.dtype)
+
+
+def from_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """The numbers that bfloat16 bits stand for.
+
+    Examples:
+        >>> from_bfloat16(np.array([0x3F80, 0xC000], dtype=np.uint16)).tolist()
+        [1.0, -2.0]
+    """
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def to_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Bits of the nearest bfloat16, ties to even; NaN stays NaN.
+
+    Examples:
+        >>> [hex(bits) for bits in to_bfloat16(np.array([1.0, 1.00390625, 1.01171875], dtype=np.float32)).tolist()]
+        ['0x3f80', '0x3f80', '0x3f82']
+    """
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    rounded = ((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)).astype(np.uint16)
+    quiet = ((bits >> np.uint32(16)) | np.uint32(0x40)).astype(np.uint16)
+    return np.where(np.isnan(values), quiet, rounded)
+
+
+_FUNCTIONS = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.AVG: np.add,
+    ReduceOp.MIN: np.minimum,
+    ReduceOp.MAX: np.maximum,
+    ReduceOp.PRODUCT: np.multiply,
+    ReduceOp.BAND: np.bitwise_and,
+    ReduceOp.BOR: np.bitwise_or,
+    ReduceOp.BXOR: np.bitwise_xor,
+}
+
+_BOOL = {
+    ReduceOp.SUM: np.logical_or,
+    ReduceOp.MAX: np.logical_or,
+    ReduceOp.BOR: np.logical_or,
+    ReduceOp.MIN: np.logical_and,
+    ReduceOp.PRODUCT: np.logical_and,
+    ReduceOp.BAND: np.logical_and,
+    ReduceOp.BXOR: np.logical_xor,
+}

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import CheckError, InputError
 from coppice.rows import offsets
-from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
-from coppice.run.engines.reduction import combine, divide, elements_of
+from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction, combine, divide, elements_of
 from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 
 __all__ = ["RankMemory", "interpret"]

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from coppice.errors import InputError
-from coppice.run.lab.inside import entered
-from coppice.run.lab.load import load_of
-from coppice.run.lab.namespaces import Lab
+from coppice.run.lab.blueprint import CableEnd, load_of
+from coppice.run.lab.namespaces import Lab, entered
 
 __all__ = ["LinkCheck", "check_links"]
 
@@ -48,12 +47,7 @@ def check_links(lab: Lab, *, progress: Callable[[int, int], None] | None = None)
     Raises:
         InputError: If a stream cannot be opened.
     """
-    links = [
-        (node, cable.near + cable.far - node, cable.end(node))
-        for cable in lab.blueprint.cables
-        for node in (cable.near, cable.far)
-        if cable.end(node)[3]
-    ]
+    links = [link for link in lab.blueprint.cable_ends if link[2][3]]
     budget = load_of(lab.blueprint.topology, lab.blueprint.scale).limit_bits_per_s / 4
     found: list[LinkCheck] = []
     for group in _groups(links, budget):
@@ -66,11 +60,11 @@ def check_links(lab: Lab, *, progress: Callable[[int, int], None] | None = None)
     return found
 
 
-_End = tuple[str, str, str, int]
+_Link = tuple[int, int, CableEnd]
 
 
-def _groups(links: list[tuple[int, int, _End]], budget: Fraction) -> list[list[tuple[int, int, _End]]]:
-    groups: list[list[tuple[int, int, _End]]] = []
+def _groups(links: list[_Link], budget: Fraction) -> list[list[_Link]]:
+    groups: list[list[_Link]] = []
     room = Fraction(0)
     for link in links:
         if not groups or link[2][3] > room:
@@ -84,7 +78,7 @@ def _groups(links: list[tuple[int, int, _End]], budget: Fraction) -> list[list[t
 class _TcpStream:
     """One TCP stream over one link, a thread at each end."""
 
-    def __init__(self, lab: Lab, src: int, dst: int, end: _End) -> None:
+    def __init__(self, lab: Lab, src: int, dst: int, end: CableEnd) -> None:
         self._lab, self._src, self._dst = lab, src, dst
         _, self._near, self._far, self._bits = end
         self._stop = threading.Event()

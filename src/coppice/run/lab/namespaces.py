@@ -7,34 +7,52 @@ namespaces, also when whoever built it was killed half-way.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
 import msgspec
 
 from coppice.errors import InputError
-from coppice.run.lab.blueprint import Blueprint, draw
+from coppice.run.lab.blueprint import Blueprint, CableEnd, draw
 from coppice.topology.operations import scale as scaled
 from coppice.topology.readers.document import write_topology
 from coppice.topology.sources import resolve
 
-__all__ = ["IDENTITY", "STATE", "Lab", "build", "find", "namespace", "remove", "remove_all"]
+__all__ = [
+    "IDENTITY",
+    "STATE",
+    "Lab",
+    "build",
+    "entered",
+    "find",
+    "link_bytes",
+    "namespace",
+    "remove",
+    "remove_all",
+]
 
 STATE = Path("/run/coppice-lab")
+
 IDENTITY = "id0"
 """Interface that bears the identity address of a node."""
 
 _NAME = re.compile(r"[a-z0-9]{1,16}")
 _MTU = 9000  # with 1500, headers take 4.4% of every link
+
 _BURST_BYTES = (
     80_000  # above the 64 KiB that the kernel hands down at once; below, it cuts them up in software
 )
+
 _QUEUE_MS = 20
+
 _SYSCTLS = (
     "net.ipv4.ip_forward=1",
     "net.ipv4.conf.all.rp_filter=0",
@@ -216,10 +234,9 @@ def _raise(lab: Lab) -> None:
         routes[route.node].append(
             f"route add {route.to}/32 via {route.via} dev {route.interface} src {source}"
         )
-    ends: dict[int, list[tuple[str, str, str, int]]] = {node: [] for node in nodes}
-    for cable in blueprint.cables:
-        for node in (cable.near, cable.far):
-            ends[node].append(cable.end(node))
+    ends: dict[int, list[CableEnd]] = {node: [] for node in nodes}
+    for node, _, end in blueprint.cable_ends:
+        ends[node].append(end)
     for node in nodes:
         inside = lab.namespace(node)
         _run(["ip", "netns", "exec", inside, "sysctl", "-q", "-w", *_SYSCTLS])
@@ -264,3 +281,76 @@ def _kill_inside(inside: str) -> None:
             os.kill(int(pid), 9)
         except ProcessLookupError:
             continue
+
+
+_CLONE_NEWNET = 0x40000000
+
+
+@contextlib.contextmanager
+def entered(lab: Lab, node: int) -> Iterator[None]:
+    """The calling thread is in the namespace of ``node``: sockets that it makes there stay there.
+
+    Raises:
+        InputError: If the lab went away, or the rights are missing.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        try:
+            there = os.open(Path("/run/netns") / lab.namespace(node), os.O_RDONLY)
+        except FileNotFoundError:
+            msg = f"the namespace {lab.namespace(node)} is gone: build the lab again with `coppice lab up`."
+            raise InputError(msg) from None
+        try:
+            _enter(libc, there)
+        finally:
+            os.close(there)
+        try:
+            yield
+        finally:
+            _enter(libc, home)
+    finally:
+        os.close(home)
+
+
+def _enter(libc: ctypes.CDLL, namespace: int) -> None:
+    if libc.setns(namespace, _CLONE_NEWNET):
+        reason = os.strerror(ctypes.get_errno())
+        msg = f"entering a network namespace failed ({reason}): it needs root."
+        raise InputError(msg)
+
+
+class _Counter(msgspec.Struct):
+    bytes: int = 0
+
+
+class _Counters(msgspec.Struct):
+    tx: _Counter = msgspec.field(default_factory=_Counter)
+
+
+class _Interface(msgspec.Struct):
+    ifname: str
+    stats64: _Counters = msgspec.field(default_factory=_Counters)
+
+
+def link_bytes(lab: Lab) -> dict[tuple[int, int], int]:
+    """Bytes that every directed link has carried since the lab was built, headers included, as the kernel counts."""
+    ends: dict[int, dict[str, int]] = {}
+    for node, other, (interface_name, *_) in lab.blueprint.cable_ends:
+        ends.setdefault(node, {})[interface_name] = other
+    found: dict[tuple[int, int], int] = {}
+    for node, names in ends.items():
+        shown = subprocess.run(
+            ["ip", "-n", lab.namespace(node), "-s", "-j", "link", "show"],
+            capture_output=True,
+            check=False,
+            start_new_session=True,
+        )
+        if shown.returncode:
+            complaint = shown.stderr.decode(errors="replace").strip()
+            msg = f"the namespace {lab.namespace(node)} cannot be read ({complaint}): build the lab again."
+            raise InputError(msg)
+        for interface in msgspec.json.decode(shown.stdout, type=list[_Interface]):
+            if interface.ifname in names:
+                found[node, names[interface.ifname]] = interface.stats64.tx.bytes
+    return found

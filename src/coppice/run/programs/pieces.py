@@ -12,8 +12,7 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine
-from coppice.run.programs.lower import schedule_of
-from coppice.run.programs.message_programs import ring_program
+from coppice.run.programs.lower import ring_program, schedule_of
 from coppice.run.programs.rank_program import RankProgram
 from coppice.schedule.forest import Forest
 from coppice.schedule.layout import chunk_bounds

@@ -1,24 +1,31 @@
-"""Programs of calls: ranks agree on a call, rank 0 plans it once, and every rank lowers and keeps its own program."""
+"""Programs of calls: ranks agree on a call, rank 0 plans it once, and every rank lowers and keeps its own program.
+
+Files are plan files (:mod:`coppice.schedule.files.plan_file`) with their own checksum. One that is damaged, of another
+version or for something else is made again; a directory that cannot be written costs time, not the run.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
+from coppice.files import write_atomically
 from coppice.planners.planning import plan
-from coppice.run.communicator.agreement import Value, agree
+from coppice.run.communicator.groups import Value, agree
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine
 from coppice.run.programs.lower import lower_rank
 from coppice.run.programs.pieces import choose_pieces, measure_overhead_us, piece_elements
-from coppice.run.programs.plan_cache import PlanCache
 from coppice.run.programs.rank_program import RankProgram
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.forest import Forest
@@ -26,10 +33,11 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["CallRequest", "RankPrograms"]
+__all__ = ["CallRequest", "PlanCache", "RankPrograms", "cache_directory"]
 
 PROGRAMS_KEPT = 256
 """Programs that a rank keeps; the one that was used longest ago goes first."""
+
 FOREST = "forest"
 
 
@@ -80,7 +88,7 @@ class RankPrograms:
         topology: Its ranks are those of the group.
         algorithm: ``forest`` for the optimal planner of each collective, or a name of the catalogue.
         pieces: Pieces of every chunk, or ``auto`` for what the simulator finds best.
-        cache_dir: Where plans are kept, see :func:`~coppice.run.programs.plan_cache.cache_directory`.
+        cache_dir: Where plans are kept, see :func:`~coppice.run.programs.planned.cache_directory`.
         timeout_s: Longest wait for another rank while the cost of a message is measured, in seconds.
     """
 
@@ -182,3 +190,83 @@ class RankPrograms:
         if key not in self._chosen:
             self._chosen[key] = choose_pieces(body, size_bytes, self._overhead_us)
         return self._chosen[key]
+
+
+def cache_directory(given: str | os.PathLike[str] | None = None) -> Path:
+    """Where plans are kept: as given, or ``$COPPICE_CACHE``, ``$XDG_CACHE_HOME/coppice`` or ``~/.cache/coppice``.
+
+    Examples:
+        >>> cache_directory("/somewhere").as_posix()
+        '/somewhere'
+    """
+    if given is not None:
+        return Path(given)
+    if os.environ.get("COPPICE_CACHE"):
+        return Path(os.environ["COPPICE_CACHE"])
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "coppice"
+
+
+class PlanCache:
+    """Plans in a directory.
+
+    Args:
+        directory: Where they are; None as :func:`cache_directory` says. It is made when something is first kept.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        self.directory = cache_directory(directory) / "plans"
+
+    def path(self, problem: Problem, algorithm: str) -> Path:
+        """File of the plan of ``problem`` by ``algorithm`` made by this version."""
+        from coppice.version import __version__
+
+        fields = (
+            __version__,
+            problem.topology.sha256,
+            problem.collective.value,
+            problem.root,
+            problem.weights,
+            problem.demands,
+            algorithm,
+        )
+        name = hashlib.sha256(msgspec.json.encode(fields)).hexdigest()
+        return self.directory / f"{problem.collective}-{name[:32]}.json"
+
+    def plan(self, problem: Problem, algorithm: str, make: Callable[[], Plan]) -> Plan:
+        """The plan that is kept, or what ``make`` returns, which is then kept.
+
+        Args:
+            problem: What is planned.
+            algorithm: Name of the planner and its options.
+            make: Makes a verified plan.
+        """
+        path = self.path(problem, algorithm)
+        found = _read(path, problem)
+        if found is not None:
+            return found
+        made = make()
+        data = encode_plan(made)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, data)
+        except (OSError, InputError):
+            return made
+        return made
+
+
+def _read(path: Path, problem: Problem) -> Plan | None:
+    """The plan in a file, if it is one for ``problem``."""
+    try:
+        found = decode_plan(path.read_bytes(), name=str(path))
+    except (OSError, InputError):
+        return None
+    theirs, root = found.problem, -1 if problem.root is None else problem.root
+    same = (
+        theirs.collective is problem.collective
+        and (-1 if theirs.root is None else theirs.root) == root
+        and theirs.topology.sha256 == problem.topology.sha256
+        and theirs.weights == problem.weights
+        and theirs.demands == problem.demands
+    )
+    return found if same else None

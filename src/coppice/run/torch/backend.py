@@ -29,8 +29,7 @@ from coppice.run.engines.torch.tensors import (
     set_timeout,
 )
 from coppice.run.torch.group import PlannedGroup
-from coppice.run.torch.lane import Lane
-from coppice.run.torch.settings import Options, options_from
+from coppice.run.torch.lane import Lane, Options, options_from
 from coppice.run.torch.work import AllOf
 
 __all__ = ["NAME", "CoppiceProcessGroup", "register"]
@@ -58,9 +57,7 @@ class CoppiceProcessGroup(PlannedGroup):
         [tensor], options = listed(tensors), reduction_options(opts, timeout, c10d.AllreduceOptions)
         ready = self.reducing(tensor, tensor.numel(), options)
         if ready is None:
-            memory = flat(tensor) if tensor.layout is torch.strided else tensor
-            work = self.backend(tensor).allreduce([memory], options)
-            return self.by_native(work, [tensor], [(memory, tensor)])
+            return self._left(tensor, lambda memory: self.backend(tensor).allreduce([memory], options))
         lane, dtype, op = ready
 
         def action() -> None:
@@ -84,9 +81,7 @@ class CoppiceProcessGroup(PlannedGroup):
         set_timeout(options, timeout)
         ready = self.moving(tensor, tensor.numel())
         if ready is None:
-            memory = flat(tensor) if tensor.layout is torch.strided else tensor
-            work = self.backend(tensor).broadcast([memory], options)
-            return self.by_native(work, [tensor], [(memory, tensor)])
+            return self._left(tensor, lambda memory: self.backend(tensor).broadcast([memory], options))
         lane, dtype, count = ready
         root = options.rootRank
 
@@ -102,9 +97,8 @@ class CoppiceProcessGroup(PlannedGroup):
         options = opts or c10d.AllgatherOptions()
         ready = self.moving(output, output.numel())
         if ready is None or output.numel() != self.size() * input.numel() or output.dtype != input.dtype:
-            memory = flat(output)
-            work = self.backend(output)._allgather_base(memory, flat(input), options)  # noqa: SLF001
-            return self.by_native(work, [output], [(memory, output)])
+            start = self.backend(output)._allgather_base  # noqa: SLF001
+            return self._left(output, lambda memory: start(memory, flat(input), options))
         lane, dtype, count = ready
 
         def action() -> None:
@@ -160,9 +154,8 @@ class CoppiceProcessGroup(PlannedGroup):
         options = reduction_options(opts, None, c10d.ReduceScatterOptions)
         ready = self.reducing(input, input.numel(), options)
         if ready is None or input.numel() != self.size() * output.numel() or output.dtype != input.dtype:
-            memory = flat(output)
-            work = self.backend(output)._reduce_scatter_base(memory, flat(input), options)  # noqa: SLF001
-            return self.by_native(work, [output], [(memory, output)])
+            start = self.backend(output)._reduce_scatter_base  # noqa: SLF001
+            return self._left(output, lambda memory: start(memory, flat(input), options))
         lane, dtype, op = ready
 
         def action() -> None:
@@ -193,9 +186,8 @@ class CoppiceProcessGroup(PlannedGroup):
         if ready is not None and not even and not ready[0].direct:
             return self._reduces(output, parts, options)
         if ready is None:
-            memory = flat(output)
-            work = self.backend(output).reduce_scatter([memory], [[flat(part) for part in parts]], options)
-            return self.by_native(work, [output], [(memory, output)])
+            given, start = [[flat(part) for part in parts]], self.backend(output).reduce_scatter
+            return self._left(output, lambda memory: start([memory], given, options))
         lane, dtype, op = ready
         bounds = None if even else bounds_of(parts)
 
@@ -221,10 +213,8 @@ class CoppiceProcessGroup(PlannedGroup):
         alike = output.numel() == input.numel() and output.dtype == input.dtype
         ready = self.moving(input, input.numel()) if alike and not named else None
         if ready is None or input.numel() % self.size():
-            memory = flat(output)
-            splits = list(output_splits), list(input_splits)
-            work = self.backend(output).alltoall_base(memory, flat(input), *splits, options)
-            return self.by_native(work, [output], [(memory, output)])
+            splits, start = (list(output_splits), list(input_splits)), self.backend(output).alltoall_base
+            return self._left(output, lambda memory: start(memory, flat(input), *splits, options))
         lane, dtype, count = ready
 
         def action() -> None:
@@ -267,6 +257,11 @@ class CoppiceProcessGroup(PlannedGroup):
         parts = listed(tensors)
         return self.by_native(self.backend(parts[0]).recv(parts, src, tag), parts, [])
 
+    def _left(self, tensor: torch.Tensor, start: Callable[[torch.Tensor], dist.Work]) -> dist.Work:
+        """What is left to gloo or NCCL: the work that ``start`` begins on contiguous memory of the tensor."""
+        memory = flat(tensor) if tensor.layout is torch.strided else tensor
+        return self.by_native(start(memory), [tensor], [(memory, tensor)])
+
     def _broadcasts(self, parts: list[torch.Tensor], given: torch.Tensor) -> dist.Work:
         """Gather tensors of different sizes, one root after the other."""
         parts[self.rank()].detach().copy_(given.detach())
@@ -274,10 +269,8 @@ class CoppiceProcessGroup(PlannedGroup):
         for root, part in enumerate(parts):
             single = c10d.BroadcastOptions()
             single.rootRank, single.asyncOp = root, True
-            memory = flat(part)
-            works.append(
-                self.by_native(self.backend(part).broadcast([memory], single), [part], [(memory, part)])
-            )
+            start = self.backend(part).broadcast
+            works.append(self._left(part, lambda memory, start=start, single=single: start([memory], single)))  # type: ignore[misc]
         return AllOf(works, [parts])
 
     def _reduces(self, output: torch.Tensor, parts: list[torch.Tensor], options: Any) -> dist.Work:

@@ -17,8 +17,7 @@ from coppice.errors import CoppiceError
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.shared_memory.setup import store_exchange
 from coppice.run.engines.torch.tensors import c10d, put_back, reduce_op, type_of
-from coppice.run.torch.lane import Lane, open_lane
-from coppice.run.torch.settings import Options
+from coppice.run.torch.lane import Lane, Options, open_lane
 from coppice.run.torch.work import Afterwards, AllOf, Queue, Task, error_of
 
 __all__ = ["PlannedGroup"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,18 @@ import torch
 
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
-from coppice.run.communicator.agreement import agree
 from coppice.run.communicator.communicator import Communicator
-from coppice.run.communicator.groups import topology_of
+from coppice.run.communicator.groups import agree, topology_of
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine
 from coppice.run.engines.shared_memory.engine import ShmEngine
 from coppice.run.engines.shared_memory.setup import Exchange
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.errors import Mismatch, PeerLost
-from coppice.run.torch.settings import Options
+from coppice.text import parse_size
 from coppice.topology.model import Topology
 
-__all__ = ["Lane", "open_lane"]
+__all__ = ["ENGINES", "Lane", "Options", "open_lane", "options_from"]
 
 _SIZES = tuple(1 << exponent for exponent in range(14, 23, 2))
 _ROUNDS = 3
@@ -138,7 +138,7 @@ def open_lane(
         exchange: Gives every rank the bytes of all, by the store.
         rank: This rank in the group.
         members: Ranks of the world, by rank of the group.
-        options: From :func:`~coppice.run.torch.settings.options_from`.
+        options: From :func:`~coppice.run.torch.lane.options_from`.
         world: Number of ranks of the world.
         device: ``cpu`` or ``cuda``.
         timeout: Longest wait for another rank, in seconds, as it is at the time.
@@ -285,3 +285,73 @@ def _memory(tensor: torch.Tensor) -> Any:
     if not tensor.numel():
         return np.zeros(0, dtype=np.uint8)
     return tensor.detach().reshape(-1).view(torch.uint8).numpy()
+
+
+ENGINES = ("auto", "torch", "shm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How the groups of a process carry out collectives; given to ``init_process_group(pg_options=...)``.
+
+    What is None is taken from the environment, and otherwise has its default. All ranks need the same.
+
+    Attributes:
+        topology: A preset name or file; its rank r is rank r of the world. ``COPPICE_TOPOLOGY``; without one, ranks of
+            one host use shared memory directly, others are planned as if on one switch.
+        engine: ``auto``, ``torch`` (messages of gloo or NCCL) or ``shm`` (shared memory of one host).
+            ``COPPICE_ENGINE``.
+        algorithm: ``forest`` or a name of the catalogue. ``COPPICE_ALGORITHM``.
+        threshold_bytes: Smaller tensors (M of :mod:`coppice.run.programs.rank_program`, in bytes) go to gloo or NCCL.
+            ``COPPICE_THRESHOLD``; without one it is measured.
+        cache_dir: Where plans are kept. ``COPPICE_CACHE``.
+        check_every_call: Compare every planned call between the ranks before it runs, not only new ones.
+            ``TORCH_DISTRIBUTED_DEBUG=DETAIL``.
+    """
+
+    topology: str | None = None
+    engine: str | None = None
+    algorithm: str | None = None
+    threshold_bytes: int | None = None
+    cache_dir: str | None = None
+    check_every_call: bool | None = None
+
+
+def options_from(given: Options | None, environment: Mapping[str, str] | None = None) -> Options:
+    """The options with what the environment says in place of None.
+
+    Args:
+        given: What the program says.
+        environment: Variables (default: those of this process).
+
+    Raises:
+        InputError: If a value is out of range.
+
+    Examples:
+        >>> found = options_from(Options(engine="shm"), {"COPPICE_ENGINE": "torch", "COPPICE_THRESHOLD": "64K"})
+        >>> found.engine, found.threshold_bytes, found.topology
+        ('shm', 65536, None)
+    """
+    variables = os.environ if environment is None else environment
+    said = given or Options()
+    threshold = said.threshold_bytes
+    if threshold is None and (text := variables.get("COPPICE_THRESHOLD", "").strip()):
+        threshold = parse_size(text, option="COPPICE_THRESHOLD")
+    if threshold is not None and threshold < 0:
+        msg = f"expected a threshold of 0 bytes or more, found {threshold}."
+        raise InputError(msg)
+    engine = said.engine or variables.get("COPPICE_ENGINE") or "auto"
+    if engine not in ENGINES:
+        msg = f"expected the engine {', '.join(ENGINES)}, found {engine!r}: choose one of them."
+        raise InputError(msg)
+    checked = said.check_every_call
+    if checked is None:
+        checked = variables.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
+    return replace(
+        said,
+        topology=said.topology or variables.get("COPPICE_TOPOLOGY") or None,
+        engine=engine,
+        algorithm=said.algorithm or variables.get("COPPICE_ALGORITHM") or None,
+        threshold_bytes=threshold,
+        check_every_call=checked,
+    )

@@ -27,10 +27,17 @@ from coppice.training.autolrs.log import (
     read_events,
 )
 
-__all__ = ["SUFFIXES", "write_report"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["SUFFIXES", "SearchLog", "picture", "read_search", "write_report"]
 
 PACKAGE = "matplotlib"
 SUFFIXES = (".html", ".svg", ".png")
+_COLUMNS = 4
+_MOST_STAGES = 32
+"""Stages whose fits are drawn, evenly chosen among more."""
 
 
 def write_report(log: str | os.PathLike[str], path: str | os.PathLike[str]) -> int:
@@ -138,17 +145,6 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     head = element("tr", join(element("th", escape(cell)) for cell in header))
     body = join(element("tr", join(element("td", escape(cell)) for cell in row)) for row in rows)
     return element("table", element("thead", head), element("tbody", body))
-
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-__all__ = ["SearchLog", "picture", "read_search"]
-
-_COLUMNS = 4
-_MOST_STAGES = 32
-"""Stages whose fits are drawn, evenly chosen among more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,19 +14,18 @@ import torch.distributed as dist
 from coppice.errors import InputError
 from coppice.training.autolrs.controller import READ_EVERY, Controller
 from coppice.training.autolrs.log import EventLog
-from coppice.training.autolrs.progress import ProgressLine
 from coppice.training.autolrs.settings import Method, Settings
-from coppice.training.autolrs.state import Action, SearchDecision, SearchPhase, State
+from coppice.training.autolrs.state import Action, ProgressLine, SearchDecision, SearchPhase, State
 from coppice.training.torch import checkpoints
-from coppice.training.torch.learning_rates import LearningRates
-from coppice.training.torch.losses import LossBuffer
-from coppice.training.torch.packing import pack, unpack
+from coppice.training.torch.losses import LearningRates, LossBuffer
 from coppice.training.torch.snapshot import (
     Snapshots,
     Training,
+    pack,
     preserved_random_state,
     random_state,
     set_random_state,
+    unpack,
 )
 from coppice.training.torch.world import World
 

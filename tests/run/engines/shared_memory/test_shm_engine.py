@@ -15,10 +15,9 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import plan
-from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.run.engines.datatype import DataType, ReduceOp, combine
 from coppice.run.engines.engine import Engine
 from coppice.run.engines.interpreter import interpret
-from coppice.run.engines.reduction import combine
 from coppice.run.engines.shared_memory.engine import ShmEngine, shm_engines
 from coppice.run.engines.shared_memory.setup import directory_exchange, store_exchange
 from coppice.run.errors import Mismatch, PeerLost

@@ -102,7 +102,7 @@ class MpiEngine(BaseEngine):
         op: ReduceOp,
         root: int,
     ) -> None:
-        """See :meth:`coppice.run.bench.bench.Native.native`: MPI's own collective, which waits as long as it likes."""
+        """See :meth:`~coppice.run.bench.measuring.Native.native`: MPI's own collective, waiting as long as it likes."""
         if dtype in (DataType.BFLOAT16, DataType.FLOAT16):
             msg = f"expected a type that MPI knows, found {dtype}: choose float32, or leave native out."
             raise InputError(msg)
@@ -281,7 +281,7 @@ class _Requests:
     Attributes:
         order: Of the program.
         scratch: SCRATCH of every run.
-        staging: RankMemory for arrivals.
+        staging: Memory for arrivals.
         made: The request of every row that was started once.
     """
 
@@ -356,5 +356,5 @@ class _MpiTransport:
 
 
 def _keep_for_ever(what: Any) -> None:
-    """RankMemory of messages that may never complete: MPI is finalized after Python has let go of everything."""
+    """Keep the memory of messages that may never complete: MPI is finalized after Python has let go of everything."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))

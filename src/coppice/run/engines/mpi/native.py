@@ -35,16 +35,8 @@ def run_native(
     """
     source = mpi.IN_PLACE if given is None else given
     rank, ranks = communicator.Get_rank(), communicator.Get_size()
-    operation = {
-        ReduceOp.SUM: mpi.SUM,
-        ReduceOp.AVG: mpi.SUM,
-        ReduceOp.MIN: mpi.MIN,
-        ReduceOp.MAX: mpi.MAX,
-        ReduceOp.PRODUCT: mpi.PROD,
-        ReduceOp.BAND: mpi.BAND,
-        ReduceOp.BOR: mpi.BOR,
-        ReduceOp.BXOR: mpi.BXOR,
-    }[op]
+    names = {ReduceOp.AVG: "SUM", ReduceOp.PRODUCT: "PROD"}
+    operation = getattr(mpi, names.get(op, op.name))
     match collective:
         case Collective.ALL_REDUCE:
             communicator.Allreduce(source, output, op=operation)

@@ -24,11 +24,9 @@ from coppice import _core
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.rows import offsets
-from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
+from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction, elements_of
 from coppice.run.engines.engine import BaseEngine
-from coppice.run.engines.reduction import elements_of
-from coppice.run.engines.shared_memory.faults import raise_fault
-from coppice.run.engines.shared_memory.setup import Exchange, join, usual_places
+from coppice.run.engines.shared_memory.setup import Exchange, join, raise_fault, usual_places
 from coppice.run.programs.rank_program import RankProgram, block_bounds, buffer_elements
 
 __all__ = ["ShmEngine", "shm_engines"]

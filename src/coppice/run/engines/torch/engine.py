@@ -84,7 +84,7 @@ class TorchEngine(BaseEngine):
             raise PeerLost(msg) from error
         self._grouped: Any = None
         if device == "cuda":
-            from coppice.run.engines.torch.steps import nccl_group
+            from coppice.run.engines.torch.tensors import nccl_group
 
             self._grouped = nccl_group(dist.PrefixStore("nccl", self._store), rank, ranks, patience)
 
@@ -126,7 +126,7 @@ class TorchEngine(BaseEngine):
         timeout_s: float,
     ) -> None:
         if self._grouped is not None:
-            from coppice.run.engines.torch.steps import run_steps
+            from coppice.run.engines.torch.tensors import run_steps
 
             with self._failing_together(str(program.collective)):
                 run_steps(self._grouped, program, given, wanted, dtype=dtype, op=op, device=self.device)
@@ -159,9 +159,9 @@ class TorchEngine(BaseEngine):
         op: ReduceOp,
         root: int,
     ) -> None:
-        """See :meth:`coppice.run.bench.bench.Native.native`: gloo's own collective."""
+        """See :meth:`coppice.run.bench.measuring.Native.native`: gloo's own collective."""
         self._check_open()
-        from coppice.run.engines.torch.native import run_native
+        from coppice.run.engines.torch.messages import run_native
 
         with self._failing_together(f"gloo's {collective}"):
             run_native(self._gloo, collective, given, output, dtype=dtype, op=op, root=root)

@@ -1,17 +1,23 @@
-"""Arguments of torch's collectives brought into one form, and tensors into contiguous memory and back."""
+"""Tensors in torch's collectives, and programs that are carried out on them step by step, as GPUs take them.
+
+Nothing here waits on the host for a GPU: ``wait`` of a group of messages of NCCL makes the current stream wait, and
+additions and copies follow on that stream.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from coppice.run.engines.datatype import DataType, ReduceOp
+from coppice.errors import InputError
+from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
+from coppice.run.programs.rank_program import RankBuffer, RankProgram, RowKind
 
 __all__ = [
     "as_type",
@@ -21,14 +27,17 @@ __all__ = [
     "give_out",
     "listed",
     "lists_of",
+    "nccl_group",
     "overlap",
     "put_back",
     "reduce_op",
     "reduction_options",
+    "run_steps",
     "set_timeout",
     "torch_op",
     "type_of",
 ]
+
 
 c10d: Any = distributed_c10d
 """What torch's own Python has from its C++ side; only parts of it are public names."""
@@ -126,3 +135,166 @@ def as_type(tensor: torch.Tensor, dtype: DataType) -> torch.Tensor:
     if dtype is DataType.UINT8 and tensor.dtype is not torch.uint8:
         return tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
     return tensor
+
+
+_UNSIGNED = {DataType.UINT16, DataType.UINT32, DataType.UINT64}
+
+
+def nccl_group(store: Any, rank: int, ranks: int, timeout: timedelta) -> Any:
+    """A group of messages over NCCL that torch's own registry does not know.
+
+    Raises:
+        InputError: If this build of torch has no NCCL, or there is no GPU.
+    """
+    if not (dist.is_nccl_available() and torch.cuda.is_available()):
+        msg = "expected a GPU and a build of torch with NCCL, found none: use the device cpu."
+        raise InputError(msg)
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout  # noqa: SLF001  (torch has no other name for it)
+    group = dist.ProcessGroup(store, rank, ranks)
+    backend = dist.ProcessGroupNCCL(store, rank, ranks, options)
+    group._register_backend(  # noqa: SLF001
+        torch.device("cuda"), dist.ProcessGroup.BackendType.NCCL, backend
+    )
+    group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)  # noqa: SLF001
+    return group
+
+
+def run_steps(
+    group: Any,
+    program: RankProgram,
+    given: torch.Tensor | None,
+    wanted: torch.Tensor,
+    *,
+    dtype: DataType,
+    op: ReduceOp,
+    device: str | torch.device,
+) -> None:
+    """Carry out a program on tensors.
+
+    Args:
+        group: Has ``send`` and ``recv``; on GPUs also ``_start_coalescing`` and ``_end_coalescing``, since sends and
+            receives of a step must be started as one there.
+        program: The program of this rank.
+        given: INPUT, contiguous; not looked at where the program is in place.
+        wanted: OUTPUT, contiguous.
+        dtype: Type of the elements.
+        op: The reduction.
+        device: Where the tensors are.
+
+    Raises:
+        InputError: If a tensor does not fit; nothing was sent.
+    """
+    place = torch.device(device)
+    combine = _combining(op, dtype) if program.collective.reduces else torch.add
+    arrays = (
+        _elements(given, dtype, program.input_elements, place, "the input"),
+        _elements(wanted, dtype, program.output_elements, place, "the output"),
+        torch.empty(program.scratch_elements, dtype=getattr(torch, dtype.value), device=place),
+    )
+    staging = torch.empty(program.staging_elements, dtype=arrays[2].dtype, device=place)
+    names = ("kind", "peer", "tag", "buffer", "offset", "length", "source", "source_offset")
+    rows = list(zip(*(getattr(program, name).tolist() for name in names), strict=True))
+    for begin, end in pairwise(program.step_start.tolist()):
+        arrivals: dict[int, torch.Tensor] = {}
+        sends: list[tuple[torch.Tensor, int, int]] = []
+        receives: list[tuple[torch.Tensor, int, int]] = []
+        used = 0
+        for row in range(begin, end):
+            kind, peer, tag, buffer, offset, length, _, _ = rows[row]
+            if kind == RowKind.COPY:
+                continue
+            target = arrays[buffer][offset : offset + length]
+            if kind == RowKind.RECV_REDUCE:
+                target = arrivals[row] = staging[used : used + length]
+                used += length
+            (sends if kind == RowKind.SEND else receives).append((target, peer, tag))
+        _move(group, sends, receives, place)
+        for row in range(begin, end):
+            kind, _, _, buffer, offset, length, source, first = rows[row]
+            if kind not in (RowKind.COPY, RowKind.RECV_REDUCE):
+                continue
+            own = arrays[source][first : first + length]
+            target = arrays[buffer][offset : offset + length]
+            if kind == RowKind.COPY:
+                target.copy_(own)
+            else:
+                combine(own, arrivals[row], out=target)
+    if op is ReduceOp.AVG and program.collective.reduces and program.result_elements:
+        first = program.result_offset
+        result = arrays[RankBuffer.OUTPUT][first : first + program.result_elements]
+        result.div_(program.ranks, rounding_mode=None if dtype.is_float else "trunc")
+
+
+def _move(
+    group: Any,
+    sends: list[tuple[torch.Tensor, int, int]],
+    receives: list[tuple[torch.Tensor, int, int]],
+    place: torch.device,
+) -> None:
+    """All messages of a step, at once."""
+    if not sends and not receives:
+        return
+    together = place.type == "cuda"
+    if together:
+        group._start_coalescing(place)  # noqa: SLF001  (what batch_isend_irecv of torch does)
+    works = [group.send([part], peer, tag) for part, peer, tag in sends]
+    works += [group.recv([part], peer, tag) for part, peer, tag in receives]
+    if together:
+        works = [group._end_coalescing(place)]  # noqa: SLF001
+    for work in works:
+        work.wait()
+
+
+def _elements(
+    tensor: torch.Tensor | None, dtype: DataType, elements: int, place: torch.device, name: str
+) -> torch.Tensor:
+    """The first elements of a tensor, flat.
+
+    Raises:
+        InputError: If it is too short, not contiguous, of another type or elsewhere.
+    """
+    kind = getattr(torch, dtype.value)
+    if not elements:
+        return torch.empty(0, dtype=kind, device=place)
+    found = "none" if tensor is None else f"{tensor.numel()} of {tensor.dtype} on {tensor.device}"
+    if (
+        tensor is None
+        or tensor.numel() < elements
+        or tensor.dtype != kind
+        or tensor.device.type != place.type
+        or not tensor.is_contiguous()
+    ):
+        msg = f"expected {elements} contiguous elements of {dtype} on {place} in {name}, found {found}."
+        raise InputError(msg)
+    return tensor.detach().view(-1)[:elements]
+
+
+def _combining(op: ReduceOp, dtype: DataType) -> Callable[..., torch.Tensor]:
+    """The function with ``out=`` that reduces two tensors.
+
+    Raises:
+        InputError: If torch has none for the type.
+    """
+    check_reduction(op, dtype)
+    if dtype in _UNSIGNED:
+        msg = f"expected a type that torch adds up, found {dtype}: choose another one."
+        raise InputError(msg)
+    if dtype is DataType.BOOL:
+        any_of = (ReduceOp.SUM, ReduceOp.MAX, ReduceOp.BOR)
+        if op is ReduceOp.BXOR:
+            return torch.logical_xor
+        return torch.logical_or if op in any_of else torch.logical_and
+    return _FUNCTIONS[op]
+
+
+_FUNCTIONS: dict[ReduceOp, Callable[..., torch.Tensor]] = {
+    ReduceOp.SUM: torch.add,
+    ReduceOp.AVG: torch.add,
+    ReduceOp.MIN: torch.minimum,
+    ReduceOp.MAX: torch.maximum,
+    ReduceOp.PRODUCT: torch.mul,
+    ReduceOp.BAND: torch.bitwise_and,
+    ReduceOp.BOR: torch.bitwise_or,
+    ReduceOp.BXOR: torch.bitwise_xor,
+}

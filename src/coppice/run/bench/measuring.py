@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.run.bench.cores import busy_share, core_times
 from coppice.run.bench.data import contribution, expected, wrong_elements
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
@@ -26,7 +26,7 @@ from coppice.run.engines.engine import DirectEngine, Engine
 from coppice.run.programs.planned import FOREST
 from coppice.topology.model import Topology
 
-__all__ = ["DIRECT", "NATIVE", "BenchRow", "Native", "bench"]
+__all__ = ["DIRECT", "NATIVE", "BenchRow", "Native", "bench", "busy_share", "core_times"]
 
 NATIVE = "native"
 """Name of the contender that is the library's own collective."""
@@ -333,3 +333,33 @@ class _Contender:
             self._output.view(np.uint8)[:] = 0xA5
             return
         self._output[first : first + len(self._contribution)] = self._contribution
+
+
+CoreTimes = tuple[float, float]
+"""Time that all cores were idle, and all their time, since the host started; in ticks of the system's clock."""
+
+
+def core_times() -> CoreTimes | None:
+    """Idle and all time of all cores so far, None where the system does not tell (it does where it is Linux).
+
+    Time that waits for a disk counts as idle; time of guests is part of the time of programs, and counts once.
+    """
+    try:
+        fields = [float(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return fields[3] + fields[4], sum(fields)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def busy_share(before: CoreTimes | None, after: CoreTimes | None) -> float:
+    """Share of all cores that was busy between two calls of :func:`core_times`, 0 to 1; -1 where it is not known.
+
+    Examples:
+        >>> busy_share((700.0, 1000.0), (750.0, 1200.0))
+        0.75
+        >>> busy_share(None, None)
+        -1.0
+    """
+    if before is None or after is None or after[1] <= before[1]:
+        return -1.0
+    return 1 - (after[0] - before[0]) / (after[1] - before[1])
