@@ -209,3 +209,12 @@ def test_the_rules_are_seen_to_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(AssertionError, match="stands below it"):
         test_imports_only_rooms_above(bad)
     assert circles(import_graph()) == [["coppice.topology.bad", "coppice.topology.other"]]
+
+
+def test_a_class_name_means_one_thing() -> None:
+    found: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(name_of(path))
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}

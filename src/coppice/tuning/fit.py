@@ -22,7 +22,7 @@ import msgspec
 
 from coppice.errors import InputError
 from coppice.tuning.records import CallShape, LibraryChoice, TimedRun
-from coppice.tuning.statistics import Verdict, compare, holm
+from coppice.tuning.statistics import ChoiceVerdict, compare, holm
 
 __all__ = ["NO_END", "ChoiceFit", "Fit", "SizeFit", "SizeRule", "fit_runs"]
 
@@ -48,7 +48,7 @@ class ChoiceFit:
     """
 
     choice: LibraryChoice
-    verdict: Verdict
+    verdict: ChoiceVerdict
     p_value: float
     sure: bool
 

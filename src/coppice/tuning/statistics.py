@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Verdict", "compare", "holm"]
+__all__ = ["ChoiceVerdict", "compare", "holm"]
 
 _EXACT = 15
 _RANDOM = 5_000
@@ -29,7 +29,7 @@ Floats = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class ChoiceVerdict:
     """A choice beside the default.
 
     Attributes:
@@ -60,7 +60,9 @@ class Verdict:
         return (self.high - self.low) / 2
 
 
-def compare(default_us: Sequence[float], time_us: Sequence[float], *, paired: bool, seed: int = 0) -> Verdict:
+def compare(
+    default_us: Sequence[float], time_us: Sequence[float], *, paired: bool, seed: int = 0
+) -> ChoiceVerdict:
     """Compare the times of a choice with those of the default.
 
     Args:
@@ -89,7 +91,7 @@ def compare(default_us: Sequence[float], time_us: Sequence[float], *, paired: bo
         middle = float(np.median(np.log(default)) - np.median(np.log(times)))
         outliers = _outliers(np.log(times))
     low, high = np.quantile(medians, ((1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2))
-    return Verdict(
+    return ChoiceVerdict(
         gain=math.exp(middle),
         low=math.exp(low),
         high=math.exp(high),

@@ -20,7 +20,7 @@ from coppice.selection.open_mpi_names import FUNCTIONS
 from coppice.tuning.exports import deployed_environment
 from coppice.tuning.mpi_switch import DEPLOYED
 from coppice.tuning.records import CallShape, TimedRun, read_runs, reopen
-from coppice.tuning.statistics import Verdict, compare, holm
+from coppice.tuning.statistics import ChoiceVerdict, compare, holm
 from coppice.tuning.table import RuleTable
 from coppice.tuning.worker import Spec
 
@@ -153,7 +153,7 @@ class Checked:
     shape: CallShape
     size_bytes: int
     rule: str
-    verdict: Verdict
+    verdict: ChoiceVerdict
     p_slower: float
     slower: bool
 

@@ -12,7 +12,7 @@ from coppice.collectives import Collective
 from coppice.planners.algorithms.parts.cost import Chain
 from coppice.planners.algorithms.parts.trees import (
     Pace,
-    Tree,
+    PositionTree,
     by_depth,
     chains,
     chains_pace,
@@ -60,7 +60,7 @@ EVERY_SHAPE = [pytest.param(*both, id=name) for name, both in SHAPES.items()]
 EVERY_TREE = [pytest.param(tree, id=name) for name, (tree, _) in SHAPES.items()]
 
 
-def children(tree: Tree, size: int) -> list[list[int]]:
+def children(tree: PositionTree, size: int) -> list[list[int]]:
     """Children of every node, in the order in which a broadcast serves them."""
     found: list[list[int]] = [[] for _ in range(size)]
     for _, parent, child in sorted(
@@ -89,7 +89,7 @@ def completion(below: list[list[int]], node: int) -> int:
 
 
 @pytest.mark.parametrize("shape", EVERY_TREE)
-def test_trees_reach_every_node_once_and_in_time(shape: Callable[[int], Tree]) -> None:
+def test_trees_reach_every_node_once_and_in_time(shape: Callable[[int], PositionTree]) -> None:
     for size in range(1, 71):
         tree = shape(size)
         assert sorted(tree.child.tolist()) == list(range(1, size))
@@ -104,7 +104,7 @@ def test_trees_reach_every_node_once_and_in_time(shape: Callable[[int], Tree]) -
 
 
 @pytest.mark.parametrize(("shape", "pace"), EVERY_SHAPE)
-def test_pace_is_that_of_the_edges(shape: Callable[[int], Tree], pace: Callable[[int], Pace]) -> None:
+def test_pace_is_that_of_the_edges(shape: Callable[[int], PositionTree], pace: Callable[[int], Pace]) -> None:
     for size in range(1, 71):
         tree = shape(size)
         below = children(tree, size)
@@ -120,7 +120,7 @@ def test_pace_is_that_of_the_edges(shape: Callable[[int], Tree], pace: Callable[
 
 
 @pytest.mark.parametrize("shape", EVERY_TREE)
-def test_contiguous_subtrees_are_intervals(shape: Callable[[int], Tree]) -> None:
+def test_contiguous_subtrees_are_intervals(shape: Callable[[int], PositionTree]) -> None:
     intervals = False
     for size in range(1, 40):
         below = children(shape(size), size)

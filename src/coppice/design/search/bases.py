@@ -29,10 +29,10 @@ from coppice.errors import InputError
 from coppice.version import __version__
 
 __all__ = [
+    "BaseEvaluated",
     "BaseJob",
     "BasesFile",
     "Found",
-    "JobResult",
     "circulant_facts",
     "circulant_steps",
     "entry_of",
@@ -60,7 +60,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     t_b: str
 
 
-class JobResult(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class BaseEvaluated(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The base graphs that one job found, as a results file keeps them.
 
     Attributes:
@@ -78,7 +78,7 @@ class _BasesHeader(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     coppice: str
 
 
-class BasesFile(ResultsFile[_BasesHeader, JobResult]):
+class BasesFile(ResultsFile[_BasesHeader, BaseEvaluated]):
     """What jobs found, in a file or nowhere (see :class:`~coppice.comparison.results.ResultsFile`).
 
     Args:
@@ -90,7 +90,7 @@ class BasesFile(ResultsFile[_BasesHeader, JobResult]):
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         header = _BasesHeader(format="coppice-design-bases", version=1, coppice=__version__)
-        super().__init__(path, header, JobResult)
+        super().__init__(path, header, BaseEvaluated)
 
     def differs(self, found: _BasesHeader) -> str | None:
         """Another format or version, or another version of Coppice, whose figures may differ."""

@@ -19,9 +19,9 @@ from coppice.comparison.pool import chosen_executor, run
 from coppice.design.cabling import CablingLimits, cabling_of
 from coppice.design.graph import MAX_LINKS, MAX_NODES
 from coppice.design.search.bases import (
+    BaseEvaluated,
     BaseJob,
     BasesFile,
-    JobResult,
     entry_of,
     evaluate,
     jobs_of,
@@ -189,9 +189,9 @@ def _check(goals: Sequence[Cell]) -> None:
         raise InputError(msg)
 
 
-def _batch(batch: Sequence[BaseJob]) -> list[JobResult]:
+def _batch(batch: Sequence[BaseJob]) -> list[BaseEvaluated]:
     """What a few jobs found; runs in any process."""
-    return [JobResult(key=job.key, found=evaluate(job)) for job in batch]
+    return [BaseEvaluated(key=job.key, found=evaluate(job)) for job in batch]
 
 
 def _batches(work: Sequence[BaseJob]) -> list[Sequence[BaseJob]]:

@@ -1,4 +1,4 @@
-"""Placement of chunks in the input, output and scratch buffers of ranks, and the memory at both ends of a transfer.
+"""ValuePlacement of chunks in the input, output and scratch buffers of ranks, and the memory at both ends of a transfer.
 
 The table at the top of :mod:`coppice.run.programs.rank_program` says what INPUT and OUTPUT are; here it is arithmetic.
 What a rank holds at the beginning is at its *initial* address. Whatever arrives goes to its *final* address: in OUTPUT
@@ -23,7 +23,7 @@ from coppice.run.programs.steps import transfer_steps
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["LocalCopy", "Placement", "TransferEnds", "TransferMemory"]
+__all__ = ["LocalCopy", "TransferEnds", "TransferMemory", "ValuePlacement"]
 
 
 Addresses = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -48,7 +48,7 @@ class LocalCopy(NamedTuple):
     length: int
 
 
-class Placement:
+class ValuePlacement:
     """Addresses of all chunks at all ranks for a buffer of M = ``count`` elements.
 
     Args:
@@ -266,7 +266,7 @@ class TransferMemory:
 
     def __init__(self, schedule: Schedule, count: int, *, in_place: bool, piece_elements: int | None) -> None:
         self.schedule, self.steps = schedule, transfer_steps(schedule)
-        self.placement = placement = Placement(schedule, count, in_place=in_place)
+        self.placement = placement = ValuePlacement(schedule, count, in_place=in_place)
         longest = int(placement.chunk_length.max()) if schedule.num_chunks else 0
         self.pieces = max(1, -(-longest // piece_elements)) if piece_elements else 1
         self.piece_elements = piece_elements

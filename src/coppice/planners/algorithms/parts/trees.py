@@ -29,7 +29,7 @@ from coppice.rows import positions
 
 __all__ = [
     "Pace",
-    "Tree",
+    "PositionTree",
     "by_depth",
     "chains",
     "chains_pace",
@@ -45,7 +45,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Tree(Brief):
+class PositionTree(Brief):
     """A rooted tree on nodes 0 .. P - 1, edge by edge.
 
     Attributes:
@@ -66,7 +66,7 @@ class Tree(Brief):
         return int(self.level.max()) + 1 if len(self.level) else 0
 
 
-def k_ary(size: int, radix: int) -> Tree:
+def k_ary(size: int, radix: int) -> PositionTree:
     """The balanced tree with ``radix`` children a node; 1 is a chain, ``size - 1`` a star.
 
     Examples:
@@ -84,7 +84,7 @@ def k_ary(size: int, radix: int) -> Tree:
     return _joined(edges, contiguous=radix == 1 or size - 1 <= radix)
 
 
-def chains(size: int, fanout: int) -> Tree:
+def chains(size: int, fanout: int) -> PositionTree:
     """The root with ``fanout`` chains of nodes in a row; the first ones are longer where lengths differ.
 
     Examples:
@@ -99,10 +99,10 @@ def chains(size: int, fanout: int) -> Tree:
     lengths = length + (np.arange(count) < longer)
     child = np.arange(1, size)
     level = positions(lengths)
-    return Tree(np.where(level == 0, 0, child - 1), child, level)
+    return PositionTree(np.where(level == 0, 0, child - 1), child, level)
 
 
-def k_nomial(size: int, radix: int) -> Tree:
+def k_nomial(size: int, radix: int) -> PositionTree:
     """The k-nomial tree whose first edges reach farthest; radix 2 is binomial, as in MPICH.
 
     Examples:
@@ -121,7 +121,7 @@ def k_nomial(size: int, radix: int) -> Tree:
     return _joined(edges, contiguous=True)
 
 
-def growing_k_nomial(size: int, radix: int) -> Tree:
+def growing_k_nomial(size: int, radix: int) -> PositionTree:
     """The k-nomial tree whose first edges are the shortest: in level i, nodes below k^i serve those k^i away.
 
     Examples:
@@ -136,7 +136,7 @@ def growing_k_nomial(size: int, radix: int) -> Tree:
     return _joined(edges, contiguous=size <= radix)
 
 
-def preorder_binary(size: int) -> Tree:
+def preorder_binary(size: int) -> PositionTree:
     """The binary tree in which the nodes after each node are halved between its children, the nearer one's half first.
 
     Where the halves differ, the nearer child has the smaller one.
@@ -155,7 +155,7 @@ def preorder_binary(size: int) -> Tree:
             if nodes:
                 parent[child], level[child] = node, depth
                 todo.append((child, nodes, depth + 1))
-    return Tree(parent[1:], np.arange(1, max(size, 1)), level[1:])
+    return PositionTree(parent[1:], np.arange(1, max(size, 1)), level[1:])
 
 
 def size_of_halves(count: int) -> tuple[int, int]:
@@ -163,12 +163,12 @@ def size_of_halves(count: int) -> tuple[int, int]:
     return count // 2, (count - 1) // 2
 
 
-def by_depth(tree: Tree) -> Tree:
+def by_depth(tree: PositionTree) -> PositionTree:
     """The same tree, where a node serves all its children in one step: an edge has the level of its parent's depth."""
     depth = np.zeros(len(tree.child) + 1, dtype=np.int64)
     for edge in np.argsort(tree.child).tolist():
         depth[tree.child[edge]] = depth[tree.parent[edge]] + 1
-    return Tree(tree.parent, tree.child, depth[tree.parent], tree.contiguous)
+    return PositionTree(tree.parent, tree.child, depth[tree.parent], tree.contiguous)
 
 
 def _powers_below(size: int, radix: int) -> list[int]:
@@ -181,12 +181,12 @@ def _powers_below(size: int, radix: int) -> list[int]:
     return powers
 
 
-def _joined(edges: Sequence[Sequence[NDArray[np.integer]]], *, contiguous: bool) -> Tree:
+def _joined(edges: Sequence[Sequence[NDArray[np.integer]]], *, contiguous: bool) -> PositionTree:
     columns = (
         [np.concatenate(part) for part in zip(*edges, strict=True)] if edges else [np.zeros(0, np.int64)] * 3
     )
     parent, child, level = (column.astype(np.int64) for column in columns)
-    return Tree(parent, child, level, contiguous)
+    return PositionTree(parent, child, level, contiguous)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,7 +79,7 @@ from coppice.planners.algorithms.parts.cost import Chain, Cost
 from coppice.planners.algorithms.parts.moves import Moves, all_reduce_of, whole
 from coppice.planners.algorithms.parts.trees import (
     Pace,
-    Tree,
+    PositionTree,
     by_depth,
     chains,
     chains_pace,
@@ -116,7 +116,7 @@ class TreeShape:
         parameters: Its parameters.
     """
 
-    tree: Callable[[AlgorithmCase], Tree]
+    tree: Callable[[AlgorithmCase], PositionTree]
     pace: Callable[[AlgorithmCase], Pace]
     summary: str
     source: str
@@ -143,13 +143,13 @@ class TreeShape:
         return self.pace(case).reduction(self.segments(case))
 
 
-def _nomial(case: AlgorithmCase, radix: int) -> Tree:
+def _nomial(case: AlgorithmCase, radix: int) -> PositionTree:
     if case.parameters.get("distance") == "growing":
         return growing_k_nomial(case.size, radix)
     return k_nomial(case.size, radix)
 
 
-def _of_shape(case: AlgorithmCase) -> Tree:
+def _of_shape(case: AlgorithmCase) -> PositionTree:
     radix = case.number("radix")
     return (
         k_ary(case.size, radix)
@@ -229,14 +229,14 @@ SHAPES: dict[str, TreeShape] = {
 }
 
 
-def tree_broadcast(case: AlgorithmCase, tree: Tree, segments: int = 1) -> Schedule:
+def tree_broadcast(case: AlgorithmCase, tree: PositionTree, segments: int = 1) -> Schedule:
     """From the root down ``tree``, whose node v is the position v places after the root."""
     moves = Moves(case, whole(case))
     moves.add(tree.level, case.from_root(tree.parent), case.from_root(tree.child), 0)
     return in_pieces(moves.schedule(), segments)
 
 
-def tree_reduction(case: AlgorithmCase, tree: Tree, segments: int = 1) -> Schedule:
+def tree_reduction(case: AlgorithmCase, tree: PositionTree, segments: int = 1) -> Schedule:
     """Up ``tree`` to the root: the broadcast in reverse.
 
     A node adds those of its children that lie after the root first, nearest first, and then those before the root,
