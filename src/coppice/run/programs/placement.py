@@ -1,4 +1,4 @@
-"""ValuePlacement of chunks in the input, output and scratch buffers of ranks, and the memory at both ends of a transfer.
+"""Placement of chunks in the input, output and scratch buffers of ranks, and the memory at both ends of a transfer.
 
 The table at the top of :mod:`coppice.run.programs.rank_program` says what INPUT and OUTPUT are; here it is arithmetic.
 What a rank holds at the beginning is at its *initial* address. Whatever arrives goes to its *final* address: in OUTPUT
