@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import inspect
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from itertools import pairwise
@@ -248,6 +250,26 @@ class TestWrongArguments:
             coppice.Problem(cluster, collective, **more)
         with pytest.raises(coppice.InputError, match=r"coppice\.load"):
             coppice.Problem(BOX, "all_gather")  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("nothing", ["", " \n"])
+    def test_nothing_is_no_topology(self, nothing: str) -> None:
+        with pytest.raises(coppice.InputError, match="found nothing"):
+            coppice.load(nothing)
+
+    def test_a_script_without_a_guard_is_told_what_to_do(self, tmp_path: Path) -> None:
+        """Processes read the script that starts them; without a guard each would start processes of its own."""
+        script = tmp_path / "script.py"
+        script.write_text(
+            "import coppice\n"
+            "try:\n"
+            "    coppice.compare('star', 'all_gather', sizes='1K:1M', jobs=2)\n"
+            "except coppice.InputError as error:\n"
+            "    print(error)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert 'below `if __name__ == "__main__":`' in done.stdout
 
     def test_messages_name_no_flags(self, cluster: coppice.Topology) -> None:
         with pytest.raises(coppice.InputError, match="`trees`"):

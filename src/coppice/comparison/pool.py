@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -85,14 +85,24 @@ def run(
         work: Function of a module, which other processes can import.
         jobs: What to do.
         executor: Where; None does one after the other in this process.
+
+    Raises:
+        InputError: If a process of the executor ended on its own, as those that a script without a guard starts do.
     """
     if executor is None:
         yield from map(work, jobs)
         return
-    futures: list[Future[_Result]] = [executor.submit(work, job) for job in jobs]
+    futures: list[Future[_Result]] = []
     try:
+        futures += [executor.submit(work, job) for job in jobs]
         for future in as_completed(futures):
             yield future.result()
+    except BrokenExecutor:
+        msg = (
+            "expected processes that work, found one that ended on its own: in a script, call this below "
+            '`if __name__ == "__main__":`, since every process reads the script; or work in this one (`jobs=1`).'
+        )
+        raise InputError(msg) from None
     finally:
         for future in futures:
             future.cancel()
