@@ -69,7 +69,9 @@ def load(
 
 def _made(source: Any, boxes: int | None, options: Mapping[str, str]) -> Topology:
     if isinstance(source, str) and not source.strip():
-        msg = "expected the name of a preset or file, or its text, found nothing: `coppice topology list` shows presets."
+        msg = (
+            "expected the name of a preset or file, or its text, found nothing: see `coppice topology list`."
+        )
         raise InputError(msg)
     if isinstance(source, (str, os.PathLike)) and not _is_text(source):
         reading = resolve_reading(os.fspath(source), boxes=boxes, options=options)

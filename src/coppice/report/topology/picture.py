@@ -9,7 +9,8 @@ from math import comb, hypot, log2
 
 from coppice.report.style import standalone
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
-from coppice.report.topology.layout import DrawingLayout, Frame, NodeBox, lay_out
+from coppice.report.topology.direct import NodeBox
+from coppice.report.topology.layout import DrawingLayout, Frame, lay_out
 from coppice.schedule.loads import LinkLoads
 from coppice.text import percent_text, rate_text
 from coppice.topology.model import NodeKind, Topology
