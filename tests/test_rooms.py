@@ -58,6 +58,7 @@ STRANGERS = (
     ("training", "run"),
 )
 MOST_FILES = 25
+MOST_LINES = 450
 HEAVY = ("typer", "rich", "highspy", "networkx", "yaml", "torch", "scipy", "pytest")
 
 
@@ -164,6 +165,11 @@ def test_folders_can_be_read() -> None:
             path for path in folder.iterdir() if path.is_file() and not path.name.endswith((".so", ".pyc"))
         ]
         assert len(own) <= MOST_FILES, f"{folder} holds {len(own)} files"
+
+
+def test_files_can_be_read() -> None:
+    lines = {name_of(path): len(path.read_text().splitlines()) for path in modules()}
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
 
 
 @pytest.mark.parametrize("path", [path for path in modules() if path.name == "__init__.py"], ids=name_of)
