@@ -21,8 +21,9 @@ from coppice.comparison import Comparison, compare
 from coppice.comparison.candidates import AlgorithmVariant, candidates
 from coppice.comparison.measurement import Bodies, MeasurementJob, measure, most_pieces, packed
 from coppice.comparison.pool import local_processes
-from coppice.simulation import Model, Sharing, simulate
+from coppice.simulation import Model, Sharing
 from coppice.topology.presets import preset
+from support.ideal import simulate
 
 SIZES = (2**10, 2**20)
 FEW = ("forest", "ring", "double-binary-tree")

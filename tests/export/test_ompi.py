@@ -18,9 +18,9 @@ from coppice.fitting.open_mpi import OmpiChoice, choices_of, compared
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.selection import select, tables_of
 from coppice.selection.open_mpi_names import FUNCTIONS
-from coppice.simulation.simulator import simulate
 from coppice.topology.presets import preset
 from export import ompi_reader as reader
+from support.ideal import simulate
 
 SIZES = (64, 4096, 262144, 16777216)
 READ = {"classic": reader.classic, "json": reader.modern}

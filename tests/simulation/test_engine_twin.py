@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule, in_pieces
-from coppice.simulation import Model, Sharing, Timeline, simulate
+from coppice.simulation import Model, Sharing, Timeline
 from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Reason
 from reference.simulation import simulated
 from simulation.strategies import models, schedules
+from support.ideal import simulate
 
 SIZES = st.sampled_from((0, 1, 999, 4000, 100_001))
 NS = 1000.0

@@ -16,11 +16,12 @@ from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.messages import messages_of
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.simulation.model import Model
-from coppice.simulation.simulator import run, simulate
+from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.trace import trace_events, write_trace
 from coppice.topology import preset, star
 from simulation.cases import ring_on, shift_on
+from support.ideal import simulate
 
 # Field names and types of the Trace Event Format, by phase.
 REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {

@@ -28,7 +28,8 @@ from coppice.export.registry import export as export_to
 from coppice.report.page import DEFAULT_SIZE_BYTES
 from coppice.report.reporting import report_text
 from coppice.schedule.files.plan_file import read_plan
-from coppice.simulation.simulated import Scenario
+from coppice.simulation.models import DEFAULT_MODEL
+from coppice.simulation.simulator import fastest
 from coppice.simulation.trace import write_trace
 from coppice.text import parse_size, suggestion
 from coppice.topology.model import Topology
@@ -283,7 +284,7 @@ def _export_picture(source: str, to: str, *, output: Path | None, size: str | No
         plan = read_plan(source)
         if to == "trace" and output is not None:
             stages.begin("simulating")
-            timeline = Scenario(pieces=None).outcome(plan.body, size_bytes).nominal
+            timeline = fastest(plan.body, size_bytes, model=DEFAULT_MODEL)
             stages.begin("writing the trace")
             write_trace(timeline, output)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,6 +19,7 @@ from coppice.display import Shown
 from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.model import Model
+from coppice.simulation.simulated import model_record
 
 __all__ = ["Comparison"]
 
@@ -112,7 +113,7 @@ class Comparison(Shown):
     @cached_property
     def ranges(self) -> tuple[Range, ...]:
         """Who wins where, and why."""
-        return ranges(self.sizes, self.times, limit_us=self.limit_us, overhead_us=self.model.overhead_us)
+        return ranges(self.sizes, self.times, limit_us=self.limit_us)
 
     def rows(self) -> Iterable[dict[str, Any]]:
         """Every algorithm at every size as a flat record, refusals as well: what a CSV file holds."""
@@ -176,7 +177,7 @@ class Comparison(Shown):
         """Everything as JSON values."""
         return {
             **self.problem.record(),
-            "model": asdict(self.model),
+            "model": model_record(self.model),
             "optimum": {
                 "algbw_gb_per_s": float(self.optimum.algbw_gb_per_s),
                 "algbw_exact": str(self.optimum.algbw_gb_per_s),

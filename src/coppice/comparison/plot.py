@@ -208,7 +208,7 @@ def _label(comparison: Comparison, figure: Figure, time: Axes, rate: Axes, band:
     )
     figure.suptitle(
         f"{problem.collective} on {problem.topology.name}: {problem.topology.num_ranks} ranks, "
-        f"{model.overhead_us:g} us per message, {model.sharing} links",
+        f"model {model.text}",
         fontsize=12,
     )
 

@@ -27,7 +27,6 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.choice import Choice, Made, make_body, trees_and_tolerance
 from coppice.planners.ring.best import RingPlan, best_ring
-from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan
@@ -50,8 +49,6 @@ class PlannedResult(Shown, Bandwidths):
         plan: The plan, with the bound that it is measured by.
         report: What the verifier says.
         shape: Trees and heights, None for a plan that is no forest.
-        pipeline: Latency and pipeline fill (a model, see :mod:`coppice.schedule.cost`); None for an algorithm of the
-            catalogue, whose time at a size is better simulated.
         ring: The best ring on the same topology, or None.
         ring_searched: Whether a ring was looked for: without, ``ring`` says nothing.
         seconds: Seconds of each stage by name: bound, plan, verify, figures, ring.
@@ -61,7 +58,6 @@ class PlannedResult(Shown, Bandwidths):
     plan: Plan
     report: Report
     shape: ForestShape | None
-    pipeline: PipelineModel | None
     ring: RingPlan | None
     ring_searched: bool
     seconds: dict[str, float]
@@ -138,8 +134,6 @@ class PlannedResult(Shown, Bandwidths):
             "mean_height": None if trees is None else float(trees.mean_height),
             "max_link_load": None if self.report.max_link_load is None else str(self.report.max_link_load),
             "worst_link": None if worst < 0 else self.plan.topology.link_name(worst),
-            "size_bytes_at_50_percent": _size_at(self.pipeline, 0.5),
-            "size_bytes_at_90_percent": _size_at(self.pipeline, 0.9),
             "verified": self.report.ok,
             "seconds": self.seconds["bound"] + self.seconds["plan"],
             "verify_seconds": self.seconds["verify"],
@@ -251,7 +245,6 @@ def plan(
         report.require_ok()
     with watch.stage("figures", "measuring the trees"):
         trees_shape = shape(body) if isinstance(body, Forest) else None
-        pipeline = _pipeline(problem, body, planned.inv_rate) if choice.optimal else None
     searched = ring if ring is not None else choice.optimal and problem.topology.num_ranks <= RING_RANKS
     best: RingPlan | None = None
     if searched and problem.collective.made_of_trees:
@@ -261,7 +254,6 @@ def plan(
         plan=planned,
         report=report,
         shape=trees_shape,
-        pipeline=pipeline,
         ring=best,
         ring_searched=searched,
         seconds=watch.seconds,
@@ -287,16 +279,3 @@ def _plan(problem: Problem, made: Made, found: Bound, planner: str) -> Plan:
         planner=planner,
         parameters=made.parameters,
     )
-
-
-def _pipeline(problem: Problem, body: Forest | Schedule, inv_rate: Fraction) -> PipelineModel:
-    """How the pipeline of the plan fills."""
-    if isinstance(body, Forest):
-        return forest_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
-    return schedule_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
-
-
-def _size_at(pipeline: PipelineModel | None, share: float) -> int | None:
-    """Whole bytes at which the plan runs at ``share`` of its rate, None where no size is large enough."""
-    size_bytes = float("inf") if pipeline is None else pipeline.size_bytes_at(share)
-    return None if size_bytes == float("inf") else round(size_bytes)

@@ -95,6 +95,8 @@ class Timeline(Shown):
         model: What was assumed.
         collective: What the messages carried out.
         size_bytes: M in bytes.
+        pieces: Pieces that every chunk was cut into.
+        protocol: Protocol on the wire; None: all bytes on it are data.
         start_us: When each message started (float64): dependencies met, engines taken.
         arrived_us: When its last byte arrived.
         finish_us: When it was done: arrived and, where it is added, added.
@@ -111,6 +113,8 @@ class Timeline(Shown):
     model: Model
     collective: Collective
     size_bytes: int
+    pieces: int
+    protocol: str | None
     start_us: NDArray[np.float64]
     arrived_us: NDArray[np.float64]
     finish_us: NDArray[np.float64]
