@@ -46,7 +46,7 @@ def test_table_ranges_and_model(run: Run) -> None:
     assert lines[0] == "# all_reduce on star of 4 (4 ranks)"
     assert lines[1] == f"# model: {DEFAULT_MODEL.text}"
     assert lines[2].startswith("# optimum: 6.66667 GB/s algbw: ")
-    assert lines[3].startswith("# latency bound: 1 us: ")
+    assert lines[3].startswith("# latency bound: 9.3 us: LL starts in 6.6 us")
     assert [line.split()[0] for line in lines[7:10]] == ["1024", "262144", "67108864"]
     assert "best per size" in lines
     assert "of the limit at 64M" in lines[-1]

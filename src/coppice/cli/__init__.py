@@ -41,6 +41,7 @@ COMMANDS = {
     "explain": "coppice.cli.explain:explain",
     "simulate": "coppice.cli.simulate:simulate",
     "compare": "coppice.cli.compare:compare",
+    "model": "coppice.cli.model:app",
     "select": "coppice.cli.select:select",
     "export": "coppice.cli.export:export",
     "import": "coppice.cli.importing:import_file",

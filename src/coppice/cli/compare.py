@@ -18,6 +18,7 @@ from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.comparison.gain import gain as find_gain
 from coppice.comparison.gain import gain_lines, gain_words
 from coppice.comparison.outcome import Comparison
+from coppice.comparison.picks import pick_lines
 from coppice.comparison.plot import check_picture, plot
 from coppice.comparison.sweep import compare as run_comparison
 from coppice.comparison.table import algorithm_lines, best_lines, csv_text, range_lines, refusal_lines
@@ -195,6 +196,8 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     if every:
         lines += ["#", *algorithm_lines(first)]
     lines += ["", "best per size", *(f"  {line}" for line in range_lines(first))]
+    if first.picks:
+        lines += ["", "NCCL would pick", *(f"  {line}" for line in pick_lines(first.picks))]
     if first.refused:
         lines += ["", "do not apply", *(f"  {with_flags(line, _FLAGS)}" for line in refusal_lines(first))]
     return lines

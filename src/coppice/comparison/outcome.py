@@ -14,6 +14,7 @@ from coppice.bounds.latency import LatencyBound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.comparison.measurement import SimulatedTime, faster
+from coppice.comparison.picks import LibraryPick, nccl_picks
 from coppice.comparison.ranges import Range, ranges
 from coppice.display import Shown
 from coppice.errors import MissingExtraError
@@ -115,6 +116,11 @@ class Comparison(Shown):
         """Who wins where, and why."""
         return ranges(self.sizes, self.times, limit_us=self.limit_us)
 
+    @cached_property
+    def picks(self) -> tuple[LibraryPick, ...]:
+        """What NCCL would pick at each size; empty where it does not run."""
+        return nccl_picks(self.problem, self.sizes, self.times)
+
     def rows(self) -> Iterable[dict[str, Any]]:
         """Every algorithm at every size as a flat record, refusals as well: what a CSV file holds."""
         topology = self.problem.topology
@@ -185,6 +191,7 @@ class Comparison(Shown):
             },
             "latency_bound": {"time_us": self.latency.time_us, "why": self.latency.why},
             "best": [found.record() for found in self.ranges],
+            "nccl": [pick.record() for pick in self.picks],
             "refusals": {row.algorithm: row.refusal for row in self.refused},
             "rows": list(self.rows()),
         }

@@ -9,7 +9,7 @@ import numpy as np
 from coppice.bounds.latency import LatencyBound, latency_bound
 from coppice.bounds.problem import Problem
 from coppice.simulation.channels import Wire, num_boxes, wires_of
-from coppice.simulation.model import Model
+from coppice.simulation.model import Model, protocol_text
 
 __all__ = ["least_latency"]
 
@@ -59,14 +59,15 @@ def _on_wire(problem: Problem, model: Model, wire: Wire, *, relay_gpus: bool) ->
     if found is None or not _sends(problem):
         return replace(plain, time_us=plain.time_us + model.launch_us) if model.launch_us else plain
     start = model.launch_us + found.start_us
+    name = protocol_text(wire.name or "")
     crosses = num_boxes(problem.topology) > 1
     message = max(found.network_us if crosses else found.box_us, handled)
     if plain.time_us >= message:
         return replace(
-            plain, time_us=start + plain.time_us, why=f"{wire.name} starts in {start:g} us; {plain.why}"
+            plain, time_us=start + plain.time_us, why=f"{name} starts in {start:g} us; {plain.why}"
         )
     where = "between boxes" if crosses else "in a box"
-    why = f"{wire.name} starts in {start:g} us, and a message {where} takes {message:g} us"
+    why = f"{name} starts in {start:g} us, and a message {where} takes {message:g} us"
     return LatencyBound(time_us=round(start + message, 9), why=why)
 
 
