@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,16 @@ class TestOneTruth:
         assert isinstance(body, Schedule)
         assert simulate(body, "1K").protocol == "ll"
         assert IDEAL.protocols == ()
+
+
+@pytest.mark.parametrize("name", ["nccl-2.30", "msccl", "mpi-tcp", "shm", "ideal"])
+@pytest.mark.parametrize("algorithm", ["nccl-ring", "double-binary-tree", "rabenseifner"])
+@pytest.mark.parametrize("size_bytes", [2**12, 2**24])
+def test_critical_paths_have_no_gaps(name: str, algorithm: str, size_bytes: int) -> None:
+    problem = Problem(topology=preset("dgx-a100", boxes=2), collective=ALL_REDUCE)
+    entry = find(algorithm, ALL_REDUCE)
+    timeline = fastest(make(entry, case_of(entry, problem)), size_bytes, model=model_of(name))
+    path = timeline.critical_path()
+    assert path[-1].end_us == timeline.time_us
+    assert all(stage.begin_us <= stage.end_us for stage in path)
+    assert all(before.end_us == after.begin_us for before, after in pairwise(path))

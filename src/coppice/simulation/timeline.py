@@ -204,10 +204,17 @@ class Timeline(Shown):
                     reason, link, hop = Reason.ROUTE, -1, 1
             else:
                 begin, before = float(self.start_us[message]), int(self.cause[message])
-                reason, link, hop = Reason(int(self.reason[message])), -1, self._binding_hop(before)
+                reason, link = Reason(int(self.reason[message])), -1
+                # What freed a worker, or left a buffering sender, may still have been under way.
+                hop = min(self._binding_hop(before), self._hops_begun(before, begin)) if before >= 0 else 0
             stages.append(Stage(message=message, begin_us=begin, end_us=end, reason=reason, link=link))
             message, end = before, begin
         return stages[::-1]
+
+    def _hops_begun(self, message: int, at_us: float) -> int:
+        """Links that a message had begun to cross before a moment."""
+        hops = self._kept_hops()
+        return int((hops.begin_us[hops.start[message] : hops.start[message + 1]] < at_us).sum())
 
     def passages(self, link: int) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
         """What a link of the FIFO model served: messages in order, when each began and when it ended, in us.
