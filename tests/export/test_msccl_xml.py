@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,7 @@ def test_the_same_program_gives_the_same_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("target", "name", "largest"),
-    [("rccl", "allreduce", 0), ("azure-executor", "allreduce", 0), ("msccl", "allreduce", 2**63 - 1)],
+    [("rccl", "allreduce", 0), ("azure-executor", "allreduce", 0), ("msccl", "allreduce", 2**32 + 1)],
 )
 def test_attributes(target: str, name: str, largest: int) -> None:
     algo = parse_document(msccl_xml(all_pairs(3), target=target).encode(), file="a.xml").algo
@@ -110,6 +111,15 @@ def test_attributes(target: str, name: str, largest: int) -> None:
     assert algo["maxBytes"] == str(largest)
     assert set(TARGETS[target].required) <= set(algo)
     assert algo["name"] == "all-pairs"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("largest", [None, 1024])
+def test_the_largest_message_is_read_back(target: str, largest: int | None) -> None:
+    text = msccl_xml(replace(all_pairs(3), max_bytes=largest), target=target)
+    stated = int(parse_document(text.encode(), file="a.xml").algo["maxBytes"])
+    assert TARGETS[target].largest_of(stated) == (2**32 if (target, largest) == ("msccl", None) else largest)
+    assert read(text).program.max_bytes == largest
 
 
 def test_names_of_reduce_scatter() -> None:

@@ -131,18 +131,20 @@ def _slots(file: MscclFile) -> Iterator[Complaint]:
     document = file.document
     chunks, ranks = file.integer("nchunksperloop"), file.integer("ngpus")
     name = document.algo.get("coll", "")
-    scales = {"i_chunks": ranks if name == "allgather" else 1, "o_chunks": ranks if "scatter" in name else 1}
-    if (
-        chunks is None
-        or ranks is None
-        or name not in ("allreduce", "allgather", "reduce_scatter", "reducescatter")
-    ):
+    known = (*file.target.collectives.values(), *file.target.other_collectives)
+    if not chunks or not ranks or name not in known or name in ("send", "recv", "alltoallv"):
         return
+    shares = {
+        "i_chunks": ranks if name == "allgather" else 1,
+        "o_chunks": ranks if name in ("reduce_scatter", "reducescatter") else 1,
+    }
     for row, line in enumerate(document.gpu["line"]):
-        for key, scale in scales.items():
+        for key, share in shares.items():
             found = document.gpu[key][row]
-            if found > 0 and found * (scale or 1) != chunks:
-                text = f"{key} is {found} where {name} of {chunks} chunks on {ranks} ranks has {chunks // (scale or 1)}"
+            if found > 0 and found * share != chunks:
+                text = (
+                    f"{key} is {found} where {name} of {chunks} chunks on {ranks} ranks has {chunks // share}"
+                )
                 yield line, text, "make them agree (0 for a buffer that is not used is allowed)"
 
 

@@ -106,7 +106,6 @@ def encode_msccl_xml(program: Program, target: MscclTarget, rows: XmlRows | None
 def _head(program: Program, target: MscclTarget) -> bytes:
     from coppice.version import __version__
 
-    largest = target.unlimited_bytes if program.max_bytes is None else program.max_bytes
     attributes = {
         "name": _name(program.name, target),
         "proto": program.protocol,
@@ -117,7 +116,7 @@ def _head(program: Program, target: MscclTarget) -> bytes:
         "inplace": int(program.in_place),
         "outofplace": int(program.out_of_place),
         "minBytes": program.min_bytes,
-        "maxBytes": largest,
+        "maxBytes": target.max_bytes_of(program.max_bytes),
     }
     if program.collective.rooted:
         attributes["root"] = program.root
