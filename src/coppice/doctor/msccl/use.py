@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from coppice.collectives import Collective
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
 from coppice.doctor.msccl.file import RULES, MscclFile
+from coppice.export.msccl.targets import shares
 from coppice.fitting.trees import ELEMENT_BYTES
 
 __all__ = ["reason_not_used"]
@@ -20,8 +21,8 @@ _MUCH_SCRATCH = 8 << 30
 def reason_not_used(file: MscclFile, size: int) -> str | None:
     """Why a call of ``size`` bytes would not take the file; None if it would.
 
-    Sizes are counted as the loaders do, the whole of all ranks in all_gather, reduce_scatter and all_to_all, in
-    elements of 4 bytes.
+    Sizes are the whole of all ranks, in elements of 4 bytes; the loaders count those of gather and scatter by the share
+    of one rank.
 
     Args:
         file: The file, the target and the ranks.
@@ -31,6 +32,11 @@ def reason_not_used(file: MscclFile, size: int) -> str | None:
     if file.ranks is not None and ranks is not None and file.ranks != ranks:
         return f"it is for {ranks} ranks, not {file.ranks}"
     low, high = _range(file)
+    collective = _collective(file)
+    parts = shares(collective, ranks) if collective is not None and ranks is not None and ranks > 0 else 1
+    if size % parts:
+        return f"it is no multiple of {parts} ranks"
+    size //= parts
     if size < low:
         return f"minBytes is {low}"
     if high is not None and size > high:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.msccl.document import STEP_TYPES, Document, parse_document
-from coppice.export.msccl.targets import TARGETS
+from coppice.export.msccl.targets import TARGETS, shares
 from coppice.files import file_name, read_bytes
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.program import Program, StepOp
@@ -113,7 +113,9 @@ class _ProgramReader:
             self.warnings.append(f"{self.file}:{defect.line}: {defect.text}.")
         collective = self.collective()
         ranks = self.attribute("ngpus", low=1, high=_MAX_RANKS)
-        chunks = self.attribute("nchunksperloop", low=1, high=_MAX_CHUNKS)
+        parts = shares(collective, ranks)
+        chunks = self.attribute("nchunksperloop", low=1, high=_MAX_CHUNKS) * parts
+        largest = self.largest()
         gpu, tb, step = (
             {key: np.frombuffer(column, dtype=np.int32) for key, column in columns.items()}
             if len(columns["line"])
@@ -156,8 +158,8 @@ class _ProgramReader:
             dep_step=dep_step,
             name=document.algo.get("name", "") or "msccl",
             protocol=self.protocol(),
-            min_bytes=self.size("minBytes") or 0,
-            max_bytes=self.largest(),
+            min_bytes=(self.size("minBytes") or 0) * parts,
+            max_bytes=None if largest is None else largest * parts,
         )
         return MscclReading(program=program, warnings=tuple(self.warnings))
 

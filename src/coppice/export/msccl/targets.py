@@ -13,7 +13,7 @@ from types import MappingProxyType
 from coppice.collectives import Collective
 from coppice.errors import InputError
 
-__all__ = ["TARGETS", "MscclTarget", "target_named"]
+__all__ = ["TARGETS", "MscclTarget", "shares", "target_named"]
 
 _COLLECTIVES_OF_NCCL_FORK = {
     Collective.ALL_REDUCE: "allreduce",
@@ -218,6 +218,20 @@ TARGETS: Mapping[str, MscclTarget] = MappingProxyType(
     }
 )
 """All targets by name."""
+
+
+def shares(collective: Collective, ranks: int) -> int:
+    """By how much the loaders count chunks and bytes of a call below M: to them a gather has the size of one share.
+
+    Args:
+        collective: The collective.
+        ranks: Number of ranks.
+
+    Examples:
+        >>> shares(Collective.GATHER, 8), shares(Collective.ALL_GATHER, 8)
+        (8, 1)
+    """
+    return ranks if collective in (Collective.GATHER, Collective.SCATTER) else 1
 
 
 def target_named(name: str) -> MscclTarget:
