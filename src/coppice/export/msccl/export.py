@@ -215,6 +215,7 @@ def _exported(program: Program, target: MscclTarget, notes: Sequence[str]) -> Ex
         text=msccl_xml(program, target=target.name),
         notes=(*_program_notes(program, target), *notes),
         suffix=".xml",
+        read_as=target.name,
     )
 
 

@@ -141,6 +141,8 @@ def export_nccl_tuner(
             "every rank must read the same file",
         ),
         suffix=".csv",
+        read_as="nccl-tuner",
+        known={"dialect": str(chosen), **({} if library is None else {"version": library})},
     )
 
 
