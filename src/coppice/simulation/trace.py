@@ -157,7 +157,7 @@ def _bars(
     timeline: Timeline, shown: NDArray[np.int64], tracks: int, jobs: Sequence[tuple[str, int]]
 ) -> _Bars:
     """One for each message, on threads by sender and link; folded if these were too many."""
-    src, out = timeline.messages.src[shown], _next_nodes(timeline, shown)
+    src, out = timeline.messages.src[shown].astype(np.int64), _next_nodes(timeline, shown)
     start, finish = timeline.start_us[shown], timeline.finish_us[shown]
     alone = np.arange(len(shown))
     lanes = _lanes(src, out, start, finish)

@@ -19,11 +19,11 @@ _TOPOLOGY = re.compile(r"#\s*topology (.+) ([0-9a-f]{16})\s*$")
 _LIBRARY = re.compile(r"#\s*library ([0-9]+(?:\.[0-9]+)*)")
 _FIRST_PLUGIN, _FIRST_EXAMPLE, _MENDED_EXAMPLE = (2, 22), (2, 27, 7), (2, 30, 3)
 """First versions of NCCL for our plug-in, with an example plug-in that reads tables, with one that does not crash."""
+_BY_PLUGIN = (Dialect.NVIDIA_EXAMPLE, Dialect.COPPICE)
 _PLUGINS = Need(
     "the version of NCCL, or a log",
     lambda file: file.given.known_version is not None or file.table.dialect not in _BY_PLUGIN,
 )
-_BY_PLUGIN = (Dialect.NVIDIA_EXAMPLE, Dialect.COPPICE)
 _CELLS = Need(
     "a log with the cost model (NCCL_DEBUG_SUBSYS=INIT,TUNING)",
     lambda file: any(each.cells for each in file.given.communicators),
