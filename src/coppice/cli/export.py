@@ -21,6 +21,7 @@ from coppice.cli.options.inputs import (
     parse_settings,
 )
 from coppice.cli.output.render import Stages, write_text
+from coppice.doctor import diagnose
 from coppice.errors import CoppiceError, InputError
 from coppice.export.msccl.targets import TARGETS
 from coppice.export.registry import FORMATS, ExportOption, OptionKind, is_plan_file
@@ -252,7 +253,12 @@ def _export_format(
         with Stages() as stages:
             stages.begin(f"making {to}")
             path = None if to_stdout else output
-            made = export_to(source, to, path, on_stage=stages.begin, **values)
+            made = export_to(source, to, on_stage=stages.begin, **values)
+            if made.read_as:
+                stages.begin("asking the doctor")
+                diagnose(made.text.encode(), made.read_as, options=made.known, file=f"the {to}").require_ok()
+            if path is not None:
+                made.write(path)
             if to_stdout:
                 write_text(made.text, None)
     except CoppiceError as error:

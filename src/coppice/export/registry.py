@@ -248,7 +248,10 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
             options={
                 "collectives": _names("names such as all_reduce,broadcast"),
                 "sizes": _sizes("sizes at which algorithms are compared, such as 1K:16M"),
-                "form": _choice("form of the file", *FORMS),
+                "form": _choice("form of the file (default: that of the version)", *FORMS),
+                "version": _text(
+                    "version of Open MPI that is to read it (default: the installed one, else 5.0)"
+                ),
                 "jobs": _number("processes that compare (default: one per core)"),
             },
         ),

@@ -215,6 +215,7 @@ def _exported(program: Program, target: MscclTarget, notes: Sequence[str]) -> Ex
         text=msccl_xml(program, target=target.name),
         notes=(*_program_notes(program, target), *notes),
         suffix=".xml",
+        read_as=target.name,
     )
 
 
@@ -233,12 +234,22 @@ def _program_notes(program: Program, target: MscclTarget) -> list[str]:
         ]
     )
     unit = short_size(program.num_chunks * ELEMENT_BYTES)
-    return [
+    notes = [
         f"for {target.versions}; calls {' and '.join(places)} use it.",
         f"a GPU needs {figures} in its fullest thread block.",
         f"{plural(program.num_chunks, 'chunk')}: messages of float32 use it where their size is a multiple of {unit}.",
         f"to use it: {target.switches}; `coppice doctor FILE --target {target.name}` tells more.",
     ]
+    if target.scratch_at_start:
+        limit = target.max_bytes_of(program.max_bytes)
+        slots = int(program.scratch_chunks.max(initial=0))
+        taken = short_size(target.scratch_bytes(limit, slots, program.num_chunks))
+        notes.append(
+            f"{target.title} needs an upper limit, by which it allocates scratch memory when a communicator is made: "
+            f"messages of up to {short_size(target.largest_of(limit) or 0)} use it, for {taken} of scratch on a GPU; "
+            "`size=LOW:HIGH` sets it."
+        )
+    return notes
 
 
 def _fit_notes(

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from coppice.collectives import Collective
 from coppice.errors import InputError
 
-__all__ = ["TARGETS", "MscclTarget", "target_named"]
+__all__ = ["TARGETS", "MscclTarget", "shares", "target_named"]
 
 _COLLECTIVES_OF_NCCL_FORK = {
     Collective.ALL_REDUCE: "allreduce",
@@ -54,9 +54,13 @@ class MscclTarget:
         max_channels: Channels of an algorithm.
         max_peers: Thread blocks of a GPU that send (or receive) on one channel.
         max_name: Characters of ``name``, or None.
-        unlimited_bytes: What ``maxBytes`` says where there is no upper limit.
+        unlimited_bytes: What ``maxBytes`` says where nobody sets a limit; finite where memory is allocated by it.
         default_max_bytes: ``maxBytes`` where the attribute is missing, or None where that is refused.
-        checks_chunks: ``i_chunks`` and ``o_chunks`` must agree with ``nchunksperloop``.
+        below_max: Only messages smaller than ``maxBytes`` use the file; otherwise those of that size do, too, and 0 is
+            no limit.
+        scratch_at_start: Scratch memory for a message of ``maxBytes`` is allocated when the communicator is made;
+            otherwise for the message of each call.
+        checks_chunks: ``i_chunks`` and ``o_chunks`` must agree with ``nchunksperloop``, in every collective.
         checks_peers: Peers must be below ``ngpus``.
         both_places: ``inplace`` and ``outofplace`` are two switches, and both may be on. Otherwise ``inplace`` alone
             says for which of the two kinds of calls the file is.
@@ -90,6 +94,8 @@ class MscclTarget:
     max_name: int | None = None
     unlimited_bytes: int
     default_max_bytes: int | None
+    below_max: bool = False
+    scratch_at_start: bool = False
     checks_chunks: bool = False
     checks_peers: bool = False
     both_places: bool = False
@@ -104,6 +110,42 @@ class MscclTarget:
     max_children: int = 1_024
     max_attributes: int = 16
     max_text: int = 255
+
+    def max_bytes_of(self, largest: int | None) -> int:
+        """What ``maxBytes`` says so that messages of up to ``largest`` bytes use a file; None sets no limit.
+
+        Examples:
+            >>> target_named("rccl").max_bytes_of(64), target_named("msccl").max_bytes_of(64)
+            (64, 65)
+            >>> target_named("rccl").max_bytes_of(None), target_named("msccl").max_bytes_of(None) - 1 == 2**32
+            (0, True)
+        """
+        return self.unlimited_bytes if largest is None else largest + self.below_max
+
+    def largest_of(self, max_bytes: int) -> int | None:
+        """The largest message that uses a file whose ``maxBytes`` says that; None where there is no limit.
+
+        Examples:
+            >>> target_named("rccl").largest_of(0), target_named("msccl").largest_of(64)
+            (None, 63)
+        """
+        if self.below_max:
+            return max_bytes - 1
+        return max_bytes or None
+
+    def scratch_bytes(self, max_bytes: int, slots: int, chunks: int) -> int:
+        """Scratch memory of a GPU for a message of ``max_bytes``, counted in 64 bits as the loaders count it.
+
+        Args:
+            max_bytes: Bytes of the message.
+            slots: ``s_chunks``.
+            chunks: ``nchunksperloop``.
+
+        Examples:
+            >>> target_named("msccl").scratch_bytes(2**20, 3, 4)
+            786432
+        """
+        return (max_bytes * slots) % 2**64 // chunks
 
 
 _ALGORITHM = ("proto", "nchannels", "nchunksperloop", "ngpus", "coll")
@@ -163,8 +205,10 @@ TARGETS: Mapping[str, MscclTarget] = MappingProxyType(
                 max_blocks=216,
                 max_channels=32,
                 max_name=63,
-                unlimited_bytes=2**63 - 1,
+                unlimited_bytes=2**32 + 1,
                 default_max_bytes=2**27,
+                below_max=True,
+                scratch_at_start=True,
                 checks_chunks=True,
                 checks_peers=True,
                 max_files=4,
@@ -174,6 +218,20 @@ TARGETS: Mapping[str, MscclTarget] = MappingProxyType(
     }
 )
 """All targets by name."""
+
+
+def shares(collective: Collective, ranks: int) -> int:
+    """By how much the loaders count chunks and bytes of a call below M: to them a gather has the size of one share.
+
+    Args:
+        collective: The collective.
+        ranks: Number of ranks.
+
+    Examples:
+        >>> shares(Collective.GATHER, 8), shares(Collective.ALL_GATHER, 8)
+        (8, 1)
+    """
+    return ranks if collective in (Collective.GATHER, Collective.SCATTER) else 1
 
 
 def target_named(name: str) -> MscclTarget:

@@ -104,6 +104,7 @@ def export_nccl_topo_xml(
             "NCCL reads rail and plane from 2.30.7 on; NCCL_CROSS_NIC=0 then keeps rings on equal rails",
         ),
         suffix=".xml",
+        read_as="nccl-topo",
     )
 
 
