@@ -88,7 +88,7 @@ def read(
         topology = topology_from_document(
             document, where=f"{file} $", name=name, default_name=default_name, options=parsed
         )
-        unused = sorted(set(options or ()) - {"round"})
+        unused = sorted(set(options or ()) - {"round", "self_links"})
         warnings = ()
         if unused:
             warnings = (f"{file}: the options {', '.join(unused)} mean nothing for {found.value}.",)
