@@ -14,7 +14,8 @@ Options (texts); each format takes note of those that concern it:
 * ``socket_gb_per_s``: rate between two CPU sockets
 * ``nic_gb_per_s``: rate of every NIC
 * ``xgmi_links``: xGMI links between two GPUs of a rocm-smi text
-* ``pcie``: ``keep`` (default) or ``drop``: only GPUs and their own links
+* ``pcie``: ``keep`` (default); ``nics``: GPUs reach NICs over PCIe, but not each other; ``drop``: only GPUs and
+  their own links
 * ``self_links``: ``refuse`` (default) or ``drop``: NVLinks from a GPU to itself
 """
 
