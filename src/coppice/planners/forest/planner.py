@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coppice.bounds.network import Network
+from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
@@ -37,12 +37,12 @@ from coppice.bounds.tree_units import (
     violations,
 )
 from coppice.collectives import Collective
-from coppice.errors import InputError
+from coppice.errors import InputError, UnreachableError
 from coppice.planners.forest.packed import PackedTrees, forest_of, joined, pack, pack_templates, same_weight
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.shape import shape
-from coppice.topology.model import Topology, common_denominator, scaled
+from coppice.topology.model import NodeKind, Topology, common_denominator, scaled
 from coppice.topology.symmetry import Symmetry, find_symmetry, symmetry_of
 
 if TYPE_CHECKING:
@@ -124,15 +124,41 @@ def phase_trees(
     network = Network.of(problem)
     if optimum is None:
         optimum = bound(problem)
+    best = optimum.inv_rate if optimum.attainable is None else optimum.attainable
     if optimum.capacity is not None:
         network = network.limited(optimum.capacity)
-    best = optimum.inv_rate if optimum.attainable is None else optimum.attainable
     if trees is not None:
         least = fixed_trees(network, trees, optimum=best).inv_rate
         return laid(problem, network, balanced_units(network, trees=trees, scale=least * trees))
     if tolerance is not None:
         return fewest_trees(problem, network, best, tolerance)
+    if optimum.capacity is None:
+        network = spared(problem, network, best)
     return laid(problem, network, exact_units(network, best))
+
+
+def spared(problem: Problem, network: Network, best: Fraction) -> Network:
+    """The network without its upper switches, those that only switches are linked with, where nothing needs them.
+
+    Spines are often oversubscribed and shared with other jobs: a plan that reaches the optimum below them stays there.
+    """
+    topology = problem.topology
+    lower = topology.kind != NodeKind.SWITCH
+    beside = np.zeros(topology.num_nodes, dtype=np.bool_)
+    for ends, others in ((topology.src, topology.dst), (topology.dst, topology.src)):
+        beside[ends[lower[others]]] = True
+    upper = ~lower & ~beside
+    used = ~(upper[topology.src] | upper[topology.dst])
+    if used.all():
+        return network
+    rates = [topology.gb_per_s(e) if use else Fraction(0) for e, use in enumerate(used.tolist())]
+    try:
+        without = network.limited(rates)
+        enough = cut_bound(without).inv_rate == best
+        fits = enough and exact_units(without, best).trees <= exact_units(network, best).trees
+    except UnreachableError:
+        return network
+    return without if fits else network
 
 
 def fewest_trees(problem: Problem, network: Network, best: Fraction, tolerance: Fraction) -> PackedTrees:
