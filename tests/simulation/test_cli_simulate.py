@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,14 @@ def test_trace_is_written(run: Run, plan_file: Path, tmp_path: Path) -> None:
     assert f"t.json: {shown} of {shown} messages" in out
 
 
+def test_a_trace_of_several_sizes_shows_the_largest(run: Run, plan_file: Path, tmp_path: Path) -> None:
+    code, out, _ = run(plan_file, "--size", "1K,1M", "--pieces", "1", "--trace", tmp_path / "several.json")
+    assert code == 0
+    assert re.search(r"several\.json: \d+ of \d+ messages at 1M, the largest size$", out, re.MULTILINE)
+    assert run(plan_file, "--size", "1M", "--pieces", "1", "--trace", tmp_path / "one.json")[0] == 0
+    assert (tmp_path / "several.json").read_bytes() == (tmp_path / "one.json").read_bytes()
+
+
 def test_in_network_plans_are_simulated(run: Run, tmp_path: Path) -> None:
     box = preset("dgx-h100")
     problem = Problem(topology=box, collective=Collective.ALL_REDUCE)
@@ -220,7 +229,6 @@ def test_jobs_may_name_their_cluster(run: Run, tmp_path: Path) -> None:
         (["PLAN", "--pieces", "0"], "--pieces to be a number"),
         (["PLAN", "--pieces", "many"], "--pieces to be a number"),
         (["PLAN", "--size", "abc"], "expected --size"),
-        (["PLAN", "--size", "1K,2K", "--trace", "t.json"], "a trace shows one size"),
         (["PLAN", "--seeds", "3"], "nothing is left to a hash"),
         (["PLAN", "--seeds", "3", "--multipath"], "leave out --multipath"),
         (["PLAN", "--protocol", "ll64"], "expected a protocol of simple, ll, ll128"),

@@ -22,7 +22,7 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bandwidths, Bound
 from coppice.bounds.tree_units import FixedTrees, exact_units, fixed_trees, smallest_trees
 from coppice.collectives import Collective
-from coppice.text import plural, rate_text
+from coppice.text import plural, rate_text, shortened
 from coppice.topology.model import NodeKind, Topology
 
 __all__ = [
@@ -228,7 +228,7 @@ def describe_cut(bound: Bound) -> str:
     if not bound.inv_rate:
         return "none: there is nothing to send"
     if not bound.cut:
-        return "no single cut: several limit it together"
+        return f"no single cut: several limit it together{_around(bound)}"
     topology = bound.problem.topology
     found = crossing(bound)
     tell_senders = _tells_senders(topology, found)
@@ -270,6 +270,25 @@ def describe_ranks(topology: Topology, ranks: Sequence[int]) -> str:
     return f"{text} of {_host_name(topology, next(iter(chosen)))}" if named and len(chosen) == 1 else text
 
 
+def _around(bound: Bound) -> str:
+    """Whom the cuts cut off that prove a combined all-reduce together, the heaviest first."""
+    if bound.combined is None or not bound.combined.cuts:
+        return ""
+    topology = bound.problem.topology
+    weights: defaultdict[tuple[int, ...], Fraction] = defaultdict(Fraction)
+    for cut in bound.combined.cuts:
+        ranks = topology.rank[list(cut.nodes)]
+        weights[tuple(sorted(ranks[ranks >= 0].tolist()))] += cut.weight
+    heaviest = sorted(weights, key=lambda ranks: (-weights[ranks], ranks))
+    alone = sorted(ranks[0] for ranks in weights if len(ranks) == 1)
+    names = []
+    if alone:
+        side = describe_ranks(topology, alone)
+        names.append(f"each of the {side.removeprefix('all ')}" if len(alone) > 1 else side)
+    names += [describe_ranks(topology, ranks) for ranks in heaviest if len(ranks) > 1]
+    return f", around {shortened(names, _MAX_GROUPS)}"
+
+
 def _tells_senders(topology: Topology, found: Crossing) -> bool:
     """Whether to tell the cut from its sending side: that is the one with fewer ranks.
 
@@ -279,7 +298,9 @@ def _tells_senders(topology: Topology, found: Crossing) -> bool:
     if senders != receivers:
         return 0 < senders < receivers or not receivers
     links = [link for group in found.groups for link in group.links]
-    return len(np.unique(topology.src[links])) >= len(np.unique(topology.dst[links]))
+    sides = [np.unique(ends[links]) for ends in (topology.src, topology.dst)]
+    counts = [(len(ends), np.count_nonzero(topology.kind[ends] != NodeKind.SWITCH)) for ends in sides]
+    return counts[0] >= counts[1]
 
 
 def _proof(bound: Bound, found: Crossing) -> str:

@@ -119,7 +119,7 @@ def all_reduce_bound(problem: Problem, time_limit: float) -> Bound:
     return Bound(
         problem=problem,
         inv_rate=min(best, 1 / upper),
-        cut=gather.cut,
+        cut=gather.cut if best == two_phase else (),  # beyond two phases no cut sets the rate alone
         attainable=best,
         method=combined.method,
         alternatives=alternatives,

@@ -127,7 +127,8 @@ def simulate(
         ),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev.")
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write a trace of the largest size (ui.perfetto.dev)."),
     ] = None,
     links: Annotated[int, typer.Option("--links", min=0, metavar="N", help="Busiest links to list.")] = 5,
     stages: Annotated[
@@ -176,9 +177,6 @@ def simulate(
         msg = "expected a plan file, or several with `--jobs`, found none: make one with `coppice plan -o plan.json`."
         raise InputError(msg)
     sizes = parse_sizes(size, option="--size")
-    if trace is not None and len(sizes) > 1:
-        msg = f"a trace shows one size, found {len(sizes)} in --size {size}: give one."
-        raise InputError(msg)
     if seeds and multipath:
         msg = "--seeds shows ideal multipath beside the seeds: leave out --multipath."
         raise InputError(msg)
@@ -197,19 +195,21 @@ def simulate(
         shown = None
         if trace is not None:
             progress.begin("writing the trace")
-            shown = write_trace(rows[0].timeline, trace)
+            shown = write_trace(rows[-1].timeline, trace)
     if as_json:
         print_json(simulated_record(loaded, assumed, rows, links=links))
         return
     title = title_of(loaded.problem)
+    traced = []
+    if trace is not None:
+        messages = plural(rows[-1].timeline.messages.count, "message")
+        largest = f" at {short_size(sizes[-1])}, the largest size" if len(rows) > 1 else ""
+        traced.append(("trace", f"{trace}: {shown} of {messages}{largest}"))
     if len(rows) > 1:
-        print_fields(title, model_fields(loaded, assumed))
+        print_fields(title, [*model_fields(loaded, assumed), *traced])
         print_lines(["", *table_lines(rows)])
         return
-    fields = single_fields(rows[0], best=count is None)
-    if trace is not None:
-        fields.append(("trace", f"{trace}: {shown} of {plural(rows[0].timeline.messages.count, 'message')}"))
-    print_fields(title, fields)
+    print_fields(title, [*single_fields(rows[0], best=count is None), *traced])
     if links:
         print_lines(["", "Busiest links", *busiest_lines(rows[0].timeline, links)])
     if stages:

@@ -207,14 +207,14 @@ class Contents(SymbolicMemory):
             if reads[step]:
                 value = held[src[step] : src[step] + length]
                 if NOTHING in value:
-                    self.fail(self._unwritten(step, int(program.src_offset[step]), value))
+                    self.fail(self._unwritten(step, program.src_buffer, program.src_offset, value))
             if receives[step]:
                 message = travelling.pop(message_of[step])
                 value = self.sum(step, value, message) if reads[step] else message
             elif op == StepOp.REDUCE:
                 there = held[dst[step] : dst[step] + length]
                 if NOTHING in there:
-                    self.fail(self._unwritten(step, int(program.dst_offset[step]), there))
+                    self.fail(self._unwritten(step, program.dst_buffer, program.dst_offset, there))
                 value = self.sum(step, there, value)
             if writes[step]:
                 held[dst[step] : dst[step] + length] = value
@@ -222,12 +222,13 @@ class Contents(SymbolicMemory):
                 travelling[step] = value
         self.check_end()
 
-    def _unwritten(self, step: int, first: int, values: list[int]) -> str:
-        slot = first + values.index(NOTHING)
-        program = self.program
-        buffer = program.src_buffer if program.src_offset[step] == first else program.dst_buffer
+    def _unwritten(
+        self, step: int, buffer: NDArray[np.int8], offset: NDArray[np.int32], values: list[int]
+    ) -> str:
+        slot = int(offset[step]) + values.index(NOTHING)
         name = ("input", "output", "scratch")[int(buffer[step])]
-        return f"{step_name(program, step)} reads slot {slot} of the {name}, which nothing was written to."
+        where = step_name(self.program, step)
+        return f"{where} reads slot {slot} of the {name}, which nothing was written to."
 
 
 def accepts(
