@@ -254,15 +254,15 @@ class _Dual:
             entering = ~inside[topology.src] & inside[topology.dst]
             leaving = inside[topology.src] & ~inside[topology.dst]
             broadcast, reduce = int(cut.broadcast * unit), int(cut.reduce * unit)
-            price[0][:] += _over_links(group, entering) * broadcast
-            price[1][:] += _over_links(group, leaving) * reduce
-            outside += _over_nodes(group, ~inside) * (broadcast + reduce)
+            _add_to_links(price[0], entering, broadcast, group)
+            _add_to_links(price[1], leaving, reduce, group)
+            _add_to_nodes(outside, np.flatnonzero(~inside), broadcast + reduce, group)
         down, up = _zeros(topology.num_nodes), _zeros(topology.num_nodes)
         for potential in proof.potentials:
             _check_potential(topology, potential.node, potential.broadcast, potential.reduce, helped=helped)
-            at = np.arange(topology.num_nodes) == potential.node
-            down += _over_nodes(group, at) * int(potential.broadcast * unit)
-            up += _over_nodes(group, at) * int(potential.reduce * unit)
+            at = np.array([potential.node])
+            _add_to_nodes(down, at, int(potential.broadcast * unit), group)
+            _add_to_nodes(up, at, int(potential.reduce * unit), group)
         price[0][:] += down[topology.dst] - down[topology.src]
         price[1][:] += up[topology.src] - up[topology.dst]
         return cls(price, outside, group is None and bool((times <= 1).all()))
@@ -309,22 +309,25 @@ def _members(topology: Topology, nodes: tuple[int, ...], cut: int) -> NDArray[np
     return inside
 
 
-def _over_links(group: Symmetry | None, chosen: NDArray[np.bool_]) -> _Numbers:
-    """How many images of the chosen links each link is (1 for a chosen one without a group)."""
+def _add_to_links(total: _Numbers, chosen: NDArray[np.bool_], weight: int, group: Symmetry | None) -> None:
+    """Add a weight to the chosen links and to all their images."""
     if group is None:
-        return chosen.astype(np.object_)
+        total[chosen] += weight
+        return
     counts = np.bincount(group.link_orbit[chosen], minlength=group.num_link_orbits)
-    repeats = group.order // group.link_orbit_size
-    return (counts[group.link_orbit] * repeats).astype(np.object_)
+    images = counts[group.link_orbit] * (group.order // group.link_orbit_size)
+    total += images.astype(np.object_) * weight
 
 
-def _over_nodes(group: Symmetry | None, chosen: NDArray[np.bool_]) -> _Numbers:
-    """How many images of the chosen nodes each node is."""
+def _add_to_nodes(total: _Numbers, chosen: NDArray[np.int64], weight: int, group: Symmetry | None) -> None:
+    """Add a weight to the chosen nodes and to all their images."""
     if group is None:
-        return chosen.astype(np.object_)
+        total[chosen] += weight
+        return
     size = np.bincount(group.node_orbit)
     counts = np.bincount(group.node_orbit[chosen], minlength=len(size))
-    return (counts * (group.order // size))[group.node_orbit].astype(np.object_)
+    images = (counts * (group.order // size))[group.node_orbit]
+    total += images.astype(np.object_) * weight
 
 
 def _zeros(size: int) -> _Numbers:
