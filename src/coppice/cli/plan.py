@@ -99,6 +99,8 @@ def plan(
 def plan_fields(result: PlannedResult) -> list[tuple[str, str]]:
     """The lines about a plan."""
     loss = "optimal" if not result.loss else f"{percent_text(result.loss)} below the optimum"
+    if result.loss and result.report.optimal:
+        loss = "optimal, as switches only pass on what they get"
     fields = bound_fields(result.bound)
     fields.append(
         (result.plan.planner, f"{bandwidth_text(result.algbw_gb_per_s, result.busbw_gb_per_s)}: {loss}")

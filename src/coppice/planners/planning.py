@@ -129,7 +129,7 @@ class PlannedResult(Shown, Bandwidths):
             "planned_algbw_gb_per_s": float(self.algbw_gb_per_s),
             "planned_algbw_exact": str(self.algbw_gb_per_s),
             "planned_busbw_gb_per_s": float(self.busbw_gb_per_s),
-            "optimal": self.loss == 0,
+            "optimal": self.loss == 0 or self.report.optimal,
             "loss": str(self.loss),
             "ring_algbw_exact": None if self.ring is None else str(self.ring.algbw_gb_per_s),
             "ring_gain": None if gain is None else float(gain),

@@ -8,12 +8,14 @@ from dataclasses import replace
 from fractions import Fraction
 from math import floor
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coppice.bounds import bound
+from coppice.bounds.all_reduce import combined_all_reduce
 from coppice.bounds.problem import Problem
 from coppice.bounds.proof import (
     CutFamily,
@@ -30,6 +32,7 @@ from coppice.errors import CheckError, InputError
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.choice import from_catalogue
 from coppice.planners.planning import plan
+from coppice.schedule.files.proof_columns import ProofRow, proof_row, read_proof
 from coppice.schedule.loads import schedule_loads
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.proof import check_whole_trees, prove_by_cuts, prove_by_lengths
@@ -129,6 +132,23 @@ def test_real_witnesses_prove_the_optimum_exactly(seed: int) -> None:
         assert prove(problem, found.proof).inv_rate == found.attainable == found.proof.inv_rate  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_without_time_what_is_said_is_proved_all_the_same(seed: int) -> None:
+    topology = seeded(seed, most=8)
+    for problem in (all_reduce(topology), Problem(topology=topology, collective=Collective.ALL_TO_ALL)):
+        try:
+            found = bound(problem, time_limit=0.0)
+        except CheckError:  # one phase of it was not bounded in time, and it says so
+            continue
+        if found.proof is None:
+            assert found.cut or not found.inv_rate
+            continue
+        prove = prove_by_lengths if isinstance(found.proof, LinkLengths) else prove_by_cuts
+        proved = prove(problem, found.proof).inv_rate  # type: ignore[arg-type]
+        assert proved is not None
+        assert proved >= found.inv_rate > 0
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_plans_that_are_called_optimal_are_proved_to_be(seed: int) -> None:
     for problem in (seeded_problem(seed, most=7), all_reduce(seeded(seed, most=7))):
@@ -155,6 +175,24 @@ def test_a_family_under_a_symmetry_stands_for_its_images() -> None:
     wrong[0] = np.roll(wrong[0], 1)
     with pytest.raises(CheckError):
         prove_by_cuts(problem, replace(one, symmetry=replace(symmetry, generators=wrong)))
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "mi250", "pcie-box"])
+def test_a_dual_found_with_orbits_proves_the_optimum(name: str) -> None:
+    """The linear program has one variable for each orbit; its dual is stored once for all images."""
+    problem = all_reduce(preset(name))
+    symmetry = find_symmetry(problem.topology)
+    assert symmetry.order > 1
+    found = combined_all_reduce(problem, symmetry=symmetry, shortcut=False)
+    assert found.proof is not None
+    assert found.rate is not None
+    assert prove_by_cuts(problem, found.proof).inv_rate == 1 / found.rate
+    row = msgspec.convert(proof_row(problem.topology, found.proof), ProofRow)
+    again = read_proof(problem.topology, row, "plan.json $.bound.proof")
+    assert isinstance(again, CutFamily)
+    assert again.symmetry is not None
+    assert (again.cuts, again.potentials) == (found.proof.cuts, found.proof.potentials)
+    assert prove_by_cuts(problem, again).inv_rate == 1 / found.rate
 
 
 def in_one_box(rates: list[int], *, able: bool) -> Topology:

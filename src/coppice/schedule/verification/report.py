@@ -106,8 +106,8 @@ class Report(Verdict):
         if not self.ok:
             return "not proved"
         if self.optimal:
-            words = f"optimal, proved: no {self.slower} is faster"
-        elif not self.bound_proved or self.gap is None:
+            return f"optimal, proved: no {self.slower} is faster"
+        if not self.bound_proved or self.gap is None:
             words = "not proved: there is no witness of the bound; plan again to have one"
         elif self.gap < 0:
             words = f"faster than any {self.slower}, proved"
