@@ -283,6 +283,14 @@ def test_disjoint_sets_bound_schedules_that_are_no_trees(seed: int) -> None:
     assert held > 8
 
 
+def test_only_disjoint_sets_bind_schedules_of_every_kind() -> None:
+    problem = all_reduce(in_one_box([3] * 4, able=False))
+    for sets, apart in (([[0], [1, 2]], True), ([[0], [0, 1], [2]], False), ([[0, 1], [1, 2], [3]], False)):
+        assert prove_by_cuts(problem, partitioned(sets, [], ONE)).for_schedules == apart
+    for name, words in (("dgx-a100", "no schedule is"), ("random-balanced", "no pair of reduce trees and")):
+        assert words in plan(all_reduce(preset(name)), ring=False).report.proof_in_words
+
+
 # Whole trees
 
 
