@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from coppice.display import Brief
 from coppice.topology.symmetry import Symmetry
 
 __all__ = [
@@ -24,8 +25,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class WeightedCut:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class WeightedCut(Brief):
     """A set of nodes with its weights in a proof.
 
     Attributes:
@@ -39,8 +40,8 @@ class WeightedCut:
     reduce: Fraction = Fraction(0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodePotential:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class NodePotential(Brief):
     """The weight in a proof of a node that passes on no more than it gets.
 
     Attributes:
@@ -54,8 +55,8 @@ class NodePotential:
     reduce: Fraction = Fraction(0)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class CutFamily:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class CutFamily(Brief):
     """Cuts and potentials that together prove a bound on trees: the dual of the program over link rates.
 
     Attributes:
@@ -71,8 +72,8 @@ class CutFamily:
     symmetry: Symmetry | None = None
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class LinkLengths:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class LinkLengths(Brief):
     """Lengths of links that prove a bound on an all-to-all, gather or scatter: the dual of a concurrent flow.
 
     Attributes:
@@ -84,8 +85,8 @@ class LinkLengths:
     length: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinkRange:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LinkRange(Brief):
     """A decision in a proof about whole trees: a link carries at most ``most`` of them, or more.
 
     Attributes:
@@ -101,8 +102,8 @@ class LinkRange:
     above: int
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class WholeTrees:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class WholeTrees(Brief):
     """A bound on forests with a given number of trees: every link carries a whole number of them.
 
     Attributes:
