@@ -11,6 +11,7 @@ import pytest
 
 from cli.conftest import Run
 from coppice.collectives import Collective
+from support.paths import ROOT
 
 BOUND_KEYS = {
     "collective",
@@ -77,11 +78,40 @@ def test_plan_text_says_what_an_engineer_asks(run: Run, star: Path) -> None:
         r"trees +\d+ per root, \d+ distinct",
         r"height +\d at most, \S+ on average",
         r"worst link load +100%",
-        r"verified +yes, and its cut proves that no schedule is faster",
+        r"verified +yes; optimal, proved: no schedule is faster",
         r"took +\S+ m?s to plan, \S+ m?s to verify, \S+ MiB of memory",
     ):
         assert re.search(expected, shown, re.MULTILINE), expected
     assert "\x1b" not in shown  # plain where it is no terminal
+
+
+def test_the_demo_is_proved_optimal(run: Run, tmp_path: Path) -> None:
+    """What `make demo` plans and verifies: nothing is left to believe."""
+    demo, made = ROOT / "examples" / "two-dgx-a100.json", tmp_path / "plan.json"
+    planned = run("plan", demo, "--collective", "all_reduce", "-o", made)
+    assert "verified             yes; optimal, proved: no schedule is faster" in planned.out
+    verified = run("verify", made)
+    assert re.search(r"^  bound +optimal, proved: no schedule is faster$", verified.out, re.MULTILINE)
+    record = run("verify", made, "--json").json
+    assert record["optimal"] is record["bound_proved"] is True
+    assert record["proved_inv_rate"] == record["planned_inv_rate"] == "3/520"
+    assert "claim" not in planned.out + verified.out
+
+
+def test_what_switches_cannot_pass_on_is_proved_to_be_out_of_reach(run: Run, tmp_path: Path) -> None:
+    """The cuts allow twice as much; the plan reaches all that there is, and a file says so by itself."""
+    nodes = [{"id": v, "kind": "gpu"} for v in "abc"] + [{"id": "s", "kind": "switch"}]
+    links = [{"from": v, "to": "s", "gb_per_s": 1, "duplex": False} for v in "abc"]
+    links += [{"from": "s", "to": v, "gb_per_s": 4, "duplex": False} for v in "abc"]
+    document = {"format": "coppice-topology", "version": 1, "name": "star", "nodes": nodes, "links": links}
+    (tmp_path / "star.json").write_text(json.dumps(document))
+    shown = run("plan", tmp_path / "star.json", "-c", "all_gather", "-o", tmp_path / "plan.json").out
+    assert "optimal, as switches only pass on what they get" in shown
+    assert "optimal, proved: no schedule is faster" in run("verify", tmp_path / "plan.json").out
+    few = run("plan", "mi250", "-c", "all_gather", "--trees", "1", "-o", tmp_path / "few.json").out
+    assert re.search(
+        r"verified +yes; within .*% of optimal, proved; the best with 1 tree per root, proved", few
+    )
 
 
 def test_fewer_trees_state_their_loss(run: Run) -> None:

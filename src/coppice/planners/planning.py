@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -21,6 +21,7 @@ from coppice.bounds.describe import describe_cut
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bandwidths, Bound
+from coppice.bounds.whole_trees import whole_trees_bound
 from coppice.collectives import Collective
 from coppice.display import Shown
 from coppice.errors import InputError
@@ -124,7 +125,7 @@ class PlannedResult(Shown, Bandwidths):
             "planned_algbw_gb_per_s": float(self.algbw_gb_per_s),
             "planned_algbw_exact": str(self.algbw_gb_per_s),
             "planned_busbw_gb_per_s": float(self.busbw_gb_per_s),
-            "optimal": self.loss == 0,
+            "optimal": self.loss == 0 or self.report.optimal,
             "loss": str(self.loss),
             "ring_algbw_exact": None if self.ring is None else str(self.ring.algbw_gb_per_s),
             "ring_gain": None if gain is None else float(gain),
@@ -238,6 +239,8 @@ def plan(
     with watch.stage("bound", "computing the bound"):
         helped = isinstance(body, Forest) and body.branches_at_switches
         found = in_network_optimum(plain) if helped or choice.in_network else plain
+        if choice.trees is not None and not helped and problem.collective is not Collective.ALL_REDUCE:
+            found = replace(found, whole_trees=whole_trees_bound(problem, choice.trees))
     peak = peak_rss_bytes()
     with watch.stage("verify", "verifying the plan"):
         planned = _plan(problem, made, found, choice.algorithm)

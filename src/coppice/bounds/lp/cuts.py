@@ -20,10 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
-from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram, certified_bound
+from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram, certified_multipliers
+from coppice.bounds.proof import CutFamily, NodePotential, WeightedCut
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology
+from coppice.topology.symmetry import Symmetry
 
 __all__ = ["CutOutcome", "CutProgram", "ForestRates", "TreePhase"]
 
@@ -57,13 +59,11 @@ class ForestRates:
         rate: Sum of the root rates.
         root_rate: Per node.
         link_rate: Per phase, per link.
-        cuts: (phase, nodes of X, multiplier) of the cuts that the dual uses.
     """
 
     rate: Fraction
     root_rate: list[Fraction]
     link_rate: list[list[Fraction]]
-    cuts: list[tuple[int, tuple[int, ...], Fraction]]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -74,11 +74,13 @@ class CutOutcome:
         upper: Proved upper bound on the rate, or None.
         rates: Rates that reach ``upper``, or None where none were found or needed.
         rounds: Linear programs solved.
+        multipliers: Of the rows, proving ``upper``; None where nothing was proved.
     """
 
     upper: Fraction | None
     rates: ForestRates | None
     rounds: int
+    multipliers: Sequence[Fraction] | None
 
 
 @dataclass(eq=False, kw_only=True, repr=False)
@@ -105,6 +107,7 @@ class CutProgram(Brief):
     _payer: list[int | None] = field(init=False)
     _seen: set[bytes] = field(init=False, default_factory=set)
     _cut_of_row: dict[int, tuple[int, tuple[int, ...]]] = field(init=False, default_factory=dict)
+    _node_of_row: dict[int, tuple[int, int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         topology = self.topology
@@ -127,7 +130,11 @@ class CutProgram(Brief):
         for _ in self.phases:
             bounds += [None] * self._orbits if split else capacity.tolist()
         self._program = LinearProgram(self._cost.tolist() + [0] * (self._orbits * len(self.phases)), bounds)
-        rows = [row for phase in range(len(self.phases)) for row in self._balance_rows(phase)]
+        rows: list[Constraint] = []
+        for phase in range(len(self.phases)):
+            for node, row in self._balance_rows(phase):
+                self._node_of_row[len(rows)] = (phase, node)
+                rows.append(row)
         self._payer = [None] * self._program.num_columns
         if split:
             for orbit in range(self._orbits):
@@ -153,37 +160,71 @@ class CutProgram(Brief):
         """
         deadline = time.monotonic() + time_limit
         upper: Fraction | None = None
+        dual: Sequence[Fraction] | None = None
         rounds = 0
         while True:
             rounds += 1
             left = deadline - time.monotonic()
             vertex = self._program.solve(time_limit=min(left, 1e6)) if left > 0 else None
             if vertex is None:
-                return CutOutcome(upper=upper, rates=None, rounds=rounds - 1)
+                return CutOutcome(upper=upper, rates=None, rounds=rounds - 1, multipliers=dual)
             if known is not None and abs(vertex.objective - float(known)) <= _AGREEMENT * vertex.objective:
                 exact = self._program.exact_vertex()
                 if exact is not None and exact.objective == known:
-                    return CutOutcome(upper=known, rates=None, rounds=rounds)
+                    return CutOutcome(upper=known, rates=None, rounds=rounds, multipliers=exact.multipliers)
             scale = _GRID / max(float(self.topology.capacity.max(initial=1)), vertex.objective, 1.0)
             grid = np.maximum(np.rint(vertex.values * scale), 0).astype(np.int64)
             multipliers = self._program.float_multipliers()
             if self._separate(grid, slack=_FLOAT_TOLERANCE):
                 if time.monotonic() > deadline:
-                    upper = self._upper(multipliers)
+                    upper, dual = self._repaired(multipliers)
                 continue
             exact = self._program.exact_vertex()
             integers = None if exact is None else _common_integers(exact.values)
             if exact is None or integers is None:
-                upper = self._upper(multipliers) if exact is None else exact.objective
-                return CutOutcome(upper=upper, rates=None, rounds=rounds)
+                upper, dual = (
+                    self._repaired(multipliers) if exact is None else (exact.objective, exact.multipliers)
+                )
+                return CutOutcome(upper=upper, rates=None, rounds=rounds, multipliers=dual)
             if not self._separate(integers, slack=0):
-                return CutOutcome(upper=exact.objective, rates=self._rates(exact), rounds=rounds)
+                rates = self._rates(exact)
+                return CutOutcome(
+                    upper=exact.objective, rates=rates, rounds=rounds, multipliers=exact.multipliers
+                )
 
-    def _upper(self, multipliers: NDArray[np.float64]) -> Fraction | None:
+    def witness(
+        self, multipliers: Sequence[Fraction], inv_rate: Fraction, symmetry: Symmetry | None = None
+    ) -> CutFamily:
+        """The cuts and potentials of a dual, as anybody can check them.
+
+        Args:
+            multipliers: Of the rows (:class:`CutOutcome`).
+            inv_rate: Time per shard that they prove.
+            symmetry: The group whose orbits share variables, where there is one.
+        """
+        cuts, potentials = [], []
+        for i, multiplier in enumerate(multipliers):
+            if not multiplier:
+                continue
+            if i in self._cut_of_row:
+                phase, nodes = self._cut_of_row[i]
+                cuts.append(WeightedCut(nodes=nodes, **self._weights(phase, multiplier)))
+            elif i in self._node_of_row:
+                phase, node = self._node_of_row[i]
+                potentials.append(NodePotential(node=node, **self._weights(phase, multiplier)))
+        return CutFamily(inv_rate=inv_rate, cuts=tuple(cuts), potentials=tuple(potentials), symmetry=symmetry)
+
+    def _weights(self, phase: int, multiplier: Fraction) -> dict[str, Fraction]:
+        return {"reduce" if self.phases[phase].reverse else "broadcast": multiplier}
+
+    def _repaired(
+        self, multipliers: NDArray[np.float64]
+    ) -> tuple[Fraction | None, Sequence[Fraction] | None]:
         """A proved bound from the float dual of the last linear program (rows added since count as 0)."""
         padded = np.zeros(len(self._program.rows))
         padded[: len(multipliers)] = multipliers
-        return certified_bound(self._program, padded, payer=self._payer)
+        exact = certified_multipliers(self._program, padded, payer=self._payer)
+        return (None, None) if exact is None else (self._program.dual_bound(exact), exact)
 
     def _rates(self, exact: ExactVertex) -> ForestRates:
         """The proved optimum per node and link."""
@@ -195,12 +236,7 @@ class CutProgram(Brief):
             [exact.values[self._groups + phase * self._orbits + orbit] for orbit in self._orbit.tolist()]
             for phase in range(len(self.phases))
         ]
-        cuts = [
-            (*self._cut_of_row[i], multiplier)
-            for i, multiplier in enumerate(exact.multipliers)
-            if multiplier and i in self._cut_of_row
-        ]
-        return ForestRates(rate=exact.objective, root_rate=root, link_rate=links, cuts=cuts)
+        return ForestRates(rate=exact.objective, root_rate=root, link_rate=links)
 
     def _separate(self, values: NDArray[np.int64], *, slack: int) -> int:
         """Add the cuts that integer column values violate by more than ``slack``; how many are new."""
@@ -242,8 +278,8 @@ class CutProgram(Brief):
         self._program.add_rows([_row(columns, dense[columns], 0)])
         return True
 
-    def _balance_rows(self, phase: int) -> list[Constraint]:
-        """Out <= in at every node that cannot copy, once for equal rows."""
+    def _balance_rows(self, phase: int) -> list[tuple[int, Constraint]]:
+        """Out <= in at every node that cannot copy (the node, its row), once for equal rows."""
         topology, kind = self.topology, self.phases[phase]
         tail, head = (topology.dst, topology.src) if kind.reverse else (topology.src, topology.dst)
         leaving: dict[int, list[int]] = {}
@@ -261,7 +297,7 @@ class CutProgram(Brief):
             columns = np.flatnonzero(dense)
             if len(columns) and key not in self._seen:
                 self._seen.add(key)
-                rows.append(_row(columns, dense[columns], 0))
+                rows.append((v, _row(columns, dense[columns], 0)))
         return rows
 
 

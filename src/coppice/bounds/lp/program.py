@@ -21,7 +21,7 @@ from coppice.bounds.lp.refinement import SquareSystem, solve_exactly
 from coppice.display import Brief
 from coppice.rows import first_rows
 
-__all__ = ["Constraint", "ExactVertex", "FloatVertex", "LinearProgram", "certified_bound"]
+__all__ = ["Constraint", "ExactVertex", "FloatVertex", "LinearProgram", "certified_multipliers"]
 
 _GRID = 2**40
 """Denominator of multipliers that are taken from floats."""
@@ -349,10 +349,10 @@ def _objects(values: Sequence[int]) -> NDArray[np.object_]:
     return result
 
 
-def certified_bound(
+def certified_multipliers(
     program: LinearProgram, multipliers: NDArray[np.float64], *, payer: Sequence[int | None]
-) -> Fraction | None:
-    """A proved upper bound from multipliers that are only nearly right, or None where they cannot be repaired.
+) -> list[Fraction] | None:
+    """Multipliers that prove an upper bound, from ones that are only nearly right; None where they cannot be repaired.
 
     A dual solution in floats violates its own constraints in the last digits. Rounded to fractions and scaled up until
     every column without an upper bound is paid for, it proves a bound that is exact, if slightly weak.
@@ -377,4 +377,4 @@ def certified_bound(
         row = payer[column]
         if rest > 0 and row is not None:
             exact[row] += rest
-    return program.dual_bound(exact)
+    return exact
