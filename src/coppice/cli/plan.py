@@ -24,7 +24,7 @@ from coppice.planners.planning import PlannedResult
 from coppice.planners.planning import plan as make_plan
 from coppice.schedule.explanation import title_of
 from coppice.schedule.files.plan_file import write_plan
-from coppice.text import bandwidth_text, percent_text, seconds_text, size_text
+from coppice.text import bandwidth_text, percent_text, plural, seconds_text, size_text
 
 __all__ = ["plan"]
 
@@ -112,7 +112,7 @@ def plan_fields(result: PlannedResult) -> list[tuple[str, str]]:
     if trees is not None:
         per_root = result.trees_per_root
         shown = "differ" if per_root is None else str(per_root)
-        fields.append(("trees", f"{shown} per root, {trees.distinct_trees} distinct"))
+        fields.append(("trees", f"{shown} per root, {trees.distinct_trees} distinct{_proved_text(result)}"))
         fields.append(("height", f"{trees.max_height} at most, {float(trees.mean_height):.3g} on average"))
     if result.report.max_link_load is not None:
         fields.append(("worst link load", percent_text(result.report.max_link_load)))
@@ -121,6 +121,24 @@ def plan_fields(result: PlannedResult) -> list[tuple[str, str]]:
     checked, memory = seconds_text(result.seconds["verify"]), size_text(result.peak_rss_bytes)
     fields.append(("took", f"{seconds_text(spent)} to plan, {checked} to verify, {memory} of memory"))
     return fields
+
+
+def _proved_text(result: PlannedResult) -> str:
+    """How near the plan is to the best with as many trees, where a number was asked for."""
+    loss = result.loss_with_trees
+    if loss is None:
+        return ""
+    fewest = max((phase.fewest or 0 for phase in result.phases), default=0)
+    used = max(phase.trees for phase in result.phases)
+    best = (
+        "nothing faster with as many"
+        if loss == 0
+        else f"within {percent_text(loss)} of the best with as many"
+    )
+    if not fewest:
+        return f"; {best}"
+    number = "no fewer will do" if fewest == used else f"{plural(fewest, 'tree')} needed at least"
+    return f"; {number}, {best}"
 
 
 def _ring_text(result: PlannedResult) -> str:
