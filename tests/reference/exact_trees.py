@@ -17,7 +17,7 @@ checked in integers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from reference.fixed_trees import room, smallest_inv_tree_rate
 from reference.network import Link, Network, Supply
 
-__all__ = ["least_inv_tree_rate", "next_lower", "whole_trees"]
+__all__ = ["least_inv_tree_rate", "next_lower", "rows_of", "solution", "whole_trees"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +41,12 @@ class Rows:
     balance: NDArray[np.int64]
 
 
-def rows_of(network: Network, supply: Supply) -> Rows:
-    """The rows of the program, one for each set that has to be entered."""
+def rows_of(network: Network, supply: Supply, sets: Sequence[Collection[int]] | None = None) -> Rows:
+    """The rows of the program, one for each set that has to be entered; or for some of them only."""
     links = tuple(network.capacity)
     masks = np.arange(1, 2**network.num_nodes, dtype=np.int64)
+    if sets is not None:
+        masks = np.array([sum(1 << v for v in nodes) for nodes in sets], dtype=np.int64)
     missing = np.full(len(masks), sum(supply.values()), dtype=np.int64)
     for v, weight in supply.items():
         missing -= weight * (masks >> v & 1)
@@ -94,8 +96,7 @@ def by_program(rows: Rows, upper: NDArray[np.int64], trees: int) -> NDArray[np.i
     )
     table = np.concatenate([rows.entering, rows.balance])
     least = np.concatenate([trees * rows.missing, np.zeros(len(rows.balance), dtype=np.int64)])
-    table, first = np.unique(np.column_stack([table, least]), axis=0, return_index=True)
-    del first
+    table = np.unique(np.column_stack([table, least]), axis=0)
     matrix, least = table[:, :-1], table[:, -1]
     counts = np.count_nonzero(matrix, axis=1)
     row, column = np.nonzero(matrix)
