@@ -128,16 +128,17 @@ def _proved_text(result: PlannedResult) -> str:
     loss = result.loss_with_trees
     if loss is None:
         return ""
-    fewest = max((phase.fewest or 0 for phase in result.phases), default=0)
-    used = max(phase.trees for phase in result.phases)
+    as_many = "as many in two phases" if len(result.phases) > 1 else "as many"
     best = (
-        "nothing faster with as many"
-        if loss == 0
-        else f"within {percent_text(loss)} of the best with as many"
+        f"within {percent_text(loss)} of the best with {as_many}"
+        if loss
+        else f"nothing faster with {as_many}"
     )
-    if not fewest:
+    if any(phase.fewest is None for phase in result.phases):
         return f"; {best}"
-    number = "no fewer will do" if fewest == used else f"{plural(fewest, 'tree')} needed at least"
+    fewest = max(phase.fewest or 0 for phase in result.phases)
+    proved = all(phase.fewest == phase.trees for phase in result.phases)
+    number = "no fewer will do" if proved else f"{plural(fewest, 'tree')} needed at least"
     return f"; {number}, {best}"
 
 
