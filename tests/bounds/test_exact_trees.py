@@ -7,6 +7,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from coppice.bounds import Problem, bound
 from coppice.bounds.lp.whole_trees import Refuted, Steps, WholeTrees
@@ -21,7 +23,7 @@ from reference.expected import broadcast_view
 from reference.fixed_trees import room
 from reference.network import describe, supply_of
 from reference.plans import judged_inv_rate
-from reference.strategies import CONNECTED_FAMILIES, seeded, seeded_problem, uneven
+from reference.strategies import CONNECTED_FAMILIES, problems, seeded, seeded_problem, uneven
 
 
 def star(up: tuple[int, ...], down: tuple[int, ...]) -> Topology:
@@ -145,6 +147,12 @@ def test_nothing_is_faster_with_as_many_trees(part: int) -> None:
 def test_nothing_is_faster_with_as_many_trees_thoroughly(block: int) -> None:
     for seed in range(10**5 + block * 250, 10**5 + block * 250 + 250):
         judge(seeded_problem(seed, CONNECTED_FAMILIES, 5 + seed % 5), random.Random(seed).randint(1, 6))
+
+
+@settings(max_examples=40)
+@given(problem=problems(CONNECTED_FAMILIES, 6), trees=st.integers(1, 5))
+def test_nothing_is_faster_with_any_number_of_trees(problem: Problem, trees: int) -> None:
+    judge(problem, trees)
 
 
 def judge_fewest(problem: Problem, tolerance: Fraction) -> None:

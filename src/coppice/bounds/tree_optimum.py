@@ -127,14 +127,19 @@ def tree_optimum(
         >>> found.inv_rate, found.exact, len(found.proof.cuts)
         (Fraction(2, 1), True, 1)
     """
+    return _optimum(network, trees, best=best, capacity=capacity, steps=_steps(network.topology))
+
+
+def _optimum(
+    network: Network, trees: int, *, best: Fraction, capacity: list[Fraction] | None, steps: Steps | None
+) -> TreeOptimum:
+    """As :func:`tree_optimum`; on a network that is not small within ``steps``."""
     start = fixed_trees(network, trees, optimum=best).inv_rate * trees
     if not start:
         return TreeOptimum(trees=trees, units=floor_units(network, trees=trees, scale=start), least=start)
-    found: TreeOptimum | None = None
-    if _is_searched(network.topology):
-        found = _LeastScale(network, trees, _steps(network.topology)).least(start)
-        if found is not None and found.exact:
-            return found
+    found = _LeastScale(network, trees, steps).least(start) if _is_searched(network.topology) else None
+    if found is not None and found.exact:
+        return found
     return _greedy(network, trees, start, best=best, capacity=capacity, known=found)
 
 
@@ -208,7 +213,7 @@ def fewest_trees(
         if searched and isinstance(_LeastScale(network, trees, steps).at(trees * most), Refuted):
             continue
         fewest = trees if fewest is None else fewest
-        found = tree_optimum(network, trees, best=best, capacity=capacity)
+        found = _optimum(network, trees, best=best, capacity=capacity, steps=steps)
         if found.inv_rate <= most:
             return replace(found, fewest=fewest)
     found = all_trees(network, best=best, capacity=capacity)

@@ -21,6 +21,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice import _core
 from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram
 from coppice.bounds.lp.simplex import solve_in_integers
 from coppice.bounds.max_flow import narrow_cuts
@@ -31,6 +32,9 @@ __all__ = ["Refuted", "Steps", "WholeTrees"]
 
 _FLOAT_SIZE = 2**30
 """Rooms up to this size are left to floats first."""
+
+_NATIVE_SIZE = 2**61
+"""Sums up to this size are left to the native check."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -156,17 +160,29 @@ class WholeTrees:
 
     def _separate(self, values: list[Fraction]) -> None:
         """Add the cuts that the vertex violates."""
+        topology = self._network.topology
         denominator = lcm(*(value.denominator for value in values))
         rate, *amounts = (int(value * denominator) for value in values)
-        for cut in narrow_cuts(
-            self._network.topology.num_nodes,
-            self._tail,
-            self._head,
-            amounts,
-            [weight * rate for weight in self._weight],
-            self._terminals,
-            self._network.total_weight * rate,
-        ):
+        total = self._network.total_weight * rate
+        cuts: list[list[int]]
+        if max(sum(amounts), total) < _NATIVE_SIZE:
+            found = _core.violated_cuts(
+                topology.num_nodes,
+                topology.src,
+                topology.dst,
+                np.array(amounts, dtype=np.int64),
+                self._network.weight * rate,
+                self._network.terminal,
+                total,
+                topology.num_nodes,
+            )
+            cuts = [sorted(cut.tolist()) for cut in found]
+        else:
+            supply = [weight * rate for weight in self._weight]
+            cuts = narrow_cuts(
+                topology.num_nodes, self._tail, self._head, amounts, supply, self._terminals, total
+            )
+        for cut in cuts:
             self._add(tuple(cut))
 
     def _add(self, cut: tuple[int, ...]) -> None:
