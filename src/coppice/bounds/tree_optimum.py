@@ -81,7 +81,7 @@ class TreeOptimum(Brief):
         trees: k, trees per unit of weight.
         units: Trees on each link that a packing reaches.
         least: Time per shard below which no forest with k trees is, in 1 / (GB/s).
-        proof: The cuts that prove ``least``; None where it follows from the optimum with any number of trees.
+        proof: The cuts that prove ``least``; None where it follows from the optimum with any number of trees alone.
         fewest: Where the number was searched: no smaller number than this is within the tolerance; otherwise None.
     """
 
@@ -178,8 +178,15 @@ def all_trees(network: Network, *, best: Fraction, capacity: list[Fraction] | No
     """
     narrowed = network if capacity is None else network.limited(capacity)
     units = exact_units(narrowed, best)
-    if unbalanced(narrowed, units.capacity).size:
-        units = balanced_units(narrowed, trees=units.trees, scale=units.trees * best)
+    if unbalanced(
+        narrowed, units.capacity
+    ).size:  # only where links that are wider than all trees need were cut down
+        scale = units.trees * best
+        search = _LeastScale(narrowed, units.trees, _steps(network.topology))
+        found = search.at(scale) if _is_searched(network.topology) else None
+        if not isinstance(found, TreeUnits):
+            found = balanced_units(narrowed, trees=units.trees, scale=scale)
+        units = found
     return TreeOptimum(trees=units.trees, units=units, least=best)
 
 
