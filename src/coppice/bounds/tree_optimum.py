@@ -178,9 +178,7 @@ def all_trees(network: Network, *, best: Fraction, capacity: list[Fraction] | No
     """
     narrowed = network if capacity is None else network.limited(capacity)
     units = exact_units(narrowed, best)
-    if unbalanced(
-        narrowed, units.capacity
-    ).size:  # only where links that are wider than all trees need were cut down
+    if unbalanced(narrowed, units.capacity).size:  # where links wider than all trees need were cut down
         scale = units.trees * best
         search = _LeastScale(narrowed, units.trees, _steps(network.topology))
         found = search.at(scale) if _is_searched(network.topology) else None
