@@ -216,12 +216,18 @@ def test_one_rank_has_nothing_to_do():
 
 
 def test_without_time_the_bounds_are_still_proved():
-    topology = star([3, 3, 3, 1])
+    topology = star([3] * 16 + [1])
     found = combined_all_reduce(all_reduce(topology), time_limit=0.0)
     assert not found.exact
-    assert found.rate == Fraction(2, 3)
+    assert found.rate == Fraction(17, 32)
     assert found.upper is None or found.upper >= 1
     assert "not computed" in found.method
+
+
+def test_a_small_network_takes_the_time_that_it_needs():
+    found = combined_all_reduce(all_reduce(star([3, 3, 3, 1])), time_limit=0.0)
+    assert found.exact
+    assert found.rate == 1
 
 
 def test_dual_of_the_cuts_is_reported():

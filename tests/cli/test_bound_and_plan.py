@@ -203,3 +203,36 @@ def test_one_rank_has_nothing_to_do(run: Run, star: Path) -> None:
         assert found.json["inv_rate"] == "0"
         assert found.json["verified"] is True
         assert run("plan", star, "--ranks", "0", "-c", collective).code == 0
+
+
+def test_plan_tells_what_is_proved_about_its_number_of_trees(run: Run, star: Path) -> None:
+    shown = run("plan", star, "-c", "all_gather", "--trees", "1", "--no-ring")
+    assert re.search(r"trees +1 per root, \d+ distinct; nothing faster with as many\n", shown.out)
+    shown = run("plan", star, "-c", "all_gather", "--trees", "auto:50%", "--no-ring")
+    assert "; no fewer will do, nothing faster with as many\n" in shown.out
+    shown = run("plan", star, "-c", "all_reduce", "--trees", "1", "--no-ring")
+    assert "; nothing faster with as many in two phases\n" in shown.out
+    found = run("plan", star, "-c", "all_gather", "--trees", "1", "--no-ring", "--json").json
+    assert found["optimal_with_trees"] is True
+    assert found["loss_with_trees"] == "0"
+
+
+def test_plan_and_bound_tell_the_gap_where_links_are_lowered_greedily(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = {"g3": (0, 4, 4), "g2": (1, 8, 2), "g1": (2, 16, 4)}
+    nodes = [{"id": "sw", "kind": "switch"}]
+    nodes += [{"id": name, "kind": "gpu", "rank": rank} for name, (rank, _, _) in sorted(ranks.items())]
+    links = [
+        {"from": name, "to": "sw", "gb_per_s": up, "duplex": False} for name, (_, up, _) in ranks.items()
+    ]
+    links += [
+        {"from": "sw", "to": name, "gb_per_s": down, "duplex": False} for name, (_, _, down) in ranks.items()
+    ]
+    path = tmp_path / "star.json"
+    path.write_text(json.dumps({"format": "coppice-topology", "version": 1, "nodes": nodes, "links": links}))
+    arguments = (path, "-c", "reduce", "--root", "2", "--trees", "1")
+    assert "; nothing faster with as many\n" in run("plan", *arguments, "--no-ring").out
+    monkeypatch.setattr("coppice.bounds.tree_optimum.SEARCHED_NODES", 0)
+    assert "; within 50% of the best with as many\n" in run("plan", *arguments, "--no-ring").out
+    assert "50% below that is known to be reached\n" in run("bound", *arguments).out

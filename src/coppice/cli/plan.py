@@ -27,7 +27,7 @@ from coppice.schedule.explanation import title_of
 from coppice.schedule.files.plan_file import write_plan
 from coppice.simulation.model import Model
 from coppice.simulation.simulated import model_record, sizes_reaching
-from coppice.text import bandwidth_text, percent_text, seconds_text, size_text
+from coppice.text import bandwidth_text, percent_text, plural, seconds_text, size_text
 
 __all__ = ["plan"]
 
@@ -121,7 +121,7 @@ def plan_fields(result: PlannedResult, timed: list[tuple[str, str]]) -> list[tup
     if trees is not None:
         per_root = result.trees_per_root
         shown = "differ" if per_root is None else str(per_root)
-        fields.append(("trees", f"{shown} per root, {trees.distinct_trees} distinct"))
+        fields.append(("trees", f"{shown} per root, {trees.distinct_trees} distinct{_proved_text(result)}"))
         fields.append(("height", f"{trees.max_height} at most, {float(trees.mean_height):.3g} on average"))
     if result.report.max_link_load is not None:
         fields.append(("worst link load", percent_text(result.report.max_link_load)))
@@ -145,6 +145,25 @@ def _reach_text(reached: dict[float, int | None] | None, model: Model) -> str:
         for share, size in reached.items()
     ]
     return f"{', '.join(words)} of the rate (model {model.name})"
+
+
+def _proved_text(result: PlannedResult) -> str:
+    """How near the plan is to the best with as many trees, where a number was asked for."""
+    loss = result.loss_with_trees
+    if loss is None:
+        return ""
+    as_many = "as many in two phases" if len(result.phases) > 1 else "as many"
+    best = (
+        f"within {percent_text(loss)} of the best with {as_many}"
+        if loss
+        else f"nothing faster with {as_many}"
+    )
+    if any(phase.fewest is None for phase in result.phases):
+        return f"; {best}"
+    fewest = max(phase.fewest or 0 for phase in result.phases)
+    proved = all(phase.fewest == phase.trees for phase in result.phases)
+    number = "no fewer will do" if proved else f"{plural(fewest, 'tree')} needed at least"
+    return f"; {number}, {best}"
 
 
 def _ring_text(result: PlannedResult) -> str:

@@ -21,6 +21,7 @@ from coppice.bounds.describe import describe_cut
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bandwidths, Bound
+from coppice.bounds.tree_optimum import TreeOptimum
 from coppice.bounds.whole_trees import whole_trees_bound
 from coppice.collectives import Collective
 from coppice.display import Shown
@@ -50,6 +51,7 @@ class PlannedResult(Shown, Bandwidths):
         plan: The plan, with the bound that it is measured by.
         report: What the verifier says.
         shape: Trees and heights, None for a plan that is no forest.
+        phases: Where a number of trees was asked for, what each phase can have with it, with the cuts that prove it.
         ring: The best ring on the same topology, or None.
         ring_searched: Whether a ring was looked for: without, ``ring`` says nothing.
         seconds: Seconds of each stage by name: bound, plan, verify, figures, ring.
@@ -63,6 +65,7 @@ class PlannedResult(Shown, Bandwidths):
     ring_searched: bool
     seconds: dict[str, float]
     peak_rss_bytes: int
+    phases: tuple[TreeOptimum, ...] = ()
 
     @property
     def bound(self) -> Bound:
@@ -88,6 +91,19 @@ class PlannedResult(Shown, Bandwidths):
         return self.loss_against(self.bound)
 
     @property
+    def loss_with_trees(self) -> Fraction | None:
+        """Share of the rate that a forest with as many trees may have and this plan has not; None where any number may.
+
+        0 is proved to be the best. For an all-reduce it is that of two phases.
+        """
+        if not self.phases:
+            return None
+        reached = sum((phase.inv_rate for phase in self.phases), Fraction(0))
+        return (
+            1 - sum((phase.least for phase in self.phases), Fraction(0)) / reached if reached else Fraction(0)
+        )
+
+    @property
     def trees_per_root(self) -> int | None:
         """Trees at each root, None where roots differ or there are no trees."""
         return self.shape.trees_per_root if self.shape is not None else None
@@ -106,6 +122,15 @@ class PlannedResult(Shown, Bandwidths):
             f"<{problem.collective} on {problem.topology.name} by {self.plan.planner}: algbw "
             f"{float(self.algbw_gb_per_s):.6g} GB/s, {how}, verified>"
         )
+
+    def _record_with_trees(self) -> dict[str, Any]:
+        """What is proved about the number of trees that was asked for."""
+        loss = self.loss_with_trees
+        if loss is None:
+            return {}
+        found = {"optimal_with_trees": loss == 0, "loss_with_trees": str(loss)}
+        fewest = [phase.fewest for phase in self.phases if phase.fewest is not None]
+        return {**found, "fewest_trees": max(fewest)} if fewest else found
 
     def record(self) -> dict[str, Any]:
         """The figures as JSON values: fractions are strings, nodes are named."""
@@ -130,6 +155,7 @@ class PlannedResult(Shown, Bandwidths):
             "ring_algbw_exact": None if self.ring is None else str(self.ring.algbw_gb_per_s),
             "ring_gain": None if gain is None else float(gain),
             "trees_per_root": self.trees_per_root,
+            **self._record_with_trees(),
             "distinct_trees": None if trees is None else trees.distinct_trees,
             "max_height": None if trees is None else trees.max_height,
             "mean_height": None if trees is None else float(trees.mean_height),
@@ -261,6 +287,7 @@ def plan(
         ring_searched=searched,
         seconds=watch.seconds,
         peak_rss_bytes=peak,
+        phases=made.phases,
     )
 
 

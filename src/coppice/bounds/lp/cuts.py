@@ -5,6 +5,10 @@ has in_c(X) + r(X) >= r(all), and no switch that cannot copy sends more than it 
 Edmonds). There are exponentially many X, so they are added when a solution violates them: the native
 feasibility check finds the violated ones. The program has one or two phases (broadcast; reduce, which is a
 broadcast on reversed links) that share the links.
+
+HiGHS works in floats, and where rates differ by many powers of ten its vertex may not be one. On a small network
+(``coppice.bounds.network.is_small``) the program with the cuts found so far is then solved in whole numbers, and
+there is no limit of time: the same network has the same answer on a busy machine.
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram, certified_multipliers
+from coppice.bounds.lp.simplex import solve_in_integers
+from coppice.bounds.max_flow import narrow_cuts
+from coppice.bounds.network import is_small
 from coppice.bounds.proof import CutFamily, NodePotential, WeightedCut
 from coppice.display import Brief
 from coppice.errors import InputError
@@ -151,14 +158,15 @@ class CutProgram(Brief):
                 self._add_cut(phase, np.delete(everything, v))
 
     def solve(self, *, known: Fraction | None = None, time_limit: float = math.inf) -> CutOutcome:
-        """Generate cuts until the optimum is proved or the time is up.
+        """Generate cuts until the optimum is proved or the time is up; on a small network until it is proved.
 
         Args:
             known: A rate that can be had, in capacity units: once it is proved to be the best one, the search
                 for rates that reach it is spared.
-            time_limit: Seconds after which to stop.
+            time_limit: Seconds after which to stop, where the network is not small.
         """
-        deadline = time.monotonic() + time_limit
+        small = is_small(self.topology)
+        deadline = math.inf if small else time.monotonic() + time_limit
         upper: Fraction | None = None
         dual: Sequence[Fraction] | None = None
         rounds = 0
@@ -167,6 +175,8 @@ class CutProgram(Brief):
             left = deadline - time.monotonic()
             vertex = self._program.solve(time_limit=min(left, 1e6)) if left > 0 else None
             if vertex is None:
+                if small:
+                    return self._solve_in_integers(rounds)
                 return CutOutcome(upper=upper, rates=None, rounds=rounds - 1, multipliers=dual)
             if known is not None and abs(vertex.objective - float(known)) <= _AGREEMENT * vertex.objective:
                 exact = self._program.exact_vertex()
@@ -181,6 +191,8 @@ class CutProgram(Brief):
                 continue
             exact = self._program.exact_vertex()
             integers = None if exact is None else _common_integers(exact.values)
+            if small and (exact is None or integers is None):
+                return self._solve_in_integers(rounds)
             if exact is None or integers is None:
                 upper, dual = (
                     self._repaired(multipliers) if exact is None else (exact.objective, exact.multipliers)
@@ -191,6 +203,20 @@ class CutProgram(Brief):
                 return CutOutcome(
                     upper=exact.objective, rates=rates, rounds=rounds, multipliers=exact.multipliers
                 )
+
+    def _solve_in_integers(self, rounds: int) -> CutOutcome:
+        """Go on from the cuts found so far without floats, to the end."""
+        while True:
+            exact = solve_in_integers(self._program)
+            if exact is None:
+                return CutOutcome(upper=None, rates=None, rounds=rounds, multipliers=None)
+            denominator = lcm(*(value.denominator for value in exact.values))
+            if not self._separate_wide([int(value * denominator) for value in exact.values]):
+                rates = self._rates(exact)
+                return CutOutcome(
+                    upper=exact.objective, rates=rates, rounds=rounds, multipliers=exact.multipliers
+                )
+            rounds += 1
 
     def witness(
         self, multipliers: Sequence[Fraction], inv_rate: Fraction, symmetry: Symmetry | None = None
@@ -254,6 +280,24 @@ class CutProgram(Brief):
                 topology.num_nodes, tail, head, capacity, supply, kind.spanned, demand, topology.num_nodes
             ):
                 added += self._add_cut(phase, sinks)
+        return added
+
+    def _separate_wide(self, values: list[int]) -> int:
+        """As :meth:`_separate` without slack, for integers of any size."""
+        topology = self.topology
+        supply = [
+            weight * values[group] if group >= 0 else 0
+            for group, weight in zip(self.group.tolist(), self.weight.tolist(), strict=True)
+        ]
+        src, dst = topology.src.tolist(), topology.dst.tolist()
+        added = 0
+        for phase, kind in enumerate(self.phases):
+            start = self._groups + phase * self._orbits
+            capacity = [values[start + orbit] for orbit in self._orbit.tolist()]
+            tail, head = (dst, src) if kind.reverse else (src, dst)
+            sinks = np.flatnonzero(kind.spanned).tolist()
+            for cut in narrow_cuts(topology.num_nodes, tail, head, capacity, supply, sinks, sum(supply)):
+                added += self._add_cut(phase, np.array(cut))
         return added
 
     def _add_cut(self, phase: int, sinks: NDArray[np.integer]) -> bool:
