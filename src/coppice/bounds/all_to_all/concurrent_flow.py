@@ -153,7 +153,7 @@ def _conservation_rows(
     return rows
 
 
-_COLUMNS = 100_000
+_COLUMNS = 50_000
 _PAIRS = 2**20
 """Up to this many pairs with demand each keeps its paths."""
 
