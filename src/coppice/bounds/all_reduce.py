@@ -56,6 +56,9 @@ _MANY_RANKS = 2_000
 
 _FEW_SETS = 16
 
+_WORTH_GUESSING = 64
+"""From this many ranks on the linear program starts from cuts that probably count."""
+
 _LARGEST = 2**61
 
 
@@ -131,24 +134,8 @@ def bottleneck_parts(topology: Topology, inv_rate: Fraction) -> list[tuple[int, 
     Just above the optimum every bottleneck is violated; the least violated sets are taken while they are
     disjoint.
     """
-    units = inv_rate / topology.denominator  # time per shard in 1 / capacity units
-    size = int(topology.capacity.sum()) * units.numerator + topology.num_ranks * units.denominator
-    scale = min(2**20, _LARGEST // (2 * size))
-    if scale == 0:
-        return []
-    capacity = topology.capacity * (units.numerator * scale)
-    supply = np.where(topology.rank >= 0, units.denominator * (scale + 1), 0).astype(np.int64)
     many = topology.num_ranks >= _MANY_RANKS
-    sets = _core.violated_cuts(
-        topology.num_nodes,
-        topology.src,
-        topology.dst,
-        capacity,
-        supply,
-        topology.rank >= 0,
-        int(supply.sum()),
-        _FEW_SETS if many else topology.num_nodes,
-    )
+    sets = _overloaded(topology, inv_rate, most=_FEW_SETS if many else topology.num_nodes)
     if many:
         sets = _with_images(topology, sets)
     taken = np.zeros(topology.num_nodes, dtype=np.bool_)
@@ -158,6 +145,40 @@ def bottleneck_parts(topology: Topology, inv_rate: Fraction) -> list[tuple[int, 
             taken[nodes] = True
             parts.append(tuple(nodes.tolist()))
     return parts
+
+
+def likely_cuts(problem: Problem) -> list[NDArray[np.int32]]:
+    """Sets whose cuts probably count: hosts, and what twice the rate of an all-gather or reduce-scatter overloads."""
+    topology = problem.topology
+    hosts = range(int(topology.host.max(initial=-1)) + 1)
+    found = [np.flatnonzero(topology.host == host).astype(np.int32) for host in hosts]
+    for reduce in (False, True):
+        network = Network.of(problem, reduce=reduce)
+        found += _overloaded(network.topology, cut_bound(network).inv_rate, times=2, most=topology.num_nodes)
+    return [nodes for nodes in found if (topology.rank[nodes] >= 0).any()]
+
+
+def _overloaded(
+    topology: Topology, inv_rate: Fraction, *, times: int = 1, most: int
+) -> list[NDArray[np.int32]]:
+    """At most one set for each rank that cannot take in shards a little faster than ``times`` the optimum."""
+    units = inv_rate / (topology.denominator * times)  # time per shard in 1 / capacity units
+    size = int(topology.capacity.sum()) * units.numerator + topology.num_ranks * units.denominator
+    scale = min(2**20, _LARGEST // (2 * size))
+    if scale == 0:
+        return []
+    capacity = topology.capacity * (units.numerator * scale)
+    supply = np.where(topology.rank >= 0, units.denominator * (scale + 1), 0).astype(np.int64)
+    return _core.violated_cuts(
+        topology.num_nodes,
+        topology.src,
+        topology.dst,
+        capacity,
+        supply,
+        topology.rank >= 0,
+        int(supply.sum()),
+        most,
+    )
 
 
 def _with_images(topology: Topology, sets: list[NDArray[np.int32]]) -> list[NDArray[np.int32]]:
@@ -243,6 +264,7 @@ def combined_all_reduce(
         group=_groups(topology, symmetry, virtual=_virtual_roots(topology) if in_network else None),
         weight=np.ones(topology.num_nodes, dtype=np.int64),
         link_orbit=None if symmetry is None else symmetry.link_orbit,
+        likely=likely_cuts(problem) if topology.num_ranks >= _WORTH_GUESSING else (),
     )
     known = None if two_phase is None or not shortcut else two_phase.rate * topology.denominator
     outcome = program.solve(known=known, time_limit=time_limit)

@@ -6,6 +6,11 @@ Edmonds). There are exponentially many X, so they are added when a solution viol
 feasibility check finds the violated ones. The program has one or two phases (broadcast; reduce, which is a
 broadcast on reversed links) that share the links.
 
+The rate is a column of its own, tied to the root rates by one equation, so that the row of a set X names only the roots
+on its smaller side, as rate - r(X) - c(X) <= 0 or as r(outside X) - c(X) <= 0: a cluster of n ranks has rows of a few
+entries each instead of n. Substituting the equation gives one row from the other, and the multipliers of cuts are the
+same in both.
+
 HiGHS works in floats, and where rates differ by many powers of ten its vertex may not be one. On a small network
 (``coppice.bounds.network.is_small``) the program with the cuts found so far is then solved in whole numbers, and
 there is no limit of time: the same network has the same answer on a busy machine.
@@ -24,7 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
-from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram, certified_multipliers
+from coppice.bounds.lp.program import (
+    Constraint,
+    ExactVertex,
+    FloatVertex,
+    LinearProgram,
+    certified_multipliers,
+)
 from coppice.bounds.lp.simplex import solve_in_integers
 from coppice.bounds.max_flow import narrow_cuts
 from coppice.bounds.network import is_small
@@ -40,6 +51,7 @@ _GRID = 2**40
 _FLOAT_TOLERANCE = 2**12
 _LARGEST = 2**61
 _AGREEMENT = 1e-9
+_MANY_COLUMNS = 2048
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -102,6 +114,8 @@ class CutProgram(Brief):
         weight: ``weight[v]``: node v is a root at ``weight[v]`` times the variable of its group.
         link_orbit: Links with one number share one rate variable (orbits of automorphisms), default all
             different.
+        likely: Sets of nodes whose cuts, and those of their complements, the program has from the start: good
+            guesses save rounds.
     """
 
     topology: Topology
@@ -109,6 +123,7 @@ class CutProgram(Brief):
     group: NDArray[np.int32]
     weight: NDArray[np.int64]
     link_orbit: NDArray[np.int32] | None = None
+    likely: Sequence[NDArray[np.integer]] = ()
     _program: LinearProgram = field(init=False)
     _orbit: NDArray[np.int32] = field(init=False)
     _payer: list[int | None] = field(init=False)
@@ -136,13 +151,15 @@ class CutProgram(Brief):
         bounds: list[int | None] = [None] * self._groups
         for _ in self.phases:
             bounds += [None] * self._orbits if split else capacity.tolist()
-        self._program = LinearProgram(self._cost.tolist() + [0] * (self._orbits * len(self.phases)), bounds)
-        rows: list[Constraint] = []
+        self._rate = len(bounds)
+        self._program = LinearProgram([0] * self._rate + [1], [*bounds, None])
+        everyone = np.arange(self._groups)
+        rows = [_row(np.append(everyone, self._rate), np.append(self._cost, -1), 0, equal=True)]
         for phase in range(len(self.phases)):
             for node, row in self._balance_rows(phase):
                 self._node_of_row[len(rows)] = (phase, node)
                 rows.append(row)
-        self._payer = [None] * self._program.num_columns
+        self._payer = [0] * self._groups + [None] * (self._program.num_columns - self._groups)
         if split:
             for orbit in range(self._orbits):
                 columns = self._groups + orbit + self._orbits * np.arange(len(self.phases))
@@ -156,6 +173,10 @@ class CutProgram(Brief):
                 self._add_cut(phase, np.array([v]))
             for v in np.flatnonzero(self.group >= 0):
                 self._add_cut(phase, np.delete(everything, v))
+            for nodes in self.likely:
+                for side in (nodes, np.delete(everything, nodes)):
+                    if kind.spanned[side].any():
+                        self._add_cut(phase, side)
 
     def solve(self, *, known: Fraction | None = None, time_limit: float = math.inf) -> CutOutcome:
         """Generate cuts until the optimum is proved or the time is up; on a small network until it is proved.
@@ -173,7 +194,7 @@ class CutProgram(Brief):
         while True:
             rounds += 1
             left = deadline - time.monotonic()
-            vertex = self._program.solve(time_limit=min(left, 1e6)) if left > 0 else None
+            vertex = self._solve(min(left, 1e6), first=rounds == 1) if left > 0 else None
             if vertex is None:
                 if small:
                     return self._solve_in_integers(rounds)
@@ -243,6 +264,12 @@ class CutProgram(Brief):
     def _weights(self, phase: int, multiplier: Fraction) -> dict[str, Fraction]:
         return {"reduce" if self.phases[phase].reverse else "broadcast": multiplier}
 
+    def _solve(self, time_limit: float, *, first: bool) -> FloatVertex | None:
+        """Large programs start from the interior, where simplex steps are many; later rounds change little."""
+        return self._program.solve(
+            time_limit=time_limit, interior_point=first and self._program.num_columns > _MANY_COLUMNS
+        )
+
     def _repaired(
         self, multipliers: NDArray[np.float64]
     ) -> tuple[Fraction | None, Sequence[Fraction] | None]:
@@ -301,25 +328,36 @@ class CutProgram(Brief):
         return added
 
     def _add_cut(self, phase: int, sinks: NDArray[np.integer]) -> bool:
-        """Add the row of a set X: root rates outside X minus link rates into X <= 0."""
+        """Add the row of a set X: the root rates outside X are at most the link rates into X."""
         topology = self.topology
         inside = np.zeros(topology.num_nodes, dtype=np.bool_)
         inside[sinks] = True
-        outside = ~inside & (self.group >= 0)
-        dense = np.zeros(self._program.num_columns, dtype=np.int64)
-        np.add.at(dense, self.group[outside], self.weight[outside])
+        roots_inside, roots_outside = (np.flatnonzero(side & (self.group >= 0)) for side in (inside, ~inside))
         tail, head = (
             (topology.dst, topology.src) if self.phases[phase].reverse else (topology.src, topology.dst)
         )
-        entering = ~inside[tail] & inside[head]
-        np.subtract.at(dense, self._groups + phase * self._orbits + self._orbit[entering], 1)
-        key = dense.tobytes()
+        entering = self._orbit[~inside[tail] & inside[head]]
+        columns = [self._groups + phase * self._orbits + entering]
+        values = [np.full(len(entering), -1)]
+        if len(roots_inside) < len(roots_outside):
+            columns += [self.group[roots_inside], np.array([self._rate])]
+            values += [-self.weight[roots_inside], np.array([1])]
+        else:
+            columns.append(self.group[roots_outside])
+            values.append(self.weight[roots_outside])
+        row = _sum_row(np.concatenate(columns), np.concatenate(values))
+        if not self._is_new(row):
+            return False
+        self._cut_of_row[len(self._program.rows)] = (phase, tuple(np.sort(sinks).tolist()))
+        self._program.add_rows([row])
+        return True
+
+    def _is_new(self, row: Constraint) -> bool:
+        """Whether no equal row was asked about before."""
+        key = row.column.tobytes() + row.value.tobytes()
         if key in self._seen:
             return False
         self._seen.add(key)
-        columns = np.flatnonzero(dense)
-        self._cut_of_row[len(self._program.rows)] = (phase, tuple(sorted(int(v) for v in sinks)))
-        self._program.add_rows([_row(columns, dense[columns], 0)])
         return True
 
     def _balance_rows(self, phase: int) -> list[tuple[int, Constraint]]:
@@ -334,19 +372,29 @@ class CutProgram(Brief):
         rows = []
         start = self._groups + phase * self._orbits
         for v in np.flatnonzero(kind.balanced).tolist():
-            dense = np.zeros(self._program.num_columns, dtype=np.int64)
-            np.add.at(dense, start + np.array(leaving.get(v, []), dtype=np.int64), 1)
-            np.subtract.at(dense, start + np.array(entering.get(v, []), dtype=np.int64), 1)
-            key = dense.tobytes()
-            columns = np.flatnonzero(dense)
-            if len(columns) and key not in self._seen:
-                self._seen.add(key)
-                rows.append((v, _row(columns, dense[columns], 0)))
+            out, into = (np.array(links.get(v, []), dtype=np.int64) for links in (leaving, entering))
+            row = _sum_row(
+                start + np.concatenate([out, into]), np.concatenate([np.ones(len(out)), -np.ones(len(into))])
+            )
+            if len(row.column) and self._is_new(row):
+                rows.append((v, row))
         return rows
 
 
-def _row(columns: NDArray[np.integer], values: NDArray[np.generic], bound: int) -> Constraint:
-    return Constraint(column=columns.astype(np.int32), value=values.astype(np.int64), bound=bound)
+def _row(
+    columns: NDArray[np.integer], values: NDArray[np.generic], bound: int, *, equal: bool = False
+) -> Constraint:
+    return Constraint(
+        column=columns.astype(np.int32), value=values.astype(np.int64), bound=bound, equal=equal
+    )
+
+
+def _sum_row(columns: NDArray[np.integer], values: NDArray[np.generic]) -> Constraint:
+    """The row with bound 0 of terms whose columns may occur several times."""
+    distinct, place = np.unique(columns, return_inverse=True)
+    total = np.zeros(len(distinct), dtype=np.int64)
+    np.add.at(total, place, values.astype(np.int64))
+    return _row(distinct[total != 0], total[total != 0], 0)
 
 
 def _common_integers(values: Sequence[Fraction]) -> NDArray[np.int64] | None:

@@ -358,12 +358,26 @@ def certified_multipliers(
     every column without an upper bound is paid for, it proves a bound that is exact, if slightly weak.
 
     Args:
-        program: Its rows with ``payer`` are capacities; the others have bound 0.
+        program: Its rows with ``payer`` are capacities or equations with bound 0; the others have bound 0.
         multipliers: Row multipliers in floats.
-        payer: For each column the row with coefficient 1 in it that may absorb what the column lacks, or
-            None. Columns without one are paid for by scaling all multipliers up.
+        payer: For each column the row that may absorb what the column lacks, or None: a capacity with coefficient 1
+            in it, or an equation with a positive one, which is raised before all else. Columns without one are paid
+            for by scaling all multipliers up.
     """
-    exact = [Fraction(max(round(value * _GRID), 0), _GRID) for value in multipliers.tolist()]
+    exact = [
+        Fraction(round(value * _GRID) if row.equal else max(round(value * _GRID), 0), _GRID)
+        for value, row in zip(multipliers.tolist(), program.rows, strict=True)
+    ]
+    reduced = program.reduced_costs(exact)
+    raised: dict[int, Fraction] = {}
+    for column, rest in enumerate(reduced):
+        row = payer[column]
+        if row is not None and program.rows[row].equal:
+            place = int(np.flatnonzero(program.rows[row].column == column)[0])
+            lacking = rest / int(program.rows[row].value[place])
+            raised[row] = max(raised.get(row, lacking), lacking)
+    for row, lacking in raised.items():
+        exact[row] += lacking
     reduced = program.reduced_costs(exact)
     factor = Fraction(1)
     for column, (cost, rest) in enumerate(zip(program.cost, reduced, strict=True)):

@@ -10,6 +10,7 @@ as it takes: there is no tolerance and no clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -27,10 +28,10 @@ def solve_in_integers(program: LinearProgram) -> ExactVertex | None:
     """The optimum of ``program`` with its proof; None where the objective has no limit.
 
     Args:
-        program: Its rows are inequalities with right-hand sides >= 0.
+        program: Its rows are inequalities with right-hand sides >= 0, or equations with right-hand side 0.
 
     Raises:
-        ValueError: If a row is an equation or has a negative right-hand side.
+        ValueError: If a row has another right-hand side.
 
     Examples:
         >>> program = LinearProgram([1, 1], [None, None])
@@ -39,13 +40,20 @@ def solve_in_integers(program: LinearProgram) -> ExactVertex | None:
         >>> solve_in_integers(program).objective
         Fraction(8, 5)
     """
-    if any(row.equal or row.bound < 0 for row in program.rows):
-        msg = "expected rows a x <= b with b >= 0, found others: 0 must satisfy all of them."
+    if any(row.bound < 0 or (row.equal and row.bound) for row in program.rows):
+        msg = "expected rows a x <= b with b >= 0, or a x = 0, found others: 0 must satisfy all of them."
         raise ValueError(msg)
-    table = _IntegerTable(program.cost, program.upper, program.rows)
+    equations = [
+        i for i, row in enumerate(program.rows) if row.equal
+    ]  # a x <= 0 here and -a x <= 0 at the end
+    turned = [replace(program.rows[i], value=-program.rows[i].value, equal=False) for i in equations]
+    table = _IntegerTable(program.cost, program.upper, [*program.rows, *turned])
     if not table.optimise():
         return None
     values, multipliers = table.values(), table.multipliers()
+    for place, i in enumerate(equations):
+        multipliers[i] -= multipliers[len(program.rows) + place]
+    del multipliers[len(program.rows) :]
     objective = sum((c * x for c, x in zip(program.cost, values, strict=True) if c), Fraction(0))
     if not program.is_feasible(values) or program.dual_bound(multipliers) != objective:
         msg = "the vertex does not prove itself: this is an error in the simplex method."
