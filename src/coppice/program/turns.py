@@ -35,7 +35,7 @@ def turns(group: _Ints, sender: _Ints, receiver: _Ints, sent: _Ints, overwritten
         >>> turns(ring * 0, ring, (ring + 1) % 4, nothing, nothing).tolist()
         [0, 1, 0, 1]
         >>> turns(ring * 0, ring, (ring + 1) % 4, np.array([1]), np.array([0])).tolist()
-        [1, 0, 1, 2]
+        [1, 0, 1, 0]
     """
     number = len(group)
     turn = np.zeros(number, dtype=np.int64)
