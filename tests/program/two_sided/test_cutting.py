@@ -16,6 +16,7 @@ from coppice.export.msccl.program import MscclOptions, program_for, rough_progra
 from coppice.planners.planning import plan
 from coppice.program.deadlock import Deadlock
 from coppice.program.two_sided.builder import ProgramBuilder
+from coppice.program.two_sided.channels import ChannelLimits
 from coppice.program.two_sided.cutting import (
     AMD,
     NVIDIA,
@@ -26,7 +27,7 @@ from coppice.program.two_sided.cutting import (
     most_in_passes,
     within_safe_sizes,
 )
-from coppice.program.two_sided.lower import lower_to_program
+from coppice.program.two_sided.lower import emit, lower_to_program, prepare
 from coppice.program.two_sided.order import check_in_parts, find_order
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.structure import check_structure
@@ -272,6 +273,20 @@ def test_exports_that_hung_on_large_messages_hang_at_no_size(
     if topology.num_ranks == 8:
         wire = Wire(NVIDIA.pass_bytes("Simple") // 4, (0,) * topology.num_ranks)
         assert finishes(program, 2**20 * program.num_chunks, wire, seed=0)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_thread_blocks_take_turns_where_sending_first_hangs(*, fused: bool) -> None:
+    topology = preset("ring", gpus=4)
+    body = plan(Problem(topology=topology, collective=Collective.ALL_GATHER), trees=3, ring=False).plan.body
+    prepared, one = prepare(body, in_place=True), ChannelLimits(channels=1)
+    first = emit(prepared, one, fused=fused, any_size=False)
+    program = emit(prepared, one, fused=fused)
+    assert (limit_of(first, SMALL), limit_of(program, SMALL)) == (16 * 12, None)
+    assert program.num_steps == first.num_steps
+    wire = Wire(8, (0,) * 4)
+    assert [finishes(first, slot * 12, wire, seed=slot) for slot in (16, 17)] == [True, False]
+    assert all(finishes(program, slot * 12, wire, seed=slot) for slot in (16, 17, 40))
 
 
 def test_values_exchanged_in_place_are_limited_by_max_bytes() -> None:

@@ -101,7 +101,12 @@ def lower_to_program(
     """
     prepared = prepare(plan, in_place=in_place, instances=instances, by_nic=by_nic, max_count=max_count)
     limits = ChannelLimits(channels=channels, blocks=max_blocks, peers=max_peers)
-    attributes = {"name": name, "protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
+    attributes: dict[str, Any] = {
+        "name": name,
+        "protocol": protocol,
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+    }
     return emit(prepared, limits, fused=fused, **attributes)
 
 
