@@ -65,6 +65,30 @@ def change(old: str, new: str, count: int = 1) -> Callable[[], str]:
     return changed
 
 
+def exchange(most: int) -> str:
+    """Two ranks that send 3 slots to each other before they receive: right for 2 messages each."""
+    gpus = "".join(
+        f'''<gpu id="{rank}" i_chunks="3" o_chunks="6" s_chunks="0">
+<tb id="0" send="{1 - rank}" recv="{1 - rank}" chan="0">
+<step s="0" type="s" srcbuf="o" srcoff="{3 * rank}" dstbuf="o" dstoff="0" cnt="3" depid="-1" deps="-1" hasdep="0"/>
+<step s="1" type="r" srcbuf="i" srcoff="0" dstbuf="o" dstoff="{3 - 3 * rank}" cnt="3" depid="-1" deps="-1" hasdep="0"/>
+</tb>
+</gpu>
+'''
+        for rank in range(2)
+    )
+    return (
+        '<algo name="x" proto="Simple" nchannels="1" nchunksperloop="6" ngpus="2" coll="allgather" inplace="1" '
+        f'outofplace="0" minBytes="0" maxBytes="{most}">\n{gpus}</algo>\n'
+    )
+
+
+def waits_with_ll(most: int) -> str:
+    """A wait of one thread block for another in a file of 4 chunks."""
+    text = steps_of(step(0, "cpy", wait="1 0"), blocks=block(1, COPY))
+    return text.replace("Simple", "LL").replace('maxBytes="0"', f'maxBytes="{most}"')
+
+
 RANK_ZERO = '<gpu id="0" i_chunks="1" o_chunks="2" s_chunks="0">'
 STEP_ZERO = '<step s="0" type="s" srcbuf="o" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>'
 COPY = step(0, "cpy", tell=1)
@@ -308,6 +332,10 @@ SAMPLES: list[Sample] = [
         lambda: steps_of(*(step(i, "re", f"s{i}", "i0") for i in range(17))),
         lambda: steps_of(*(step(i, "re", f"s{i}", "i0", tell=int(i == 15)) for i in range(17))),
     ),
+    ("H01", "rccl", lambda: exchange(0), lambda: exchange(6 * 2**20)),
+    ("H01", "msccl", lambda: exchange(6 * 2**20 + 1), lambda: exchange(6 * 2**20)),
+    ("H02", "rccl", change('"allgather"', '"broadcast"'), good),
+    ("H03", "rccl", lambda: waits_with_ll(0), lambda: waits_with_ll(2**32)),
     ("U02", "rccl", change('inplace="1"', 'inplace="0"'), good),
     ("U03", "rccl", good, change('outofplace="0"', 'outofplace="1"')),
     ("U04", "rccl", change('minBytes="0" maxBytes="0"', 'minBytes="5" maxBytes="4"'), good),
@@ -339,6 +367,23 @@ def test_every_rule_has_a_sample() -> None:
 def test_ranks_of_the_communicator() -> None:
     assert "U01" in {finding.rule for finding in diagnose(RCCL.encode(), "rccl", ranks=4).findings}
     assert "U01" not in {finding.rule for finding in diagnose(RCCL.encode(), "rccl", ranks=2).findings}
+
+
+def test_sizes_that_hang_are_named_as_the_target_cuts_messages() -> None:
+    """With --size an error says which of them; without, that there are such sizes in the range of the file."""
+
+    def hangs(text: str, *sizes: int) -> list[tuple[str, str]]:
+        findings = diagnose(text.encode(), "rccl", sizes=sizes).findings
+        return [
+            (each.severity.value, each.text.partition(" of up")[0]) for each in findings if each.rule == "H01"
+        ]
+
+    limit = 6 * 2**20  # slots of 1 MiB go in two messages of 2 and 1
+    assert hangs(exchange(0)) == [("error", f"above {limit} bytes steps")]
+    assert hangs(exchange(0), 2**20 * 3) == [("warning", f"above {limit} bytes steps")]
+    assert hangs(exchange(0), limit, limit + 24) == [("error", "at 6291480 steps")]
+    assert hangs(exchange(limit)) == []
+    assert diagnose(exchange(0).encode(), "rccl", sizes=(limit,)).loads
 
 
 def test_shares_of_ranks() -> None:

@@ -100,7 +100,11 @@ def export(
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option("--protocol", metavar="Simple|LL|LL128", help="MSCCL XML: protocol [default: Simple]."),
+        typer.Option(
+            "--protocol",
+            metavar="Simple|LL|LL128",
+            help="MSCCL XML: protocol [default: Simple, or LL for what Simple cannot do].",
+        ),
     ] = None,
     trees: Annotated[
         str | None,

@@ -178,7 +178,9 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
                 "target": _text(f"runtime that reads it: {', '.join(TARGETS)} (needed)"),
                 "channels": _number("most channels (default: 8, or what fits)"),
                 "instances": _number("copies side by side, each on its part of the data (default: 1)"),
-                "protocol": _text(f"one of {', '.join(PROTOCOLS)} (default: Simple)"),
+                "protocol": _text(
+                    f"one of {', '.join(PROTOCOLS)} (default: Simple, or LL for what Simple cannot do)"
+                ),
                 "trees": _text(
                     "plan again with so many trees per root, or plan: those of the plan (default: those of the "
                     "plan if they fit and divide the sizes, else the best that do)"

@@ -19,6 +19,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.choice import from_catalogue
+from coppice.program.two_sided.cutting import NVIDIA
 from coppice.program.two_sided.program import Program
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
@@ -48,9 +49,8 @@ LADDER = tuple(4**exponent for exponent in range(5, 17))
 MOST_RANKS = 128
 """Up to this many ranks the range is found by itself: more take minutes to simulate."""
 
-PASS_BYTES: Mapping[str, int] = {"Simple": 2**21, "LL": 2**15, "LL128": 576_000}
-"""Bytes of a chunk that one pass carries with the library's buffers as they come (MSCCL kernels: 4 of the 8 steps of a
-connection's 4 MiB with Simple, one step with the others)."""
+PASS_BYTES: Mapping[str, int] = {name: NVIDIA.pass_bytes(name) for name in ("Simple", "LL", "LL128")}
+"""Bytes of a chunk that one pass carries with the library's buffers as they come."""
 
 MOST_PIECES = 64
 """Pieces that the library's chunks are cut into at most."""
@@ -101,7 +101,7 @@ class WinningRange:
 
     Attributes:
         min_bytes: Smallest size of the file: 0 where the plan wins at the smallest that was simulated.
-        max_bytes: Largest size; None, no limit, where it wins at the largest that was simulated.
+        max_bytes: Largest size; where it wins at the largest that was simulated, that of the program (None: no limit).
         races: What was simulated, by size.
     """
 
@@ -129,7 +129,7 @@ class WinningRange:
         """The first race after the range, which the plan loses."""
         if self.max_bytes is None:
             return None
-        return next(race for race in self.races if race.size_bytes > self.max_bytes)
+        return next((race for race in self.races if race.size_bytes > self.max_bytes), None)
 
 
 def winning_range(
@@ -146,7 +146,7 @@ def winning_range(
 
     Args:
         plan: The plan.
-        program: Its program.
+        program: Its program; the range holds no size above its ``max_bytes``.
         ladder: Sizes to simulate, ascending.
         on_stage: Called with what goes on.
 
@@ -169,6 +169,8 @@ def winning_range(
     """
     rivals = _rivals(plan.problem)
     races: dict[int, Race] = {}
+    most = program.max_bytes
+    ladder = [size for size in ladder if most is None or size <= most]
 
     def race(size: int) -> Race:
         if size not in races:
@@ -192,7 +194,7 @@ def winning_range(
         high = _edge(race, ladder[place[high] + 1], high)
     return WinningRange(
         min_bytes=low if place.get(low) != 0 else 0,
-        max_bytes=None if high == ladder[-1] else high,
+        max_bytes=most if high == ladder[-1] else high,
         races=tuple(races[size] for size in sorted(races)),
     )
 

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.two_sided.cutting import AMD, NVIDIA, Buffers
 
 __all__ = ["TARGETS", "MscclTarget", "shares", "target_named"]
 
@@ -68,6 +69,7 @@ class MscclTarget:
             each GPU has one NIC for all channels.
         max_files: Algorithms that can be loaded at a time.
         switches: How the runtime is told to load and use the file.
+        buffers: Buffers of its connections.
         max_count: Steps move fewer slots than this.
         max_fused: Consecutive ``re`` steps that run as one.
         max_depid: Highest thread block that can be waited for; the loaders keep 8 bits with a sign.
@@ -102,6 +104,7 @@ class MscclTarget:
     by_nic: bool = False
     max_files: int
     switches: str
+    buffers: Buffers = NVIDIA
     max_count: int = 72
     max_fused: int = 16
     max_depid: int = 127
@@ -173,6 +176,7 @@ TARGETS: Mapping[str, MscclTarget] = MappingProxyType(
                 by_nic=True,
                 max_files=1_024,
                 switches="MSCCL_ALGO_DIR=<folder of nothing else> RCCL_MSCCL_ENABLE=1 RCCL_MSCCL_FORCE_ENABLE=1",
+                buffers=AMD,
             ),
             MscclTarget(
                 name="azure-executor",
