@@ -29,6 +29,9 @@ __all__ = [
 ]
 
 
+_MAX_GROUPS = 4
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CrossingLinks:
     """Links across a cut that have the same kinds of ends and the same rate.
