@@ -10,7 +10,8 @@ import typer
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.text import size_text
-from coppice.training.autolrs.report import SearchLog, read_search, write_report
+from coppice.training.autolrs.log import SearchLog, read_search
+from coppice.training.autolrs.report import write_report
 
 __all__ = ["app", "lr_report"]
 

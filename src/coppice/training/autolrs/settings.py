@@ -24,6 +24,9 @@ class Method(enum.StrEnum):
     PUBLISHED = "published"
     """As the published code: a spline first, and rates that fill the range whatever was found."""
 
+    ANNEALED = "annealed"
+    """One stage, whose rate falls linearly to zero; a trial is the same in small, and is judged by where it ends."""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of a search; all counts are optimizer steps.
@@ -90,6 +93,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             msg = (
                 f"expected kept_steps >= 1 or None, found {self.kept_steps}: give the length of the training."
             )
+            raise InputError(msg)
+        if self.method is Method.ANNEALED and self.kept_steps is None:
+            msg = "expected kept_steps with method 'annealed', found None: give the length that the rate falls over."
             raise InputError(msg)
         if not self.divergence > 1:
             msg = f"expected divergence > 1, found {self.divergence}: 3 is usual."

@@ -213,7 +213,7 @@ class AutoLRS:
             return
         if self._losses.steps == self._next_event:
             self._observe()
-        elif controller.state.phase is SearchPhase.WARMUP:
+        elif controller.lr_moves:
             self._rates.set(controller.lr_at(controller.state.done + self._losses.steps))
 
     def finish(self) -> None:
