@@ -1,6 +1,6 @@
 """AutoLRS on long runs, with the stages of the paper, against schedules whose peak rate is tuned.
 
-    python benchmarks/autolrs_long.py [--only digits] [--results FOLDER] [--write]
+python benchmarks/autolrs_long.py [--only digits] [--results FOLDER] [--write]
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def run_stack(task: Task, jobs: Sequence[Job]) -> list[Outcome]:
         optimizer.step(peaks * torch.tensor([shape(step / steps) for shape in shapes]))
         if (step + 1) % (task.steps // LOOKS) == 0:
             shown.rows.data = optimizer.evaluated()
-            for curve, (loss, _) in zip(curves, evaluate(shown, seeds, "validation", quick=True), strict=True):
+            for curve, (loss, _) in zip(
+                curves, evaluate(shown, seeds, "validation", quick=True), strict=True
+            ):
                 curve.append((step + 1, step + 1, loss))
     shown.rows.data = optimizer.evaluated()
     seconds = (time.process_time() - begun) / len(jobs)
@@ -172,9 +174,17 @@ def baselines(results: Results, task: Task) -> None:
     ]
     _make(results, task, tuning)
     for length in (1, 2):
-        methods = [m for m in BASELINES if length == 1 or m == "cosine" or (m == FREE and task.steps < 20_000)]
+        methods = [
+            m for m in BASELINES if length == 1 or m == "cosine" or (m == FREE and task.steps < 20_000)
+        ]
         final = [
-            Job(task=task.name, method=m, rate=best_rate(results, task, m), seed=seed, steps=length * task.steps)
+            Job(
+                task=task.name,
+                method=m,
+                rate=best_rate(results, task, m),
+                seed=seed,
+                steps=length * task.steps,
+            )
             for m in methods
             for seed in SEEDS
         ]
@@ -193,7 +203,9 @@ def _make(results: Results, task: Task, jobs: Sequence[Job]) -> None:
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="*", choices=sorted(TASKS), default=list(TASKS))
     parser.add_argument("--methods", nargs="*", default=["baselines", *AUTO])
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
@@ -210,7 +222,13 @@ def main() -> None:
                 if job.key not in results.known:
                     log = args.results / f"{name}-{method.replace(' ', '-')}-{seed}.jsonl"
                     results.add(job, run_auto(task, job, log))
-                    print(job.key, f"{results.known[job.key].loss:.4f}", results.known[job.key].total, f"{results.known[job.key].seconds:.1f} s", flush=True)
+                    print(
+                        job.key,
+                        f"{results.known[job.key].loss:.4f}",
+                        results.known[job.key].total,
+                        f"{results.known[job.key].seconds:.1f} s",
+                        flush=True,
+                    )
 
 
 if __name__ == "__main__":

@@ -303,9 +303,7 @@ class Stack(nn.Module):
     def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Cross entropy of every model, in nats."""
         logits = self(x)
-        flat = functional.cross_entropy(
-            logits.reshape(-1, logits.shape[-1]), y.reshape(-1), reduction="none"
-        )
+        flat = functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1), reduction="none")
         return flat.view(len(self.rows), -1).mean(dim=1)
 
 
@@ -366,7 +364,9 @@ class StackOptimizer:
 
 
 @torch.no_grad()
-def evaluate(stack: Stack, seeds: Sequence[int], part: str, *, quick: bool = False) -> list[tuple[float, float]]:
+def evaluate(
+    stack: Stack, seeds: Sequence[int], part: str, *, quick: bool = False
+) -> list[tuple[float, float]]:
     """Loss (nats) and share of wrong answers of every model on held-out data; ``quick`` looks at less of a text.
 
     Args:

@@ -182,7 +182,10 @@ class Controller:
             events = [self._kept_event()]
             state.kept += state.done
         events.append(self._finished_event())
-        self._begin(SearchPhase.DONE, lr=state.lr if state.chosen is None else state.chosen, length=0)
+        rate = state.lr if state.chosen is None else state.chosen
+        if state.phase is SearchPhase.EXPLOIT and state.done:
+            rate = self.lr_at(state.done - 1)
+        self._begin(SearchPhase.DONE, lr=rate, length=0)
         return SearchDecision(
             action=Action.RESTORE if searching else Action.CONTINUE, ended=True, events=events
         )
@@ -222,7 +225,7 @@ class Controller:
         state, settings = self.state, self.settings
         left = None if settings.kept_steps is None else settings.kept_steps - state.kept
         if left == 0:
-            self._begin(SearchPhase.DONE, lr=state.lr, length=0)
+            self._begin(SearchPhase.DONE, lr=self.lr_at(state.done - 1), length=0)
             return SearchDecision(
                 action=Action.CONTINUE, ended=True, events=[*events, self._finished_event()]
             )
