@@ -29,7 +29,7 @@ MOST_PANELS = 8
 """Stages that have a panel, evenly chosen among more; the first and the last are always among them."""
 
 _COLUMNS = 4
-_MOST_POINTS = 16
+_MOST_POINTS = 10
 _MOST_KEPT_POINTS = 48
 _WIDE = 30.0
 """Ratio of losses from which their axis is logarithmic."""
