@@ -6,7 +6,9 @@
 A stage keeps one learning rate for tau steps. Before it, K rates are tried for tau/10 steps each, all from the same
 snapshot; the loss that each would reach after tau steps is forecast, and the best one is chosen. tau doubles from stage
 to stage until ``tau_max``; after the first stage of that length trials are judged by validation losses, if there are
-any. The caller trains, hands over losses when :meth:`Controller.steps_to_event` has run down, and does what it is told.
+any. An annealed search has one stage, as long as the training, whose rate falls linearly to zero; so does the rate of a
+trial, which is judged by where it ends. The caller trains, hands over losses when :meth:`Controller.steps_to_event` has
+run down, and does what it is told.
 """
 
 from __future__ import annotations

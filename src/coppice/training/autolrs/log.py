@@ -134,7 +134,7 @@ class TrialEnd(msgspec.Struct, frozen=True, kw_only=True, tag="trial", tag_field
         number: Number of the trial within the search, from 0.
         lr: Learning rate.
         horizon: Step of the stage at which the loss was forecast.
-        forecast: Forecast loss; None if the trial failed.
+        forecast: Forecast loss (of an annealed trial, the loss at its end); None if the trial failed.
         verdict: ``ok``, ``not finite`` or ``diverged``.
         fit: ``a, b, c`` of ``a exp(-b t) + c`` with ``t`` in steps; None if none was made.
         outliers: Losses that had no weight in the fit.
@@ -160,7 +160,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, tag="kept", tag_field="eve
     Attributes:
         phase: ``warmup`` or ``exploit``.
         stage: Number of the stage; -1 for the warm-up.
-        lr: Learning rate, at the end of the warm-up.
+        lr: Learning rate, at the end of the warm-up; annealed stages begin with it and fall to zero.
         first_step: Kept steps before it.
         steps: How many.
         losses: Training losses.
@@ -281,6 +281,7 @@ class SearchLog:
     def record(self) -> dict[str, Any]:
         """The schedule as JSON values."""
         return {
+            "method": str(self.start.settings.method),
             "schedule": [
                 {
                     "phase": event.phase,
