@@ -45,7 +45,7 @@ def searched(path: Path, settings: Settings) -> SearchLog:
 
 
 SETTINGS = {
-    "long": Settings(tau=1000, tau_max=2000, warmup_steps=20, kept_steps=20_020, validation=True),
+    "long": Settings(tau=200, tau_max=400, warmup_steps=20, kept_steps=4020, validation=True),
     "short": Settings(tau=200, tau_max=200, kept_steps=200),
     "many rates": Settings(tau=1000, tau_max=1000, kept_steps=1000, candidates=30),
     "annealed": Settings(lr_range=(1e-4, 0.1), kept_steps=5000, validation=True, method=Method.ANNEALED),
