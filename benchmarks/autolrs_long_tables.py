@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -146,15 +146,16 @@ def rates_note(method: str, logs: Sequence[Path]) -> str:
     return f"{method}: {', '.join(words)} steps."
 
 
-def draw(path: Path, tasks: dict[str, Sequence[Runs]], steps: Callable[[str], int]) -> None:
+def draw(path: Path, tasks: Mapping[str, Sequence[Runs]], steps: Callable[[str], int]) -> None:
     """Validation losses over kept steps, medians over the seeds; a panel per task, one legend."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     colours = ("#8c8c8c", "#2a9d8f", "#7b5ea7", "#e9a03b", "#1f5fa8", "#d1495b", "#8a5a44")
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     axes = figure.subplots(1, len(tasks), squeeze=False)[0]
-    handles = {}
+    handles: dict[str, Line2D] = {}
     for panel, (name, runs) in zip(axes, tasks.items(), strict=True):
         shown = [run for run in runs if run.steps == steps(name)]
         ends, starts = [], []

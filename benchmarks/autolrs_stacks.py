@@ -256,7 +256,7 @@ class Stack(nn.Module):
         parts = iter(
             [
                 part.view(count, *shape)
-                for part, shape in zip(self.rows.split(self._sizes, dim=1), self._shapes, strict=True)
+                for part, shape in zip(torch.split(self.rows, self._sizes, dim=1), self._shapes, strict=True)
             ]
         )
         if not self.task.context:
@@ -285,7 +285,8 @@ class Stack(nn.Module):
 
         def norm(x: torch.Tensor) -> torch.Tensor:
             scale, shift = next(parts)[:, 0], next(parts)[:, 0]
-            return functional.layer_norm(x, (width,)) * scale + shift
+            normed: torch.Tensor = functional.layer_norm(x, (width,)) * scale + shift
+            return normed
 
         def linear(x: torch.Tensor) -> torch.Tensor:
             weight, bias = next(parts), next(parts)
@@ -304,7 +305,8 @@ class Stack(nn.Module):
         """Cross entropy of every model, in nats."""
         logits = self(x)
         flat = functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), y.reshape(-1), reduction="none")
-        return flat.view(len(self.rows), -1).mean(dim=1)
+        means: torch.Tensor = flat.view(len(self.rows), -1).mean(dim=1)
+        return means
 
 
 class StackOptimizer:
