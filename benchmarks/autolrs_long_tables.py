@@ -84,15 +84,19 @@ def final_table(name: str, steps: int, runs: Sequence[Runs], ours: str) -> Table
 
 
 def _against(own: Runs, others: Sequence[Runs], meaning: str) -> str:
-    """The difference to the best of the others, beside the noise of the seeds."""
-    best = min(others, key=lambda run: median(outcome.loss for outcome in run.outcomes))
-    gaps = [mine.loss - other.loss for mine, other in zip(own.outcomes, best.outcomes, strict=True)]
-    noise = stdev(outcome.loss for outcome in best.outcomes)
-    gap = mean(gaps)
-    word = "within the noise" if abs(gap) <= noise else "better" if gap < 0 else "worse"
+    """Mean differences to the others, beside the noise of the seeds."""
+    found: dict[str, list[str]] = {"better than": [], "within the noise of": [], "worse than": []}
+    mine = [outcome.loss for outcome in own.outcomes]
+    for other in others:
+        theirs = [outcome.loss for outcome in other.outcomes]
+        gap = mean(theirs) - mean(mine)
+        noise = max(stdev(mine), stdev(theirs))
+        word = "within the noise of" if abs(gap) <= noise else "better than" if gap > 0 else "worse than"
+        found[word].append(f"{other.method} ({-gap:+.4f})")
+    parts = [f"{word} {', '.join(names)}" for word, names in found.items() if names]
     return (
-        f"At {meaning} the best tuned schedule is {best.method}; {own.method} differs from it by {gap:+.4f} on average "
-        f"over the seeds ({min(gaps):+.4f} to {max(gaps):+.4f}), whose standard deviation is {noise:.4f}: {word}."
+        f"At {meaning}, {own.method} is {'; '.join(parts)}: differences of the mean test loss, beside the larger of "
+        "the two standard deviations over the seeds."
     )
 
 

@@ -106,8 +106,7 @@ def test_tables_tell_medians_gaps_and_steps(module) -> None:
     final = tables.final_table("task", 100, known, "ours")
     assert [row[-1] for row in final.rows] == ["3 of 3", "1 of 3", "-"]
     assert final.rows[0][1:4] == ("0.1, tuned", "100", "0.5000 (0.4000 to 0.6000)")
-    assert "is cosine; ours differs from it by +0.0033" in final.notes[0]
-    assert final.notes[0].endswith("within the noise.")
+    assert "ours is better than constant (-0.1967); within the noise of cosine (+0.0033):" in final.notes[0]
     steps = tables.steps_table("task", 100, known)
     assert steps.header[1] == "to 0.5000: kept"
     assert steps.rows[0] == ("constant", "100", "100", "-", "-", "3 and 0 of 3")
