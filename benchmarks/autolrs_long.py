@@ -3,11 +3,12 @@
     python benchmarks/autolrs_long.py --results FOLDER [--only digits] [--methods baselines] [--seeds 0 1] [--write]
 
 Every method trains from the same five seeds, which decide weights, batches and (digits) the split. A baseline's peak
-rate is tuned over four rates (text: five) with another seed, by validation loss; these trainings are not counted as its
-steps. AutoLRS has its defaults (stages of 1,000 to 8,000 steps, ten trials of a tenth of a stage), a range of three decades, and keeps as
-many steps as the baselines make (equal exploitation); its trials take as many again, so baselines of twice the length
-stand beside it too (equal total). `FOLDER` keeps every outcome as it is made; a run that was interrupted goes on from
-there. `--write` rewrites its part of benchmarks/autolrs.md and the pictures in docs/images.
+rate is tuned over four rates (text: five) with another seed, by validation loss; these trainings are not counted as
+its steps. AutoLRS has its defaults (stages of 1,000 to 8,000 steps, ten trials of a tenth of a stage), a range of
+three decades, and keeps as many steps as the baselines make (equal exploitation); its trials take as many again, so
+baselines of twice the length stand beside it too (equal total). `FOLDER` keeps every outcome as it is made; a run that
+was interrupted goes on from there. `--write` rewrites its part of benchmarks/autolrs.md and the pictures in
+docs/images.
 """
 
 from __future__ import annotations
