@@ -41,6 +41,14 @@ LOOKS = 50
 """Validations of a training, evenly over its kept steps."""
 
 OURS = "AutoLRS, annealed"
+HISTORY = (
+    "The annealed method came about after the stages had lost on digits and text; constant stages whose trials are "
+    "annealed, with a decay at the end, were tried on two or three seeds first and lost as well. It went to the "
+    "transformer unchanged. Only one-cycle and schedule-free training warm up. Schedule-free was tuned over more rates "
+    "once its best one was the largest."
+)
+"""What a reader has to know of how the settings came about."""
+
 AUTO: dict[str, str] = {OURS: "annealed", "AutoLRS, staged": "robust", "AutoLRS, as published": "published"}
 """Methods by name; the data goes back with a trial, but not in the published method."""
 
@@ -272,6 +280,8 @@ def _tell(results: Results, names: Sequence[str], *, write: bool) -> None:
         "",
         " ".join((__doc__ or "").split("\n\n")[2].split()),
         "Losses are in nats; medians over five seeds, in brackets the smallest and the largest.",
+        "",
+        HISTORY,
         "",
         "![Validation losses of all methods over kept steps](../docs/images/autolrs-long.png)",
         "",
