@@ -214,7 +214,7 @@ def wide(ranks: int) -> Topology:
 def test_gap_is_told_where_the_best_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coppice.bounds.tree_optimum.SEARCHED_NODES", 0)
     monkeypatch.setattr("coppice.bounds.tree_optimum.is_small", lambda _: False)
-    problem = Problem(star((4, 8, 16), (4, 2, 4)), Collective.REDUCE, root=2)
+    problem = Problem(star((1, 4, 1, 4), (16, 16, 2, 16)), Collective.BROADCAST, root=1)
     result = plan(problem, trees=1, ring=False)
     assert result.inv_rate == Fraction(1, 2)
     assert result.loss_with_trees == Fraction(1, 2)
