@@ -63,7 +63,7 @@ def test_json(run: Run) -> None:
     record = json.loads(run(*STAR, "--sizes", "1K,1M", "-a", "ring", "-j", "1", *ideal, "--json").out)
     assert set(record) == {
         *("collective", "topology", "topology_sha256", "ranks", "root", "model", "optimum", "latency_bound"),
-        *("best", "refusals", "rows"),
+        *("best", "nccl", "refusals", "rows"),
     }
     assert record["optimum"]["algbw_exact"] == "20/3"
     assert record["model"]["overhead_us"] == 1.0
