@@ -11,6 +11,7 @@ import typer
 
 from coppice.bounds.describe import describe_cut
 from coppice.cli import with_flags
+from coppice.cli.options.completion import algorithm_names
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.measuring import JobsOption, ModelOption, OverheadOption, SizesOption, chosen_model
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, RelayGpusOption
@@ -47,6 +48,7 @@ def compare(
             "-a",
             metavar="LIST",
             help="Only these, such as forest,ring [default: all that perform the collective].",
+            autocompletion=algorithm_names,
         ),
     ] = None,
     order: Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from coppice.cli.options.completion import model_names
 from coppice.errors import InputError
 from coppice.simulation.model import Model
 from coppice.simulation.models import model_of
@@ -37,6 +38,7 @@ ModelOption = Annotated[
         metavar="NAME|FILE",
         help="What messages cost: nccl-2.30, msccl, mpi-tcp, shm, ideal, or a file (see `coppice model`) "
         "[default: nccl-2.30].",
+        autocompletion=model_names,
     ),
 ]
 

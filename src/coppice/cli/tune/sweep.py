@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from coppice.cli.options.completion import collective_names
 from coppice.cli.options.inputs import OutputOption, with_options
 from coppice.cli.options.measuring import LauncherWordsOption, SteppedSizes
 from coppice.cli.output.render import print_lines
@@ -28,7 +29,13 @@ def sweep(
     output: OutputOption = None,
     collective: Annotated[
         str,
-        typer.Option("--collective", "-c", metavar="LIST", help="Collectives such as all_reduce,broadcast."),
+        typer.Option(
+            "--collective",
+            "-c",
+            metavar="LIST",
+            help="Collectives such as all_reduce,broadcast.",
+            autocompletion=collective_names,
+        ),
     ] = "all_reduce",
     rounds: Annotated[
         int,
@@ -144,12 +151,11 @@ def chosen_collectives(text: str) -> list[Collective]:
         InputError: If a name is unknown.
 
     Examples:
-        >>> chosen_collectives("all-reduce,broadcast")
+        >>> chosen_collectives("AllReduce,broadcast,all-reduce")
         [<Collective.ALL_REDUCE: 'all_reduce'>, <Collective.BROADCAST: 'broadcast'>]
     """
-    names = [part.strip().replace("-", "_") for part in text.split(",") if part.strip()]
-    wrong = next((name for name in names if name not in list(Collective)), None)
-    if wrong is not None or not names:
-        msg = f"expected collectives out of {', '.join(Collective)}, found {wrong or 'none'!r}."
+    named = [Collective.named(part.strip()) for part in text.split(",") if part.strip()]
+    if not named:
+        msg = f"expected collectives out of {', '.join(Collective)}, found none."
         raise InputError(msg)
-    return [Collective(name) for name in dict.fromkeys(names)]
+    return list(dict.fromkeys(named))
