@@ -13,12 +13,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from cli.conftest import Run
 from coppice.cli import COMMANDS, app
+from coppice.cli.options.measuring import SteppedSizes
 from coppice.cli.tune.sweep import chosen_collectives
 from coppice.collectives import Collective
 from coppice.design.search.workload import CollectiveWorkload
 from coppice.errors import InputError
-from tests.cli.conftest import Run
 
 SPELLINGS = (
     "all_reduce",
@@ -155,7 +156,7 @@ def test_a_collective_that_is_none_is_refused_in_a_sentence(run: Run, star: Path
     refused = run("plan", star, "-c", "all_redcue")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == "error: there is no collective 'all_redcue': did you mean 'all_reduce'?\n"
-    with pytest.raises(InputError, match="did you mean 'all_reduce'"):
+    with pytest.raises(InputError, match="found 'all_redcue'"):
         chosen_collectives("broadcast,all_redcue")
 
 
@@ -173,3 +174,80 @@ def test_exports_take_every_spelling(run: Run, tmp_path: Path, star: Path) -> No
 def test_json_plan_files_hold_one_spelling(run: Run, star: Path) -> None:
     shown = run("plan", star, "-c", "AllReduce", "--json")
     assert json.loads(shown.out)["collective"] == "all_reduce"
+
+
+def test_every_command_prints_json() -> None:
+    """But the one that runs a program of the user, whose output goes to standard output."""
+    found = {
+        words for words, command in commands() if "as_json" not in {each.name for each in command.params}
+    }
+    assert found == {"lab run"}
+
+
+def test_json_of_commands_that_write_files(run: Run, tmp_path: Path, star: Path) -> None:
+    plan, xml, page = tmp_path / "plan.json", tmp_path / "algo.xml", tmp_path / "report.html"
+    assert run("plan", star, "-c", "all_gather", "-o", plan).code == 0
+    exported = run("export", plan, "--to", "msccl-xml", "--target", "msccl", "-o", xml, "--json")
+    assert (exported.json["to"], exported.json["output"], exported.err) == ("msccl-xml", str(xml), "")
+    assert run("import", xml, "--json").json["collective"] == "all_gather"
+    shown = run("report", plan, "-o", page, "--json").json
+    assert shown == {"output": str(page), "bytes": page.stat().st_size}
+    refused = run("export", plan, "--to", "msccl-xml", "--target", "msccl", "--json")
+    assert (refused.code, refused.out) == (2, "")
+    assert "-o algo.xml" in refused.err
+
+
+SIZED = {
+    "simulate": "size",
+    "compare": "sizes",
+    "select": "sizes",
+    "doctor": "sizes",
+    "bench": "listed",
+    "tune sweep": "listed",
+    "design show": "size",
+}
+"""Commands that take several sizes, with the name of the parameter."""
+
+
+def test_sizes_are_given_alike() -> None:
+    for words, command in commands():
+        if words in SIZED:
+            (option,) = [each for each in command.params if each.name == SIZED[words]]
+            assert {"--size", "--sizes", "-s"} <= set(option.opts), words
+
+
+def test_one_size_is_asked_for_where_only_one_makes_sense(run: Run, tmp_path: Path, star: Path) -> None:
+    plan = tmp_path / "plan.json"
+    assert run("plan", star, "-o", plan).code == 0
+    for words in (
+        ["report", plan, "-o", tmp_path / "r.html"],
+        ["export", plan, "--to", "html"],
+        ["design", "--ranks", "8", "--degree", "2"],
+        ["simulate", plan, "--trace", tmp_path / "t.json"],
+        ["select", "-l", "mpich", "--ranks", "8", "--why"],
+    ):
+        refused = run(*words, "--size", "1K:4K")
+        assert refused.code == 2
+        assert "one" in refused.err
+        assert "give one" in refused.err
+        assert "1K:4K" in refused.err
+
+
+def test_select_takes_a_range_of_sizes(run: Run) -> None:
+    words = ["select", "--library", "open-mpi", "--collective", "all_reduce", "--ranks", "48"]
+    lines = run(*words, "--size", "1K:1M:32,3G").out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["size", "1K", "32K", "1M", "3G"]
+    single = run(*words, "--size", "32K", "--json").json
+    several = run(*words, "--sizes", "1K:1M:32", "--json").json["selections"]
+    assert isinstance(several, list)
+    assert several[1] == single
+
+
+def test_measured_sizes_may_be_listed() -> None:
+    assert SteppedSizes(listed="1K:4K,100").sizes() == [100, 1024, 2048, 4096]
+    assert SteppedSizes(listed="1K:64K:4").steps() == (1024, 65536, 4)
+    assert SteppedSizes(first="1K", last="20K", factor=4).steps() == (1024, 16384, 4)
+    with pytest.raises(InputError, match="rise by one factor"):
+        SteppedSizes(listed="1K,2K,5K").steps()
+    with pytest.raises(InputError, match="--sizes of 1 byte or more"):
+        SteppedSizes(listed="0").sizes(least=1)

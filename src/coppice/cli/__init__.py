@@ -49,9 +49,7 @@ COMMANDS = {
     "topology": Place(
         "coppice.cli.topology:app", "List, show, import, compose, cut down, degrade topologies."
     ),
-    "bound": Place(
-        "coppice.cli.bound:bound", "Print the best rate that is possible, and the cut behind it."
-    ),
+    "bound": Place("coppice.cli.bound:bound", "Print the best rate that is possible, and the cut behind it."),
     "plan": Place("coppice.cli.plan:plan", "Plan a collective, verify the plan, print what it reaches."),
     "algorithms": Place(
         "coppice.cli.algorithms:algorithms", "List the algorithms that `coppice plan --algorithm` takes."

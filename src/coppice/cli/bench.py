@@ -41,7 +41,7 @@ _UNITS = ("(B)", "(elements)", "", "", "", "", "(us)", "(us)", "(us)", "(GB/s)",
 _WIDTHS = (12, 12, 9, 7, 5, 24, 10, 10, 10, 8, 8, 7)
 
 
-@with_options("collective first last factor ...")
+@with_options("collective first last factor listed ...")
 def bench(
     stepped: SteppedSizes,
     *,

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from coppice.cli.output.render import Stages, print_lines
+from coppice.cli.options.inputs import JsonOption
+from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.cli.verify import PlanArgument
 from coppice.report.reporting import report as write_report
 from coppice.text import size_text
@@ -44,6 +45,7 @@ def report(
             help="Compare all algorithms at these sizes, such as 1K:1G:4 [default: no comparison].",
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a report of a plan: topology, bottleneck cut, trees, link loads, timeline, and its rivals if asked.
 
@@ -59,4 +61,7 @@ def report(
     """  # noqa: D301 (\b is for the help formatter)
     with Stages() as stages:
         written = write_report(plan, output, size=size, compare=compare, on_stage=stages.begin)
+    if as_json:
+        print_json({"output": str(output), "bytes": written})
+        return
     print_lines([f"{output}: {size_text(written)}"])
