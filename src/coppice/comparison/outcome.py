@@ -41,6 +41,8 @@ class Comparison(Shown):
             rate without it among the alternatives.
         latency: The least time of any schedule, however small the message.
         measurements: Everything that was measured, all variants: candidates in order, sizes ascending.
+        helped: What lets switches copy and add, compared by itself with the limit that holds for it: no time here is
+            mixed with one there. None where no switch can, where nothing does, or where it was asked for or ruled out.
     """
 
     problem: Problem
@@ -49,6 +51,7 @@ class Comparison(Shown):
     optimum: Bound
     latency: LatencyBound
     measurements: tuple[SimulatedTime, ...]
+    helped: Comparison | None = None
 
     def __repr__(self) -> str:
         topology = self.problem.topology
@@ -80,6 +83,12 @@ class Comparison(Shown):
             if row.algorithm not in self.times:
                 first.setdefault(row.algorithm, row)
         return tuple(first.values())
+
+    @property
+    def left_out(self) -> tuple[SimulatedTime, ...]:
+        """The refusals that stand: of algorithms that have times neither here nor where switches help."""
+        elsewhere = {} if self.helped is None else self.helped.times
+        return tuple(row for row in self.refused if row.algorithm not in elsewhere)
 
     @property
     def optimal_name(self) -> str | None:
@@ -194,6 +203,7 @@ class Comparison(Shown):
             "nccl": [pick.record() for pick in self.picks],
             "refusals": {row.algorithm: row.refusal for row in self.refused},
             "rows": list(self.rows()),
+            "in_network": None if self.helped is None else self.helped.record(),
         }
 
 

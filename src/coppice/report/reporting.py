@@ -127,4 +127,6 @@ def _compared(plan: Plan, wanted: Comparison | Sequence[int] | None, stage: _Sta
         stage(f"comparing algorithms: {done} of {total} ({name})")
 
     relays = plan.parameters.get("relay_gpus") is True
-    return compare_algorithms(plan.problem, sizes=wanted, relay_gpus=relays, on_progress=on_progress)
+    return compare_algorithms(
+        plan.problem, sizes=wanted, relay_gpus=relays or None, in_network=False, on_progress=on_progress
+    )
