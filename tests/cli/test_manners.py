@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from typer.testing import CliRunner
 from cli.conftest import Run
 from coppice.cli import COMMANDS, app
 from coppice.cli.options.measuring import SteppedSizes
+from coppice.cli.output.render import print_fields
 from coppice.cli.tune.sweep import chosen_collectives
 from coppice.collectives import Collective
 from coppice.design.search.workload import CollectiveWorkload
@@ -251,3 +254,32 @@ def test_measured_sizes_may_be_listed() -> None:
         SteppedSizes(listed="1K,2K,5K").steps()
     with pytest.raises(InputError, match="--sizes of 1 byte or more"):
         SteppedSizes(listed="0").sizes(least=1)
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_long_values_hang_below_their_beginning_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = " ".join(f"word{number}" for number in range(40))
+    fields = [("short", "value"), ("long name", words), ("unbreakable", "x" * 100)]
+    piped = io.StringIO()
+    print_fields("Title", fields, file=piped)
+    assert piped.getvalue().splitlines()[2] == f"  long name    {words}"
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = Terminal()
+    print_fields("Title", fields, file=shown)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue()).splitlines()
+    assert lines[1] == "  short        value"
+    wrapped = lines[2:-1]
+    assert len(wrapped) > 3
+    assert all(len(line) <= 80 for line in wrapped)
+    assert wrapped[0].startswith("  long name    word0 ")
+    assert all(line.startswith(" " * 15 + "word") for line in wrapped[1:])
+    assert " ".join(line[15:] for line in wrapped) == words
+    assert lines[-1] == f"  unbreakable  {'x' * 100}"

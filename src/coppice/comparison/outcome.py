@@ -101,6 +101,24 @@ class Comparison(Shown):
         rows = [by_size[size_bytes] for by_size in self.times.values() if size_bytes in by_size]
         return sorted(rows, key=lambda row: (float(f"{row.time_us:.9g}"), row.chain))
 
+    def outstanding(self, most: int) -> list[str]:
+        """Algorithms that stand out in a picture: the optimal planner, those that win, those that come near.
+
+        Args:
+            most: How many at most; the others come in by how close they come to the best time at any size.
+        """
+        least = {size: best.time_us for size in self.sizes if (best := self.best(size)) is not None}
+        near = {
+            name: min(row.time_us / least[size] if least[size] else 1.0 for size, row in by_size.items())
+            for name, by_size in self.times.items()
+        }
+        first = [
+            self.optimal_name,
+            *(found.algorithm for found in self.ranges),
+            *sorted(near, key=near.__getitem__),
+        ]
+        return [name for name in dict.fromkeys(first) if name is not None][:most]
+
     def best(self, size_bytes: int) -> SimulatedTime | None:
         """The fastest algorithm at a size, None where none applies."""
         return next(iter(self.fastest_first(size_bytes)), None)

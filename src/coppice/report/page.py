@@ -344,6 +344,10 @@ def _timeline(run: _Simulated, plan: Plan) -> list[Markup]:
         f"{run.timeline.messages.count:,} messages. A row is a link, a bar a message that passes it."
     )
     notes = []
+    if picture.folded:
+        notes.append(
+            "Links that carry equally much share a row with their number (×): its moments are those of one of them."
+        )
     if picture.rows < picture.used:
         notes.append(f"{picture.rows} of {picture.used:,} links are shown, the busiest of each class.")
     if picture.areas:
