@@ -157,3 +157,21 @@ def test_what_is_left_out_and_what_needs_help_is_named(run: Run) -> None:
     assert "allgather-reduce: they send between GPUs" in refused
     assert "in-network: with" not in refused
     assert "nvls-tree: nvls-tree lets switches copy and add" in refused
+
+
+def test_an_interrupted_comparison_says_what_it_keeps(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "results.jsonl"
+    words = (*STAR, "-a", "ring", "-j", "1", "--results", results)
+    assert run(*words, "--sizes", "1K,1M").code == 0
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coppice.cli.compare.run_comparison", interrupted)
+    done = run(*words, "--sizes", "1K:1G")
+    assert (done.code, done.out) == (130, "")
+    assert done.err == f"interrupted: {results} keeps 2 measurements, from which the same command goes on.\n"
+    plain = run(*STAR, "-a", "ring", "-j", "1", "--sizes", "1K")
+    assert (plain.code, plain.err) == (130, "")

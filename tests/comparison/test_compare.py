@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import json
 import multiprocessing
+import os
 import sys
 import time
 import types
@@ -20,7 +21,7 @@ from coppice import Collective, InputError, MissingExtraError, Problem, bound
 from coppice.comparison import Comparison, compare
 from coppice.comparison.candidates import AlgorithmVariant, candidates
 from coppice.comparison.measurement import Bodies, MeasurementJob, measure, packed
-from coppice.comparison.pool import local_processes
+from coppice.comparison.pool import local_processes, run
 from coppice.simulation import DEFAULT_MODEL, IDEAL, Model, Sharing, fastest
 from coppice.simulation.simulator import most_pieces
 from coppice.topology.presets import preset
@@ -360,3 +361,8 @@ def test_the_help_of_switches_is_compared_by_itself() -> None:
 def test_switches_that_cannot_help_are_not_tried() -> None:
     problem = Problem(topology=preset("dgx-a100", boxes=2), collective=Collective.ALL_REDUCE)
     assert compare(problem, sizes=[2**20], algorithms=["forest", "nvls-tree"], jobs=1).helped is None
+
+
+def test_a_process_that_ends_on_its_own_is_an_input_error() -> None:
+    with local_processes(1) as pool, pytest.raises(InputError, match="ended on its own"):
+        list(run(os._exit, [3], pool))

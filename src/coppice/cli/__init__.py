@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from coppice.cli.output.kept import interrupted_words, keeps
 from coppice.errors import CheckError, CoppiceError
 from coppice.version import __version__
 
@@ -118,6 +119,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
+        keeps(None)
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -126,6 +128,9 @@ class Commands(TyperGroup):
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             raise _failed(with_flags(str(error), _flags(command)), code) from None
         except KeyboardInterrupt:
+            words = interrupted_words()
+            if words is not None or sys.stderr.isatty():
+                typer.echo(f"interrupted: {words or 'no file was left half-written'}.", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             _discard_stdout()

@@ -15,6 +15,7 @@ from coppice.cli.options.completion import algorithm_names
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.measuring import JobsOption, ModelOption, OverheadOption, SizesOption, chosen_model
 from coppice.cli.options.problem import ProblemOptions
+from coppice.cli.output.kept import keeps
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.comparison.gain import gain as find_gain
 from coppice.comparison.gain import gain_lines, gain_words
@@ -168,6 +169,7 @@ def compare(
         else:
             print_lines([*gain_lines(found), "", *gain_words(found)])
         return
+    keeps(results)
     names = None if algorithms is None else [name.strip() for name in algorithms.split(",")]
     with progress_bar() as on_progress:
         made = [

@@ -10,6 +10,7 @@ import typer
 from coppice.cli.options.completion import collective_names
 from coppice.cli.options.inputs import JsonOption, OutputOption, with_options
 from coppice.cli.options.measuring import LauncherWordsOption, SteppedSizes
+from coppice.cli.output.kept import keeps
 from coppice.cli.output.render import print_json, print_lines
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -98,6 +99,7 @@ def sweep(
     if output is None or str(output) == "-":
         msg = "expected a file for the measurements, found none: give `-o runs.jsonl`, where a later run goes on."
         raise InputError(msg)
+    keeps(output, heads=0)
     if library in ("nccl", "rccl"):
         if tests is None:
             msg = f"{library} is measured by nccl-tests: name their directory with --tests DIR."

@@ -151,6 +151,7 @@ def _finite(value: float) -> float | None:
 _SWITCHED, _DIRECT = "#d62728", "#1f77b4"
 
 _LINES = 8
+_NAMES = 24
 
 
 def draw(market: Market, path: str | os.PathLike[str]) -> None:
@@ -169,26 +170,53 @@ def draw(market: Market, path: str | os.PathLike[str]) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 6), layout="constrained")
+    figure = Figure(figsize=(11, 6), layout="constrained")
     axes = figure.subplots()
-    for direct, colour, label in ((False, _SWITCHED, "switched"), (True, _DIRECT, "direct links")):
-        chosen = [quote for quote in market.quotes if (quote.offer.graph is not None) == direct]
-        if chosen:
-            times = [quote.iteration_us / 1000 for quote in chosen]
-            axes.scatter(times, [quote.cost for quote in chosen], color=colour, label=label, zorder=3)
-    for quote in market.quotes:
+    handles = []
+    for number, quote in enumerate(market.quotes, start=1):
+        direct = quote.offer.graph is not None
         place = (quote.iteration_us / 1000, quote.cost)
-        axes.annotate(quote.offer.name, place, xytext=(5, 4), textcoords="offset points", fontsize=8)
-    axes.margins(0.18)
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
+        (point,) = axes.plot(
+            *place,
+            color=_DIRECT if direct else _SWITCHED,
+            label=f"{number}  {quote.offer.name}",
+            linestyle="none",
+            marker="o" if direct else "s",
+            markersize=15,
+            markeredgecolor="white",
+            zorder=3 + 1 / number,
+        )
+        axes.annotate(
+            str(number),
+            place,
+            ha="center",
+            va="center_baseline",
+            color="white",
+            fontsize=8,
+            fontweight="bold",
+            zorder=3 + 1.5 / number,
+        )
+        handles.append(point)
+    _ranges(market, axes)
     _equal_lines(market, axes)
     axes.set_xlabel("iteration (ms)")
     axes.set_ylabel(f"cost ({market.prices.currency})")
     axes.set_title(
         f"networks for {market.workload.ranks} ranks; grey: equal cost per performance", fontsize=11
     )
-    axes.legend(frameon=False, loc="upper right")
+    shown = handles[:_NAMES]
+    if len(handles) > len(shown):
+        shown.append(axes.plot([], [], linestyle="none", label=f"and {len(handles) - len(shown)} more")[0])
+    figure.legend(
+        handles=shown,
+        title="least cost per performance first\nsquares: switched, circles: direct links",
+        title_fontsize=9,
+        alignment="left",
+        fontsize=9,
+        frameon=False,
+        labelspacing=0.9,
+        loc="outside right upper",
+    )
     metadata: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix, {})
     try:
         with mpl.rc_context({"svg.hashsalt": "coppice"}):
@@ -198,10 +226,21 @@ def draw(market: Market, path: str | os.PathLike[str]) -> None:
         raise InputError(msg) from None
 
 
+def _ranges(market: Market, axes: Any) -> None:
+    """Axes from 0 where the networks differ much, else around them, so that points do not crowd in a corner."""
+    for values, limit in (
+        ([quote.iteration_us / 1000 for quote in market.quotes], axes.set_xlim),
+        ([quote.cost for quote in market.quotes], axes.set_ylim),
+    ):
+        low, high = min(values), max(values)
+        room = 0.12 * (high - low or high or 1.0)
+        limit(0 if low < 0.4 * high else low - room, high + room)
+
+
 def _equal_lines(market: Market, axes: Any) -> None:
     """Hyperbolas through the best network and its multiples."""
     best = min(quote.cost_per_rate for quote in market.quotes)
-    right, top = axes.get_xlim()[1], axes.get_ylim()[1]
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     if best <= 0 or right <= 0 or top <= 0:
         return
     for step in range(_LINES):
@@ -210,3 +249,5 @@ def _equal_lines(market: Market, axes: Any) -> None:
         if first < right:
             times = [first * (right / first) ** (place / 100) for place in range(101)]
             axes.plot(times, [level / time for time in times], color="0.85", linewidth=0.9, zorder=1)
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
