@@ -17,7 +17,7 @@ from coppice.design.purchase.performance import NetworkTiming, Slowdown, slowdow
 from coppice.design.purchase.request import Prices, TrainingWorkload
 from coppice.errors import InputError
 
-__all__ = ["Market", "Quote", "compare_networks", "csv_text", "draw"]
+__all__ = ["Market", "Quote", "compare_networks", "csv_text", "draw", "together"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -182,23 +182,13 @@ def draw(market: Market, path: str | os.PathLike[str]) -> None:
             label=f"{number}  {quote.offer.name}",
             linestyle="none",
             marker="o" if direct else "s",
-            markersize=15,
-            markeredgecolor="white",
-            zorder=3 + 1 / number,
-        )
-        axes.annotate(
-            str(number),
-            place,
-            ha="center",
-            va="center_baseline",
-            color="white",
-            fontsize=8,
-            fontweight="bold",
-            zorder=3 + 1.5 / number,
+            markersize=8,
+            zorder=3,
         )
         handles.append(point)
     _ranges(market, axes)
     _equal_lines(market, axes)
+    _numbers(market, axes)
     axes.set_xlabel("iteration (ms)")
     axes.set_ylabel(f"cost ({market.prices.currency})")
     axes.set_title(
@@ -235,6 +225,51 @@ def _ranges(market: Market, axes: Any) -> None:
         low, high = min(values), max(values)
         room = 0.12 * (high - low or high or 1.0)
         limit(0 if low < 0.4 * high else low - room, high + room)
+
+
+def _numbers(market: Market, axes: Any) -> None:
+    """The number of each network above its point; those of points that lie together stand in one label."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    places = [(quote.iteration_us / 1000, quote.cost) for quote in market.quotes]
+    shares = [((x - left) / (right - left), (y - bottom) / (top - bottom)) for x, y in places]
+    for group in together(shares, (0.035, 0.05)):
+        words = ", ".join(str(number + 1) for number in group)
+        middle = sum(places[number][0] for number in group) / len(group)
+        highest = max(places[number][1] for number in group)
+        axes.annotate(
+            words,
+            (middle, highest),
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=10,
+            zorder=4,
+        )
+
+
+def together(points: Sequence[tuple[float, float]], room: tuple[float, float]) -> list[list[int]]:
+    """Points that lie so near to each other that their labels would overprint, by number.
+
+    Args:
+        points: Where they are.
+        room: Width and height of a label.
+
+    Examples:
+        >>> together([(0.1, 0.1), (0.5, 0.1), (0.12, 0.11)], (0.05, 0.05))
+        [[0, 2], [1]]
+    """
+    groups: list[list[int]] = []
+    for number, (x, y) in enumerate(points):
+        near = [
+            group
+            for group in groups
+            if any(
+                abs(points[each][0] - x) < room[0] and abs(points[each][1] - y) < room[1] for each in group
+            )
+        ]
+        groups = [group for group in groups if group not in near]
+        groups.append(sorted([*(each for group in near for each in group), number]))
+    return sorted(groups)
 
 
 def _equal_lines(market: Market, axes: Any) -> None:
