@@ -39,7 +39,7 @@ class _WorkerProcess(SpawnProcess):
         script = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
         try:
-            return SpawnProcess._Popen(process_obj)  # type: ignore[attr-defined]  # noqa: SLF001
+            return SpawnProcess._Popen(process_obj)  # noqa: SLF001
         finally:
             sys.modules["__main__"] = script
 
@@ -47,7 +47,7 @@ class _WorkerProcess(SpawnProcess):
 class _Context(SpawnContext):
     """Fresh processes: a copy of one that runs threads, such as a progress bar, may hang."""
 
-    Process = _WorkerProcess  # type: ignore[assignment]
+    Process = _WorkerProcess
 
 
 @contextmanager
