@@ -40,6 +40,8 @@ PICTURE_STYLE = f"""{_COLOURS}
 .tick{{stroke:var(--cut);stroke-width:2.5;stroke-linecap:round}}.side{{stroke:var(--cut);stroke-width:2.5}}
 .inside{{stroke:var(--load2)}}.across{{stroke:var(--load4)}}.edge{{fill:none;stroke-width:1.5}}
 .send{{fill:var(--send)}}.add{{fill:var(--add)}}.grid{{stroke:var(--line);stroke-width:1}}.axis{{stroke:var(--quiet)}}
+rect.lost{{fill:none}}.lost{{stroke:var(--cut);stroke-dasharray:4 3;opacity:.8}}
+.cross{{fill:none;stroke:var(--cut);stroke-width:2;stroke-linecap:round}}.picture text.lost-name{{fill:var(--cut)}}
 .critical{{fill:var(--cut)}}.limit{{fill:none;stroke:var(--ink);stroke-width:1.6;stroke-dasharray:6 3}}
 .curve{{fill:none;stroke-width:2}}.other{{stroke:var(--load0);stroke-width:1;opacity:.75}}
 .s0{{stroke:var(--s0)}}.s1{{stroke:var(--s1)}}.s2{{stroke:var(--s2)}}.s3{{stroke:var(--s3)}}
