@@ -56,7 +56,7 @@ sizes; [Comparing algorithms](comparison.md) explains what is compared and how.
 * **bound**: algbw of the exact optimum, which no schedule exceeds at any size.
 * A star marks an algorithm that lets GPUs relay: it sends between GPUs that no path of switches and NICs joins (most
   pairs of a torus, of MI300X or DGX-1V boxes, and of rails), and other GPUs pass that on along a shortest path, at the
-  price of the links alone. Without `--relay-gpus` such algorithms are refused.
+  price of the links alone. `--no-relay-gpus` refuses such algorithms.
 
 What the model knows: the rate of every link, who waits for whom, messages that queue for a link (first come, first
 served, cut-through), 1 us per message beyond its links. What it does not know: links have no latency of their own here
@@ -153,6 +153,7 @@ def section(
             Problem(topology=topology, collective=collective),
             sizes=SIZES,
             relay_gpus=True,
+            in_network=False,
             executor=executor,
             jobs=1,
         )
