@@ -57,14 +57,14 @@ sizes; [Comparing algorithms](comparison.md) explains what is compared and how.
 * **bound**: algbw of the exact optimum, which no schedule exceeds at any size.
 * A star marks an algorithm that lets GPUs relay: it sends between GPUs that no path of switches and NICs joins (most
   pairs of a torus, of MI300X or DGX-1V boxes, and of rails), and other GPUs pass that on along a shortest path, at the
-  price of the links alone. Without `--relay-gpus` such algorithms are refused.
+  price of the links alone. `--no-relay-gpus` refuses such algorithms.
 
 Times are those of the model `nccl-2.30` ([what it knows](simulation.md#models-with-names)): the rate of every link, who
 waits for whom, messages that queue for a link (first come, first served, cut-through), the fastest of NCCL's protocols
 with its latencies, 16 workers of a GPU that each handle one message at a time. **NCCL's pick** is what NCCL 2.30 would
-choose by its own cost model, with its simulated time over that of the best algorithm: 1x is as good. What the model does not
-know: links have no latency of their own here (`python docs/clusters.py --link-latency 0.5 -o -` gives them some); adding
-takes no time; no congestion by others. Rates are nominal. Switches neither copy nor add.
+choose by its own cost model, with its simulated time over that of the best algorithm: 1x is as good. What the model
+does not know: links have no latency of their own here (`python docs/clusters.py --link-latency 0.5 -o -` gives them
+some); adding takes no time; no congestion by others. Rates are nominal. Switches neither copy nor add.
 """
 
 
@@ -146,7 +146,8 @@ def section(
         "",
         f"`coppice compare {cluster.command}`, {topology.num_ranks} ranks",
         "",
-        "| collective | size | best algorithm | time (us) | algbw (GB/s) | of limit | NCCL's pick | optimal plan | bound |",
+        "| collective | size | best algorithm | time (us) | algbw (GB/s) | of limit "
+        "| NCCL's pick | optimal plan | bound |",
         "|---|--:|---|--:|--:|--:|--:|--:|--:|",
     ]
     for collective in collectives:
@@ -154,6 +155,7 @@ def section(
             Problem(topology=topology, collective=collective),
             sizes=SIZES,
             relay_gpus=True,
+            in_network=False,
             executor=executor,
             jobs=1,
         )

@@ -13,12 +13,12 @@ from coppice.planners.alternatives import alternatives
 from coppice.planners.choice import Choice
 from coppice.simulation import DEFAULT_MODEL, IDEAL, fastest
 from coppice.topology import preset
-from coppice.topology.operations import degrade
+from coppice.topology.operations import remove_nodes
 
 
 def dead_nic() -> Problem:
     """Two DGX A100 of which one has lost a NIC."""
-    topology = degrade(preset("dgx-a100", boxes=2), remove=["box1/nic0"])
+    topology = remove_nodes(preset("dgx-a100", boxes=2), ["box1/nic0"])
     return Problem(topology=topology, collective=Collective.ALL_REDUCE)
 
 
