@@ -51,7 +51,7 @@ TEST(the_best_packing_is_right_and_no_worse_than_any_other_way) {
     PackingOptions halves;
     halves.pieces = 2;
     Shape whole = shape_of(network, pack(network)), pieces = shape_of(network, pack(network, halves));
-    CHECK(shape_of(network, best) == std::min(whole, pieces));
+    CHECK(shape_of(network, best) <= std::min(whole, pieces));  // exchanging edges may be better than both
     by_pieces += pieces < whole;
   }
   CHECK(by_pieces > 10);
