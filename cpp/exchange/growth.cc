@@ -51,8 +51,9 @@ bool Growth::trace(const Bundle& tree, Vertex v, Way& way, Vertex& broken, Verte
   Vertex child = v;
   broken = -1;
   double cost = 0;
+  Vertex steps = 0;
   while (!bundles_.reaches(tree, v)) {
-    if (v == without || stamp_of_[v] != stamp_) return broken = child, false;
+    if (v == without || stamp_of_[v] != stamp_ || ++steps > graph_.num_vertices()) return broken = child, false;
     const Arc e = from_[v];
     if (bundles_.residual(e) < tree.weight) broken = v;
     cost += most_ / static_cast<double>(std::max<Amount>(bundles_.residual(e), 1));

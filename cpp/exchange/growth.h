@@ -7,7 +7,7 @@
 // for even use. That is Prim's order on the paths through switches, kept in a heap as in Dijkstra's algorithm.
 //
 // A way that has run out of capacity since it was found is mended where it broke: the switch there takes its next best
-// way in.
+// way in. Mending may leave ways that lead round in a circle; they are too long to be ways and are mended as well.
 //
 // Cost: O(m log m) for a graph of m arcs, and for every mended way the arcs into one switch. Overflow: costs are
 // doubles, which decide between trees that are all within the capacities.

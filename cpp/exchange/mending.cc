@@ -154,14 +154,15 @@ bool Mending::relieve(Arc full, int levels) {
     if (searches_left_ <= 0 || work_left_ < 0) return false;
     if (k >= users.size()) continue;  // an exchange deeper down has swept the list
     const Place other = users[k];
+    if (std::ranges::find(open_, other.bundle) != open_.end()) continue;
+    const bool moved = std::ranges::any_of(journal_, [&](const Step& step) { return step.place.bundle == other.bundle; });
     if (!uses(other, full)) {
+      if (moved) continue;  // it may come back
       users[k] = users.back();
       users.pop_back();
       continue;
     }
-    if (std::ranges::find(open_, other.bundle) != open_.end()) continue;
     const Amount excess = -bundles_.residual(full), weight = bundles_[other.bundle].weight;
-    const bool moved = std::ranges::any_of(journal_, [&](const Step& step) { return step.place.bundle == other.bundle; });
     if (weight > excess && may_split_ && !moved) {
       const std::int32_t old = bundles_[other.bundle].via[bundles_.index(other.v)];
       bundles_.change_residual(old, excess);
@@ -219,8 +220,7 @@ void Mending::roll_back(std::size_t mark) {
     const Step step = journal_.back();
     journal_.pop_back();
     if (step.path >= 0) {
-      bundles_.hang(step.place.bundle, step.place.v, step.path);
-      note_use(step.place, step.path);
+      bundles_.hang(step.place.bundle, step.place.v, step.path);  // its users were not swept meanwhile
     } else {
       bundles_.take_off(step.place.bundle, step.place.v);
       if (step.depth < 0) bundles_.drop(step.place.bundle, step.place.v);
