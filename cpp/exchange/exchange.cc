@@ -91,7 +91,7 @@ bool pack(Bundles& bundles, double steepness, bool last, std::int32_t most_heigh
   if (bundles.missing() > 0 && !halve(bundles, growth, stop)) return false;
   if (bundles.missing() > 0) {
     const std::int32_t height = std::max(1, bundles.height());
-    Mending mending(bundles, most_height > 0 ? most_height : height, kMendingWork * bundles.places());
+    Mending mending(bundles, most_height > 0 ? most_height : height, (last ? kMendingWork : kLoweringWork) * bundles.places());
     if (!mending.mend(most_height > 0 ? most_height : std::min(unlimited, 2 * height + 2), stop)) return false;
   }
   bundles.join_equal();
