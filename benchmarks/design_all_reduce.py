@@ -30,7 +30,7 @@ from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.verify import verify_schedule
 from coppice.simulation.model import Model
-from coppice.simulation.simulator import best_pieces
+from coppice.simulation.simulator import fastest
 from coppice.topology.model import Link, Node, Topology
 from tables import Table, replace_generated
 
@@ -92,7 +92,7 @@ def simulated(body: Schedule, size: int, overhead_us: float, *, most: int = 256)
     if not verify_schedule(body).ok:
         msg = f"a schedule on {body.topology.name} does not verify"
         raise SystemExit(msg)
-    return best_pieces(body, size, model=Model(overhead_us=overhead_us), most=most)[1].time_us
+    return fastest(body, size, model=Model(overhead_us=overhead_us), most=most, keep_hops=False).time_us
 
 
 def times(overhead_us: float) -> dict[str, dict[str, float]]:

@@ -6,6 +6,7 @@ NB_MODULE(_core, m) {
   init_breadth_first(m);
   init_feasibility(m);
   init_packing(m);
+  init_path_flow(m);
   init_routing(m);
   init_shm(m);
   init_simulator(m);

@@ -32,16 +32,19 @@ void init_simulator(nb::module_& m) {
          Column<std::int32_t> send_gate, Column<std::int32_t> receive_gate, Column<std::uint8_t> chained,
          Column<std::int64_t> after_start, Column<std::int32_t> after, Column<double> rate, Column<double> latency,
          Column<std::int64_t> route_start, Column<std::int32_t> route_links, Column<double> overhead,
-         Column<std::int32_t> sender, Column<std::int32_t> receiver, std::int32_t num_gpus, bool fair, bool store_and_forward,
+         Column<std::int32_t> sender, Column<std::int32_t> receiver, std::int32_t num_gpus,
+         Column<double> send_occupancy, Column<double> receive_occupancy, Column<std::int32_t> group, bool buffered, std::int32_t workers,
+         double copy_rate, bool fair, bool store_and_forward,
          std::int32_t send_engines, std::int32_t receive_engines, double add_rate, bool keep_hops, bool keep_rates) {
         Traffic traffic{.route = view(route), .bytes = view(bytes), .added = view(added), .wave = view(wave), .job = view(job), .due = view(due),
                         .send_gate = view(send_gate), .receive_gate = view(receive_gate), .chained = view(chained),
                         .after_start = view(after_start), .after = view(after)};
         Fabric fabric{.rate = view(rate), .latency = view(latency), .route_start = view(route_start),
                       .route_links = view(route_links), .overhead = view(overhead), .sender = view(sender),
-                      .receiver = view(receiver), .num_gpus = num_gpus};
+                      .receiver = view(receiver), .num_gpus = num_gpus, .send_occupancy = view(send_occupancy),
+                      .receive_occupancy = view(receive_occupancy), .group = view(group)};
         SimulatorOptions options{.store_and_forward = store_and_forward, .send_engines = send_engines,
-                                 .receive_engines = receive_engines, .add_rate = add_rate, .keep_hops = keep_hops, .keep_rates = keep_rates};
+                                 .receive_engines = receive_engines, .add_rate = add_rate, .buffered = buffered, .workers = workers, .copy_rate = copy_rate, .keep_hops = keep_hops, .keep_rates = keep_rates};
         return to_dict(stoppable([&](const StopFlag& stop) {
           return fair ? simulate_fair(traffic, fabric, options, stop) : simulate_fifo(traffic, fabric, options, stop);
         }));
@@ -49,7 +52,8 @@ void init_simulator(nb::module_& m) {
       nb::arg("route"), nb::arg("bytes"), nb::arg("added"), nb::arg("wave"), nb::arg("job"), nb::arg("due"), nb::arg("send_gate"), nb::arg("receive_gate"),
       nb::arg("chained"), nb::arg("after_start"), nb::arg("after"), nb::arg("rate"), nb::arg("latency"),
       nb::arg("route_start"), nb::arg("route_links"), nb::arg("overhead"), nb::arg("sender"), nb::arg("receiver"),
-      nb::arg("num_gpus"), nb::arg("fair"), nb::arg("store_and_forward"), nb::arg("send_engines"), nb::arg("receive_engines"),
+      nb::arg("num_gpus"), nb::arg("send_occupancy"), nb::arg("receive_occupancy"), nb::arg("group"), nb::arg("buffered"), nb::arg("workers"),
+      nb::arg("copy_rate"), nb::arg("fair"), nb::arg("store_and_forward"), nb::arg("send_engines"), nb::arg("receive_engines"),
       nb::arg("add_rate"), nb::arg("keep_hops"), nb::arg("keep_rates"),
       "Messages over links that serve them in turn or share fairly, in nanoseconds: see simulator.h.");
 }

@@ -71,6 +71,20 @@ def test_checker_in_plan_format(tmp_path: Path) -> None:
         assert Fraction(done.stdout.split(":")[1].strip()) == result.algbw_gb_per_s
 
 
+@pytest.mark.parametrize("name", ["dgx-a100", "mi250", "random-balanced"])
+def test_checker_of_witnesses_in_plan_format(name: str, tmp_path: Path) -> None:
+    """The programs shown in docs/plan-format.md, one after the other, find rate and bound equal."""
+    from coppice import Collective, Problem, load, plan, write_plan
+
+    programs = re.findall(r"```python\n(.*?)```", (DOCS / "plan-format.md").read_text(), re.DOTALL)
+    result = plan(Problem(topology=load(name), collective=Collective.ALL_REDUCE), ring=False)
+    write_plan(result.plan, tmp_path / "plan.json")
+    command = [sys.executable, "-c", "\n".join(programs), str(tmp_path / "plan.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rate, limit = (line.split(":")[1].strip() for line in done.stdout.splitlines())
+    assert rate == limit == str(result.algbw_gb_per_s)
+
+
 def test_readme_shows_real_output() -> None:
     """All but times, memory and file name of the example in README.md is what the command prints."""
     readme = (ROOT / "README.md").read_text()

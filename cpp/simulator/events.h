@@ -14,12 +14,14 @@ namespace coppice {
 enum class EventKind : std::uint8_t {
   kArrived = 0,
   kDone = 1,
-  kDrained = 2,
-  kStream = 3,
-  kDue = 4,
-  kEmptyHead = 5,
-  kHead = 6,
-  kFree = 7,
+  kLeft = 2,
+  kHandled = 3,
+  kDrained = 4,
+  kStream = 5,
+  kDue = 6,
+  kEmptyHead = 7,
+  kHead = 8,
+  kFree = 9,
 };
 
 struct Event {

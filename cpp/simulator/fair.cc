@@ -138,7 +138,10 @@ class FairNetwork : public SimulatorLoop<FairNetwork> {
     events_.push(Event(flow.drained_at, EventKind::kDrained, flow.first));
   }
 
-  void leave(Message m) { events_.push(Event(now_ + path_latency_[traffic_.route[m]], EventKind::kArrived, m)); }
+  void leave(Message m) {
+    left(m, now_);
+    events_.push(Event(now_ + path_latency_[traffic_.route[m]] + flight(m), EventKind::kArrived, m));
+  }
 
   void count_bytes(Message m) {
     for (std::int32_t link : fabric_.links(traffic_.route[m])) out_.link_bytes[link] += static_cast<double>(traffic_.bytes[m]);

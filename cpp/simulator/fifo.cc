@@ -90,9 +90,12 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
     out_.link_bytes[link] += bytes;
     // Until the message has arrived, this is when its last byte comes to the next node.
     double& tail = out_.arrived[m];
-    tail = std::max(begin + busy, tail) + latency_[link];
+    tail = std::max(begin + busy, tail);
+    if (hop == 0) left(m, tail);
+    tail += latency_[link];
     if (static_cast<std::size_t>(hop) + 1 == links.size()) {
-      if (starts_.at_switch(m)) events_.push(Event(begin + latency_[link], EventKind::kStream, m));
+      tail += flight(m);
+      if (starts_.at_switch(m)) events_.push(Event(begin + latency_[link] + flight(m), EventKind::kStream, m));
       return events_.push(Event(tail, EventKind::kArrived, m));
     }
     events_.push(Event(options_.store_and_forward ? tail : begin + latency_[link], head_of(m), m));

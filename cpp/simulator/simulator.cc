@@ -66,6 +66,15 @@ void check_simulation(const Traffic& traffic, const Fabric& fabric, const Simula
   require_range(fabric.sender, -1, fabric.num_gpus - 1, "sender must name GPUs");
   require_range(fabric.receiver, -1, fabric.num_gpus - 1, "receiver must name GPUs");
   require(options.send_engines >= 0 && options.receive_engines >= 0, "engines must not be negative");
+  const auto gpus = static_cast<std::size_t>(fabric.num_gpus);
+  require(fabric.group.empty() || fabric.group.size() == gpus, "group must have an entry per GPU");
+  require_range(fabric.group, 0, fabric.num_gpus - 1, "group must lie in 0 .. num_gpus - 1");
+  require(fabric.group.empty() || options.workers > 0, "groups must have workers");
+  for (auto column : {fabric.send_occupancy, fabric.receive_occupancy}) {
+    require(column.empty() || column.size() == fabric.num_routes(), "occupancy must have an entry per route");
+    require_durations(column, "occupancy must be finite and not negative");
+  }
+  require(options.copy_rate >= 0 && std::isfinite(options.copy_rate), "copy_rate must be finite and not negative");
   require(options.add_rate >= 0 && std::isfinite(options.add_rate), "add_rate must be finite and not negative");
 }
 

@@ -14,6 +14,17 @@
 // both ends at once, from its start until it has arrived (sender) and is done (receiver). Messages that wait for an
 // engine start in the order of their ids; one whose other engine is busy does not hold up later ones.
 //
+// Workers. What handles messages on a GPU or a processor (a block of threads, a core) is a worker: it takes the *occupancy*
+// of the route and the bytes at the copy rate for each message, one message at a time (o of LogGP; Alexandrov, Ionescu,
+// Schauser and Scheiman, "LogGP", SPAA 1995). GPUs of one group share so many workers. A message waits for a worker of its
+// sender, in the order in which messages become ready, and starts when it has one; its head leaves after the
+// occupancy, its last byte not before the worker has copied it (shared fairly: both then). When it has arrived it waits
+// for a worker of its receiver in the same line, and is done when that one has handled and added it.
+//
+// Buffered sends. Where sends are buffered, a message passes its sender's gate, and frees its sender's engine, as soon as
+// its last byte has left the sender; its overhead is then time in flight, behind its last link instead of before the
+// first one.
+//
 // Links, first in first out. A link serves one message at a time, in the order in which their heads come (ties: by id),
 // each for bytes / rate; where *waves* are given, the turn of a message that waits goes to the one of the earliest wave
 // of its job. Cut-through: the head goes on a latency after it began; the last byte goes on when the link has served
@@ -87,6 +98,9 @@ struct Fabric {
   std::span<const std::int32_t> sender;          // GPU whose engine sends on each route, or -1
   std::span<const std::int32_t> receiver;        // GPU whose engine receives, or -1
   std::int32_t num_gpus = 0;
+  std::span<const double> send_occupancy;        // ns of a worker of the sender for each message of a route; empty: 0
+  std::span<const double> receive_occupancy;     // likewise of the receiver
+  std::span<const std::int32_t> group;           // per GPU: whose workers it shares, >= 0; empty: workers do not count
 
   std::size_t num_links() const { return rate.size(); }
   std::size_t num_routes() const { return overhead.size(); }
@@ -101,6 +115,9 @@ struct SimulatorOptions {
   std::int32_t send_engines = 0;     // messages that a GPU sends at a time; 0: any number
   std::int32_t receive_engines = 0;  // likewise
   double add_rate = 0;               // bytes per ns that a GPU adds; 0: adding takes no time
+  bool buffered = false;             // a sender goes on when a message has left it, not when it has arrived
+  std::int32_t workers = 0;          // of each group of GPUs, where there are groups
+  double copy_rate = 0;              // bytes per ns that a worker copies; 0: copying takes no time
   bool keep_hops = true;             // record every hop of every message
   bool keep_rates = false;           // fair sharing: record every rate that a message gets
 };
@@ -109,7 +126,7 @@ struct SimulatorOptions {
 enum class Cause : std::int8_t {
   kNone = 0,        // it could start at once, or when it was due
   kDependency = 1,  // the message `cause` was the last that it waited for
-  kEngine = 2,      // the message `cause` freed the engine that it took
+  kEngine = 2,      // the message `cause` freed the engine, or the worker, that it took
 };
 
 struct Simulation {

@@ -13,7 +13,8 @@ namespace {
 struct World {
   std::vector<std::int32_t> route, wave, job, send_gate, receive_gate, after;
   std::vector<std::int64_t> bytes, added, after_start, route_start{0};
-  std::vector<double> due, rate, latency, overhead;
+  std::vector<double> due, rate, latency, overhead, send_occupancy, receive_occupancy;
+  std::vector<std::int32_t> group;  // empty: workers do not count
   std::vector<std::uint8_t> chained;
   std::vector<std::int32_t> route_links, sender, receiver;
   SimulatorOptions options;
@@ -47,7 +48,8 @@ struct World {
   }
   Fabric fabric() const {
     return {.rate = rate, .latency = latency, .route_start = route_start, .route_links = route_links,
-            .overhead = overhead, .sender = sender, .receiver = receiver, .num_gpus = 4};
+            .overhead = overhead, .sender = sender, .receiver = receiver, .num_gpus = 4,
+            .send_occupancy = send_occupancy, .receive_occupancy = receive_occupancy, .group = group};
   }
   Simulation fifo() const { return simulate_fifo(traffic(), fabric(), options); }
   Simulation fair() const { return simulate_fair(traffic(), fabric(), options); }
@@ -262,4 +264,50 @@ TEST(simulator_refuses_columns_that_do_not_fit) {
   refuses([](World& w) { w.receiver.clear(); });
   refuses([](World& w) { w.options.send_engines = -1; });
   refuses([](World& w) { w.options.add_rate = -1; });
+}
+
+TEST(simulator_workers_handle_one_message_at_a_time) {
+  World world;
+  const std::int32_t link = world.link(1), other = world.link(1);
+  world.send_occupancy = {5, 5}, world.receive_occupancy = {2, 2}, world.group = {0, 1, 2, 3};
+  world.options.workers = 1;
+  world.message(world.path(0, 1, {link}), 10);
+  world.message(world.path(0, 1, {other}), 10);
+  // The sender's worker is busy 0..5 and 5..10; the receiver's 15..17 and 20..22.
+  for (const Simulation& found : {world.fifo(), world.fair()}) {
+    CHECK((found.start == Times{0, 5}));
+    CHECK((found.arrived == Times{15, 20}));
+    CHECK((found.done == Times{17, 22}));
+    CHECK_EQ(found.cause[1], 0);
+  }
+  world.options.workers = 2;
+  CHECK((world.fifo().done == Times{17, 17}));
+  // All GPUs share one worker: sends first, then what has come.
+  world.options.workers = 1, world.group = {0, 0, 0, 0};
+  CHECK((world.fifo().done == Times{17, 22}));
+}
+
+TEST(simulator_workers_copy_while_bytes_leave) {
+  World world;
+  world.send_occupancy = {1}, world.receive_occupancy = {0}, world.group = {0, 1, 2, 3};
+  world.options.workers = 1, world.options.copy_rate = 0.5;
+  world.message(world.path(0, 1, {world.link(1)}), 10);
+  // Copied in 1 + 20 ns, over the link at twice the rate meanwhile; then copied once more.
+  CHECK((world.fifo().arrived == Times{21}));
+  CHECK((world.fifo().done == Times{41}));
+  CHECK((world.fair().arrived == Times{31}));
+}
+
+TEST(simulator_buffered_senders_go_on_when_a_message_has_left) {
+  World world;
+  const std::int32_t link = world.link(1, 3);
+  world.chained = {0, 1};
+  const std::int32_t route = world.path(0, 1, {link}, 100);
+  world.message(route, 10, 0), world.message(route, 10, 1);
+  CHECK((world.fifo().done == Times{113, 226}));
+  world.options.buffered = true;
+  for (const Simulation& found : {world.fifo(), world.fair()}) {
+    CHECK((found.start == Times{0, 10}));
+    CHECK((found.done == Times{113, 123}));
+  }
 }

@@ -59,7 +59,7 @@ Starts::Starts(const Traffic& traffic, const Fabric& fabric, const SimulatorOpti
     }
 }
 
-void Starts::arrived(Message m) {
+void Starts::sent(Message m) {
   if (std::int32_t line = line_of(m); line >= 0 && lines_[line].send_engine >= 0) release(lines_[line].send_engine, m);
   pass_gate(traffic_.send_gate[m], m);
 }

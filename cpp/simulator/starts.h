@@ -28,8 +28,8 @@ class Starts {
   /// The head of such a message is there, and its last byte will be at `tail`: the switch goes on.
   void head_at_switch(Message m, double tail);
 
-  /// The message has arrived: its sender goes on.
-  void arrived(Message m);
+  /// The message has left its sender, or arrived where sends are not buffered: its sender goes on.
+  void sent(Message m);
 
   /// The message is done: its receiver goes on, and all that wait for it.
   void done(Message m);

@@ -40,6 +40,31 @@ def cut_bound(
     weight: NDArray[np.int64],
     terminal: NDArray[np.bool_],
 ) -> tuple[int, int, NDArray[np.int32], int]: ...
+
+class PathFlow:
+    def __init__(
+        self,
+        num_nodes: int,
+        src: NDArray[np.int32],
+        dst: NDArray[np.int32],
+        cap: NDArray[np.int64],
+        sources: NDArray[np.int32],
+        demand: NDArray[np.int64],
+    ) -> None: ...
+    def sweep(self, steepness: float) -> None: ...
+    def worst(self) -> float: ...
+    def lengths(self, steepness: float) -> NDArray[np.float64]: ...
+    def bound(self, length: NDArray[np.float64]) -> float: ...
+    def paths(
+        self,
+    ) -> tuple[
+        NDArray[np.int32],
+        NDArray[np.int32],
+        NDArray[np.float64],
+        NDArray[np.int64],
+        NDArray[np.int32],
+    ]: ...
+
 def pack_trees(
     num_nodes: int,
     src: NDArray[np.int32],
@@ -108,6 +133,12 @@ def simulate_messages(
     sender: NDArray[np.int32],
     receiver: NDArray[np.int32],
     num_gpus: int,
+    send_occupancy: NDArray[np.float64],
+    receive_occupancy: NDArray[np.float64],
+    group: NDArray[np.int32],
+    buffered: bool,
+    workers: int,
+    copy_rate: float,
     fair: bool,
     store_and_forward: bool,
     send_engines: int,

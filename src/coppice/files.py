@@ -1,22 +1,35 @@
 """Files read whole, up to a limit, and written whole or not at all.
 
 An output is written beside its place under a temporary name, flushed to the disk and then renamed, so that a crash at
-any moment leaves the old file or the new one, never half of one.
+any moment leaves the old file or the new one, never half of one. A symbolic link is followed: the file that it leads to
+is replaced, not the link. What is no regular file (a device such as ``/dev/null``, a FIFO, an open descriptor such as
+``/dev/stdout``) stays and is written to.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from coppice.errors import InputError
 
-__all__ = ["decode_utf8", "file_name", "read_bytes", "read_text", "replacing", "write_atomically"]
+__all__ = [
+    "AppendedFile",
+    "decode_utf8",
+    "file_name",
+    "read_bytes",
+    "read_text",
+    "replacing",
+    "write_atomically",
+]
 
 _MOST_BYTES = 2**31
 _PART_BYTES = 2**26
@@ -111,7 +124,7 @@ def decode_utf8(data: bytes, *, file: str) -> str:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary name beside ``path`` to write to: what is there when the block ends becomes ``path``.
+    """A temporary name to write to: what is there when the block ends becomes ``path``, or goes into what it names.
 
     Args:
         path: The file. Where the block fails, it stays as it was.
@@ -120,33 +133,173 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         InputError: If the file cannot be written.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        try:
+        file = _replaceable(target)
+        if file is not None:
+            with _beside(file) as temporary:
+                yield temporary
+            return
+        with TemporaryDirectory(prefix="coppice-") as folder:
+            temporary = Path(folder) / "content"
             yield temporary
-            _flush(temporary)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+            with temporary.open("rb") as written, _through(target) as out:
+                shutil.copyfileobj(written, out)
     except OSError as error:
-        msg = f"cannot write {target} ({error.strerror or error}): choose another place."
-        raise InputError(msg) from None
-    with suppress(OSError):
-        _flush(target.parent)  # a rename is on the disk only once its directory is
+        raise _cannot_write(target, error) from None
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | Iterable[bytes]) -> None:
     """Write ``data`` to ``path``: no half-written file is ever seen.
 
     Args:
-        path: The file.
+        path: The file; what is no regular file gets the bytes as they come.
         data: Its content, whole or in pieces that are made as they are written.
 
     Raises:
         InputError: If the file cannot be written.
     """
-    with replacing(path) as temporary, temporary.open("xb") as file:
-        file.writelines((data,) if isinstance(data, bytes) else data)
+    target = Path(path)
+    pieces = (data,) if isinstance(data, bytes) else data
+    try:
+        file = _replaceable(target)
+        if file is None:
+            with _through(target) as out:
+                out.writelines(pieces)
+        else:
+            with _beside(file) as temporary, temporary.open("xb") as out:
+                out.writelines(pieces)
+    except OSError as error:
+        raise _cannot_write(target, error) from None
+
+
+class AppendedFile:
+    """A file that grows: each addition is one write, so that an interruption leaves whole additions before it.
+
+    What is no regular file has nothing to read back and nothing to cut off; it is opened once and stays open, so that
+    the reader of a FIFO sees one stream.
+
+    Args:
+        path: The file, which need not be there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._stream: BinaryIO | None = None
+
+    def __del__(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the path names what is there and no regular file."""
+        try:
+            return not stat.S_ISREG(self.path.stat().st_mode)
+        except FileNotFoundError:
+            return False
+
+    def content(self) -> bytes:
+        """What the file holds; nothing where it is not there, or is no regular file.
+
+        Raises:
+            OSError: If it cannot be read.
+        """
+        return self.path.read_bytes() if self.path.exists() and not self.is_stream else b""
+
+    def keep(self, most_bytes: int) -> None:
+        """Cut off what stands behind the first ``most_bytes``.
+
+        Raises:
+            OSError: If that cannot be done.
+        """
+        if self.path.exists() and not self.is_stream:
+            os.truncate(self.path, most_bytes)
+
+    def append(self, data: bytes, *, flush: bool = False) -> None:
+        """Add ``data`` at the end.
+
+        Args:
+            data: What to add.
+            flush: It shall be on the disk before this returns.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        if self._stream is None and self.is_stream:
+            self._stream = _through(self.path)
+        if self._stream is not None:
+            self._stream.write(data)
+            self._stream.flush()
+            return
+        with self.path.open("ab", buffering=0) as file:
+            file.write(data)
+            if flush:
+                os.fsync(file.fileno())
+
+
+def _replaceable(target: Path) -> Path | None:
+    """The regular file that a rename may replace, links followed; None for what has to be written to where it is."""
+    place = Path(os.path.realpath(target))
+    try:
+        found = target.stat()
+    except FileNotFoundError:
+        return place
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    try:
+        same = os.path.samestat(found, place.lstat())
+    except FileNotFoundError:  # an open descriptor of a file that has lost its name
+        same = False
+    return place if same and _descriptor_of(found) is None else None
+
+
+def _descriptor_of(found: os.stat_result) -> int | None:
+    """Standard output or standard error, where it is the regular file ``found``."""
+    for descriptor in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(found, os.fstat(descriptor)):
+                return descriptor
+    return None
+
+
+def _through(target: Path) -> BinaryIO:
+    """What is no regular file, or is held open, for writing: neither made nor replaced."""
+    descriptor = _descriptor_of(target.stat())
+    if descriptor is not None:
+        (sys.stdout if descriptor == 1 else sys.stderr).flush()  # what was printed before stands before
+        handle = os.dup(descriptor)
+    else:
+        handle = os.open(target, os.O_WRONLY | os.O_TRUNC)
+    return os.fdopen(handle, "wb")
+
+
+@contextmanager
+def _beside(file: Path) -> Iterator[Path]:
+    """A temporary name beside a regular file, which is replaced when the block ends and keeps its mode and owner."""
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        _flush(temporary)
+        with suppress(FileNotFoundError):
+            _like(temporary, file.stat())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+    with suppress(OSError):
+        _flush(file.parent)  # a rename is on the disk only once its directory is
+
+
+def _like(temporary: Path, old: os.stat_result) -> None:
+    """Give a new file the mode of the old one, and its owner where that is allowed."""
+    with suppress(OSError):
+        if os.geteuid() == 0:
+            os.chown(temporary, old.st_uid, old.st_gid)
+    with suppress(OSError):
+        temporary.chmod(old.st_mode & 0o777)
+
+
+def _cannot_write(target: Path, error: OSError) -> InputError:
+    return InputError(f"cannot write {target} ({error.strerror or error}): choose another place.")
 
 
 def _content(file: BinaryIO, most_bytes: int) -> bytes:

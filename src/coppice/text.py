@@ -41,6 +41,7 @@ MOST_SIZES = 10_000
 """Most sizes of one list."""
 
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_BITS = re.compile("bit|bps|Gb|Mb")
 _SIZE = re.compile(r"(\d{1,19})(?:\.(\d{1,12}))?\s*([KMGT]?)(?:i?B)?", re.ASCII | re.IGNORECASE)
 
 
@@ -298,10 +299,15 @@ def suggestion(word: str, known: Iterable[str], *, otherwise: str | None = None)
     Examples:
         >>> suggestion("gb_per_sec", ["gb_per_s", "from"]), suggestion("x", ["a", "b"])
         ("did you mean 'gb_per_s'?", 'use one of a, b.')
+        >>> suggestion("gbit_per_s", ["gb_per_s", "from"])
+        "did you mean 'gb_per_s', in gigabytes per second? Divide gigabits by 8: 400 Gbit/s are 50 GB/s."
     """
     names = [str(name) for name in known]
-    near = nearest(word, names)
+    rates = [name for name in names if "gb_per_s" in name] if _BITS.search(word) else []
+    near = nearest(word, rates, cutoff=0.5) or nearest(word, names)
     if near is not None:
+        if near in rates:
+            return f"did you mean {near!r}, in gigabytes per second? Divide gigabits by 8: 400 Gbit/s are 50 GB/s."
         return f"did you mean {near!r}?"
     return f"use one of {', '.join(names)}." if otherwise is None else otherwise
 

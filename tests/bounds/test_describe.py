@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from coppice.bounds import bound
 from coppice.bounds.describe import crossing, describe_cut, describe_ranks
@@ -13,6 +16,7 @@ from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
+from coppice.topology.operations import remove_nodes
 
 
 def boxes(count: int, gpus: int = 4) -> Topology:
@@ -87,4 +91,36 @@ def test_nothing_to_send() -> None:
     problem = Problem(topology=lone, collective=Collective.ALL_GATHER)
     assert (
         describe_cut(Bound(problem=problem, inv_rate=Fraction(0), cut=())) == "none: there is nothing to send"
+    )
+
+
+@pytest.mark.parametrize(
+    ("preset", "nic"), [("dgx-a100", "nic0"), ("dgx-a100", "nic5"), ("dgx-h100", "nic0")]
+)
+def test_no_cut_is_blamed_that_does_not_set_the_rate(preset: str, nic: str) -> None:
+    """With a dead NIC an all-reduce in one go beats two phases, and no single cut limits it."""
+    options = {"nics": "node"}
+    broken = remove_nodes(resolve(preset, boxes=2, options=options), [f"box1/{nic}"])
+    found = bound(Problem(topology=broken, collective=Collective.ALL_REDUCE))
+    assert found.inv_rate < found.alternatives["two-phase"]
+    assert found.cut == ()
+    words = describe_cut(found)
+    assert words.startswith("no single cut: several limit it together, around each of the ")
+    gathered = told(broken, Collective.ALL_GATHER)
+    assert re.search(r"GPU (8|13) of box1 receives .* 15 shards over (300|450) GB/s$", gathered)
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=6), st.booleans())
+def test_a_cut_of_an_all_reduce_proves_its_rate(rates: list[int], ring: bool) -> None:
+    """Where links are as fast one way as the other, a single cut is named only with the count that proves the rate."""
+    nodes = [Node(id=f"g{i}") for i in range(len(rates))]
+    hub = [] if ring else [Node(id="hub", kind=NodeKind.SWITCH)]
+    ends = [f"g{(i + 1) % len(rates)}" if ring else "hub" for i in range(len(rates))]
+    links = [
+        Link(src=f"g{i}", dst=end, gb_per_s=Fraction(rate))
+        for i, (end, rate) in enumerate(zip(ends, rates, strict=True))
+    ]
+    found = bound(Problem(topology=Topology.of("t", nodes + hub, links), collective=Collective.ALL_REDUCE))
+    assert not found.cut or re.search(
+        r": 1 shard over .*|: .* GB/s in each of two phases$", describe_cut(found)
     )

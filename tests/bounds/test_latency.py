@@ -15,10 +15,10 @@ from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.simulation.model import Model
-from coppice.simulation.simulator import simulate
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.strategies import CONNECTED_FAMILIES, disconnected, seeded
+from support.ideal import simulate
 
 
 def with_latencies(topology: Topology, seed: int) -> Topology:

@@ -10,18 +10,23 @@ import pytest
 from hypothesis import given, settings
 
 from coppice import _core
+from coppice.bounds import all_reduce as module
 from coppice.bounds.all_reduce import (
     CombinedAllReduce,
     combined_all_reduce,
     is_two_phase_optimal,
+    likely_cuts,
     partition_bound,
     two_phase_bound,
 )
 from coppice.bounds.attainable import in_network_bound
+from coppice.bounds.lp import cuts
+from coppice.bounds.lp.cuts import CutProgram, TreePhase
 from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
+from coppice.topology import preset, scale_nodes
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.symmetry import find_symmetry
 from reference.oracle import ENTRIES, NAMES, oracle_topology
@@ -164,8 +169,7 @@ def test_orbits_give_the_same_rate():
     topology = star([5] * 6)
     symmetry = find_symmetry(topology)
     assert symmetry.order == 6
-    orbits = (symmetry.node_orbit, symmetry.link_orbit)
-    found = combined_all_reduce(all_reduce(topology), orbits=orbits, shortcut=False)
+    found = combined_all_reduce(all_reduce(topology), symmetry=symmetry, shortcut=False)
     assert found.exact
     assert found.rate == combined_all_reduce(all_reduce(topology)).rate == 3
     assert set(found.root_rates.values()) == {Fraction(1, 2)}
@@ -174,9 +178,9 @@ def test_orbits_give_the_same_rate():
 
 def test_orbits_of_unequal_links_are_refused():
     topology = star([5, 5, 4])
-    orbits = (np.zeros(4, dtype=np.int32), np.zeros(6, dtype=np.int32))
+    wrong = replace(find_symmetry(topology), link_orbit=np.zeros(6, dtype=np.int32))
     with pytest.raises(InputError, match="same rate"):
-        combined_all_reduce(all_reduce(topology), orbits=orbits)
+        combined_all_reduce(all_reduce(topology), symmetry=wrong)
 
 
 def test_a_spanned_switch_serves_as_a_terminal():
@@ -217,16 +221,98 @@ def test_one_rank_has_nothing_to_do():
 
 
 def test_without_time_the_bounds_are_still_proved():
-    topology = star([3, 3, 3, 1])
+    topology = star([3] * 16 + [1])
     found = combined_all_reduce(all_reduce(topology), time_limit=0.0)
     assert not found.exact
-    assert found.rate == Fraction(2, 3)
+    assert found.rate == Fraction(17, 32)
     assert found.upper is None or found.upper >= 1
     assert "not computed" in found.method
 
 
+def test_a_small_network_takes_the_time_that_it_needs():
+    found = combined_all_reduce(all_reduce(star([3, 3, 3, 1])), time_limit=0.0)
+    assert found.exact
+    assert found.rate == 1
+
+
 def test_dual_of_the_cuts_is_reported():
     found = combined_all_reduce(all_reduce(star([3, 3, 3, 1])))
-    assert found.cuts
-    assert all(proof.weight > 0 for proof in found.cuts)
-    assert {proof.reduce for proof in found.cuts} <= {False, True}
+    assert found.proof is not None
+    assert found.proof.cuts
+    assert all(cut.broadcast + cut.reduce > 0 for cut in found.proof.cuts)
+    assert found.proof.inv_rate * found.rate == 1
+
+
+def injured(boxes: int) -> Topology:
+    """DGX A100 boxes, each with a NIC of another rate."""
+    topology = preset("dgx-a100", boxes=boxes)
+    names = [f"box{b}/mlx5_{b % 8}" for b in range(boxes)]
+    return scale_nodes(topology, {name: Fraction(boxes + b, 2 * boxes + 1) for b, name in enumerate(names)})
+
+
+def program_of(topology: Topology, **options: object) -> CutProgram:
+    ranks = topology.rank >= 0
+    return CutProgram(
+        topology=topology,
+        phases=[TreePhase(reverse=reverse, spanned=ranks, balanced=~ranks) for reverse in (False, True)],
+        group=topology.rank,
+        weight=np.ones(topology.num_nodes, dtype=np.int64),
+        **options,
+    )
+
+
+def test_rows_of_the_program_are_short():
+    # a cut of one rank, or of all but one, names the links that it cuts and one root, not all the others
+    topology = star([3] * 100)
+    rows = program_of(topology)._program.rows
+    assert sum(len(row.column) <= 3 for row in rows) >= 500
+    assert sum(len(row.column) for row in rows) < 20 * topology.num_links
+
+
+@given(topologies())
+@settings(max_examples=30, deadline=None)
+def test_guessed_cuts_and_an_interior_start_change_nothing(topology):
+    problem = all_reduce(topology)
+    try:
+        plain = combined_all_reduce(problem, shortcut=False)
+    except UnreachableError:
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_WORTH_GUESSING", 1)
+        patch.setattr(cuts, "_MANY_COLUMNS", 0)
+        found = combined_all_reduce(problem, shortcut=False)
+    assert found.exact
+    assert found.rate == plain.rate
+    check_packable(topology, found)
+
+
+def test_hosts_and_overloaded_sets_are_guessed():
+    guessed = likely_cuts(all_reduce(injured(4)))
+    boxes = [set(np.flatnonzero(injured(4).host == host)) for host in range(4)]
+    assert [set(nodes.tolist()) for nodes in guessed[:4]] == boxes
+    assert len(guessed) > 4
+
+
+def test_unequal_boxes_are_solved_in_a_few_rounds():
+    topology = injured(6)
+    problem = all_reduce(topology)
+    program = program_of(topology, likely=likely_cuts(problem))
+    outcome = program.solve()
+    assert outcome.rates is not None
+    assert outcome.rates.rate / topology.denominator == combined_all_reduce(problem).rate
+    assert outcome.rounds < program_of(topology).solve().rounds
+
+
+@given(topologies())
+@settings(max_examples=30, deadline=None)
+def test_a_dual_in_floats_proves_no_less_than_the_optimum(topology):
+    try:
+        two_phase_bound(all_reduce(topology))
+    except UnreachableError:
+        return
+    program = program_of(topology)
+    outcome = program.solve()
+    upper, _ = program._repaired(program._program.float_multipliers())
+    assert outcome.upper is not None
+    assert upper is not None
+    assert outcome.upper <= upper <= outcome.upper * Fraction(100_001, 100_000)

@@ -63,9 +63,14 @@ def test_copying_restores_the_cut_bound():
 
 
 def test_without_time_there_is_a_clear_failure():
-    problem = Problem(topology=lopsided(up=1, down=4), collective=Collective.ALL_GATHER)
+    problem = Problem(topology=lopsided(up=1, down=4, ranks=16), collective=Collective.ALL_GATHER)
     with pytest.raises(CheckError, match="not proved"):
         attainable_rate(problem, time_limit=0.0)
+
+
+def test_a_small_network_takes_the_time_that_it_needs():
+    problem = Problem(topology=lopsided(up=1, down=4), collective=Collective.ALL_GATHER)
+    assert attainable_rate(problem, time_limit=0.0).inv_rate == 2
 
 
 @pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.ALL_TO_ALL])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coppice.bounds.lp.program import Constraint, LinearProgram, certified_bound
+from coppice.bounds.lp.program import Constraint, LinearProgram, certified_multipliers
 from coppice.bounds.lp.refinement import SquareSystem, from_binary, solve_exactly
 
 
@@ -116,7 +116,9 @@ def test_float_multipliers_become_a_proved_bound():
     program = LinearProgram([1, 0], [None, None])
     program.add_rows([row([0, 1], 5), row([1, -2], 0)])
     for noise in (0.0, 1e-7, -1e-7):
-        bound = certified_bound(program, np.array([2 + noise, 1 - noise]), payer=[None, 0])
+        exact = certified_multipliers(program, np.array([2 + noise, 1 - noise]), payer=[None, 0])
+        assert exact is not None
+        bound = program.dual_bound(exact)
         assert bound is not None
         assert 10 <= bound < Fraction(10001, 1000)
-    assert certified_bound(program, np.array([2.0, 0.0]), payer=[None, 0]) is None
+    assert certified_multipliers(program, np.array([2.0, 0.0]), payer=[None, 0]) is None

@@ -11,6 +11,7 @@ import pytest
 
 from cli.conftest import Run
 from coppice.collectives import Collective
+from support.paths import ROOT
 
 BOUND_KEYS = {
     "collective",
@@ -77,11 +78,40 @@ def test_plan_text_says_what_an_engineer_asks(run: Run, star: Path) -> None:
         r"trees +\d+ per root, \d+ distinct",
         r"height +\d at most, \S+ on average",
         r"worst link load +100%",
-        r"verified +yes, and its cut proves that no schedule is faster",
+        r"verified +yes; optimal, proved: no schedule is faster",
         r"took +\S+ m?s to plan, \S+ m?s to verify, \S+ MiB of memory",
     ):
         assert re.search(expected, shown, re.MULTILINE), expected
     assert "\x1b" not in shown  # plain where it is no terminal
+
+
+def test_the_demo_is_proved_optimal(run: Run, tmp_path: Path) -> None:
+    """What `make demo` plans and verifies: nothing is left to believe."""
+    demo, made = ROOT / "examples" / "two-dgx-a100.json", tmp_path / "plan.json"
+    planned = run("plan", demo, "--collective", "all_reduce", "-o", made)
+    assert "verified             yes; optimal, proved: no schedule is faster" in planned.out
+    verified = run("verify", made)
+    assert re.search(r"^  bound +optimal, proved: no schedule is faster$", verified.out, re.MULTILINE)
+    record = run("verify", made, "--json").json
+    assert record["optimal"] is record["bound_proved"] is True
+    assert record["proved_inv_rate"] == record["planned_inv_rate"] == "3/520"
+    assert "claim" not in planned.out + verified.out
+
+
+def test_what_switches_cannot_pass_on_is_proved_to_be_out_of_reach(run: Run, tmp_path: Path) -> None:
+    """The cuts allow twice as much; the plan reaches all that there is, and a file says so by itself."""
+    nodes = [{"id": v, "kind": "gpu"} for v in "abc"] + [{"id": "s", "kind": "switch"}]
+    links = [{"from": v, "to": "s", "gb_per_s": 1, "duplex": False} for v in "abc"]
+    links += [{"from": "s", "to": v, "gb_per_s": 4, "duplex": False} for v in "abc"]
+    document = {"format": "coppice-topology", "version": 1, "name": "star", "nodes": nodes, "links": links}
+    (tmp_path / "star.json").write_text(json.dumps(document))
+    shown = run("plan", tmp_path / "star.json", "-c", "all_gather", "-o", tmp_path / "plan.json").out
+    assert "optimal, as switches only pass on what they get" in shown
+    assert "optimal, proved: no schedule is faster" in run("verify", tmp_path / "plan.json").out
+    few = run("plan", "mi250", "-c", "all_gather", "--trees", "1", "-o", tmp_path / "few.json").out
+    assert re.search(
+        r"verified +yes; within .*% of optimal, proved; the best with 1 tree per root, proved", few
+    )
 
 
 def test_fewer_trees_state_their_loss(run: Run) -> None:
@@ -173,3 +203,36 @@ def test_one_rank_has_nothing_to_do(run: Run, star: Path) -> None:
         assert found.json["inv_rate"] == "0"
         assert found.json["verified"] is True
         assert run("plan", star, "--ranks", "0", "-c", collective).code == 0
+
+
+def test_plan_tells_what_is_proved_about_its_number_of_trees(run: Run, star: Path) -> None:
+    shown = run("plan", star, "-c", "all_gather", "--trees", "1", "--no-ring")
+    assert re.search(r"trees +1 per root, \d+ distinct; nothing faster with as many\n", shown.out)
+    shown = run("plan", star, "-c", "all_gather", "--trees", "auto:50%", "--no-ring")
+    assert "; no fewer will do, nothing faster with as many\n" in shown.out
+    shown = run("plan", star, "-c", "all_reduce", "--trees", "1", "--no-ring")
+    assert "; nothing faster with as many in two phases\n" in shown.out
+    found = run("plan", star, "-c", "all_gather", "--trees", "1", "--no-ring", "--json").json
+    assert found["optimal_with_trees"] is True
+    assert found["loss_with_trees"] == "0"
+
+
+def test_plan_and_bound_tell_the_gap_where_links_are_lowered_greedily(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = {"g3": (0, 4, 4), "g2": (1, 8, 2), "g1": (2, 16, 4)}
+    nodes = [{"id": "sw", "kind": "switch"}]
+    nodes += [{"id": name, "kind": "gpu", "rank": rank} for name, (rank, _, _) in sorted(ranks.items())]
+    links = [
+        {"from": name, "to": "sw", "gb_per_s": up, "duplex": False} for name, (_, up, _) in ranks.items()
+    ]
+    links += [
+        {"from": "sw", "to": name, "gb_per_s": down, "duplex": False} for name, (_, _, down) in ranks.items()
+    ]
+    path = tmp_path / "star.json"
+    path.write_text(json.dumps({"format": "coppice-topology", "version": 1, "nodes": nodes, "links": links}))
+    arguments = (path, "-c", "reduce", "--root", "2", "--trees", "1")
+    assert "; nothing faster with as many\n" in run("plan", *arguments, "--no-ring").out
+    monkeypatch.setattr("coppice.bounds.tree_optimum.SEARCHED_NODES", 0)
+    assert "; within 50% of the best with as many\n" in run("plan", *arguments, "--no-ring").out
+    assert "50% below that is known to be reached\n" in run("bound", *arguments).out

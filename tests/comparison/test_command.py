@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from coppice.cli import Commands
 from coppice.cli.compare import compare
 from coppice.comparison.table import COLUMNS
+from coppice.simulation import DEFAULT_MODEL
 
 Run = Callable[..., "Outcome"]
 STAR = ("star", "--set", "gpus=4", "--set", "gb_per_s=10")
@@ -43,9 +44,9 @@ def test_table_ranges_and_model(run: Run) -> None:
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[0] == "# all_reduce on star of 4 (4 ranks)"
-    assert lines[1] == "# model: 1 us per message beyond its links, fifo links"
+    assert lines[1] == f"# model: {DEFAULT_MODEL.text}"
     assert lines[2].startswith("# optimum: 6.66667 GB/s algbw: ")
-    assert lines[3].startswith("# latency bound: 1 us: ")
+    assert lines[3].startswith("# latency bound: 9.3 us: LL starts in 6.6 us")
     assert [line.split()[0] for line in lines[7:10]] == ["1024", "262144", "67108864"]
     assert "best per size" in lines
     assert "of the limit at 64M" in lines[-1]
@@ -58,7 +59,8 @@ def test_all_prints_every_algorithm(run: Run) -> None:
 
 
 def test_json(run: Run) -> None:
-    record = json.loads(run(*STAR, "--sizes", "1K,1M", "-a", "ring", "-j", "1", "--json").out)
+    ideal = ("--model", "ideal")
+    record = json.loads(run(*STAR, "--sizes", "1K,1M", "-a", "ring", "-j", "1", *ideal, "--json").out)
     assert set(record) == {
         *("collective", "topology", "topology_sha256", "ranks", "root", "model", "optimum", "latency_bound"),
         *("best", "refusals", "rows"),

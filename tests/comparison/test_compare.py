@@ -19,9 +19,10 @@ from comparison.cases import star
 from coppice import Collective, InputError, MissingExtraError, Problem, bound
 from coppice.comparison import Comparison, compare
 from coppice.comparison.candidates import AlgorithmVariant, candidates
-from coppice.comparison.measurement import Bodies, MeasurementJob, measure, most_pieces, packed
+from coppice.comparison.measurement import Bodies, MeasurementJob, measure, packed
 from coppice.comparison.pool import local_processes
-from coppice.simulation import Model, Sharing, simulate
+from coppice.simulation import DEFAULT_MODEL, IDEAL, Model, Sharing, fastest
+from coppice.simulation.simulator import most_pieces
 from coppice.topology.presets import preset
 
 SIZES = (2**10, 2**20)
@@ -75,7 +76,7 @@ def test_no_algorithm_beats_the_limit() -> None:
         for row in by_size.values():
             assert 0 < found.share_of_limit(row) <= 1 + 1e-6, row
     assert found.optimal_name == "forest"
-    assert found.share_of_limit(found.times["forest"][2**20]) > 0.5
+    assert found.share_of_limit(found.times["forest"][2**20]) > 0.25
 
 
 def test_outcome_does_not_depend_on_where_the_work_is_done() -> None:
@@ -204,9 +205,11 @@ def test_forest_is_cut_into_pieces_that_suit_the_size() -> None:
 
 
 def test_model_changes_the_times() -> None:
-    fair = compare(star(), sizes=[2**20], algorithms=["ring"], model=Model(sharing=Sharing.FAIR), jobs=1)
+    fair = compare(
+        star(), sizes=[2**20], algorithms=["ring"], model=replace(IDEAL, sharing=Sharing.FAIR), jobs=1
+    )
     slow = compare(star(), sizes=[2**20], algorithms=["ring"], model=Model(reduce_gb_per_s=1.0), jobs=1)
-    plain = compare(star(), sizes=[2**20], algorithms=["ring"], jobs=1)
+    plain = compare(star(), sizes=[2**20], algorithms=["ring"], model="ideal", jobs=1)
     assert fair.times["ring"][2**20].time_us == pytest.approx(plain.times["ring"][2**20].time_us)
     assert slow.times["ring"][2**20].time_us > 1.5 * plain.times["ring"][2**20].time_us
 
@@ -305,6 +308,9 @@ def test_search_for_pieces_finds_the_best_power_of_two(name: str) -> None:
     found = compare(problem, sizes=sizes, algorithms=["forest"], jobs=1)
     body = Bodies(problem, AlgorithmVariant(algorithm="forest"), bound(problem)).body(1)
     for size in sizes:
-        most = most_pieces(body, size)
-        times = {2**k: simulate(body, size, pieces=2**k).time_us for k in range(most.bit_length())}
-        assert found.times["forest"][size].time_us == pytest.approx(min(times.values()), rel=1e-6), times
+        most = most_pieces(body, size, model=DEFAULT_MODEL)
+        times = {
+            2**k: fastest(body, size, model=DEFAULT_MODEL, pieces=2**k, keep_hops=False).time_us
+            for k in range(most.bit_length())
+        }
+        assert found.times["forest"][size].time_us <= 1.01 * min(times.values()), times

@@ -14,7 +14,7 @@ K, M = 2**10, 2**20
 
 def found(times: Mapping[str, Mapping[int, SimulatedTime]], limit: float = 1.0) -> list[Range]:
     sizes = sorted({size for by_size in times.values() for size in by_size})
-    return list(ranges(sizes, times, limit_us=lambda _: limit, overhead_us=1.0))
+    return list(ranges(sizes, times, limit_us=lambda _: limit))
 
 
 def line(name: str, times: Mapping[int, float], **fields: object) -> dict[int, SimulatedTime]:
@@ -75,7 +75,7 @@ def test_rival_is_the_winner_of_the_next_range_and_not_the_second_best() -> None
 
 def test_sizes_at_which_nothing_applies_are_left_out() -> None:
     times = {"ring": line("ring", {K: 4.0})}
-    (only,) = ranges([512, K, M], times, limit_us=lambda _: 1.0, overhead_us=1.0)
+    (only,) = ranges([512, K, M], times, limit_us=lambda _: 1.0)
     assert only.sizes_text == "1K"
 
 

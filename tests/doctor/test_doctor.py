@@ -65,6 +65,30 @@ def change(old: str, new: str, count: int = 1) -> Callable[[], str]:
     return changed
 
 
+def exchange(most: int) -> str:
+    """Two ranks that send 3 slots to each other before they receive: right for 2 messages each."""
+    gpus = "".join(
+        f'''<gpu id="{rank}" i_chunks="3" o_chunks="6" s_chunks="0">
+<tb id="0" send="{1 - rank}" recv="{1 - rank}" chan="0">
+<step s="0" type="s" srcbuf="o" srcoff="{3 * rank}" dstbuf="o" dstoff="0" cnt="3" depid="-1" deps="-1" hasdep="0"/>
+<step s="1" type="r" srcbuf="i" srcoff="0" dstbuf="o" dstoff="{3 - 3 * rank}" cnt="3" depid="-1" deps="-1" hasdep="0"/>
+</tb>
+</gpu>
+'''
+        for rank in range(2)
+    )
+    return (
+        '<algo name="x" proto="Simple" nchannels="1" nchunksperloop="6" ngpus="2" coll="allgather" inplace="1" '
+        f'outofplace="0" minBytes="0" maxBytes="{most}">\n{gpus}</algo>\n'
+    )
+
+
+def waits_with_ll(most: int) -> str:
+    """A wait of one thread block for another in a file of 4 chunks."""
+    text = steps_of(step(0, "cpy", wait="1 0"), blocks=block(1, COPY))
+    return text.replace("Simple", "LL").replace('maxBytes="0"', f'maxBytes="{most}"')
+
+
 RANK_ZERO = '<gpu id="0" i_chunks="1" o_chunks="2" s_chunks="0">'
 STEP_ZERO = '<step s="0" type="s" srcbuf="o" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>'
 COPY = step(0, "cpy", tell=1)
@@ -75,6 +99,11 @@ Sample = tuple[str, str, Callable[[], str], Callable[[], str]]
 
 def good() -> str:
     return RCCL
+
+
+def scratch(slots: int, most: int) -> str:
+    """The good file with scratch slots, and with an upper limit of sizes."""
+    return RCCL.replace('s_chunks="0"', f's_chunks="{slots}"').replace('maxBytes="0"', f'maxBytes="{most}"')
 
 
 SAMPLES: list[Sample] = [
@@ -89,6 +118,7 @@ SAMPLES: list[Sample] = [
         change(' proto="Simple"', '  proto="Simple"'),
     ),
     ("X05", "rccl", change('proto="Simple"', 'proto ="Simple"'), good),
+    ("X05", "rccl", change("</tb>", "</tb >"), good),
     ("X06", "rccl", lambda: RCCL + "Rank 0 chunk 0 is incorrect\n", lambda: RCCL + "\n\n"),
     ("X06", "rccl", change("    </tb>", "    more </tb>"), good),
     (
@@ -107,6 +137,12 @@ SAMPLES: list[Sample] = [
     ("X10", "rccl", change("  <gpu", '  <node id="3"/>\n  <gpu'), good),
     ("X10", "rccl", change("    <tb", '    <gpu id="3"/>\n    <tb'), good),
     ("X11", "rccl", change('"pair"', '"a&amp;b"'), change("<!-- two ranks", "<!-- a & b")),
+    (
+        "X13",
+        "rccl",
+        change("  <gpu", "  <![CDATA[ ]]>\n  <gpu"),
+        change("<!-- two ranks", "<!-- <![CDATA[ ]]>"),
+    ),
     (
         "X12",
         "msccl",
@@ -150,6 +186,10 @@ SAMPLES: list[Sample] = [
     ("A09", "rccl", change('gpu id="1"', 'gpu id="2"'), good),
     ("A10", "rccl", change('nchunksperloop="2"', 'nchunksperloop="0"'), good),
     ("A11", "msccl", change('i_chunks="1"', 'i_chunks="2"'), change('i_chunks="1"', 'i_chunks="0"')),
+    *(
+        ("A11", "msccl", change('"allgather"', f'"{name}"'), good)
+        for name in ("allreduce", "broadcast", "reduce", "alltoall", "custom", "reduce_scatter")
+    ),
     ("A12", "rccl", change('o_chunks="2"', 'o_chunks="3"'), change('i_chunks="1"', 'i_chunks="0"')),
     ("A13", "rccl", change('s_chunks="0"', 's_chunks="-1"'), good),
     ("A14", "msccl", change('"pair"', f'"{"p" * 64}"'), change('"pair"', f'"{"p" * 63}"')),
@@ -292,6 +332,10 @@ SAMPLES: list[Sample] = [
         lambda: steps_of(*(step(i, "re", f"s{i}", "i0") for i in range(17))),
         lambda: steps_of(*(step(i, "re", f"s{i}", "i0", tell=int(i == 15)) for i in range(17))),
     ),
+    ("H01", "rccl", lambda: exchange(0), lambda: exchange(6 * 2**20)),
+    ("H01", "msccl", lambda: exchange(6 * 2**20 + 1), lambda: exchange(6 * 2**20)),
+    ("H02", "rccl", change('"allgather"', '"broadcast"'), good),
+    ("H03", "rccl", lambda: waits_with_ll(0), lambda: waits_with_ll(2**32)),
     ("U02", "rccl", change('inplace="1"', 'inplace="0"'), good),
     ("U03", "rccl", good, change('outofplace="0"', 'outofplace="1"')),
     ("U04", "rccl", change('minBytes="0" maxBytes="0"', 'minBytes="5" maxBytes="4"'), good),
@@ -299,6 +343,8 @@ SAMPLES: list[Sample] = [
     ("U05", "msccl", change(' maxBytes="0"', ""), change('maxBytes="0"', 'maxBytes="9"')),
     ("U06", "rccl", change('"allgather"', '"broadcast"'), good),
     ("U08", "rccl", change('"allgather"', '"allreduce"'), good),
+    ("U08", "msccl", change('"allgather"', '"allreduce"'), good),
+    ("U10", "msccl", lambda: scratch(1, 2**20), lambda: scratch(0, 2**20)),
 ]
 
 
@@ -321,6 +367,23 @@ def test_every_rule_has_a_sample() -> None:
 def test_ranks_of_the_communicator() -> None:
     assert "U01" in {finding.rule for finding in diagnose(RCCL.encode(), "rccl", ranks=4).findings}
     assert "U01" not in {finding.rule for finding in diagnose(RCCL.encode(), "rccl", ranks=2).findings}
+
+
+def test_sizes_that_hang_are_named_as_the_target_cuts_messages() -> None:
+    """With --size an error says which of them; without, that there are such sizes in the range of the file."""
+
+    def hangs(text: str, *sizes: int) -> list[tuple[str, str]]:
+        findings = diagnose(text.encode(), "rccl", sizes=sizes).findings
+        return [
+            (each.severity.value, each.text.partition(" of up")[0]) for each in findings if each.rule == "H01"
+        ]
+
+    limit = 6 * 2**20  # slots of 1 MiB go in two messages of 2 and 1
+    assert hangs(exchange(0)) == [("error", f"above {limit} bytes steps")]
+    assert hangs(exchange(0), 2**20 * 3) == [("warning", f"above {limit} bytes steps")]
+    assert hangs(exchange(0), limit, limit + 24) == [("error", "at 6291480 steps")]
+    assert hangs(exchange(limit)) == []
+    assert diagnose(exchange(0).encode(), "rccl", sizes=(limit,)).loads
 
 
 def test_shares_of_ranks() -> None:
@@ -372,7 +435,69 @@ def test_sizes() -> None:
 
 def test_the_missing_maximum_of_microsoft_msccl_is_128_mib() -> None:
     text = RCCL.replace(' maxBytes="0"', "")
-    assert reasons(text, "msccl", sizes=(1 << 27, (1 << 27) + 8)) == [None, f"maxBytes is {1 << 27}"]
+    used, unused = reasons(text, "msccl", sizes=((1 << 27) - 8, 1 << 27))
+    assert used is None
+    assert unused == f"maxBytes is {1 << 27}, and only smaller messages use it"
+
+
+def test_the_maximum_of_microsoft_msccl_is_the_first_size_that_does_not_use_a_file() -> None:
+    text = scratch(0, 1024)
+    assert [reason is None for reason in reasons(text, "msccl", sizes=(1016, 1024))] == [True, False]
+    assert reasons(text, "rccl", sizes=(1016, 1024)) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("slots", "most", "severity", "words"),
+    [
+        (1, 2**20, Severity.NOTE, "524,288 bytes"),
+        (2, 2**36, Severity.WARNING, "68,719,476,736 bytes"),
+        (2, 2**40, Severity.ERROR, "1,099,511,627,776 bytes"),
+        (2, 2**63 - 1, Severity.ERROR, "9,223,372,036,854,775,807 bytes"),
+        (4, 2**63 - 1, Severity.ERROR, "9,223,372,036,854,775,806 bytes"),  # as 64 bits count it
+    ],
+)
+def test_scratch_that_microsoft_msccl_allocates_at_start(
+    slots: int, most: int, severity: Severity, words: str
+) -> None:
+    findings = diagnose(scratch(slots, most).encode(), "msccl").findings
+    told = next(each for each in findings if each.rule == "U10")
+    assert told.severity is severity
+    assert words in told.text
+    for target in ("rccl", "azure-executor"):
+        assert all(each.rule != "U10" for each in diagnose(scratch(slots, most).encode(), target).findings)
+
+
+def severity_of(rule: str, text: str, target: str) -> list[Severity]:
+    return [each.severity for each in diagnose(text.encode(), target).findings if each.rule == rule]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_lost_attributes_matter_where_a_loader_needs_them(target: str) -> None:
+    more = " ".join(f'a{i}="1"' for i in range(7))
+    behind = RCCL.replace('maxBytes="0"', f'maxBytes="9" {more}')
+    assert severity_of("X09", behind, target) == [Severity.WARNING]
+    before = RCCL.replace("<algo name", f"<algo {more} name").replace(' coll="allgather"', "")
+    lost = before.replace(' maxBytes="0"', ' maxBytes="9" coll="allgather"')
+    assert severity_of("X09", lost, target) == [Severity.ERROR]
+    blanks = RCCL.replace(' hasdep="0"/>', " " * 8 + 'hasdep="0"/>', 1)
+    assert severity_of("X09", blanks, target) == [Severity.ERROR]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_elements_that_loaders_pass_over(target: str) -> None:
+    passed = RCCL.replace("  <gpu", "  <copy/>\n  <copy></copy>\n  <gpu", 1).replace(
+        "    <tb", "<copy/>\n    <tb"
+    )
+    assert set(severity_of("X10", passed, target)) == {Severity.WARNING}
+    crash = STEP_ZERO.replace("/>", "><copy/></step>")
+    assert severity_of("X10", RCCL.replace(STEP_ZERO, crash), target) == [Severity.ERROR]
+    misplaced = RCCL.replace("  <gpu", '  <tb id="0"/>\n  <gpu', 1)
+    assert severity_of("X10", misplaced, target) == [Severity.ERROR]
+
+
+def test_a_nop_at_the_end_is_dropped() -> None:
+    text = steps_of(step(0, "cpy"), step(1, "nop", wait="1 0"), blocks=block(1, COPY))
+    assert severity_of("S06", text, "rccl") == [Severity.WARNING]
 
 
 def test_a_diagnosis_that_is_not_ok_is_refused_with_the_first_reason() -> None:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
+from coppice.doctor import diagnose
 from coppice.errors import CheckError, InputError
 from coppice.export import export
 from coppice.export.msccl.document import parse_document
+from coppice.export.msccl.program import MscclOptions, program_for
 from coppice.export.msccl.reader import MscclReading, program_of, read_msccl_xml
 from coppice.export.msccl.rows import excesses
 from coppice.export.msccl.targets import TARGETS, target_named
 from coppice.export.msccl.writer import msccl_xml
+from coppice.planners.planning import plan
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.builder import ProgramBuilder
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.verify import verify_program
+from coppice.topology.presets import preset
 from support.msccl_samples import GATHER_XML, all_pairs, gather, ring_all_reduce
 
 
@@ -102,7 +108,7 @@ def test_the_same_program_gives_the_same_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("target", "name", "largest"),
-    [("rccl", "allreduce", 0), ("azure-executor", "allreduce", 0), ("msccl", "allreduce", 2**63 - 1)],
+    [("rccl", "allreduce", 0), ("azure-executor", "allreduce", 0), ("msccl", "allreduce", 2**32 + 1)],
 )
 def test_attributes(target: str, name: str, largest: int) -> None:
     algo = parse_document(msccl_xml(all_pairs(3), target=target).encode(), file="a.xml").algo
@@ -110,6 +116,15 @@ def test_attributes(target: str, name: str, largest: int) -> None:
     assert algo["maxBytes"] == str(largest)
     assert set(TARGETS[target].required) <= set(algo)
     assert algo["name"] == "all-pairs"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("largest", [None, 1024])
+def test_the_largest_message_is_read_back(target: str, largest: int | None) -> None:
+    text = msccl_xml(replace(all_pairs(3), max_bytes=largest), target=target)
+    stated = int(parse_document(text.encode(), file="a.xml").algo["maxBytes"])
+    assert TARGETS[target].largest_of(stated) == (2**32 if (target, largest) == ("msccl", None) else largest)
+    assert read(text).program.max_bytes == largest
 
 
 def test_names_of_reduce_scatter() -> None:
@@ -371,3 +386,32 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(GATHER_XML.encode())))
     assert read_msccl_xml("-").program.num_ranks == 2
+
+
+@pytest.mark.parametrize("target", ["rccl", "azure-executor"])
+@pytest.mark.parametrize("collective", [Collective.GATHER, Collective.SCATTER])
+def test_loaders_count_gather_and_scatter_by_the_share_of_a_rank(collective: Collective, target: str) -> None:
+    problem = Problem(topology=preset("ring", gpus=4), collective=collective, root=0)
+    program = program_for(plan(problem).plan.body, target, MscclOptions(min_bytes=1024, max_bytes=4096))
+    text = msccl_xml(program, target=target)
+    document = parse_document(text.encode(), file="a.xml")
+    own, other = ("i_chunks", "o_chunks") if collective is Collective.GATHER else ("o_chunks", "i_chunks")
+    # a slot has the bytes of one rank's share / nchunksperloop
+    assert [int(document.algo[key]) for key in ("nchunksperloop", "minBytes", "maxBytes")] == [
+        document.gpu[own][0],
+        256,
+        1024,
+    ]
+    assert document.gpu[other][0] == 4 * document.gpu[own][0]
+    again = read(text).program
+    assert (again.num_chunks, again.min_bytes, again.max_bytes) == (program.num_chunks, 1024, 4096)
+    assert verify_program(again).ok
+    found = diagnose(text.encode(), target, ranks=4, sizes=(1024, 4096, 512, 8192, 1026))
+    assert found.loads
+    assert [reason is None for _, reason in found.sizes] == [True, True, False, False, False]
+    whole = document.algo["nchunksperloop"]
+    wrong = text.replace(f'nchunksperloop="{whole}"', f'nchunksperloop="{4 * int(whole)}"')
+    assert [each.rule for each in diagnose(wrong.encode(), target).findings if each.severity == "error"][
+        :1
+    ] == ["A12"]
+    assert not verify_program(read(wrong).program).ok

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,22 @@ from msgspec.structs import replace
 from coppice.bounds.problem import Problem
 from coppice.cli.export import export
 from coppice.collectives import Collective
-from coppice.errors import InputError
+from coppice.doctor import diagnose
+from coppice.errors import CheckError, InputError
+from coppice.export.exported import Exported
+from coppice.export.open_mpi.versions import installed_version, version_of
 from coppice.export.open_mpi.writer import FORMS, OmpiRule, export_ompi_rules, rules_file, rules_of
 from coppice.fitting.open_mpi import OmpiChoice, choices_of, compared
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.selection import select, tables_of
 from coppice.selection.open_mpi_names import FUNCTIONS
-from coppice.simulation.simulator import simulate
 from coppice.topology.presets import preset
 from export import ompi_reader as reader
+from run.engines.mpi.launching import HOME, reason_to_skip, run_mpi
+from support.ideal import simulate
 
 SIZES = (64, 4096, 262144, 16777216)
+VERSIONS = {"classic": (5, 0), "json": (6, 0)}
 READ = {"classic": reader.classic, "json": reader.modern}
 
 
@@ -75,7 +81,7 @@ def test_file_is_read_back(form: str) -> None:
     assert set(rules) == {"allgather", "allreduce", "bcast", "reduce"}
     for collective in (Collective.ALL_GATHER, Collective.ALL_REDUCE, Collective.BROADCAST, Collective.REDUCE):
         function = FUNCTIONS[collective]
-        for choice in choices_of(compared(topology, collective, SIZES, jobs=1)):
+        for choice in choices_of(compared(topology, collective, SIZES, jobs=1), VERSIONS[form]):
             rule = reader.picked(rules, function, 6, choice.size_bytes)
             assert rule is not None
             assert (rule.algorithm, rule.fanout, rule.segment) == (
@@ -170,7 +176,7 @@ def test_rules_for_one_number_of_ranks() -> None:
         "1 # rule: as Open MPI decides",
         "0 0 0 0",
     ]
-    assert json.loads(rules_file({Collective.REDUCE: {12: rules}}, form="json", comments=["lost"])) == {
+    assert json.loads(rules_file({Collective.REDUCE: {12: rules}}, version=(6, 0), comments=["lost"])) == {
         "rule_file_version": 3,
         "module": "tuned",
         "collectives": {
@@ -210,7 +216,9 @@ def test_rules_for_several_numbers_of_ranks(form: str) -> None:
         ranks: [OmpiRule(first_bytes=0, id=0), OmpiRule(first_bytes=100, id=number)]
         for ranks, number in numbers.items()
     }
-    read = READ[form](rules_file({Collective.BROADCAST: made, Collective.REDUCE: {1: made[8]}}, form=form))
+    read = READ[form](
+        rules_file({Collective.BROADCAST: made, Collective.REDUCE: {1: made[8]}}, version=VERSIONS[form])
+    )
     for ranks in (0, *range(1, 12), 999, 1000, 1001, 10**6):
         for size in (0, 99, 100, 2**40):
             rule = reader.picked(read, "bcast", ranks, size)
@@ -233,7 +241,7 @@ def test_rules_that_cannot_be_written() -> None:
     with pytest.raises(InputError, match=r"out of all_gather.*found gather"):
         rules_file({Collective.GATHER: {4: [OmpiRule(first_bytes=0, id=1)]}})
     with pytest.raises(InputError, match="classic, json"):
-        rules_file({}, form="yaml")
+        export_ompi_rules(preset("star", gpus=2), form="yaml")
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -246,3 +254,105 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         export("star", to="ompi-rules", settings=["gpus=5"], options=["collectives=barrier"])
     with pytest.raises(InputError, match="2 ranks, a collective"):
         export("star", to="ompi-rules", settings=["gpus=1"])
+
+
+def launcher(folder: Path, words: str) -> None:
+    """A command `mpirun` that says its version."""
+    file = folder / "mpirun"
+    file.write_text(f"#!/bin/sh\necho '{words}'\n")
+    file.chmod(0o755)
+
+
+def test_the_installed_version_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert installed_version() is None
+    assert (version_of(None), version_of(None, "json")) == ((5, 0), (6, 0))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    launcher(tmp_path, "HYDRA build details: Version: 5.0.2")
+    assert installed_version() is None
+    launcher(tmp_path, "mpirun (Open MPI) 5.0.11")
+    assert (version_of(None), version_of(None, "json"), version_of("4.1.6")) == (
+        (5, 0, 11),
+        (6, 0),
+        (4, 1, 6),
+    )
+    launcher(tmp_path, "mpirun (Open MPI) 6.0.0a1")
+    assert (version_of(None), version_of(None, "classic"), version_of("5.0.9rc1")) == (
+        (6, 0, 0),
+        (5, 0),
+        (5, 0, 9),
+    )
+    for text, form, words in (
+        ("5", None, "such as 5.0.11"),
+        ("5.0.11", "json", "reads rules as classic"),
+        ("6.0", "classic", "reads rules as json"),
+    ):
+        with pytest.raises(InputError, match=words):
+            version_of(text, form)
+
+
+@pytest.mark.parametrize("version", ["4.1.6", "5.0.11", "6.0.0"])
+@pytest.mark.parametrize("ranks", [5, 8])
+def test_only_algorithms_of_the_version_are_named(version: str, ranks: int) -> None:
+    """The simulator likes some of 6.0 best, which calls of 5.0 refuse; the doctor finds what its version lacks."""
+    topology = preset("star", gpus=ranks)
+    made = export_ompi_rules(topology, sizes=SIZES, version=version, jobs=1)
+    assert made.suffix == (".json" if version == "6.0.0" else ".conf")
+    found = diagnose(made.text.encode(), made.read_as, options=made.known)
+    assert found.ok, found.lines()
+    assert made.known["version"] == version
+
+
+def test_the_doctor_is_asked_before_rules_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file with an error is not written."""
+    path = tmp_path / "rules.conf"
+    wrong = Exported(text="1\n2\n1\n4\n1\n0 7 0 0\n", read_as="ompi-rules", known={"version": "5.0.11"})
+    monkeypatch.setattr("coppice.cli.export.export_to", lambda *_, **__: wrong)
+    with pytest.raises(CheckError, match="allreduce has no algorithm 7"):
+        export("star", to="ompi-rules", settings=["gpus=4"], output=path)
+    assert not path.exists()
+
+
+_CALLS = """
+import sys
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+for size in map(int, sys.argv[1:]):
+    share = max(1, size // world.size)
+    one, all = bytearray(size), bytearray(share * world.size)
+    world.Allreduce([bytes(size), MPI.BYTE], [one, MPI.BYTE], MPI.BOR)
+    world.Allgather([bytes(share), MPI.BYTE], [all, MPI.BYTE])
+    world.Bcast([one, MPI.BYTE])
+    world.Reduce([bytes(size), MPI.BYTE], [one, MPI.BYTE] if world.rank == 0 else None, MPI.BOR)
+"""
+
+
+@pytest.mark.skipif(reason_to_skip("open-mpi") is not None, reason=str(reason_to_skip("open-mpi")))
+@pytest.mark.parametrize("ranks", [4])
+def test_the_installed_open_mpi_runs_what_the_rules_say(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{HOME / 'open-mpi' / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("OPAL_PREFIX", str(HOME / "open-mpi"))
+    made = export_ompi_rules(preset("star", gpus=ranks), sizes=SIZES, jobs=1)
+    path, script = tmp_path / "rules.conf", tmp_path / "calls.py"
+    made.write(path)
+    script.write_text(_CALLS)
+    done = run_mpi(
+        "open-mpi",
+        ranks,
+        [str(script), *map(str, SIZES)],
+        variables={
+            "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+            "OMPI_MCA_coll_tuned_dynamic_rules_filename": str(path),
+            "OMPI_MCA_coll": "^han",
+        },
+    )
+    assert done.returncode == 0, done.stderr[-500:]
+    assert any(
+        reader.picked(reader.classic(made.text), function, ranks, size).algorithm
+        for function in ("allgather", "allreduce", "bcast", "reduce")
+        for size in SIZES
+    ), "rules that leave everything to Open MPI prove nothing"

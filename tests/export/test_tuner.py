@@ -85,7 +85,7 @@ def test_no_gap_and_no_overlap(dialect: str) -> None:
 
 def test_the_example_plugin_never_falls_to_one_channel() -> None:
     """Every call of every shape and size meets a line whose combination is always there, also far beyond 4 GiB."""
-    made = export_nccl_tuner(preset("dgx-h100", boxes=4), sizes=SIZES)
+    made = export_nccl_tuner(preset("dgx-h100", boxes=4), dialect="nvidia-example", sizes=SIZES)
     lines = read(made.text, "nvidia-example")
     always = frozenset(
         (algorithm, protocol)
@@ -137,7 +137,7 @@ def test_measured_times(tmp_path: Path) -> None:
     body = made.text.partition("below: ")[2]
     digest, _, rest = body.partition("\n")
     assert hashlib.sha256(rest.encode()).hexdigest() == digest
-    whole = read(export_nccl_tuner(topology, times=table).text, "nvidia-example")
+    whole = read(export_nccl_tuner(topology, dialect="nvidia-example", times=table).text, "nvidia-example")
     assert [line.algorithm for line in whole[:3]] == ["tree", "tree", "ring"]
     with pytest.raises(InputError, match="cost model is that of NCCL"):
         export_nccl_tuner(topology, dialect="rccl-builtin")
@@ -252,7 +252,10 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_further_shapes() -> None:
     """Gathers of further shapes change where as many bytes per rank do; all-reduces get nothing of that kind."""
     topology, sizes = preset("dgx-h100", boxes=2), [1 << power for power in range(10, 31, 2)]
-    lines = read(export_nccl_tuner(topology, sizes=sizes, shapes=["4x32", "2x16"]).text, "nvidia-example")
+    lines = read(
+        export_nccl_tuner(topology, dialect="nvidia-example", sizes=sizes, shapes=["4x32", "2x16"]).text,
+        "nvidia-example",
+    )
     for size in (*sizes, *(size + 16 for size in sizes)):
         for word in ("allgather", "reducescatter"):
             own = readers.picked(lines, readers.Call(word, size, 2, 16))
@@ -268,7 +271,9 @@ def test_further_shapes() -> None:
     assert len([line for line in lines if line.nodes == range(2, 3)]) == len(
         [
             line
-            for line in read(export_nccl_tuner(topology, sizes=sizes).text, "nvidia-example")
+            for line in read(
+                export_nccl_tuner(topology, dialect="nvidia-example", sizes=sizes).text, "nvidia-example"
+            )
             if line.nodes == range(2, 3)
         ]
     )
@@ -309,3 +314,25 @@ def test_help_lists_every_option() -> None:
         for key, option in target.options.items():
             assert f" {key}=" in words
             assert option.help in words
+
+
+def test_pat_is_left_out_before_it_came(tmp_path: Path) -> None:
+    times, topology = tmp_path / "times.csv", preset("dgx-h100", boxes=2)
+    times.write_text(
+        "collective,nodes,ranks,size_bytes,algorithm,protocol,channels,time_us,spread\n"
+        "allgather,2,16,1024,default,,,20,0.01\n"
+        "allgather,2,16,1024,pat,simple,,10,0.01\n"
+        "allgather,2,16,1024,ring,ll,,15,0.01\n"
+    )
+    assert ",pat," in export_nccl_tuner(topology, times=times, library="2.23.4").text
+    old = export_nccl_tuner(topology, times=times, library="2.22.3").text
+    assert ",pat," not in old
+    assert ",ring,ll," in old
+
+
+def test_the_recommended_table_is_that_of_our_plugin() -> None:
+    topology = preset("dgx-h100", boxes=2)
+    assert "tuner table (coppice)" in export_nccl_tuner(topology).text
+    notes = " ".join(export_nccl_tuner(topology, dialect="nvidia-example").notes)
+    assert "2.27.7 to 2.29.7 crash" in notes
+    assert "`dialect=coppice`" in notes

@@ -17,8 +17,9 @@ ANYTHING = "".join(
     f"{name},0,{END},ring,simple,0,-1,-1\n"
     for name in ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 )
-RCCL, EXAMPLE, NCCLX = (
-    Given(dialect=dialect) for dialect in (Dialect.RCCL_BUILTIN, Dialect.NVIDIA_EXAMPLE, Dialect.NCCLX)
+RCCL, EXAMPLE, NCCLX, OURS = (
+    Given(dialect=dialect)
+    for dialect in (Dialect.RCCL_BUILTIN, Dialect.NVIDIA_EXAMPLE, Dialect.NCCLX, Dialect.COPPICE)
 )
 LOG = """\
 n:1:1 [0] NCCL INFO NCCL version 2.27.7+cuda12.9
@@ -123,7 +124,7 @@ TUNER: list[Sample] = [
         "64 channels before 2.25",
         ANYTHING.replace("simple,0", "simple,64", 1),
         replace(EXAMPLE, version=(2, 24, 3)),
-        "T10 error 1",
+        "T10 error 1, T16 warning 0",
     ),
     ("more than given", WHOLE.format(17), replace(RCCL, channels=16), "T10 warning 1"),
     ("more than logged", WHOLE.format(25), logged(), "T10 warning 1"),
@@ -142,6 +143,28 @@ TUNER: list[Sample] = [
         "allreduce,[0,),ring,ll,-1,2,16\n",
         replace(NCCLX, shapes=((2, 16),)),
         "T12 warning 1",
+    ),
+    *(
+        (f"the example plug-in of {version}", ANYTHING, replace(EXAMPLE, version=version), expected)
+        for version, expected in (
+            ((2, 21, 5), "T16 error 0"),
+            ((2, 26, 2), "T16 warning 0"),
+            ((2, 27, 7), "T16 error 0"),
+            ((2, 29, 7), "T16 error 0"),
+            ((2, 30, 3), ""),
+        )
+    ),
+    (
+        "our plug-in does not crash",
+        ANYTHING.replace(",0,-1", ",-1,-1"),
+        replace(OURS, version=(2, 27, 7)),
+        "",
+    ),
+    (
+        "PAT before it came",
+        "allgather,0,{END},pat,simple,-1,2,16\nallgather,0,{END},ring,simple,-1,2,16\n",
+        replace(OURS, version=(2, 22, 3)),
+        "T09 warning 1",
     ),
     ("of another version", "# library 2.21.5\n" + WHOLE.format(-1), logged(), "T13 warning 1"),
     ("of this version", "# library 2.27.7\n" + WHOLE.format(-1), logged(), ""),

@@ -15,7 +15,6 @@ from coppice.export.msccl.program import MscclOptions, program_for, rough_progra
 from coppice.export.msccl.rows import excesses
 from coppice.fitting.size_range import (
     LADDER,
-    MODEL,
     Race,
     WinningRange,
     _best_run,
@@ -204,7 +203,6 @@ def test_range_gains_most_in_all() -> None:
     found = WinningRange(min_bytes=4, max_bytes=16, races=tuple(races(0.5, 2, 2, 0.5)))
     assert [race.size_bytes for race in found.inside] == [4, 16]
     assert (found.below, found.above) == (found.races[0], found.races[3])
-    assert MODEL.sharing.value == "fair"
 
 
 def test_topologies_without_rivals_are_refused() -> None:

@@ -23,7 +23,6 @@ from coppice.planners.forest import packed
 from coppice.planners.forest import planner as forest
 from coppice.planners.forest.planner import plan_forest
 from coppice.planners.planning import plan
-from coppice.schedule.cost import forest_pipeline
 from coppice.schedule.explanation import height_counts
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.forest import Forest, Phase, expanded, expanded_edges
@@ -74,8 +73,6 @@ def check_against_written_out(problem: Problem, forest: Forest) -> None:
     assert [forest.phase_weight(phase) for phase in Phase] == [whole.phase_weight(phase) for phase in Phase]
     assert shape(forest) == shape(whole)
     assert height_counts(forest) == height_counts(whole)
-    model = [forest_pipeline(f, inv_rate=plain.inv_rate, shards=problem.shards) for f in (forest, whole)]
-    assert model[0] == model[1]
 
 
 class TestPresets:

@@ -55,17 +55,24 @@ class Emitter:
         table: Messages and their order.
         blocks: Thread blocks.
         fused: Receiving and reducing may be one step.
-        joined: Receiving and sending may be one step as well, if ``fused``.
+        apart: Events of sends that are not to be one step with a receive; a slice means all.
     """
 
     def __init__(
-        self, placement: Placement, table: MessageTable, blocks: Blocks, *, fused: bool, joined: bool = True
+        self,
+        placement: Placement,
+        table: MessageTable,
+        blocks: Blocks,
+        *,
+        fused: bool,
+        apart: NDArray[np.int64] | slice | None = None,
     ) -> None:
         self._placement, self._table = placement, table
         self._rows: list[tuple[int, int, int, int]] = [tuple(row) for row in blocks.rows.tolist()]
         self._sender = {(rank, to, channel): row for row, (rank, to, _, channel) in enumerate(self._rows)}
         self._receiver = {(source, rank, ch): row for row, (rank, _, source, ch) in enumerate(self._rows)}
-        self._fused, self._joined = fused, fused and joined
+        self._fused, self._joined = fused, fused and not isinstance(apart, slice)
+        self._apart = set() if apart is None or isinstance(apart, slice) else set(apart.tolist())
         self._lines: list[list[_Line]] = [[] for _ in self._rows]
         self._cells: dict[int, _Cell] = {}
         self._waited: list[dict[int, int]] = [{} for _ in self._rows]
@@ -96,7 +103,7 @@ class Emitter:
         )  # fmt: skip
         messages = list(zip(*(column.tolist() for column in columns), strict=True))
         senders, receivers, ranks = self._sender, self._receiver, self._placement.ranks
-        for event in table.events.tolist():
+        for place, event in enumerate(table.events.tolist()):
             number = event >> 1
             (src, dst, color, op, first, runs, count, sb, so, db, do, fresh, ob, oo) = messages[number]
             link = (src, dst, color)
@@ -106,7 +113,7 @@ class Emitter:
                 self._receive(receivers[link], op, cells, (db, do), old, count, number)
             else:
                 cells = range(first * ranks + src, (first + runs) * ranks + src, ranks)
-                self._send(senders[link], cells, (sb, so), count)
+                self._send(senders[link], cells, (sb, so), count, joins=place not in self._apart)
 
     def _add(self, block: int, line: _Line) -> _Step:
         self._lines[block].append(line)
@@ -137,12 +144,13 @@ class Emitter:
         waited.update(needed)
         return sorted(needed)
 
-    def _send(self, block: int, cells: range, src: _Slot, count: int) -> None:
+    def _send(self, block: int, cells: range, src: _Slot, count: int, *, joins: bool) -> None:
         wrote = {writer for key in cells if (writer := self._cell(key).writer) is not None}
         lines = self._lines[block]
         here = (block, len(lines) - 1)
         line = lines[-1] if lines else None
-        if self._joined and line is not None and wrote == {here} and line.dst == src and line.count == count:
+        joins = joins and self._joined and line is not None
+        if line is not None and joins and wrote == {here} and line.dst == src and line.count == count:
             if line.op == StepOp.RECV:
                 line.op = StepOp.RECV_COPY_SEND
                 step = here

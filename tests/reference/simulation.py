@@ -20,7 +20,7 @@ from coppice.simulation import Model, Sharing
 __all__ = ["Message", "messages_of", "simulated"]
 
 GRID = 2.0**-20
-ARRIVED, DONE, DRAINED, EMPTY_HEAD, HEAD, FREE = range(6)
+ARRIVED, DONE, LEFT, HANDLED, DRAINED, EMPTY_HEAD, HEAD, FREE = range(8)
 
 
 def on_grid(ns: float) -> float:
@@ -42,6 +42,7 @@ class Message:
         default_factory=list
     )  # (message, must be done and not just arrived)
     start: float = -1.0
+    sent: float = -1.0  # left its sender, or arrived where sends are not buffered
     arrived: float = -1.0
     done: float = -1.0
     hops: list[float] = field(default_factory=list)  # begin on each link
@@ -52,10 +53,10 @@ class Message:
 
     @property
     def ready(self) -> bool:
-        return self.start < 0 and all((m.done if done else m.arrived) >= 0 for m, done in self.waits)
+        return self.start < 0 and all((m.done if done else m.sent) >= 0 for m, done in self.waits)
 
 
-def messages_of(schedule: Schedule, size_bytes: int) -> list[Message]:
+def messages_of(schedule: Schedule, size_bytes: int, *, steps_bind: bool = True) -> list[Message]:
     """Messages of a schedule in which every transfer names its path."""
     length = chunk_bounds(schedule, size_bytes)[1].tolist()
     columns = (schedule.src, schedule.dst, schedule.chunk, schedule.op, schedule.path, schedule.step)
@@ -64,7 +65,7 @@ def messages_of(schedule: Schedule, size_bytes: int) -> list[Message]:
     of_row: list[Message] = []
     for row, (src, dst, chunk, op, path, step) in enumerate(rows):
         nodes = tuple(schedule.path_nodes[schedule.path_start[path] : schedule.path_start[path + 1]].tolist())
-        key = (step, nodes) if step >= 0 else row
+        key = (step, nodes) if step >= 0 and steps_bind else row
         message = found.setdefault(key, Message(len(found), src, dst, nodes, []))
         message.rows.append(row)
         message.bytes += length[chunk]
@@ -74,7 +75,7 @@ def messages_of(schedule: Schedule, size_bytes: int) -> list[Message]:
         for earlier in range(row):
             other, kind = rows[earlier], of_row[earlier]
             if step >= 0:
-                if other[5] < step:
+                if other[5] < step and (steps_bind or other[2] == chunk):
                     of_row[row].waits += [(kind, False)] * (other[0] in (src, dst))
                     of_row[row].waits += [(kind, True)] * (other[1] in (src, dst))
             elif other[2] == chunk:
@@ -100,7 +101,13 @@ class Machine:
         for ends, link in topology.link_index.items():
             self.rate[ends] = topology.gb_per_s(link)
             self.latency[ends] = on_grid(float(topology.latency_us[link]) * 1000.0)
-        self.overhead = on_grid(model.overhead_us * 1000.0)
+        works = bool(model.workers)
+        self.occupancy = [on_grid(us * 1000.0) for us in (model.send_us, model.receive_us)]
+        more = 0.0 if works else model.send_us + model.receive_us
+        self.overhead = on_grid((model.overhead_us + more) * 1000.0)
+        groups = 1 if model.shared_workers else topology.num_ranks
+        self.free = [model.workers] * groups
+        self.lines: list[list[tuple[Message, int]]] = [[] for _ in range(groups)]
         self.events: list[tuple[float, int, int]] = []
         self.sending = [0] * topology.num_ranks
         self.receiving = [0] * topology.num_ranks
@@ -122,6 +129,16 @@ class Machine:
             and (not receive or self.receiving[message.dst] < receive)
         )
 
+    def handling(self, message: Message, side: int) -> float:
+        """Time that a worker takes for a message where it is sent (0) or received (1)."""
+        if not self.model.workers:
+            return 0.0
+        rate = self.model.copy_gb_per_s
+        return self.occupancy[side] + (0.0 if rate is None else on_grid(message.bytes / rate))
+
+    def group(self, message: Message, side: int) -> int:
+        return 0 if self.model.shared_workers else (message.src, message.dst)[side]
+
     def adding(self, message: Message) -> float:
         rate = self.model.reduce_gb_per_s
         return 0.0 if rate is None else on_grid(message.added / rate)
@@ -129,7 +146,7 @@ class Machine:
 
 def simulated(schedule: Schedule, size_bytes: int, model: Model, *, pieces: int = 1) -> list[Message]:
     """All messages with their times; ``pieces`` says how many pieces the rows are cut into, piece after piece."""
-    messages = messages_of(schedule, size_bytes)
+    messages = messages_of(schedule, size_bytes, steps_bind=model.steps_bind)
     machine = Machine(schedule, model)
     network = (
         FairNetwork(machine)
@@ -140,7 +157,7 @@ def simulated(schedule: Schedule, size_bytes: int, model: Model, *, pieces: int 
     while True:
         same_instant = bool(machine.events) and machine.events[0][0] == now
         if not (same_instant and machine.events[0][1] < HEAD):
-            started = list(starting(machine, messages, now))
+            started = list(starting(machine, network, messages, now))
             if started:
                 continue
             if not same_instant:
@@ -158,21 +175,82 @@ def simulated(schedule: Schedule, size_bytes: int, model: Model, *, pieces: int 
             network.drained(message, now)
         elif kind == ARRIVED:
             message.arrived = now
-            machine.sending[message.src] -= 1
-            machine.at(now + machine.adding(message), DONE, message)
+            if not model.buffered:
+                sent(machine, message, now)
+            if machine.handling(message, 1):
+                take_turn(machine, network, message, 1, now)
+            else:
+                machine.at(now + machine.adding(message), DONE, message)
+        elif kind == LEFT:
+            sent(machine, message, now)
+        elif kind == HANDLED:
+            release(machine, network, message, 0, now)
         else:
+            if machine.handling(message, 1):
+                release(machine, network, message, 1, now)
             message.done = now
             machine.receiving[message.dst] -= 1
 
 
-def starting(machine: Machine, messages: list[Message], now: float) -> Iterator[Message]:
+def sent(machine: Machine, message: Message, now: float) -> None:
+    """Its sender goes on."""
+    message.sent = now
+    machine.sending[message.src] -= 1
+
+
+def take_turn(machine: Machine, network: Network, message: Message, side: int, now: float) -> None:
+    """Take a free worker, or wait for one."""
+    group = machine.group(message, side)
+    if machine.free[group]:
+        machine.free[group] -= 1
+        work(machine, network, message, side, now)
+    else:
+        machine.lines[group].append((message, side))
+
+
+def work(machine: Machine, network: Network, message: Message, side: int, now: float) -> None:
+    """A worker begins with a message."""
+    whole = machine.handling(message, side)
+    if side:
+        machine.at(now + whole + machine.adding(message), DONE, message)
+        return
+    message.start = now
+    machine.at(now + whole, HANDLED, message)
+    leave_sender(machine, network, message, machine.occupancy[0], whole, now)
+
+
+def release(machine: Machine, network: Network, message: Message, side: int, now: float) -> None:
+    """A worker is free: it goes on with what has waited longest."""
+    group = machine.group(message, side)
+    if machine.lines[group]:
+        work(machine, network, *machine.lines[group].pop(0), now)
+    else:
+        machine.free[group] += 1
+
+
+def leave_sender(
+    machine: Machine, network: Network, message: Message, head: float, tail: float, now: float
+) -> None:
+    """The head leaves in so long, the last byte not before it is copied."""
+    model = machine.model
+    begin = now + (0.0 if model.buffered else machine.overhead)
+    streams = isinstance(network, FifoNetwork) and not model.store_and_forward
+    if streams and isinstance(network, FifoNetwork):
+        network.tail[message] = begin + tail
+    machine.head_at(begin + (head if streams else tail), message)
+
+
+def starting(machine: Machine, network: Network, messages: list[Message], now: float) -> Iterator[Message]:
     """Start what can start, in row order."""
     for message in messages:
         if machine.may_start(message):
             message.start = now
             machine.sending[message.src] += 1
             machine.receiving[message.dst] += 1
-            machine.head_at(now + machine.overhead, message)
+            if machine.handling(message, 0):
+                take_turn(machine, network, message, 0, now)
+            else:
+                leave_sender(machine, network, message, 0.0, 0.0, now)
             yield message
 
 
@@ -209,9 +287,13 @@ class FifoNetwork:
         machine = self.machine
         message.hops.append(now)
         served = self.free[link] = now + machine.duration(message.bytes, link)
-        self.tail[message] = max(served, self.tail.get(message, 0.0)) + machine.latency[link]
+        last = max(served, self.tail.get(message, 0.0))
+        if len(message.hops) == 1 and machine.model.buffered:
+            machine.at(last, LEFT, message)
+        self.tail[message] = last + machine.latency[link]
         if len(message.hops) == len(message.links):
-            machine.at(self.tail[message], ARRIVED, message)
+            flight = machine.overhead if machine.model.buffered else 0.0
+            machine.at(self.tail[message] + flight, ARRIVED, message)
         elif machine.model.store_and_forward:
             machine.head_at(self.tail[message], message)
         else:
@@ -255,6 +337,9 @@ class FairNetwork:
 
     def leave(self, message: Message, now: float) -> None:
         latency = sum(self.machine.latency[link] for link in message.links)
+        if self.machine.model.buffered:
+            self.machine.at(now, LEFT, message)
+            latency += self.machine.overhead
         self.machine.at(now + latency, ARRIVED, message)
 
     def drained(self, message: Message, now: float) -> None:
@@ -288,6 +373,9 @@ class FairNetwork:
                 flow.left = max(0.0, flow.left - flow.rate * (now - flow.since))
                 flow.since, flow.rate = now, rate
                 self.foresee(flow)
+
+
+Network = FifoNetwork | FairNetwork
 
 
 def fair_rates(

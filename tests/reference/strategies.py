@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 from hypothesis import strategies as st
@@ -35,6 +36,7 @@ __all__ = [
     "seeded",
     "seeded_problem",
     "topologies",
+    "uneven",
 ]
 
 Choose = Callable[[int, int], int]
@@ -45,6 +47,23 @@ MAX_NODES = 12
 
 def _rate(choose: Choose) -> Fraction:
     return Fraction(choose(1, 12), (1, 1, 1, 2, 3)[choose(0, 4)])
+
+
+def uneven(topology: Topology, seed: int) -> Topology:
+    """The same links with rates that lie up to 13 powers of ten apart, and that have up to nine digits."""
+    draw = random.Random(f"uneven {seed}")
+    digits = draw.choice((3, 6, 9))
+
+    def rate() -> Fraction:
+        if draw.random() < 0.5:
+            return Fraction(max(1, int(10 ** draw.uniform(0, digits + 4))), 10**digits)
+        return draw.randint(1, 10) + Fraction(draw.randint(0, 3), 10**digits)
+
+    return Topology.of(
+        f"uneven {topology.name}",
+        topology.nodes(),
+        [replace(link, gb_per_s=rate()) for link in topology.links()],
+    )
 
 
 def _shuffled(choose: Choose, items: Sequence[int]) -> list[int]:

@@ -21,9 +21,9 @@ from coppice.report.reporting import report
 from coppice.report.timeline import timeline_picture
 from coppice.report.tree import Sketch, sketches, tree_picture
 from coppice.schedule.plan import Plan
-from coppice.simulation.simulator import simulate
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
+from support.ideal import simulate
 
 SVG = "{http://www.w3.org/2000/svg}"
 FETCHING = re.compile(

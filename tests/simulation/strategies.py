@@ -55,7 +55,15 @@ def schedules(draw: st.DrawFn, *, most: int = 14) -> Schedule:
 def models(draw: st.DrawFn, *, sharing: Sharing | None = None) -> Model:
     """Every option of a model."""
     how = draw(st.sampled_from(Sharing)) if sharing is None else sharing
+    workers = draw(st.integers(0, 2))
     return Model(
+        workers=workers,
+        shared_workers=draw(st.booleans()),
+        send_us=draw(st.sampled_from((0.0, 0.3, 1.0))),
+        receive_us=draw(st.sampled_from((0.0, 0.2))),
+        copy_gb_per_s=draw(st.sampled_from((None, 0.5, 3.0))) if workers else None,
+        buffered=draw(st.booleans()),
+        steps_bind=draw(st.booleans()),
         overhead_us=draw(st.sampled_from((0.0, 0.7, 2.0))),
         sharing=how,
         store_and_forward=how is Sharing.FIFO and draw(st.booleans()),

@@ -15,11 +15,11 @@ from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.messages import messages_of
 from coppice.simulation.channels import Wire, on_wire, protocol, wire_for
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.simulated import Scenario
-from coppice.simulation.simulator import run, simulate
+from coppice.simulation.simulator import run
 from coppice.simulation.utilisation import busiest_links, check_conservation
 from coppice.topology import Topology, preset, star
 from simulation.cases import ring_on, shift_on
+from support.ideal import simulate
 
 FREE = Model(overhead_us=0)
 
@@ -93,11 +93,21 @@ def test_wide_channels_change_nothing() -> None:
     assert wide.time_us == pytest.approx(plain.time_us, rel=1e-6)
     assert wide.topology.num_ranks == plain.topology.num_ranks
     assert wide.busbw_gb_per_s == pytest.approx(plain.busbw_gb_per_s, rel=1e-6)
+    assert wide.link_bytes.tolist() == plain.link_bytes.tolist()
+
+
+def test_a_channel_carries_all_that_its_gpu_sends() -> None:
+    box = preset("dgx-a100", boxes=2, fabric="switch")
+    body = ring_on(box)
+    plain = simulate(body, 2**22, model=FREE)
+    wire = Wire(gpu_gb_per_s=Fraction(100))
+    narrow = run(
+        messages_of(body, 2**22), model=FREE, collective=body.collective, size_bytes=2**22, wire=wire
+    )
     count = plain.topology.num_links
-    assert wide.link_bytes[:count].tolist() == plain.link_bytes.tolist()
-    # A channel carries all that its GPU sends.
-    sent = np.bincount(wide.src, weights=wide.num_bytes, minlength=plain.topology.num_nodes)
-    assert wide.link_bytes[count:].tolist() == sent[plain.topology.rank_nodes].tolist()
+    assert narrow.link_bytes[:count].tolist() == plain.link_bytes.tolist()
+    sent = np.bincount(narrow.src, weights=narrow.num_bytes, minlength=plain.topology.num_nodes)
+    assert narrow.link_bytes[count:].tolist() == sent[plain.topology.rank_nodes].tolist()
 
 
 def test_switches_that_add_have_no_channels() -> None:
@@ -106,11 +116,12 @@ def test_switches_that_add_have_no_channels() -> None:
     box = preset("dgx-h100")
     result = plan(Problem(topology=box, collective=Collective.ALL_REDUCE), in_network=True, ring=False)
     wire = wire_for(box, protocol_name="simple", channels=16)
-    nominal = Scenario(model=FREE, pieces=32).outcome(result.plan.body, 2**30)
-    limited = Scenario(model=FREE, pieces=32, wire=wire).outcome(result.plan.body, 2**30)
-    assert nominal.achievable is None
-    assert limited.achievable is not None
-    assert limited.nominal.time_us == nominal.nominal.time_us < limited.achievable.time_us
+    messages = messages_of(result.plan.body, 2**30, pieces=32)
+    nominal, limited = (
+        run(messages, model=FREE, collective=Collective.ALL_REDUCE, size_bytes=2**30, wire=each)
+        for each in (None, wire)
+    )
+    assert nominal.time_us < limited.time_us
 
 
 def test_limits_come_from_the_tables() -> None:

@@ -7,10 +7,10 @@ import pytest
 from coppice.simulation.critical import critical_lines, critical_stretches, time_by_reason
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.simulation.model import Model
-from coppice.simulation.simulator import simulate
 from coppice.simulation.timeline import Reason
 from coppice.topology import preset, star
 from simulation.cases import ring_on, shift_on
+from support.ideal import simulate
 
 
 def test_a_ring_waits_for_data_at_every_step() -> None:

@@ -12,10 +12,11 @@ from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.schedule.schedule import Op
-from coppice.simulation import Model, simulate
+from coppice.simulation import Model
 from coppice.simulation.timeline import Reason
 from coppice.topology.presets import preset
 from simulation.bodies import line, network, rows
+from support.ideal import simulate
 
 COPY, REDUCE = Op.COPY, Op.REDUCE
 CROSSBAR = Model(overhead_us=2.0, send_engines=1, receive_engines=1)

@@ -18,12 +18,13 @@ from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Phase
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Op
-from coppice.simulation import Model, Sharing, best_pieces, simulate
+from coppice.simulation import IDEAL, Model, Sharing, fastest
 from coppice.simulation.simulator import run
 from coppice.topology.presets import preset
 from planners.template_cases import plan_templates
 from schedule.builders import make_forest, reversed_tree, star_topology
 from simulation.bodies import line, network, rows
+from support.ideal import simulate
 
 COPY = Op.COPY
 BOTH = [Model(sharing=sharing) for sharing in Sharing]
@@ -81,7 +82,7 @@ class TestRefusals:
         with pytest.raises(InputError, match="1 or more pieces"):
             simulate(ONE, 10, pieces=0)
         with pytest.raises(InputError, match="at least 1 piece"):
-            best_pieces(ONE, 10, most=0)
+            fastest(ONE, 10, model=IDEAL, most=0)
 
     def test_steps(self) -> None:
         table = [(0, 1, 0, COPY, (), 1), (0, 1, 0, COPY, (), 0)]
@@ -176,18 +177,30 @@ class TestBestPieces:
         case = AlgorithmCase(
             topology=preset("star", gpus=16, gb_per_s=8), collective=Collective.BROADCAST, root=0
         )
-        table = [(i, i + 1, 0, COPY, (), i) for i in range(15)]
+        table = [(i, i + 1, 0, COPY, (), -1) for i in range(15)]
         model = Model(overhead_us=2.0, send_engines=1, receive_engines=1)
-        pieces, found = best_pieces(rows(case.topology, table), 1_024_000, model=model)
-        assert pieces in (24, 32)
-        assert found.time_us == min((14 + m) * (2 + 128 / m) for m in (16, 24, 32, 48, 64))
+        found = fastest(rows(case.topology, table), 1_024_000, model=model)
+        assert found.pieces == 32
+        assert found.time_us == min((14 + m) * (2 + 128 / m) for m in (16, 32, 64))
+
+    def test_pieces_have_a_least_size(self) -> None:
+        table = [(i, i + 1, 0, COPY, (), -1) for i in range(15)]
+        body = rows(preset("star", gpus=16, gb_per_s=8), table)
+        free = Model(overhead_us=0.0, least_piece_bytes=2**14)
+        assert fastest(body, 2**20, model=free).pieces == 2**6
+        assert fastest(body, 2**14, model=free).pieces == 1
+
+    def test_steps_are_not_cut(self) -> None:
+        table = [(i, i + 1, 0, COPY, (), i) for i in range(15)]
+        assert fastest(rows(preset("star", gpus=16), table), 2**30, model=IDEAL).pieces == 1
 
     def test_one_hop_needs_no_pieces(self) -> None:
-        pieces, found = best_pieces(ONE, 1000, model=Model(send_engines=1))
-        assert (pieces, found.time_us) == (1, 1.75)
+        found = fastest(ONE, 1000, model=Model(send_engines=1))
+        assert (found.pieces, found.time_us) == (1, 1.75)
 
     def test_most(self) -> None:
-        assert best_pieces(rows(line([1, 1], [0, 0]), [(0, 1, 0, COPY, (), -1)]), 2**20, most=1)[0] == 1
+        body = rows(line([1, 1], [0, 0]), [(0, 1, 0, COPY, (), -1)])
+        assert fastest(body, 2**20, model=IDEAL, most=1).pieces == 1
 
 
 def test_the_simulator_can_be_interrupted() -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.schedule.schedule import Op
-from coppice.simulation import Model, Sharing, simulate
+from coppice.simulation import Model, Sharing
 from coppice.simulation.timeline import Reason
 from simulation.bodies import line, network, rows
+from support.ideal import simulate
 
 COPY = Op.COPY
 FAIR = Model(sharing=Sharing.FAIR, overhead_us=0.0)

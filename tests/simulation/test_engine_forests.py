@@ -10,8 +10,9 @@ from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.shape import shape
-from coppice.simulation import Model, Sharing, simulate
+from coppice.simulation import Model, Sharing
 from reference.oracle import NAMES, oracle_topology
+from support.ideal import simulate
 from support.shared_data import needs_shared
 
 COLLECTIVES = [Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE, Collective.BROADCAST]

@@ -12,9 +12,9 @@ from coppice.errors import InputError
 from coppice.schedule.schedule import Schedule, routed
 from coppice.simulation.hashed import Hashed, hashed_times
 from coppice.simulation.model import Model
-from coppice.simulation.simulator import simulate
 from coppice.topology import Topology, fat_tree
 from simulation.cases import ring_on, shift_on
+from support.ideal import simulate
 
 BLOCK = 2**20
 

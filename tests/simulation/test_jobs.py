@@ -11,10 +11,10 @@ from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.simulation.jobs import Job, Together, simulate_together
 from coppice.simulation.model import Model
-from coppice.simulation.simulator import simulate
 from coppice.simulation.utilisation import check_conservation
 from coppice.topology import Topology, fat_tree, preset, star, subset
 from simulation.cases import ring_on, shift_on
+from support.ideal import simulate
 
 FREE = Model(overhead_us=0)
 

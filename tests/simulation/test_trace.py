@@ -16,11 +16,12 @@ from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.messages import messages_of
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.simulation.model import Model
-from coppice.simulation.simulator import run, simulate
+from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Timeline
-from coppice.simulation.trace import trace_events, write_trace
+from coppice.simulation.trace import MAX_TRACKS, trace_events, write_trace
 from coppice.topology import preset, star
 from simulation.cases import ring_on, shift_on
+from support.ideal import simulate
 
 # Field names and types of the Trace Event Format, by phase.
 REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -170,3 +171,70 @@ def test_passages_are_needed() -> None:
     bare = run(messages_of(body, 8), model=Model(), collective=body.collective, size_bytes=8, keep_hops=False)
     with pytest.raises(InputError, match="were not kept"):
         list(trace_events(bare))
+
+
+def test_alike_messages_are_folded_where_threads_were_too_many(timeline: Timeline, tmp_path: Path) -> None:
+    """Nothing is lost: events hold all messages and bytes, begin with the first and end with the last of them."""
+    whole, folded = slices(list(trace_events(timeline))), slices(list(trace_events(timeline, tracks=100)))
+    assert all("messages" not in event["args"] for event in whole)
+    assert len(folded) < len(whole) / 2
+    assert len({event["tid"] for event in folded}) < 300 < len({event["tid"] for event in whole})
+    assert sum(event["args"].get("messages", 1) for event in folded) == timeline.messages.count
+    for figure in ("bytes", "transfers"):
+        assert sum(event["args"][figure] for event in folded) == sum(event["args"][figure] for event in whole)
+    spans: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for event in folded:
+        span = (event["ts"], event["ts"] + event["dur"])
+        spans.setdefault((event["args"]["path"], event["cat"]), []).append(span)
+    for event in whole:
+        at = event["ts"]
+        own = [
+            begin
+            for begin, end in spans[event["args"]["path"], event["cat"]]
+            if begin - 1e-3 <= at and at + event["dur"] <= end + 1e-3
+        ]
+        assert own
+    for ends in spans.values():
+        assert all(one[1] <= two[0] + 1e-3 for one, two in pairwise(sorted(ends)))
+    assert write_trace(timeline, tmp_path / "t.json", tracks=100) == timeline.messages.count
+    document = json.loads((tmp_path / "t.json").read_text())
+    assert (document["otherData"]["messages_shown"], document["otherData"]["events"]) == (
+        timeline.messages.count,
+        len(folded),
+    )
+
+
+@pytest.mark.parametrize("tracks", [100, 4096])
+def test_folded_or_not_threads_do_not_overlap_and_arrows_hold(timeline: Timeline, tracks: int) -> None:
+    events = list(trace_events(timeline, tracks=tracks))
+    until: dict[int, float] = {}
+    on_thread: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for event in slices(events):
+        assert event["ts"] >= until.get(event["tid"], 0)
+        until[event["tid"]] = event["ts"] + event["dur"] - 1e-9
+        on_thread.setdefault((event["pid"], event["tid"]), []).append(event)
+    arrows = [e for e in events if e["ph"] in "sf"]
+    assert len(arrows) == 2 * (len(timeline.critical_path()) - 1)
+    for event in arrows:
+        assert any(
+            other["ts"] - 1e-3 <= event["ts"] <= other["ts"] + other["dur"] + 1e-3
+            for other in on_thread[event["pid"], event["tid"]]
+        )
+
+
+def test_threads_are_of_a_gpu_and_a_link(timeline: Timeline) -> None:
+    events = list(trace_events(timeline, tracks=100))
+    names = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    for event in slices(events):
+        sender, link = event["args"]["path"].split(" -> ")[:2]
+        assert names[event["tid"]].startswith(f"{sender} ({link}")
+
+
+def test_a_trace_of_many_messages_is_small(tmp_path: Path) -> None:
+    """Two A100 boxes at 1 MiB: messages overlap nearly all, each of them had a thread of its own."""
+    body = plan_forest(Problem(topology=preset("dgx-a100", boxes=2), collective=Collective.ALL_REDUCE))
+    found = simulate(body, 2**20, pieces=24)
+    assert write_trace(found, tmp_path / "t.json") == found.messages.count > 20_000
+    document = json.loads((tmp_path / "t.json").read_text())
+    assert len({(e["pid"], e["tid"]) for e in document["traceEvents"]}) < MAX_TRACKS
+    assert (tmp_path / "t.json").stat().st_size < 2**23

@@ -13,11 +13,12 @@ from coppice.errors import CheckError, InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.messages import messages_of
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.simulator import run, simulate
+from coppice.simulation.simulator import run
 from coppice.simulation.timeline import MessageHops, Timeline
 from coppice.simulation.utilisation import busiest_links, check_conservation, link_utilisation, passages
 from coppice.topology import fat_tree, preset, star
 from simulation.cases import ring_on, shift_on
+from support.ideal import simulate
 
 FREE = Model(overhead_us=0)
 
@@ -114,5 +115,8 @@ def test_what_was_not_kept_is_said() -> None:
     bare = run(messages_of(body, 8), model=FREE, collective=body.collective, size_bytes=8, keep_hops=False)
     with pytest.raises(InputError, match="keep_hops"):
         passages(bare)
+    fair = run(
+        messages_of(body, 8), model=Model(sharing=Sharing.FAIR), collective=body.collective, size_bytes=8
+    )
     with pytest.raises(InputError, match="keep_rates"):
-        passages(simulate(body, 8, model=Model(sharing=Sharing.FAIR)))
+        passages(fair)

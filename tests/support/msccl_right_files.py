@@ -126,7 +126,7 @@ RIGHT = {
     "gather": File(
         file_text(
             "gather",
-            2,
+            1,  # chunks of one share
             pair([(-1, 1, 0, "cpy i0>o0; r o1")], [(0, -1, 0, "s i0")]),
             slots=(1, 2, 0),
             inplace=0,
@@ -137,7 +137,7 @@ RIGHT = {
     "scatter": File(
         file_text(
             "scatter",
-            2,
+            1,  # chunks of one share
             pair([(1, -1, 0, "cpy i0>o0; s i1")], [(-1, 0, 0, "r o0")]),
             slots=(2, 1, 0),
             inplace=0,

@@ -95,14 +95,14 @@ def test_subset_and_degrade(tmp_path: Path) -> None:
     printed("subset", "dgx-a100", "--boxes", "2", "--ranks", "0-3,8-11", "-o", str(file))
     assert resolve(str(file)).num_ranks == 8
     printed(
-        "degrade", "dgx-a100", "--boxes", "2", "--node", "box0/mlx5_3=50%", "--remove", "rank9",
-        "--remove", "box1/mlx5_0,rail0", "-o", str(file),
+        "degrade", "dgx-a100", "--boxes", "2", "--node", "box0/nic3=50%", "--remove", "rank9",
+        "--remove", "box1/nic0,rail0", "-o", str(file),
     )  # fmt: skip
     slow = resolve(str(file))
     assert slow.num_ranks == 15
-    e = slow.link_index[slow.node_index["box0/mlx5_3"], slow.node_index["rail1"]]
+    e = slow.link_index[slow.node_index["box0/nic3"], slow.node_index["rail1"]]
     assert slow.gb_per_s(e) == Fraction(25, 2)
-    assert (slow.node_index["box1/mlx5_0"], slow.node_index["rail0"]) not in slow.link_index
+    assert (slow.node_index["box1/nic0"], slow.node_index["rail0"]) not in slow.link_index
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,16 @@ def test_rules_file_of_open_mpi() -> None:
         export_table(table("open-mpi", ring=LARGE), "ompi-rules")
     with pytest.raises(CheckError, match="breaks rule O03 of ompi-rules"):
         export_table(table("open-mpi", numbers={"ring": 9}, ring=LARGE), "ompi-rules")
+
+
+def test_rules_of_open_mpi_6_are_json() -> None:
+    """From 6.0 on the classic form means something else."""
+    measured = replace(table("open-mpi", numbers={"ring": 4}, ring=LARGE), version="6.0.0rc1")
+    made = export_table(measured, "ompi-rules")
+    assert made.suffix == ".json"
+    assert json.loads(made.text)["module"] == "tuned"
+    late = replace(table("open-mpi", numbers={"ring": 7}, ring=LARGE), version="6.0.0")
+    assert export_table(late, "ompi-rules").suffix == ".json"  # 5.0 has no algorithm 7
 
 
 def test_variables_of_mpich() -> None:

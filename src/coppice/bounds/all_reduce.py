@@ -31,14 +31,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
-from coppice.bounds.lp.cuts import CutProgram, ForestRates, TreePhase
+from coppice.bounds.lp.cuts import CutOutcome, CutProgram, ForestRates, TreePhase
 from coppice.bounds.network import Network, check_problem, cut_bound
 from coppice.bounds.problem import Problem
-from coppice.bounds.result import CombinedAllReduce, CutProof
+from coppice.bounds.proof import CutFamily, NodePotential, partitioned
+from coppice.bounds.result import CombinedAllReduce
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.topology.model import Topology
-from coppice.topology.symmetry import find_symmetry
+from coppice.topology.symmetry import Symmetry, find_symmetry
 
 __all__ = [
     "PartitionBound",
@@ -55,6 +56,9 @@ _MANY_RANKS = 2_000
 
 _FEW_SETS = 16
 
+_WORTH_GUESSING = 64
+"""From this many ranks on the linear program starts from cuts that probably count."""
+
 _LARGEST = 2**61
 
 
@@ -65,10 +69,12 @@ class PartitionBound:
     Attributes:
         rate: Bound on the algbw in GB/s.
         parts: The disjoint sets of nodes.
+        proof: The witness that they make.
     """
 
     rate: Fraction
     parts: tuple[tuple[int, ...], ...]
+    proof: CutFamily
 
 
 def partition_bound(
@@ -107,7 +113,19 @@ def partition_bound(
     through = np.where(copies & ~adds, into_parts, np.where(adds & ~copies, out_of_parts, through))
     through = np.where(copies & adds, into_parts + out_of_parts, through)
     rate = Fraction(between + int(through.sum()), 2 * (len(parts) - 1) * topology.denominator)
-    return PartitionBound(rate=rate, parts=tuple(tuple(int(v) for v in nodes) for nodes in parts))
+    taken = tuple(tuple(int(v) for v in nodes) for nodes in parts)
+    # What a component passes on is counted as it enters the sets, or else as it leaves them.
+    counted_in = ~adds & (copies | (into_parts <= out_of_parts))
+    counted_out = ~copies & ~counted_in
+    potentials = [
+        NodePotential(
+            node=v,
+            broadcast=Fraction(int(counted_out[component[v]])),
+            reduce=Fraction(int(counted_in[component[v]])),
+        )
+        for v in np.flatnonzero(rest & (counted_in | counted_out)[component]).tolist()
+    ]
+    return PartitionBound(rate=rate, parts=taken, proof=partitioned(taken, potentials, 1 / rate))
 
 
 def bottleneck_parts(topology: Topology, inv_rate: Fraction) -> list[tuple[int, ...]]:
@@ -116,24 +134,8 @@ def bottleneck_parts(topology: Topology, inv_rate: Fraction) -> list[tuple[int, 
     Just above the optimum every bottleneck is violated; the least violated sets are taken while they are
     disjoint.
     """
-    units = inv_rate / topology.denominator  # time per shard in 1 / capacity units
-    size = int(topology.capacity.sum()) * units.numerator + topology.num_ranks * units.denominator
-    scale = min(2**20, _LARGEST // (2 * size))
-    if scale == 0:
-        return []
-    capacity = topology.capacity * (units.numerator * scale)
-    supply = np.where(topology.rank >= 0, units.denominator * (scale + 1), 0).astype(np.int64)
     many = topology.num_ranks >= _MANY_RANKS
-    sets = _core.violated_cuts(
-        topology.num_nodes,
-        topology.src,
-        topology.dst,
-        capacity,
-        supply,
-        topology.rank >= 0,
-        int(supply.sum()),
-        _FEW_SETS if many else topology.num_nodes,
-    )
+    sets = _overloaded(topology, inv_rate, most=_FEW_SETS if many else topology.num_nodes)
     if many:
         sets = _with_images(topology, sets)
     taken = np.zeros(topology.num_nodes, dtype=np.bool_)
@@ -143,6 +145,40 @@ def bottleneck_parts(topology: Topology, inv_rate: Fraction) -> list[tuple[int, 
             taken[nodes] = True
             parts.append(tuple(nodes.tolist()))
     return parts
+
+
+def likely_cuts(problem: Problem) -> list[NDArray[np.int32]]:
+    """Sets whose cuts probably count: hosts, and what twice the rate of an all-gather or reduce-scatter overloads."""
+    topology = problem.topology
+    hosts = range(int(topology.host.max(initial=-1)) + 1)
+    found = [np.flatnonzero(topology.host == host).astype(np.int32) for host in hosts]
+    for reduce in (False, True):
+        network = Network.of(problem, reduce=reduce)
+        found += _overloaded(network.topology, cut_bound(network).inv_rate, times=2, most=topology.num_nodes)
+    return [nodes for nodes in found if (topology.rank[nodes] >= 0).any()]
+
+
+def _overloaded(
+    topology: Topology, inv_rate: Fraction, *, times: int = 1, most: int
+) -> list[NDArray[np.int32]]:
+    """At most one set for each rank that cannot take in shards a little faster than ``times`` the optimum."""
+    units = inv_rate / (topology.denominator * times)  # time per shard in 1 / capacity units
+    size = int(topology.capacity.sum()) * units.numerator + topology.num_ranks * units.denominator
+    scale = min(2**20, _LARGEST // (2 * size))
+    if scale == 0:
+        return []
+    capacity = topology.capacity * (units.numerator * scale)
+    supply = np.where(topology.rank >= 0, units.denominator * (scale + 1), 0).astype(np.int64)
+    return _core.violated_cuts(
+        topology.num_nodes,
+        topology.src,
+        topology.dst,
+        capacity,
+        supply,
+        topology.rank >= 0,
+        int(supply.sum()),
+        most,
+    )
 
 
 def _with_images(topology: Topology, sets: list[NDArray[np.int32]]) -> list[NDArray[np.int32]]:
@@ -174,7 +210,7 @@ def _components(topology: Topology, inside: NDArray[np.bool_]) -> NDArray[np.int
 def combined_all_reduce(
     problem: Problem,
     *,
-    orbits: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None,
+    symmetry: Symmetry | None = None,
     spanning: Collection[int] = (),
     in_network: bool = False,
     shortcut: bool = True,
@@ -184,8 +220,8 @@ def combined_all_reduce(
 
     Args:
         problem: An all_reduce.
-        orbits: (node orbit, link orbit) numbers of a group of automorphisms; nodes or links of one orbit then
-            have the same rate, which loses nothing and makes the program small.
+        symmetry: A group of automorphisms; nodes or links of one orbit then have the same rate, which loses nothing
+            and makes the program small.
         spanning: Switches that every tree spans: those that can copy in the broadcast phase, those that can
             add in the reduce phase. The result is packable with them as further terminals.
         in_network: Do not hold switches that copy or add to sending what they get. The rate is then an upper
@@ -221,24 +257,34 @@ def combined_all_reduce(
     if in_network or spanning:
         partition = None
     if shortcut and two_phase is not None and partition is not None and two_phase.rate == partition.rate:
-        return _known(topology, two_phase, partition.rate, parts=partition.parts, method=_BY_PARTS)
-    node_orbit, link_orbit = orbits if orbits is not None else (None, None)
+        return _known(topology, two_phase, partition.rate, proof=partition.proof, method=_BY_PARTS)
     program = CutProgram(
         topology=topology,
         phases=phases,
-        group=_groups(topology, node_orbit, virtual=_virtual_roots(topology) if in_network else None),
+        group=_groups(topology, symmetry, virtual=_virtual_roots(topology) if in_network else None),
         weight=np.ones(topology.num_nodes, dtype=np.int64),
-        link_orbit=link_orbit,
+        link_orbit=None if symmetry is None else symmetry.link_orbit,
+        likely=likely_cuts(problem) if topology.num_ranks >= _WORTH_GUESSING else (),
     )
     known = None if two_phase is None or not shortcut else two_phase.rate * topology.denominator
     outcome = program.solve(known=known, time_limit=time_limit)
+    proof = _dual(topology, program, outcome, symmetry)
     if outcome.rates is not None:
-        return _solved(topology, outcome.rates, rounds=outcome.rounds)
-    uppers = [bound.rate for bound in [partition] if bound is not None]
-    uppers += [] if outcome.upper is None else [outcome.upper / topology.denominator]
-    upper = min(uppers, default=None)
+        return _solved(topology, outcome.rates, rounds=outcome.rounds, proof=proof)
+    if partition is not None and (proof is None or partition.rate < 1 / proof.inv_rate):
+        proof = partition.proof
+    upper = None if proof is None else 1 / proof.inv_rate
     method = _BY_PROGRAM if two_phase is not None and two_phase.rate == upper else _OUT_OF_TIME
-    return _known(topology, two_phase, upper, parts=(), method=method)
+    return _known(topology, two_phase, upper, proof=proof, method=method)
+
+
+def _dual(
+    topology: Topology, program: CutProgram, outcome: CutOutcome, symmetry: Symmetry | None
+) -> CutFamily | None:
+    """The witness of the bound that the linear program found."""
+    if outcome.multipliers is None or not outcome.upper:
+        return None
+    return program.witness(outcome.multipliers, topology.denominator / outcome.upper, symmetry)
 
 
 _BY_PARTS = "reduce-scatter then all-gather, proved optimal by disjoint sets"
@@ -328,21 +374,20 @@ def _virtual_roots(topology: Topology) -> NDArray[np.bool_]:
 
 
 def _groups(
-    topology: Topology, node_orbit: NDArray[np.int32] | None, *, virtual: NDArray[np.bool_] | None
+    topology: Topology, symmetry: Symmetry | None, *, virtual: NDArray[np.bool_] | None
 ) -> NDArray[np.int32]:
     """Number of the root rate variable of each node: one for each rank, or for each orbit of ranks."""
     roots = topology.rank >= 0 if virtual is None else (topology.rank >= 0) | virtual
-    label = np.arange(topology.num_nodes) if node_orbit is None else node_orbit
+    label = np.arange(topology.num_nodes) if symmetry is None else symmetry.node_orbit
     group = np.full(topology.num_nodes, -1, dtype=np.int32)
     group[roots] = np.unique(label[roots], return_inverse=True)[1]
     return group
 
 
-def _solved(topology: Topology, rates: ForestRates, *, rounds: int) -> CombinedAllReduce:
+def _solved(
+    topology: Topology, rates: ForestRates, *, rounds: int, proof: CutFamily | None
+) -> CombinedAllReduce:
     unit = topology.denominator
-    proofs = tuple(
-        CutProof(reduce=phase == 1, nodes=nodes, weight=weight) for phase, nodes, weight in rates.cuts
-    )
     roots = (
         (int(topology.rank[v]), rate)
         for v, rate in enumerate(rates.root_rate)
@@ -354,8 +399,7 @@ def _solved(topology: Topology, rates: ForestRates, *, rounds: int) -> CombinedA
         root_rates={rank: rate / unit for rank, rate in sorted(roots)},
         broadcast_capacity=[rate / unit for rate in rates.link_rate[0]],
         reduce_capacity=[rate / unit for rate in rates.link_rate[1]],
-        cuts=proofs,
-        parts=(),
+        proof=proof,
         method=f"linear program over cuts ({rounds} rounds), vertex and dual proved in fractions",
     )
 
@@ -365,7 +409,7 @@ def _known(
     split: _TwoPhase | None,
     upper: Fraction | None,
     *,
-    parts: tuple[tuple[int, ...], ...],
+    proof: CutFamily | None,
     method: str,
 ) -> CombinedAllReduce:
     """Reduce-scatter then all-gather as the best that is known."""
@@ -378,8 +422,7 @@ def _known(
         root_rates={} if split is None else dict.fromkeys(range(ranks), split.rate / ranks),
         broadcast_capacity=[] if split is None else [part * rate for rate in rates],
         reduce_capacity=[] if split is None else [(1 - part) * rate for rate in rates],
-        cuts=(),
-        parts=parts,
+        proof=proof,
         method=method,
     )
 
@@ -392,7 +435,6 @@ def _nothing_to_do(topology: Topology) -> CombinedAllReduce:
         root_rates={},
         broadcast_capacity=zeros,
         reduce_capacity=zeros,
-        cuts=(),
-        parts=(),
+        proof=None,
         method="one rank: nothing has to move",
     )

@@ -29,6 +29,7 @@ from coppice.bounds.all_reduce import combined_all_reduce
 from coppice.bounds.lp.cuts import CutProgram, TreePhase
 from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.problem import Problem
+from coppice.bounds.proof import CutFamily
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
@@ -42,10 +43,12 @@ class Attainable(NamedTuple):
     Attributes:
         inv_rate: Least time per shard in 1 / (GB/s).
         capacity: GB/s of each link (in the order of the problem's topology) that can all be packed.
+        proof: The witness that nothing takes less time; None where the bottleneck cut is one.
     """
 
     inv_rate: Fraction
     capacity: list[Fraction]
+    proof: CutFamily | None
 
 
 def attainable_rate(
@@ -84,7 +87,7 @@ def attainable_rate(
     balanced = ~network.terminal
     balanced[list(copying)] = False
     if best == 0 or not (balanced & network.short_of_input).any():
-        return Attainable(best, everything)
+        return Attainable(best, everything, None)
     program = CutProgram(
         topology=topology,
         phases=[TreePhase(reverse=reverse, spanned=network.terminal, balanced=balanced)],
@@ -99,8 +102,12 @@ def attainable_rate(
             "round the rates (`round_digits=3`) or give it more time."
         )
         raise CheckError(msg)
+    inv_rate = total / (outcome.rates.rate / unit)
+    dual = outcome.multipliers
     return Attainable(
-        total / (outcome.rates.rate / unit), [rate / unit for rate in outcome.rates.link_rate[0]]
+        inv_rate,
+        [rate / unit for rate in outcome.rates.link_rate[0]],
+        None if inv_rate == best or dual is None else program.witness(dual, inv_rate),
     )
 
 
@@ -112,11 +119,13 @@ class InNetworkBound:
         inv_rate: No schedule takes less time per shard, in 1 / (GB/s).
         copying: Node ids of the switches that may copy.
         adding: Node ids of the switches that may add.
+        proof: The witness; None where the bottleneck cut is one.
     """
 
     inv_rate: Fraction
     copying: tuple[int, ...]
     adding: tuple[int, ...]
+    proof: CutFamily | None = None
 
 
 def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNetworkBound:
@@ -146,14 +155,14 @@ def in_network_bound(problem: Problem, *, time_limit: float = math.inf) -> InNet
     if collective is not Collective.ALL_REDUCE:
         free = adding if collective.reduces else copying
         rate = attainable_rate(problem, copying=free, time_limit=time_limit)
-        return InNetworkBound(inv_rate=rate.inv_rate, copying=copying, adding=adding)
+        return InNetworkBound(inv_rate=rate.inv_rate, copying=copying, adding=adding, proof=rate.proof)
     result = combined_all_reduce(problem, in_network=True, shortcut=False, time_limit=time_limit)
     if topology.num_ranks == 1:
         return InNetworkBound(inv_rate=Fraction(0), copying=copying, adding=adding)
     if not result.upper:
         msg = f"no in-network bound on {topology.name!r} was proved within the limits: give it more time."
         raise CheckError(msg)
-    return InNetworkBound(inv_rate=1 / result.upper, copying=copying, adding=adding)
+    return InNetworkBound(inv_rate=1 / result.upper, copying=copying, adding=adding, proof=result.proof)
 
 
 def in_network_optimum(plain: Bound) -> Bound:
@@ -166,7 +175,8 @@ def in_network_optimum(plain: Bound) -> Bound:
         InputError: For collectives that are not made of trees, where switches cannot help.
         CheckError: If no bound was proved within the limits.
     """
-    inv_rate = in_network_bound(plain.problem).inv_rate
+    helped = in_network_bound(plain.problem)
+    inv_rate = helped.inv_rate
     return replace(
         plain,
         inv_rate=inv_rate,
@@ -177,4 +187,5 @@ def in_network_optimum(plain: Bound) -> Bound:
         method="upper bound with switches that copy or add",
         capacity=None,
         combined=None,
+        proof=helped.proof,
     )

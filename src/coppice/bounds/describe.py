@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from coppice.bounds import bound
 from coppice.bounds.attainable import in_network_optimum
-from coppice.bounds.network import Network, cut_bound
+from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
+from coppice.bounds.proof import CutFamily
 from coppice.bounds.result import Bandwidths, Bound
-from coppice.bounds.tree_units import FixedTrees, exact_units, fixed_trees, smallest_trees
+from coppice.bounds.tree_optimum import TreeOptimum, fewest_trees, tree_optimum
+from coppice.bounds.tree_units import exact_trees
 from coppice.collectives import Collective
-from coppice.text import plural, rate_text
+from coppice.text import plural, rate_text, shortened
 from coppice.topology.model import NodeKind, Topology
 
 __all__ = [
@@ -46,14 +48,19 @@ class BoundFigures(Bandwidths):
         inv_rate: Time per shard that is possible as asked: the optimum's, or with that number of trees.
         trees_per_root: Trees at each root: as asked, or the least number that reaches the optimum exactly;
             None where roots need different numbers, or the collective is not made of trees.
-        exact_with_trees: Whether ``inv_rate`` is known to be reached with that many trees; otherwise it is
-            a lower bound on the time, because rounding unbalances a switch.
+        reached_with_trees: Time per shard that is known to be reached with that many trees: ``inv_rate``, or more on
+            a large network where rounding unbalances a switch; then ``inv_rate`` is a lower bound.
     """
 
     bound: Bound
     inv_rate: Fraction
     trees_per_root: int | None
-    exact_with_trees: bool = True
+    reached_with_trees: Fraction | None = None
+
+    @property
+    def exact_with_trees(self) -> bool:
+        """Whether ``inv_rate`` is known to be reached with that many trees."""
+        return self.reached_with_trees in (None, self.inv_rate)
 
     @property
     def problem(self) -> Problem:
@@ -64,6 +71,11 @@ class BoundFigures(Bandwidths):
     def loss(self) -> Fraction:
         """Share of the optimal rate that is lost."""
         return self.loss_against(self.bound)
+
+    @property
+    def open_share(self) -> Fraction:
+        """Share of the rate that so many trees may have, but are not known to reach."""
+        return Fraction(0) if self.reached_with_trees is None else 1 - self.inv_rate / self.reached_with_trees
 
 
 def bound_figures(
@@ -94,20 +106,18 @@ def bound_figures(
         found = in_network_optimum(found)
     if not problem.collective.made_of_trees or not found.inv_rate:
         return BoundFigures(bound=found, inv_rate=found.inv_rate, trees_per_root=None)
-    phases = [_phase(network, trees, tolerance) for network in _phases(problem)]
-    total = sum((phase.inv_rate for phase in phases), Fraction(0))
-    if problem.collective is Collective.ALL_REDUCE:
-        total /= problem.topology.num_ranks
-    counts = {phase.trees for phase in phases}
-    same_roots = len(counts) == 1 and len(set(problem.weights or (1,))) == 1
+    plain = [_plain(phase, found) for phase in _phases(problem)]
+    equal = (problem.weights or (1,))[0] if len(set(problem.weights or (1,))) == 1 else 0
     if trees is None and tolerance is None:
-        same_roots = same_roots and total == found.inv_rate
-        total = found.inv_rate
+        total = sum((_best(each) for each in plain), Fraction(0)) / _shares(problem)
+        counts = {_exact_trees(each) for each in plain} if total == found.inv_rate else set()
+        return BoundFigures(bound=found, inv_rate=found.inv_rate, trees_per_root=_only(counts, equal))
+    known = [_with_trees(each, trees, tolerance) for each in plain]
     return BoundFigures(
         bound=found,
-        inv_rate=total,
-        trees_per_root=min(counts) * (problem.weights or (1,))[0] if same_roots else None,
-        exact_with_trees=all(phase.balanced for phase in phases),
+        inv_rate=sum((each.least for each in known), Fraction(0)) / _shares(problem),
+        trees_per_root=_only({each.trees for each in known}, equal),
+        reached_with_trees=sum((each.inv_rate for each in known), Fraction(0)) / _shares(problem),
     )
 
 
@@ -120,6 +130,7 @@ def bound_record(figures: BoundFigures) -> dict[str, Any]:
         **problem.record(),
         **figures.rates_record(),
         "trees_per_root": figures.trees_per_root,
+        "reached_with_trees_inv_rate": str(figures.reached_with_trees or figures.inv_rate),
         "cut": [topology.node_ids[node] for node in found.cut],
         "cut_in_words": describe_cut(found),
         "optimum_inv_rate": str(found.inv_rate),
@@ -130,21 +141,44 @@ def bound_record(figures: BoundFigures) -> dict[str, Any]:
     }
 
 
-def _phases(problem: Problem) -> list[Network]:
-    """The network of each phase."""
+def _phases(problem: Problem) -> list[Problem]:
+    """The problem of each phase."""
     if problem.collective is Collective.ALL_REDUCE:
-        return [Network.of(problem, reduce=True), Network.of(problem, reduce=False)]
-    return [Network.of(problem)]
+        return [replace(problem, collective=c) for c in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)]
+    return [problem]
 
 
-def _phase(network: Network, trees: int | None, tolerance: Fraction | None) -> FixedTrees:
-    """Number of trees and time per shard of one phase."""
-    optimum = cut_bound(network).inv_rate
-    if trees is not None:
-        return fixed_trees(network, trees, optimum=optimum)
+def _plain(problem: Problem, found: Bound) -> Bound:
+    """The bound of one phase without help of switches; ``found`` is the bound of the whole problem."""
+    return found if found.problem is problem and found.attainable is not None else bound(problem)
+
+
+def _best(plain: Bound) -> Fraction:
+    return plain.inv_rate if plain.attainable is None else plain.attainable
+
+
+def _shares(problem: Problem) -> int:
+    """Phases of an all-reduce take the time of a shard of which there are as many as ranks."""
+    return problem.topology.num_ranks if problem.collective is Collective.ALL_REDUCE else 1
+
+
+def _only(counts: set[int], equal: int) -> int | None:
+    """Trees per root where all phases have as many per unit of weight, and all roots the same weight."""
+    return min(counts) * equal if len(counts) == 1 and equal else None
+
+
+def _exact_trees(plain: Bound) -> int:
+    """The least number of trees that fills the links of the bound exactly."""
+    network = Network.of(plain.problem)
+    return exact_trees(network if plain.capacity is None else network.limited(plain.capacity), _best(plain))
+
+
+def _with_trees(plain: Bound, trees: int | None, tolerance: Fraction | None) -> TreeOptimum:
+    """What a number of trees can do in one phase."""
+    network = Network.of(plain.problem)
     if tolerance is not None:
-        return smallest_trees(network, tolerance, optimum=optimum)
-    return FixedTrees(trees=exact_units(network, optimum).trees, inv_rate=optimum, balanced=True)
+        return fewest_trees(network, tolerance, best=_best(plain), capacity=plain.capacity)
+    return tree_optimum(network, trees or 0, best=_best(plain), capacity=plain.capacity)
 
 
 _MAX_GROUPS = 4
@@ -228,7 +262,7 @@ def describe_cut(bound: Bound) -> str:
     if not bound.inv_rate:
         return "none: there is nothing to send"
     if not bound.cut:
-        return "no single cut: several limit it together"
+        return f"no single cut: several limit it together{_around(bound)}"
     topology = bound.problem.topology
     found = crossing(bound)
     tell_senders = _tells_senders(topology, found)
@@ -270,6 +304,25 @@ def describe_ranks(topology: Topology, ranks: Sequence[int]) -> str:
     return f"{text} of {_host_name(topology, next(iter(chosen)))}" if named and len(chosen) == 1 else text
 
 
+def _around(bound: Bound) -> str:
+    """Whom the cuts cut off that prove a combined all-reduce together, the heaviest first."""
+    if not isinstance(bound.proof, CutFamily) or not bound.proof.cuts:
+        return ""
+    topology = bound.problem.topology
+    weights: defaultdict[tuple[int, ...], Fraction] = defaultdict(Fraction)
+    for cut in bound.proof.cuts:
+        ranks = topology.rank[list(cut.nodes)]
+        weights[tuple(sorted(ranks[ranks >= 0].tolist()))] += cut.broadcast + cut.reduce
+    heaviest = sorted(weights, key=lambda ranks: (-weights[ranks], ranks))
+    alone = sorted(ranks[0] for ranks in weights if len(ranks) == 1)
+    names = []
+    if alone:
+        side = describe_ranks(topology, alone)
+        names.append(f"each of the {side.removeprefix('all ')}" if len(alone) > 1 else side)
+    names += [describe_ranks(topology, ranks) for ranks in heaviest if len(ranks) > 1]
+    return f", around {shortened(names, _MAX_GROUPS)}"
+
+
 def _tells_senders(topology: Topology, found: Crossing) -> bool:
     """Whether to tell the cut from its sending side: that is the one with fewer ranks.
 
@@ -279,7 +332,9 @@ def _tells_senders(topology: Topology, found: Crossing) -> bool:
     if senders != receivers:
         return 0 < senders < receivers or not receivers
     links = [link for group in found.groups for link in group.links]
-    return len(np.unique(topology.src[links])) >= len(np.unique(topology.dst[links]))
+    sides = [np.unique(ends[links]) for ends in (topology.src, topology.dst)]
+    counts = [(len(ends), np.count_nonzero(topology.kind[ends] != NodeKind.SWITCH)) for ends in sides]
+    return counts[0] >= counts[1]
 
 
 def _proof(bound: Bound, found: Crossing) -> str:

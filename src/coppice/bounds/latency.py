@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from coppice.bounds.all_to_all.distances import distances
 from coppice.bounds.network import check_problem
-from coppice.bounds.optimum import orbits
+from coppice.bounds.optimum import symmetry_for_programs
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
@@ -189,10 +189,10 @@ def _farthest(problem: Problem, overhead_us: float, *, relay_gpus: bool) -> Late
 
 def _representatives(topology: Topology, sources: NDArray[np.intp]) -> NDArray[np.intp]:
     """A rank of each orbit, where a symmetry of the topology is known: all ranks of an orbit see the same."""
-    found = orbits(topology)
+    found = symmetry_for_programs(topology)
     if found is None:
         return sources
-    _, first = np.unique(found[0][topology.rank_nodes[sources]], return_index=True)
+    _, first = np.unique(found.node_orbit[topology.rank_nodes[sources]], return_index=True)
     return sources[np.sort(first)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["max_flow"]
+__all__ = ["max_flow", "narrow_cuts"]
 
 
 def max_flow(
@@ -41,6 +41,64 @@ def max_flow(
         if level[sink] < 0:
             return left[1::2]
         _block(arcs, ends, left, level, source, sink)
+
+
+def narrow_cuts(
+    num_nodes: int,
+    tail: Sequence[int],
+    head: Sequence[int],
+    capacity: Sequence[int],
+    supply: Sequence[int],
+    sinks: Sequence[int],
+    demand: int,
+) -> list[list[int]]:
+    """Sets that hold a sink and whose supply with the capacity into them is below ``demand``, one for each sink.
+
+    Args:
+        num_nodes: Number of nodes.
+        tail: Node that each arc leaves.
+        head: Node that each arc enters.
+        capacity: Integers >= 0.
+        supply: Of each node, integers >= 0.
+        sinks: Nodes that need ``demand``.
+        demand: An integer.
+
+    Examples:
+        >>> narrow_cuts(3, [0, 1], [1, 2], [5, 2], [3, 0, 0], sinks=[1, 2], demand=3)
+        [[2]]
+    """
+    source = num_nodes
+    fed = [v for v, amount in enumerate(supply) if amount]
+    tails, heads = [*tail, *[source] * len(fed)], [*head, *fed]
+    rooms = [*capacity, *(supply[v] for v in fed)]
+    found = []
+    for sink in sinks:
+        flow = max_flow(num_nodes + 1, tails, heads, rooms, source, sink)
+        arriving = sum(
+            f if v == sink else -f for f, u, v in zip(flow, tails, heads, strict=True) if sink in (u, v)
+        )
+        if arriving < demand:
+            found.append(_still_reaching(num_nodes + 1, tails, heads, rooms, flow, sink))
+    return found
+
+
+def _still_reaching(
+    num_nodes: int, tail: list[int], head: list[int], capacity: list[int], flow: list[int], sink: int
+) -> list[int]:
+    """Nodes from which more could flow to ``sink``."""
+    back: list[list[int]] = [[] for _ in range(num_nodes)]
+    for u, v, room, used in zip(tail, head, capacity, flow, strict=True):
+        if used < room:
+            back[v].append(u)
+        if used:
+            back[u].append(v)
+    seen, todo = {sink}, [sink]
+    while todo:
+        for node in back[todo.pop()]:
+            if node not in seen:
+                seen.add(node)
+                todo.append(node)
+    return sorted(seen)
 
 
 def _levels(arcs: list[list[int]], ends: list[int], left: list[int], source: int, sink: int) -> list[int]:

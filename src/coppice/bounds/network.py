@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from math import lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +25,25 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
-from coppice.topology.model import Topology, common_denominator, scaled
+from coppice.topology.model import Topology, scaled
 
-__all__ = ["TRANSPOSED", "CutBound", "Network", "check_problem", "cut_bound"]
+__all__ = ["TRANSPOSED", "CutBound", "Network", "check_problem", "cut_bound", "is_small"]
 
 
 TRANSPOSED = (Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.SCATTER)
 """Collectives whose network is the topology with every link turned round."""
+
+SMALL_NODES = 16
+SMALL_LINKS = 64
+
+
+def is_small(topology: Topology) -> bool:
+    """Whether questions that have no quick answer in general are answered here whatever it takes.
+
+    Up to 16 nodes and 64 links: linear programs are then solved in whole numbers where floats do not prove their
+    vertex, without a limit of time, and the best rate with a given number of trees is found by branch and bound.
+    """
+    return topology.num_nodes <= SMALL_NODES and topology.num_links <= SMALL_LINKS
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -79,10 +92,10 @@ class Network(Brief):
         """The same network with the links of the problem's topology limited to ``rates`` (GB/s, 0 allowed).
 
         Raises:
-            InputError: If the rates have too large a common denominator.
+            InputError: If the rates over their common denominator do not fit 62 bits.
         """
         ordered = [rates[e] for e in self.link.tolist()]
-        denominator = common_denominator(ordered)
+        denominator = lcm(*(rate.denominator for rate in ordered))
         return replace(
             self,
             topology=replace(self.topology, capacity=scaled(ordered, denominator), denominator=denominator),

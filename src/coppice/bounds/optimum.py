@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,9 +13,13 @@ from coppice.arguments import checked
 from coppice.bounds.all_to_all.distances import proving_cut
 from coppice.bounds.network import TRANSPOSED, Network, cut_bound
 from coppice.bounds.problem import Problem, problem_of
+from coppice.bounds.proof import CutFamily, LinkLengths, WeightedCut
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.topology.symmetry import Symmetry
 
 __all__ = ["bound"]
 
@@ -86,6 +90,7 @@ def bound(
         attainable=reached.inv_rate,
         method="cuts; a linear program for switches with more capacity out than in",
         capacity=reached.capacity,
+        proof=reached.proof,
     )
 
 
@@ -110,37 +115,55 @@ def all_reduce_bound(problem: Problem, time_limit: float) -> Bound:
         return Bound(problem=problem, inv_rate=two_phase, cut=gather.cut, attainable=two_phase)
     from coppice.bounds.all_reduce import combined_all_reduce  # brings the linear programs
 
-    combined = combined_all_reduce(problem, orbits=orbits(topology), time_limit=time_limit)
+    symmetry = symmetry_for_programs(topology)
+    combined = combined_all_reduce(problem, symmetry=symmetry, time_limit=time_limit)
     best = min([two_phase] + ([1 / combined.rate] if combined.rate else []))
-    upper = combined.upper if combined.upper is not None else narrowest_rank(topology)
+    proof = narrowest_rank(topology) if combined.proof is None else combined.proof
     alternatives = {"two-phase": two_phase}
     if combined.rate:
         alternatives["combined"] = 1 / combined.rate
     return Bound(
         problem=problem,
-        inv_rate=min(best, 1 / upper),
-        cut=gather.cut,
+        inv_rate=min(best, proof.inv_rate),
+        cut=gather.cut if best == two_phase else (),  # beyond two phases no cut sets the rate alone
         attainable=best,
         method=combined.method,
         alternatives=alternatives,
         combined=combined if best < two_phase else None,
+        proof=proof,
     )
 
 
-def narrowest_rank(topology: Topology) -> Fraction:
-    """Least capacity into or out of a rank in GB/s: everything that is reduced passes both ways at every rank."""
-    least = np.minimum(topology.capacity_in, topology.capacity_out)[topology.rank_nodes].min()
-    return Fraction(int(least), topology.denominator)
+def narrowest_rank(topology: Topology) -> CutFamily:
+    """The rank with the least capacity in or out: everything that is reduced passes both ways at every rank.
+
+    What trees rooted elsewhere broadcast enters it, and what its own trees reduce does; with out for in the same.
+    """
+    ranks = topology.rank_nodes
+    into, out = topology.capacity_in[ranks], topology.capacity_out[ranks]
+    narrowest = int(np.argmin(np.minimum(into, out)))
+    node, entering = int(ranks[narrowest]), bool(into[narrowest] <= out[narrowest])
+    others = tuple(v for v in range(topology.num_nodes) if v != node)
+    least = Fraction(int(min(into[narrowest], out[narrowest])), topology.denominator)
+    one, none = Fraction(1), Fraction(0)
+    first, second = (one, none) if entering else (none, one)
+    return CutFamily(
+        inv_rate=1 / least,
+        cuts=(
+            WeightedCut(nodes=(node,), broadcast=first, reduce=second),
+            WeightedCut(nodes=others, broadcast=second, reduce=first),
+        ),
+    )
 
 
-def orbits(topology: Topology) -> tuple[np.ndarray, np.ndarray] | None:
-    """Orbits of nodes and links under a group of automorphisms, where that is worth the search."""
+def symmetry_for_programs(topology: Topology) -> Symmetry | None:
+    """A group of automorphisms that makes linear programs small, where that is worth the search."""
     if topology.num_links < LARGE:
         return None
     from coppice.topology.symmetry import find_symmetry
 
     symmetry = find_symmetry(topology)
-    return (symmetry.node_orbit, symmetry.link_orbit) if symmetry.order > 1 else None
+    return symmetry if symmetry.order > 1 else None
 
 
 def all_to_all_bound(problem: Problem, time_limit: float) -> Bound:
@@ -148,10 +171,12 @@ def all_to_all_bound(problem: Problem, time_limit: float) -> Bound:
     from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow  # brings the linear programs
 
     flow = concurrent_flow(problem, time_limit=time_limit)
+    cut = proving_cut(problem, flow.length, flow.inv_rate)
     return Bound(
         problem=problem,
         inv_rate=flow.inv_rate,
-        cut=proving_cut(problem, flow.length, flow.inv_rate),
+        cut=cut,
+        proof=LinkLengths(inv_rate=flow.inv_rate, length=flow.length) if flow.inv_rate and not cut else None,
         attainable=flow.reached,
         method=flow.method,
     )

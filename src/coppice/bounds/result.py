@@ -7,10 +7,11 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from coppice.bounds.problem import Problem
+from coppice.bounds.proof import CutFamily, LinkLengths, WholeTrees
 from coppice.display import Shown
 from coppice.text import plural, rate_text
 
-__all__ = ["Bandwidths", "Bound", "CombinedAllReduce", "CutProof"]
+__all__ = ["Bandwidths", "Bound", "CombinedAllReduce"]
 
 
 class Bandwidths:
@@ -51,22 +52,6 @@ class Bandwidths:
         return 1 - optimum.inv_rate / self.inv_rate if self.inv_rate else Fraction(0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CutProof:
-    """A cut with the weight that it has in the proof of optimality.
-
-    Attributes:
-        reduce: The cut limits the reduce trees that leave ``nodes``, else the broadcast trees that enter
-            them.
-        nodes: Node ids of the set.
-        weight: Dual multiplier.
-    """
-
-    reduce: bool
-    nodes: tuple[int, ...]
-    weight: Fraction
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CombinedAllReduce:
     """The best all-reduce over reduce trees and broadcast trees, or bounds on it.
@@ -77,8 +62,7 @@ class CombinedAllReduce:
         root_rates: GB/s that each root rank reduces and broadcasts; only positive ones. Sums to ``rate``.
         broadcast_capacity: GB/s of each link for the broadcast trees.
         reduce_capacity: GB/s of each link for the reduce trees.
-        cuts: The cuts of the dual, where the linear program proved the optimum.
-        parts: The disjoint sets that prove it, where they do.
+        proof: The witness of ``upper``: disjoint sets or the dual of the linear program; None where there is none.
         method: How the figures were found, in words.
     """
 
@@ -87,8 +71,7 @@ class CombinedAllReduce:
     root_rates: dict[int, Fraction]
     broadcast_capacity: list[Fraction]
     reduce_capacity: list[Fraction]
-    cuts: tuple[CutProof, ...]
-    parts: tuple[tuple[int, ...], ...]
+    proof: CutFamily | None
     method: str
 
     @property
@@ -114,6 +97,8 @@ class Bound(Shown, Bandwidths):
         capacity: GB/s of each link that a forest may use, where some switch has more capacity out than in;
             None stands for all of it.
         combined: The split of links and roots of an all-reduce that beats two phases, otherwise None.
+        proof: The witness where the cut alone does not prove the optimum: a family of cuts, or lengths of links.
+        whole_trees: The bound on forests with a given number of trees, where one was asked for.
     """
 
     problem: Problem
@@ -124,6 +109,8 @@ class Bound(Shown, Bandwidths):
     alternatives: dict[str, Fraction] = field(default_factory=dict)
     capacity: list[Fraction] | None = None
     combined: CombinedAllReduce | None = None
+    proof: CutFamily | LinkLengths | None = None
+    whole_trees: WholeTrees | None = None
 
     def __repr__(self) -> str:
         """In short what it is.

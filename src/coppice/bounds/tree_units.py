@@ -9,8 +9,8 @@ trees is found exactly: start at U = k times the optimum; a violated cut gives t
 links suffice; take that and check again. Every step is necessary, so the first U that violates nothing is least (cut
 generation; ForestColl has a binary search in its place).
 
-The rounding can leave a switch with more trees out than in. Then U is a lower bound only and the planner looks for the
-least U at which it can balance the switches.
+The rounding can leave a switch with more trees out than in. Then U is a lower bound only
+(``coppice.bounds.tree_optimum`` goes on from there).
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ __all__ = [
     "fixed_trees",
     "floor_units",
     "next_breakpoint",
-    "smallest_trees",
     "unbalanced",
     "violations",
 ]
@@ -81,19 +80,26 @@ def exact_trees(network: Network, inv_rate: Fraction) -> int:
 def floor_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnits:
     """Capacities ``floor(scale * rate)`` for ``trees`` trees per unit of weight; ``scale`` is U.
 
+    Where the numbers pass 62 bits no link has more than the edges of all trees, which is as much as any can carry; a
+    switch may then have more out than in.
+
     Raises:
         InputError: If the integers do not fit 62 bits.
     """
     topology = network.topology
     factor = scale / topology.denominator
     largest = int(topology.capacity.max(initial=0))
-    if factor.numerator * largest < 2**63:
+    total = trees * network.total_weight
+    check_size(0, total)
+    if factor.numerator * largest < 2**63 and int(largest * factor) * topology.num_links < 2**62:
         capacity = topology.capacity * factor.numerator // factor.denominator
     else:
-        scaled = [c * factor.numerator // factor.denominator for c in topology.capacity.tolist()]
-        check_size(sum(scaled), 0)
-        capacity = np.array(scaled, dtype=np.int64)
-    check_size(int(largest * factor) * topology.num_links, trees * network.total_weight)
+        edges = total * max(int(network.terminal.sum()) - 1, 0)
+        check_size(min(edges, int(largest * factor)) * topology.num_links, total)
+        capacity = np.array(
+            [min(c * factor.numerator // factor.denominator, edges) for c in topology.capacity.tolist()],
+            dtype=np.int64,
+        )
     return TreeUnits(trees=trees, inv_rate=scale / trees, capacity=capacity, roots=network.weight * trees)
 
 
@@ -208,20 +214,3 @@ def next_breakpoint(network: Network, scale: Fraction) -> Fraction:
     topology = network.topology
     value, _ = next(breakpoints(Counter(topology.capacity.tolist()), scale / topology.denominator))
     return value * topology.denominator
-
-
-def smallest_trees(network: Network, tolerance: Fraction, *, optimum: Fraction) -> FixedTrees:
-    """The least k whose rate is within ``tolerance`` of the optimum (1/100: at most 1% more time).
-
-    Raises:
-        InputError: If the tolerance is negative.
-    """
-    if tolerance < 0:
-        msg = f"expected a tolerance >= 0, found {tolerance}: write for instance `trees=auto:1%`."
-        raise InputError(msg)
-    exact = exact_trees(network, optimum)
-    for trees in range(1, exact):
-        found = fixed_trees(network, trees, optimum=optimum)
-        if found.balanced and found.inv_rate <= optimum * (1 + tolerance):
-            return found
-    return FixedTrees(trees=exact, inv_rate=optimum, balanced=True)

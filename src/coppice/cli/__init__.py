@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from coppice.cli.output.terminal import use_terminal_characters
 from coppice.errors import CheckError, CoppiceError
 from coppice.version import __version__
 
@@ -41,6 +42,7 @@ COMMANDS = {
     "explain": "coppice.cli.explain:explain",
     "simulate": "coppice.cli.simulate:simulate",
     "compare": "coppice.cli.compare:compare",
+    "model": "coppice.cli.model:app",
     "select": "coppice.cli.select:select",
     "export": "coppice.cli.export:export",
     "import": "coppice.cli.importing:import_file",
@@ -144,7 +146,9 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
         name, value = found[1], found[2]
         if name in flags:
             return f"`{flags[name]}`" if value is None else f"`{flags[name]} {value}`"
-        return f"`--set {name}={value}`" if value is not None and "settings" in flags else found[0]
+        return (
+            f"`{flags['settings']} {name}={value}`" if value is not None and "settings" in flags else found[0]
+        )
 
     return re.sub(r"`([a-z]\w*)(?:=([^`]+))?`", flag, message)
 
@@ -215,4 +219,5 @@ def coppice_command(
 
 def main() -> None:
     """Run the command line."""
+    use_terminal_characters()
     app(prog_name="coppice")

@@ -84,6 +84,9 @@ def _tree_fields(figures: BoundFigures, *, asked: bool) -> list[tuple[str, str]]
     if not asked:
         return [("trees per root", f"{figures.trees_per_root} suffice to reach it exactly")]
     rate = bandwidth_text(figures.algbw_gb_per_s, figures.busbw_gb_per_s)
-    most = "" if figures.exact_with_trees else "at most "
     loss = f"{percent_text(figures.loss)} below the optimum" if figures.loss else "optimal"
-    return [(f"with {plural(figures.trees_per_root, 'tree')} per root", f"{most}{rate}: {loss}")]
+    if figures.exact_with_trees:
+        line = f"{rate}: {loss}"
+    else:
+        line = f"at most {rate}: {loss}; {percent_text(figures.open_share)} below that is known to be reached"
+    return [(f"with {plural(figures.trees_per_root, 'tree')} per root", line)]

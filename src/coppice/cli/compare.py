@@ -12,20 +12,20 @@ import typer
 from coppice.bounds.describe import describe_cut
 from coppice.cli import with_flags
 from coppice.cli.options.inputs import JsonOption, with_options
-from coppice.cli.options.measuring import JobsOption, OverheadOption, SizesOption
+from coppice.cli.options.measuring import JobsOption, ModelOption, OverheadOption, SizesOption, chosen_model
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, RelayGpusOption
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.comparison.gain import gain as find_gain
 from coppice.comparison.gain import gain_lines, gain_words
 from coppice.comparison.outcome import Comparison
+from coppice.comparison.picks import pick_lines
 from coppice.comparison.plot import check_picture, plot
 from coppice.comparison.sweep import compare as run_comparison
 from coppice.comparison.table import algorithm_lines, best_lines, csv_text, range_lines, refusal_lines
 from coppice.errors import InputError
 from coppice.files import write_atomically
-from coppice.schedule.cost import HOP_OVERHEAD_US
 from coppice.schedule.explanation import title_of
-from coppice.simulation.model import Model, Sharing
+from coppice.simulation.model import Sharing
 from coppice.text import parse_sizes
 from coppice.topology.readers.link_rates import RateClass
 
@@ -93,10 +93,14 @@ def compare(
         ),
     ] = None,
     jobs: JobsOption = None,
-    overhead: OverheadOption = HOP_OVERHEAD_US,
+    model: ModelOption = None,
+    overhead: OverheadOption = None,
     sharing: Annotated[
-        Sharing, typer.Option("--sharing", metavar="fifo|fair", help="How messages share a link.")
-    ] = Sharing.FIFO,
+        Sharing | None,
+        typer.Option(
+            "--sharing", metavar="fifo|fair", help="How messages share a link [default: the model's]."
+        ),
+    ] = None,
     rates: Annotated[
         str | None,
         typer.Option(
@@ -133,8 +137,8 @@ def compare(
         raise InputError(msg)
     if picture is not None:
         check_picture(picture)
-    model = Model(overhead_us=overhead, sharing=sharing)
-    options: dict[str, Any] = {"model": model, "order": order, "relay_gpus": relay_gpus, "jobs": jobs}
+    assumed = chosen_model(model, overhead=overhead, sharing=sharing)
+    options: dict[str, Any] = {"model": assumed, "order": order, "relay_gpus": relay_gpus, "jobs": jobs}
     options["in_network"] = in_network
     if gain:
         with progress_bar() as on_progress:
@@ -183,7 +187,7 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
         )
     lines = [
         f"# {title_of(problem)}",
-        f"# model: {model.overhead_us:g} us per message beyond its links, {model.sharing} links",
+        f"# model: {model.text}",
         f"# optimum: {optimum}",
         f"# latency bound: {first.latency.time_us:g} us: {first.latency.why}",
         "#",
@@ -192,6 +196,8 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     if every:
         lines += ["#", *algorithm_lines(first)]
     lines += ["", "best per size", *(f"  {line}" for line in range_lines(first))]
+    if first.picks:
+        lines += ["", "NCCL would pick", *(f"  {line}" for line in pick_lines(first.picks))]
     if first.refused:
         lines += ["", "do not apply", *(f"  {with_flags(line, _FLAGS)}" for line in refusal_lines(first))]
     return lines

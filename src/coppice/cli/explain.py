@@ -34,6 +34,7 @@ def explain(
     with Stages() as stages:
         stages.begin("reading and verifying the plan")
         found = explain_plan(plan)
+    found.check_tree(tree)
     if as_json:
         print_json(found.record())
         return

@@ -21,6 +21,7 @@ from coppice.cli.options.inputs import (
     parse_settings,
 )
 from coppice.cli.output.render import Stages, write_text
+from coppice.doctor import diagnose
 from coppice.errors import CoppiceError, InputError
 from coppice.export.msccl.targets import TARGETS
 from coppice.export.registry import FORMATS, ExportOption, OptionKind, is_plan_file
@@ -28,7 +29,8 @@ from coppice.export.registry import export as export_to
 from coppice.report.page import DEFAULT_SIZE_BYTES
 from coppice.report.reporting import report_text
 from coppice.schedule.files.plan_file import read_plan
-from coppice.simulation.simulated import Scenario
+from coppice.simulation.models import DEFAULT_MODEL
+from coppice.simulation.simulator import fastest
 from coppice.simulation.trace import write_trace
 from coppice.text import parse_size, suggestion
 from coppice.topology.model import Topology
@@ -98,7 +100,11 @@ def export(
     ] = None,
     protocol: Annotated[
         str | None,
-        typer.Option("--protocol", metavar="Simple|LL|LL128", help="MSCCL XML: protocol [default: Simple]."),
+        typer.Option(
+            "--protocol",
+            metavar="Simple|LL|LL128",
+            help="MSCCL XML: protocol [default: Simple, or LL for what Simple cannot do].",
+        ),
     ] = None,
     trees: Annotated[
         str | None,
@@ -251,7 +257,12 @@ def _export_format(
         with Stages() as stages:
             stages.begin(f"making {to}")
             path = None if to_stdout else output
-            made = export_to(source, to, path, on_stage=stages.begin, **values)
+            made = export_to(source, to, on_stage=stages.begin, **values)
+            if made.read_as:
+                stages.begin("asking the doctor")
+                diagnose(made.text.encode(), made.read_as, options=made.known, file=f"the {to}").require_ok()
+            if path is not None:
+                made.write(path)
             if to_stdout:
                 write_text(made.text, None)
     except CoppiceError as error:
@@ -283,7 +294,7 @@ def _export_picture(source: str, to: str, *, output: Path | None, size: str | No
         plan = read_plan(source)
         if to == "trace" and output is not None:
             stages.begin("simulating")
-            timeline = Scenario(pieces=None).outcome(plan.body, size_bytes).nominal
+            timeline = fastest(plan.body, size_bytes, model=DEFAULT_MODEL)
             stages.begin("writing the trace")
             write_trace(timeline, output)
             return

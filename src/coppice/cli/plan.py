@@ -9,6 +9,7 @@ import typer
 
 from coppice.cli.bound import bound_fields
 from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings, with_options
+from coppice.cli.options.measuring import ModelOption, chosen_model
 from coppice.cli.options.problem import (
     AlgorithmOption,
     InNetworkOption,
@@ -24,14 +25,16 @@ from coppice.planners.planning import PlannedResult
 from coppice.planners.planning import plan as make_plan
 from coppice.schedule.explanation import title_of
 from coppice.schedule.files.plan_file import write_plan
-from coppice.text import bandwidth_text, percent_text, seconds_text, size_text
+from coppice.simulation.model import Model
+from coppice.simulation.simulated import model_record, sizes_reaching
+from coppice.text import bandwidth_text, percent_text, plural, seconds_text, size_text
 
 __all__ = ["plan"]
 
 
 @with_options(
     "topology collective algorithm parameters order relay_gpus trees output boxes root weights ranks relays in_network "
-    "ring rates settings round_digits as_json"
+    "ring model rates settings round_digits as_json"
 )
 def plan(
     asked: ProblemOptions,
@@ -50,6 +53,7 @@ def plan(
             help="Look for the best ring to compare with [default: for optimal plans up to 2,048 ranks].",
         ),
     ] = None,
+    model: ModelOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a collective on a topology, verify the plan, and print what it reaches.
@@ -68,6 +72,7 @@ def plan(
       coppice plan nccl.xml --ranks 0,1,2 --relays --collective broadcast --root 1 -o -
     """  # noqa: D301 (\b is for the help formatter)
     printed = to_stdout(output, as_json=as_json)
+    assumed = chosen_model(model)
     count, tolerance = parse_trees(trees)
     with Stages() as stages:
         stages.begin("reading the topology")
@@ -87,32 +92,36 @@ def plan(
         if output is not None:
             stages.begin("writing the plan")
             write_plan(result.plan, output)
+        stages.begin("looking for the size that has the rate")
+        reached = sizes_reaching(result.plan, _SHARES, model=assumed)
     if as_json:
-        print_json(result.record())
+        reached = reached or {}
+        sizes = {f"size_bytes_at_{100 * share:.0f}_percent": reached.get(share) for share in _SHARES}
+        print_json({**result.record(), **sizes, "model": model_record(assumed)})
         return
-    fields = plan_fields(result)
+    fields = plan_fields(result, [("message size", _reach_text(reached, assumed))])
     if output is not None and not printed:
         fields.append(("written to", str(output)))
     print_fields(title_of(problem), fields, file=sys.stderr if printed else sys.stdout)
 
 
-def plan_fields(result: PlannedResult) -> list[tuple[str, str]]:
-    """The lines about a plan."""
+def plan_fields(result: PlannedResult, timed: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The lines about a plan; ``timed`` are those about time at a size."""
     loss = "optimal" if not result.loss else f"{percent_text(result.loss)} below the optimum"
+    if result.loss and result.report.optimal:
+        loss = "optimal, as switches only pass on what they get"
     fields = bound_fields(result.bound)
     fields.append(
         (result.plan.planner, f"{bandwidth_text(result.algbw_gb_per_s, result.busbw_gb_per_s)}: {loss}")
     )
     if result.ring_searched:
         fields.append(("gain over best ring", _ring_text(result)))
-    if result.pipeline is not None:
-        half, most = (size_text(result.pipeline.size_bytes_at(share)) for share in (0.5, 0.9))
-        fields.append(("message size", f"{half} for 50% of the rate, {most} for 90% (pipeline model)"))
+    fields += timed
     trees = result.shape
     if trees is not None:
         per_root = result.trees_per_root
         shown = "differ" if per_root is None else str(per_root)
-        fields.append(("trees", f"{shown} per root, {trees.distinct_trees} distinct"))
+        fields.append(("trees", f"{shown} per root, {trees.distinct_trees} distinct{_proved_text(result)}"))
         fields.append(("height", f"{trees.max_height} at most, {float(trees.mean_height):.3g} on average"))
     if result.report.max_link_load is not None:
         fields.append(("worst link load", percent_text(result.report.max_link_load)))
@@ -121,6 +130,40 @@ def plan_fields(result: PlannedResult) -> list[tuple[str, str]]:
     checked, memory = seconds_text(result.seconds["verify"]), size_text(result.peak_rss_bytes)
     fields.append(("took", f"{seconds_text(spent)} to plan, {checked} to verify, {memory} of memory"))
     return fields
+
+
+_SHARES = (0.5, 0.9)
+"""Shares of the rate whose message sizes are told."""
+
+
+def _reach_text(reached: dict[float, int | None] | None, model: Model) -> str:
+    """From which size on the plan has its rate."""
+    if reached is None:
+        return "many transfers: `coppice simulate` shows the rate at each size"
+    words = [
+        f"{'over 64 GiB' if size is None else size_text(size)} for {100 * share:.0f}%"
+        for share, size in reached.items()
+    ]
+    return f"{', '.join(words)} of the rate (model {model.name})"
+
+
+def _proved_text(result: PlannedResult) -> str:
+    """How near the plan is to the best with as many trees, where a number was asked for."""
+    loss = result.loss_with_trees
+    if loss is None:
+        return ""
+    as_many = "as many in two phases" if len(result.phases) > 1 else "as many"
+    best = (
+        f"within {percent_text(loss)} of the best with {as_many}"
+        if loss
+        else f"nothing faster with {as_many}"
+    )
+    if any(phase.fewest is None for phase in result.phases):
+        return f"; {best}"
+    fewest = max(phase.fewest or 0 for phase in result.phases)
+    proved = all(phase.fewest == phase.trees for phase in result.phases)
+    number = "no fewer will do" if proved else f"{plural(fewest, 'tree')} needed at least"
+    return f"; {number}, {best}"
 
 
 def _ring_text(result: PlannedResult) -> str:
@@ -139,6 +182,4 @@ def _verified_text(result: PlannedResult) -> str:
     report = result.report
     if not report.ok:
         return f"no: {report.failures[0]}"
-    if report.optimal:
-        return "yes, and its cut proves that no schedule is faster"
-    return "yes"
+    return f"yes; {report.proof_in_words}"

@@ -10,19 +10,18 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.options.measuring import OverheadOption
+from coppice.cli.options.measuring import ModelOption, OverheadOption, chosen_model
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.comparison.table import aligned, number
 from coppice.errors import InputError
-from coppice.schedule.cost import HOP_OVERHEAD_US
 from coppice.schedule.explanation import title_of
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.plan import Plan
-from coppice.simulation.channels import Wire, wire_for
+from coppice.simulation.channels import protocol as protocol_of
 from coppice.simulation.critical import critical_lines, time_by_reason
 from coppice.simulation.jobs import JobResult, Together, read_jobs, simulate_together
-from coppice.simulation.model import Model, Sharing
-from coppice.simulation.simulated import Scenario, Simulated, rate_figures, simulate_sizes, simulated_record
+from coppice.simulation.model import Model, Sharing, protocol_text
+from coppice.simulation.simulated import Simulated, rate_figures, simulate_sizes, simulated_record
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.trace import write_trace
 from coppice.simulation.utilisation import busiest_links
@@ -48,28 +47,29 @@ def simulate(
     pieces: Annotated[
         str, typer.Option("--pieces", metavar="N|best", help="Cut every chunk into so many pieces.")
     ] = "best",
-    overhead: OverheadOption = HOP_OVERHEAD_US,
+    model: ModelOption = None,
+    overhead: OverheadOption = None,
     sharing: Annotated[
         Sharing | None,
         typer.Option(
             "--sharing",
             metavar="fifo|fair",
             help="How messages share a link: one at a time, or all at max-min fair rates "
-            "[default: fifo; fair with --jobs].",
+            "[default: the model's; fair with --jobs].",
         ),
     ] = None,
     store_and_forward: Annotated[
         bool, typer.Option("--store-and-forward", help="Switches forward whole messages only.")
     ] = False,
     engines: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--engines",
             min=0,
             metavar="N",
-            help="Messages that a GPU sends, and receives, at a time; 0: any number.",
+            help="Messages that a GPU can have under way, and that can be under way to it; 0: any number.",
         ),
-    ] = 0,
+    ] = None,
     reduce_rate: Annotated[
         float | None,
         typer.Option(
@@ -83,12 +83,12 @@ def simulate(
         typer.Option(
             "--protocol",
             metavar="simple|ll|ll128",
-            help="Beside the nominal rate the one that is achievable with this protocol.",
+            help="Only this protocol of the model.",
         ),
     ] = None,
     channels: Annotated[
         int | None,
-        typer.Option("--channels", metavar="N", help="Channels of a GPU, for the achievable rate."),
+        typer.Option("--channels", metavar="N", help="Channels of a GPU [default: as many as it takes]."),
     ] = None,
     channel_rate: Annotated[
         float | None,
@@ -127,7 +127,8 @@ def simulate(
         ),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace for ui.perfetto.dev.")
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write a trace of the largest size (ui.perfetto.dev)."),
     ] = None,
     links: Annotated[int, typer.Option("--links", min=0, metavar="N", help="Busiest links to list.")] = 5,
     stages: Annotated[
@@ -138,7 +139,7 @@ def simulate(
     """Simulate a plan: its time at one size or many, its busiest links, and what it waits for.
 
     Every message starts when what it depends on has arrived, pays its overhead, and crosses links of limited rate and
-    latency that it shares with others. With --protocol or --channels a second set of columns shows what is achievable.
+    latency that it shares with others. Of the model's protocols the fastest is taken at each size.
     The plan is not verified: that is what `coppice verify` is for.
 
     \b
@@ -149,63 +150,66 @@ def simulate(
       coppice simulate ring.json --size 16M --seeds 100
       coppice simulate --jobs jobs.json
     """  # noqa: D301 (\b is for the help formatter)
-    model = Model(
-        overhead_us=overhead,
-        sharing=sharing or (Sharing.FIFO if jobs is None else Sharing.FAIR),
-        store_and_forward=store_and_forward,
+    if channel_rate is not None and channels is None:
+        msg = "expected a number of channels with --channel-rate, found none: give both."
+        raise InputError(msg)
+    assumed = chosen_model(
+        model,
+        overhead=overhead,
+        sharing=sharing if sharing is not None or jobs is None else Sharing.FAIR,
+        store_and_forward=store_and_forward or None,
         send_engines=engines,
         receive_engines=engines,
         reduce_gb_per_s=reduce_rate,
+        protocols=None if protocol is None else (protocol,),
+        channels=channels,
+        channel_gb_per_s=channel_rate,
+        generation=gpu,
     )
     count = _pieces(pieces)
     if jobs is not None:
-        if plan is not None or protocol is not None or channels is not None or seeds or multipath:
-            msg = "--jobs names its plans, and takes no plan, protocol, channels, seeds or multipath: leave them out."
+        if plan is not None or seeds or multipath:
+            msg = "--jobs names its plans, and takes no plan, seeds or multipath: leave them out."
             raise InputError(msg)
-        _simulate_jobs(jobs, model=model, pieces=count, trace=trace, as_json=as_json)
+        _simulate_jobs(jobs, model=assumed, pieces=count, trace=trace, as_json=as_json)
         return
     if plan is None:
         msg = "expected a plan file, or several with `--jobs`, found none: make one with `coppice plan -o plan.json`."
         raise InputError(msg)
     sizes = parse_sizes(size, option="--size")
-    if trace is not None and len(sizes) > 1:
-        msg = f"a trace shows one size, found {len(sizes)} in --size {size}: give one."
-        raise InputError(msg)
     if seeds and multipath:
         msg = "--seeds shows ideal multipath beside the seeds: leave out --multipath."
         raise InputError(msg)
     with Stages() as progress:
         progress.begin("reading the plan")
         loaded = read_plan(plan)
-        wire: Wire | None = None
-        if protocol is not None or channels is not None or channel_rate is not None:
-            wire = wire_for(
-                loaded.topology,
-                protocol_name=protocol,
-                channels=channels,
-                channel_gb_per_s=channel_rate,
-                generation=gpu,
-            )
-        scenario = Scenario(model=model, pieces=count, wire=wire)
         rows = simulate_sizes(
-            loaded, sizes, scenario, seeds=seeds, multipath=multipath, on_stage=progress.begin
+            loaded,
+            sizes,
+            model=assumed,
+            pieces=count,
+            seeds=seeds,
+            multipath=multipath,
+            on_stage=progress.begin,
         )
         shown = None
         if trace is not None:
             progress.begin("writing the trace")
-            shown = write_trace(rows[0].timeline, trace)
+            shown = write_trace(rows[-1].timeline, trace)
     if as_json:
-        print_json(simulated_record(loaded, scenario, rows, links=links))
+        print_json(simulated_record(loaded, assumed, rows, links=links))
         return
     title = title_of(loaded.problem)
+    traced = []
+    if trace is not None:
+        messages = plural(rows[-1].timeline.messages.count, "message")
+        largest = f" at {short_size(sizes[-1])}, the largest size" if len(rows) > 1 else ""
+        traced.append(("trace", f"{trace}: {shown} of {messages}{largest}"))
     if len(rows) > 1:
-        print_fields(title, scenario_fields(loaded, scenario))
+        print_fields(title, [*model_fields(loaded, assumed), *traced])
         print_lines(["", *table_lines(rows)])
         return
-    fields = single_fields(rows[0], scenario)
-    if trace is not None:
-        fields.append(("trace", f"{trace}: {shown} of {plural(rows[0].timeline.messages.count, 'message')}"))
-    print_fields(title, fields)
+    print_fields(title, [*single_fields(rows[0], best=count is None), *traced])
     if links:
         print_lines(["", "Busiest links", *busiest_lines(rows[0].timeline, links)])
     if stages:
@@ -230,7 +234,7 @@ def _simulate_jobs(
     if as_json:
         print_json(found.record())
         return
-    fields = [("model", model_text(model)), ("all done", f"after {number(found.time_us)} us")]
+    fields = [("model", model.text), ("all done", f"after {number(found.time_us)} us")]
     if trace is not None:
         fields.append(("trace", str(trace)))
     print_fields(f"{plural(len(jobs), 'job')} on {found.topology.name}", fields)
@@ -248,6 +252,7 @@ def _pieces(text: str) -> int | None:
 
 
 _REASONS = {
+    "start": "starting",
     "none": "messages that start at once",
     "dependency": "waiting for data",
     "engine": "waiting for engines",
@@ -256,53 +261,24 @@ _REASONS = {
 }
 
 
-def model_text(model: Model) -> str:
-    """What is assumed, in words."""
-    parts = [f"{model.overhead_us:g} us per message beyond its links", f"{model.sharing} links"]
-    if model.store_and_forward:
-        parts.append("store-and-forward switches")
-    if model.send_engines or model.receive_engines:
-        parts.append(
-            f"{model.send_engines or 'any'} send and {model.receive_engines or 'any'} receive engines"
-        )
-    if model.reduce_gb_per_s is not None:
-        parts.append(f"adding at {model.reduce_gb_per_s:g} GB/s")
-    return ", ".join(parts)
-
-
-def scenario_fields(plan: Plan, scenario: Scenario) -> list[tuple[str, str]]:
+def model_fields(plan: Plan, model: Model) -> list[tuple[str, str]]:
     """The lines about what is assumed."""
-    fields = [("plan", plan.planner or "unknown planner"), ("model", model_text(scenario.model))]
-    wire = scenario.wire
-    if wire is not None:
-        words = []
-        if wire.protocol is not None:
-            words.append(
-                f"{percent_text(Fraction(wire.protocol.data_bytes, wire.protocol.wire_bytes))} of the wire is data"
-            )
-            words.append(
-                f"{wire.protocol.box_us:g} us per message in a box, {wire.protocol.network_us:g} us between boxes, "
-                f"{wire.protocol.start_us:g} us to start"
-            )
-        if wire.gpu_gb_per_s is not None:
-            words.append(f"channels of a GPU carry {float(wire.gpu_gb_per_s):g} GB/s")
-        fields.append(("achievable", ", ".join(words)))
-    return fields
+    return [("plan", plan.planner or "unknown planner"), ("model", model.text)]
 
 
-def single_fields(row: Simulated, scenario: Scenario) -> list[tuple[str, str]]:
-    """The lines about one size."""
-    timeline, outcome = row.timeline, row.outcome
-    fields = scenario_fields(row.plan, scenario)
-    chosen = " (the best)" if scenario.pieces is None else ""
+def single_fields(row: Simulated, *, best: bool) -> list[tuple[str, str]]:
+    """The lines about one size; ``best`` says that the number of pieces was chosen."""
+    timeline = row.timeline
+    fields = model_fields(row.plan, timeline.model)
+    chosen = " (the best)" if best else ""
     messages = plural(timeline.messages.count, "message")
     fields += [
-        ("size", f"{size_text(outcome.size_bytes)} ({outcome.size_bytes:,} bytes)"),
-        ("cut into", f"{plural(outcome.pieces, 'piece')} per chunk{chosen}, {messages}"),
-        ("nominal" if outcome.achievable else "time", _rate_text(row, timeline)),
+        ("size", f"{size_text(timeline.size_bytes)} ({timeline.size_bytes:,} bytes)"),
+        ("cut into", f"{plural(timeline.pieces, 'piece')} per chunk{chosen}, {messages}"),
+        ("time", _rate_text(row, timeline)),
     ]
-    if outcome.achievable is not None:
-        fields.append(("achievable", _rate_text(row, outcome.achievable)))
+    if timeline.protocol is not None:
+        fields.append(("protocol", _protocol_line(timeline.protocol)))
     if row.hashed is not None:
         hashed = row.hashed
         count = plural(len(hashed.times_us), "seed")
@@ -317,26 +293,32 @@ def single_fields(row: Simulated, scenario: Scenario) -> list[tuple[str, str]]:
     return fields
 
 
+def _protocol_line(name: str) -> str:
+    """What a protocol costs."""
+    found = protocol_of(name)
+    share = percent_text(Fraction(found.data_bytes, found.wire_bytes))
+    return (
+        f"{protocol_text(name)}: {share} of the wire is data, {found.box_us:g} us per message in a box, "
+        f"{found.network_us:g} us between boxes, {found.start_us:g} us to start"
+    )
+
+
 def table_lines(rows: Sequence[Simulated]) -> list[str]:
     """One line for each size, in the style of nccl-tests."""
-    achievable = rows[0].outcome.achievable is not None
+    protocols = rows[0].timeline.protocol is not None
     hashed = rows[0].hashed is not None
     heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of optimum", "")]
-    if achievable:
-        heads += [("achievable", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)")]
     if hashed:
         heads += [("median", "(us)"), ("p99", "(us)"), ("multipath", "(us)")]
-    heads += [("pieces", ""), ("busiest link", "")]
+    heads += [("protocol", "")] * protocols + [("pieces", ""), ("busiest link", "")]
     lines = []
     for row in rows:
         timeline = row.timeline
         cells = [
-            str(row.outcome.size_bytes),
+            str(row.timeline.size_bytes),
             *_figures(timeline),
             percent_text(_share(row.least_us, timeline.time_us)),
         ]
-        if row.outcome.achievable is not None:
-            cells += _figures(row.outcome.achievable)
         if row.hashed is not None:
             cells += [number(us) for us in (row.hashed.median_us, row.hashed.p99_us, row.hashed.multipath_us)]
         link = timeline.busiest_link
@@ -345,7 +327,9 @@ def table_lines(rows: Sequence[Simulated]) -> list[str]:
             if link >= 0
             else "none"
         )
-        lines.append([*cells, str(row.outcome.pieces), busy])
+        if timeline.protocol is not None:
+            cells.append(protocol_text(timeline.protocol))
+        lines.append([*cells, str(timeline.pieces), busy])
     return aligned(heads, lines)
 
 

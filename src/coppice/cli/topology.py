@@ -10,15 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
+from coppice.cli import with_flags
 from coppice.cli.options.inputs import (
     JsonOption,
     OutputOption,
     RatesOption,
     TopologyOptions,
     parse_settings,
+    settings_with_rates,
     with_options,
 )
-from coppice.cli.output.render import print_fields, print_json, print_lines
+from coppice.cli.output.render import print_fields, print_json, print_lines, write_text
 from coppice.errors import InputError
 from coppice.text import rate_text, suggestion
 from coppice.topology import (
@@ -159,22 +161,27 @@ def compose(
       coppice topology compose 4xdgx-h100 --fabric rail --set spines=4 -o cluster.json
       coppice topology compose 2xdgx-a100 mi250.json@amd --port-rate 25 -o mixed.json
     """  # noqa: D301 (\b is for the help formatter)
-    options = parse_settings(host_settings or ())
-    if rates is not None:
-        options["rates"] = rates
+    options = settings_with_rates(host_settings, rates, option="--host-set")
     joined: list[Host] = []
+    told: list[str] = []
     for text in hosts:
         found = _HOST.fullmatch(text)
         if found is None:
             msg = f"expected a host as [COUNTx]SPEC[@NAME], found {text!r}: write for example 2xdgx-a100."
             raise InputError(msg)
         spec = found["spec"]
-        host = resolve_host(spec, options)
+        try:
+            host, warnings = resolve_host(spec, options)
+        except InputError as error:
+            raise InputError(with_flags(str(error), {"settings": "--host-set"})) from None
+        told += [warning for warning in warnings if warning not in told]
         ports = host.ports
         if port_rate is not None:
             ports = gpu_ports(host.topology, exact_rate(port_rate, where="--port-rate"))
         label = found["name"] or ("box" if len(hosts) == 1 else Path(spec).stem)
         joined += repeated(Host(name=label, topology=host.topology, ports=ports), int(found["count"] or 1))
+    for warning in told:
+        typer.echo(f"warning: {warning}", err=True)
     chosen = fabric_from_fields(fabric, parse_settings(settings or ()))
     sources = dict.fromkeys(host.topology.source for host in joined if host.topology.source)
     title = " + ".join(text.rpartition("/")[2] for text in hosts)[:_MAX_NAME]
@@ -226,7 +233,7 @@ def degrade(
 
     \b
     Examples:
-      coppice topology degrade dgx-a100 --boxes 2 --node box0/mlx5_3=50% -o slow.json
+      coppice topology degrade dgx-a100 --boxes 2 --node box0/nic3=50% -o slow.json
       coppice topology degrade box.json --link gpu0,gpu1=12.5 --remove rank7 -o broken.json
     """  # noqa: D301 (\b is for the help formatter)
     if not (links or nodes or removed):
@@ -267,7 +274,7 @@ def _deliver(topology: Topology, output: Path | None, *, name: str | None, as_js
     if name is not None:
         topology = replace(topology, name=name)
     if output is None or str(output) == "-":
-        print_lines([topology_json(topology).decode().rstrip("\n")])
+        write_text(topology_json(topology).decode(), output)
         return
     write_topology(topology, output)
     summary = summarize(topology)

@@ -84,6 +84,8 @@ def report_record(plan: Plan, report: Report) -> dict[str, Any]:
         "redundant": str(report.redundant),
         "bound_inv_rate": None if plan.bound is None else str(plan.bound.inv_rate),
         "bound_proved": report.bound_proved,
+        "proved_inv_rate": None if report.proved_inv_rate is None else str(report.proved_inv_rate),
+        "proof_in_words": None if plan.bound is None else report.proof_in_words,
         "optimal": report.optimal,
         "ordered": report.ordered,
         "deadlock_free": report.deadlock_free,
@@ -102,27 +104,15 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
         fields.append(("reaches", bandwidth_text(rate, busbw)))
     if report.max_link_load is not None and report.worst_link >= 0:
         name = plan.topology.link_name(report.worst_link)
-        fields.append(
-            ("worst link", f"{name}, busy {percent_text(report.max_link_load)} of the claimed time")
-        )
+        fields.append(("worst link", f"{name}, busy {percent_text(report.max_link_load)} of the plan's time"))
     if report.deadlock_free:
         fields.append(("deadlock", "none, even with room for a single message per connection"))
     if report.ordered:
         fields.append(("operands", "added up in the order of ranks"))
     fields.append(("redundant bytes", percent_text(report.redundant) if report.redundant else "none"))
     if plan.bound is not None:
-        fields.append(("bound", _bound_text(report)))
+        fields.append(("bound", report.proof_in_words))
     return fields
-
-
-def _bound_text(report: Report) -> str:
-    if report.optimal:
-        return "proved by its cut, and reached: the plan is optimal"
-    if report.bound_proved:
-        return "proved by its cut, not reached"
-    if report.bound_proved is None:
-        return "claimed; one cut alone does not prove it"
-    return "not proved"
 
 
 def _verify_program(data: bytes, *, name: str, as_json: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import log2, sqrt
 
 import msgspec
 import numpy as np
@@ -22,18 +21,16 @@ from coppice.schedule.lower import lower
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule, routed
 from coppice.simulation.model import Model
-from coppice.simulation.simulator import run
+from coppice.simulation.simulator import chain_length, fastest
 from coppice.simulation.timeline import Timeline
 from coppice.topology.model import NodeKind
 
 __all__ = [
-    "LEAST_PIECE_BYTES",
     "Bodies",
     "MeasurementJob",
     "SimulatedTime",
     "faster",
     "measure",
-    "most_pieces",
     "packed",
     "relays",
 ]
@@ -58,6 +55,7 @@ class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         unreachable: The reason is that GPUs without a path of switches and NICs would have to exchange data.
         time_us: Simulated time.
         pieces: Pieces that every chunk was cut into on top of the algorithm.
+        protocol: Protocol on the wire; empty: all bytes on it are data.
         chain: Messages of the critical path: each waits for the one before.
         sent_bytes: Most bytes that one rank sends.
         link: The link that is busy longest.
@@ -75,6 +73,7 @@ class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     unreachable: bool = False
     time_us: float = 0.0
     pieces: int = 1
+    protocol: str = ""
     chain: int = 0
     sent_bytes: int = 0
     link: str = ""
@@ -156,18 +155,15 @@ def _problem(data: bytes) -> tuple[Problem, Bound]:
 class _Found:
     """A simulation with what led to it."""
 
+    body: Forest | Schedule
     timeline: Timeline
     parameters: dict[str, Value]
-    pieces: int
-    relays: bool
-    in_network: bool
 
     def measurement(self, key: str, candidate: AlgorithmVariant, size_bytes: int) -> SimulatedTime:
         """Its figures."""
         timeline = self.timeline
-        messages, link = timeline.messages, timeline.busiest_link
-        topology = messages.topology
-        sent = np.bincount(messages.routes.src[messages.route], weights=messages.num_bytes)
+        link, data = timeline.busiest_link, messages_of(self.body, size_bytes)
+        sent = np.bincount(data.src, weights=data.num_bytes)
         return SimulatedTime(
             key=key,
             algorithm=candidate.algorithm,
@@ -175,24 +171,15 @@ class _Found:
             parameters=self.parameters,
             order=candidate.order,
             time_us=timeline.time_us,
-            pieces=self.pieces,
+            pieces=timeline.pieces,
+            protocol=timeline.protocol or "",
             chain=chain_length(timeline),
             sent_bytes=int(sent.max(initial=0)),
-            link=topology.link_name(link) if link >= 0 else "",
+            link=timeline.topology.link_name(link) if link >= 0 else "",
             link_us=float(timeline.link_busy_us[link]) if link >= 0 else 0.0,
-            relays=self.relays,
-            in_network=self.in_network,
+            relays=relays(self.body),
+            in_network=isinstance(self.body, Forest),
         )
-
-
-def chain_length(timeline: Timeline) -> int:
-    """Number of messages of which each waited for the one before, up to the last one that is done."""
-    if not len(timeline.finish_us):
-        return 0
-    message, count = int(np.argmax(timeline.finish_us)), 0
-    while message >= 0:
-        message, count = int(timeline.cause[message]), count + 1
-    return count
 
 
 def _best(bodies: Bodies, size_bytes: int, model: Model) -> _Found:
@@ -207,64 +194,21 @@ def _best(bodies: Bodies, size_bytes: int, model: Model) -> _Found:
             best = found
         value *= 2
         done = bodies.candidate.doubled is None or idle == PATIENCE or value > MOST_SEGMENTS
-        if done or most_pieces(body, size_bytes) < 2:
+        if done or size_bytes < 2 * model.least_piece_bytes * _chunks(body):
             return best
 
 
 def _found(body: Forest | Schedule, parameters: dict[str, Value], size_bytes: int, model: Model) -> _Found:
-    """Simulate a schedule; one without steps in the number of pieces that suits the size.
-
-    Where h messages follow each other and the busiest link takes B, m pieces take about (m + h - 1) (overhead + B / m),
-    least for m = sqrt((h - 1) B / overhead). From there the search goes to half or twice as many pieces while that is
-    faster.
-    """
-    passing = relays(body)
-
-    def attempt(pieces: int) -> _Found:
-        messages = messages_of(body, size_bytes, pieces=pieces)
-        timeline = run(
-            messages, model=model, collective=body.collective, size_bytes=size_bytes, keep_hops=False
-        )
-        return _Found(
-            timeline=timeline,
-            parameters=parameters,
-            pieces=pieces,
-            relays=passing,
-            in_network=isinstance(body, Forest),
-        )
-
-    whole = attempt(1)
-    stepped = isinstance(body, Schedule) and (not body.num_transfers or int(body.step.min()) >= 0)
-    most = 1 if stepped else most_pieces(body, size_bytes)
-    if most == 1:
-        return whole
-    waiting = (chain_length(whole.timeline) - 1) * float(whole.timeline.link_busy_us.max(initial=0.0))
-    guess = sqrt(waiting / model.overhead_us) if model.overhead_us else most
-    highest = most.bit_length() - 1
-    middle = min(round(log2(max(guess, 1))), highest)
-    best = min((whole, attempt(2**middle)), key=_time) if middle else whole
-    for direction in (-1, 1):
-        exponent = middle + direction
-        while 0 < exponent <= highest:
-            found = attempt(2**exponent)
-            if not faster(_time(found), _time(best)):
-                break
-            best, exponent = found, exponent + direction
-    return best
+    """Simulate a schedule in the number of pieces that suits the size."""
+    return _Found(
+        body=body,
+        timeline=fastest(body, size_bytes, model=model, keep_hops=False),
+        parameters=parameters,
+    )
 
 
 def _time(found: _Found) -> float:
     return found.timeline.time_us
-
-
-LEAST_PIECE_BYTES = 4096
-"""Chunks are cut into pieces and segments of this size on average, or larger ones: the simulated GPUs start any number
-of messages at no cost but delay, and real ones do not."""
-
-MOST_PIECES = 256
-MAX_ROWS = 2**20
-FEW_PIECES = 16
-"""Cutting makes at most ``MAX_ROWS`` transfers, but up to ``FEW_PIECES`` pieces of every chunk in any case."""
 
 
 class Bodies:
@@ -315,14 +259,9 @@ class Bodies:
         return self._made[doubled]
 
 
-def most_pieces(body: Forest | Schedule, size_bytes: int) -> int:
-    """Number of pieces into which every chunk may be cut before they get too small or too many."""
-    if isinstance(body, Schedule):
-        chunks, rows = body.num_chunks, body.num_transfers
-    else:
-        chunks, rows = body.num_trees * body.num_images, body.num_edges * body.num_images
-    by_size = size_bytes // (LEAST_PIECE_BYTES * max(chunks, 1))
-    return max(1, min(MOST_PIECES, by_size, max(FEW_PIECES, MAX_ROWS // max(rows, 1))))
+def _chunks(body: Forest | Schedule) -> int:
+    """Chunks into which the data are cut."""
+    return max(1, body.num_chunks if isinstance(body, Schedule) else body.num_trees * body.num_images)
 
 
 def relays(body: Forest | Schedule) -> bool:

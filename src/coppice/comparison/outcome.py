@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
@@ -14,11 +14,13 @@ from coppice.bounds.latency import LatencyBound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.comparison.measurement import SimulatedTime, faster
+from coppice.comparison.picks import LibraryPick, nccl_picks
 from coppice.comparison.ranges import Range, ranges
 from coppice.display import Shown
 from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.model import Model
+from coppice.simulation.simulated import model_record
 
 __all__ = ["Comparison"]
 
@@ -112,7 +114,12 @@ class Comparison(Shown):
     @cached_property
     def ranges(self) -> tuple[Range, ...]:
         """Who wins where, and why."""
-        return ranges(self.sizes, self.times, limit_us=self.limit_us, overhead_us=self.model.overhead_us)
+        return ranges(self.sizes, self.times, limit_us=self.limit_us)
+
+    @cached_property
+    def picks(self) -> tuple[LibraryPick, ...]:
+        """What NCCL would pick at each size; empty where it does not run."""
+        return nccl_picks(self.problem, self.sizes, self.times)
 
     def rows(self) -> Iterable[dict[str, Any]]:
         """Every algorithm at every size as a flat record, refusals as well: what a CSV file holds."""
@@ -176,7 +183,7 @@ class Comparison(Shown):
         """Everything as JSON values."""
         return {
             **self.problem.record(),
-            "model": asdict(self.model),
+            "model": model_record(self.model),
             "optimum": {
                 "algbw_gb_per_s": float(self.optimum.algbw_gb_per_s),
                 "algbw_exact": str(self.optimum.algbw_gb_per_s),
@@ -184,6 +191,7 @@ class Comparison(Shown):
             },
             "latency_bound": {"time_us": self.latency.time_us, "why": self.latency.why},
             "best": [found.record() for found in self.ranges],
+            "nccl": [pick.record() for pick in self.picks],
             "refusals": {row.algorithm: row.refusal for row in self.refused},
             "rows": list(self.rows()),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from coppice.comparison.outcome import Comparison
 from coppice.errors import InputError, MissingExtraError
+from coppice.files import write_atomically
 from coppice.text import short_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["check_picture", "plot"]
+__all__ = ["check_picture", "plot", "save_picture"]
 
 PACKAGE = "matplotlib"
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -67,19 +69,27 @@ def plot(comparison: Comparison, path: str | os.PathLike[str]) -> None:
             f"there is nothing to draw over size: no algorithm for {comparison.problem.collective} has times."
         )
         raise InputError(msg)
-    figure = _figure(comparison)
-    try:
-        # Neither a date nor random names: the same comparison gives the same file.
-        import matplotlib as mpl
+    save_picture(_figure(comparison), target, bbox_inches="tight")
 
-        metadata: dict[str, Any] = {"Date": None} if target.suffix == ".svg" else {}
-        if target.suffix == ".pdf":
-            metadata = {"CreationDate": None}
-        with mpl.rc_context({"svg.hashsalt": "coppice"}):
-            figure.savefig(target, dpi=150, bbox_inches="tight", metadata=metadata)
-    except OSError as error:
-        msg = f"cannot write {target} ({error.strerror or error}): choose another place."
-        raise InputError(msg) from None
+
+def save_picture(figure: Figure, target: Path, **options: Any) -> None:
+    """Write a figure, without a date and random names: the same one gives the same file.
+
+    Args:
+        figure: The figure.
+        target: Picture to write; its suffix (.png, .svg or .pdf) decides the kind.
+        options: Further ones of ``Figure.savefig``.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    import matplotlib as mpl
+
+    metadata: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix, {})
+    content = io.BytesIO()
+    with mpl.rc_context({"svg.hashsalt": "coppice"}):
+        figure.savefig(content, format=target.suffix[1:], dpi=150, metadata=metadata, **options)
+    write_atomically(target, content.getvalue())
 
 
 def check_picture(path: Path) -> None:
@@ -208,7 +218,7 @@ def _label(comparison: Comparison, figure: Figure, time: Axes, rate: Axes, band:
     )
     figure.suptitle(
         f"{problem.collective} on {problem.topology.name}: {problem.topology.num_ranks} ranks, "
-        f"{model.overhead_us:g} us per message, {model.sharing} links",
+        f"model {model.text}",
         fontsize=12,
     )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coppice.comparison.measurement import SimulatedTime
+from coppice.simulation.model import protocol_text
 from coppice.text import plural, short_size, time_text
 
 __all__ = ["TOLERANCE", "Range", "ranges", "variants"]
@@ -77,7 +78,6 @@ def ranges(
     times: Times,
     *,
     limit_us: Callable[[int], float],
-    overhead_us: float,
 ) -> tuple[Range, ...]:
     """Cover the sizes with as few ranges as the tolerance allows.
 
@@ -85,7 +85,6 @@ def ranges(
         sizes: All sizes, ascending; those at which nothing applies are in no range.
         times: The best variant of each algorithm at each size.
         limit_us: Least time at a size.
-        overhead_us: Cost of a message, for the words.
     """
     covers = _covers(sizes, times)
     found = []
@@ -103,7 +102,7 @@ def ranges(
                 last_bytes=covered[-1],
                 variants=variants([times[name][size] for size in covered]),
                 rival=rival,
-                why="" if rival is None else _why(times[name][middle], times[rival][middle], overhead_us),
+                why="" if rival is None else _why(times[name][middle], times[rival][middle]),
                 share_of_limit=limit_us(covered[-1]) / row.time_us if row.time_us else 1.0,
             )
         )
@@ -126,6 +125,9 @@ def variants(rows: Sequence[SimulatedTime]) -> str:
     if most > 1:
         least = min(row.pieces for row in rows)
         words.append(f"{most} pieces" if least == most else f"{least}..{most} pieces")
+    used = list(dict.fromkeys(protocol_text(row.protocol) for row in rows if row.protocol))
+    if used:
+        words.append(" or ".join(used))
     if any(row.order == "topology" for row in rows):
         words.append("ranks in the order of the topology")
     if any(row.relays for row in rows):
@@ -185,11 +187,11 @@ def _second(name: str, size: int, times: Times) -> str | None:
     return min(others, key=lambda each: others[each], default=None)
 
 
-def _why(winner: SimulatedTime, rival: SimulatedTime, overhead_us: float) -> str:
+def _why(winner: SimulatedTime, rival: SimulatedTime) -> str:
     """The figure that explains most of the difference."""
     gap = rival.time_us - winner.time_us
-    chain_us = (rival.chain - winner.chain) * overhead_us
     link_us = rival.link_us - winner.link_us
+    chain_us = gap - link_us
     if gap <= TOLERANCE * winner.time_us:
         return f"as good as {rival.algorithm}"
     if chain_us >= link_us and rival.chain > winner.chain:

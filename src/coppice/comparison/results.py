@@ -21,6 +21,7 @@ from coppice.bounds.problem import Problem
 from coppice.comparison.candidates import AlgorithmVariant
 from coppice.comparison.measurement import SimulatedTime
 from coppice.errors import InputError
+from coppice.files import AppendedFile
 from coppice.simulation.model import Model
 from coppice.version import __version__
 
@@ -59,20 +60,21 @@ class ResultsFile(ABC, Generic[Header, Row]):
 
     def __init__(self, path: str | os.PathLike[str] | None, header: Header, row: type[Row]) -> None:
         self._path = None if path is None else Path(path)
+        self._file = None if path is None else AppendedFile(path)
         self._header = header
         self.known: dict[str, Row] = {}
-        if self._path is None:
+        if self._file is None:
             return
         first = msgspec.json.encode(header)
         try:
-            data = self._path.read_bytes() if self._path.exists() else b""
+            data = self._file.content()
             whole = data[: data.rfind(b"\n") + 1]
             if whole:
                 self._read(whole, row)
             elif not _could_be_cut(data, first):
                 self._refuse("it has no line that says what it holds")
             if whole != data:
-                os.truncate(self._path, len(whole))
+                self._file.keep(len(whole))
             if not whole:
                 self._append([first])
         except OSError as error:
@@ -103,9 +105,8 @@ class ResultsFile(ABC, Generic[Header, Row]):
 
     def _append(self, lines: list[bytes]) -> None:
         """Append lines with one write, so that an interruption cannot mix them up."""
-        if self._path is not None and lines:
-            with self._path.open("ab", buffering=0) as file:
-                file.write(b"".join(line + b"\n" for line in lines))
+        if self._file is not None and lines:
+            self._file.append(b"".join(line + b"\n" for line in lines))
 
     def _read(self, data: bytes, row: type[Row]) -> None:
         """Take the results of whole lines."""

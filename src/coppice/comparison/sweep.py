@@ -9,7 +9,6 @@ from typing import Any
 
 from coppice.arguments import checked
 from coppice.bounds.attainable import in_network_optimum
-from coppice.bounds.latency import latency_bound
 from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem, problem_of
@@ -20,7 +19,9 @@ from coppice.comparison.outcome import Comparison
 from coppice.comparison.pool import chosen_executor, run
 from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256
 from coppice.errors import InputError
+from coppice.simulation.latency import least_latency
 from coppice.simulation.model import Model
+from coppice.simulation.models import model_of
 from coppice.text import sizes_of
 
 __all__ = ["compare"]
@@ -45,7 +46,7 @@ def compare(
     weights: Sequence[int] | None = None,
     demands: Sequence[Sequence[int]] | None = None,
     algorithms: Iterable[str] | None = None,
-    model: Model | None = None,
+    model: Model | str | os.PathLike[str] | None = None,
     order: str = BOTH_ORDERS,
     relay_gpus: bool = False,
     in_network: bool = False,
@@ -68,7 +69,7 @@ def compare(
         weights: Relative shard size of each rank (all_gather, reduce_scatter).
         demands: For all_to_all, relative size from each rank to each.
         algorithms: Names to try; None takes all that perform the collective.
-        model: How to simulate; None is the default model.
+        model: What messages cost: a model, its name, or a file with one (see :mod:`coppice.simulation.models`).
         order: ``rank``, ``topology`` (boxes and rails kept together), ``auto`` (the first that has routes) or ``both``
             (the faster one).
         relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists; otherwise algorithms
@@ -92,19 +93,13 @@ def compare(
         >>> found.best(1024).algorithm
         'ring'
     """
-    chosen = Model() if model is None else model
+    chosen = model_of(model)
     problem = problem_of(problem, collective, root=root, weights=weights, demands=demands)
     check_problem(problem)
     wanted = _sizes(problem, sizes_of(sizes))
     tried = candidates(problem, algorithms, order=order, relay_gpus=relay_gpus, in_network=in_network)
     optimum = in_network_optimum(bound(problem)) if in_network else bound(problem)
-    latency = latency_bound(
-        problem,
-        overhead_us=chosen.overhead_us,
-        relay_gpus=relay_gpus,
-        send_engines=chosen.send_engines,
-        receive_engines=chosen.receive_engines,
-    )
+    latency = least_latency(problem, chosen, relay_gpus=relay_gpus)
     problem_hash = problem_sha256(problem)
     keys = {
         (position, size): key_of(problem_hash, candidate, size, chosen)

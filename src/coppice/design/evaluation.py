@@ -25,7 +25,8 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
-from coppice.simulation.simulated import Scenario
+from coppice.simulation.model import IDEAL
+from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
 
 __all__ = ["COLLECTIVES", "Evaluation", "evaluate", "planner_name"]
@@ -192,5 +193,5 @@ def _link_rate(graph: Graph, topology: Topology) -> Fraction:
 
 def _times(body: Schedule | Forest, sizes: Sequence[int]) -> dict[int, float]:
     """Simulated time by size, with the fastest number of pieces of every chunk."""
-    scenario = Scenario(pieces=1 if isinstance(body, Schedule) else None)
-    return {size: scenario.outcome(body, size).nominal.time_us for size in sizes}
+    pieces = 1 if isinstance(body, Schedule) else None
+    return {size: fastest(body, size, model=IDEAL, pieces=pieces, keep_hops=False).time_us for size in sizes}

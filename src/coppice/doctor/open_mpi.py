@@ -356,10 +356,10 @@ def _form(file: OmpiRulesFile) -> Iterator[Complaint]:
     if found.form == "json" and (version is None or version < (6,)):
         severity = WARNING if version is None else ERROR
         text = "versions before 6.0 do not read JSON"
-        yield severity, 0, text, "write the classic form (--option form=classic)"
+        yield severity, 0, text, "export it for the version that reads it (`version=5.0`)"
     if found.form == "classic" and version is not None and version >= (6,):
         text = "6.0 lets a list hold from the number of the list before it to one rank less than its own"
-        yield WARNING, 0, text, "write JSON (--option form=json)"
+        yield WARNING, 0, text, "export it for the version that reads it (`version=6.0`)"
 
 
 @RULES.rule("O12", ERROR, "numbers as they are meant", "lines and words mean nothing to Open MPI")

@@ -24,6 +24,8 @@ class Exported(Brief):
         notes: Sentences for the user: what was gained or lost, how to use the file, what it cannot say.
         suffix: Usual end of its name, such as ``.xml``.
         summary: What a folder holds, in a few words.
+        read_as: What kind of file it is to :mod:`coppice.doctor`, empty where that judges no such files.
+        known: What is known of its readers, as that takes it.
     """
 
     text: str = ""
@@ -31,6 +33,8 @@ class Exported(Brief):
     notes: tuple[str, ...] = ()
     suffix: str = ".txt"
     summary: str = ""
+    read_as: str = ""
+    known: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, path: str | os.PathLike[str]) -> list[Path]:
         """Write the file, or the files into a folder that is made if it is not there; each is whole or as it was.

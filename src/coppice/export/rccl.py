@@ -88,6 +88,7 @@ def export_rccl_trees(plan: Plan, *, trees: int | None = None) -> Exported:
             "written as RCCL 2.21.5 reads it; all all-reduces then take the trees, whatever their size",
         ),
         suffix=".env",
+        read_as="rccl-trees",
     )
 
 
@@ -276,7 +277,9 @@ def export_rccl_rings(plan: Plan, *, rings: int | None = None) -> Exported:
         f"let RCCL use all channels: NCCL_MIN_NCHANNELS={len(made.orders)} or a multiple",
         "RCCL_TREES has to be unset; on several hosts every second one runs the rings backwards",
     ]
-    return Exported(text=f'NCCL_RINGS="{made.text}"\n', notes=tuple(notes), suffix=".env")
+    return Exported(
+        text=f'NCCL_RINGS="{made.text}"\n', notes=tuple(notes), suffix=".env", read_as="rccl-rings"
+    )
 
 
 def _loss(rate: Fraction, other: Fraction, name: str) -> str:

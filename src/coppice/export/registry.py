@@ -178,7 +178,9 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
                 "target": _text(f"runtime that reads it: {', '.join(TARGETS)} (needed)"),
                 "channels": _number("most channels (default: 8, or what fits)"),
                 "instances": _number("copies side by side, each on its part of the data (default: 1)"),
-                "protocol": _text(f"one of {', '.join(PROTOCOLS)} (default: Simple)"),
+                "protocol": _text(
+                    f"one of {', '.join(PROTOCOLS)} (default: Simple, or LL for what Simple cannot do)"
+                ),
                 "trees": _text(
                     "plan again with so many trees per root, or plan: those of the plan (default: those of the "
                     "plan if they fit and divide the sizes, else the best that do)"
@@ -248,7 +250,10 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
             options={
                 "collectives": _names("names such as all_reduce,broadcast"),
                 "sizes": _sizes("sizes at which algorithms are compared, such as 1K:16M"),
-                "form": _choice("form of the file", *FORMS),
+                "form": _choice("form of the file (default: that of the version)", *FORMS),
+                "version": _text(
+                    "version of Open MPI that is to read it (default: the installed one, else 5.0)"
+                ),
                 "jobs": _number("processes that compare (default: one per core)"),
             },
         ),

@@ -14,7 +14,7 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.algorithms.catalogue import find
 from coppice.selection import SelectionRequest, select, tables_of
-from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
+from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED, algorithms_of
 from coppice.selection.rules import decide, parse_rules
 from coppice.selection.tables import FunctionEntry
 from coppice.topology.model import Topology
@@ -71,7 +71,7 @@ def compared(
     )
 
 
-def choices_of(comparison: Comparison) -> tuple[OmpiChoice, ...]:
+def choices_of(comparison: Comparison, version: Sequence[int] | None = None) -> tuple[OmpiChoice, ...]:
     """The choice at every size of a comparison.
 
     The fastest algorithm that Open MPI has counts, with the parameters that a rules file can give it, and 0 where it is
@@ -79,6 +79,7 @@ def choices_of(comparison: Comparison) -> tuple[OmpiChoice, ...]:
 
     Args:
         comparison: Of one collective.
+        version: Version of Open MPI, whose algorithms count; None is the latest.
 
     Raises:
         InputError: If Open MPI has no rules for the collective.
@@ -86,6 +87,9 @@ def choices_of(comparison: Comparison) -> tuple[OmpiChoice, ...]:
     problem = comparison.problem
     collective, topology = problem.collective, problem.topology
     known = _algorithms(collective)
+    if version is not None:
+        most = len(algorithms_of(FUNCTIONS[collective], version))
+        known = [(name, entry) for name, entry in known if entry.id is not None and entry.id <= most]
     found = []
     for size_bytes in comparison.sizes:
         rows = [

@@ -1,6 +1,6 @@
 """At which sizes a runtime should take a file: where the plan beats what the library would do otherwise.
 
-Both sides are simulated in the same model with the costs of NCCL's protocols. The plan runs as its file says: with its
+Both sides are simulated with the default model of time, as everything is. The plan runs as its file says: with its
 protocol, cut into as many passes as the runtime makes, since a chunk that does not fit into the buffer of a connection
 is sent in several, and no faster than its busiest thread block can send. The library may choose ring or tree and any
 protocol, with the best number of pieces, at every size anew. That is a model, and leans towards the library.
@@ -8,8 +8,8 @@ protocol, with the best number of pieces, at every size anew. That is a model, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import log
 
@@ -19,19 +19,19 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.choice import from_catalogue
+from coppice.program.two_sided.cutting import NVIDIA
 from coppice.program.two_sided.program import Program
 from coppice.schedule.forest import Forest
-from coppice.schedule.messages import messages_of
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.channels import Wire, generation_of, num_boxes, on_wire, protocol
-from coppice.simulation.model import Model, Sharing
-from coppice.simulation.simulator import best_pieces, run
+from coppice.simulation.channels import generation_of, num_boxes, protocol
+from coppice.simulation.model import protocol_text
+from coppice.simulation.models import DEFAULT_MODEL
+from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
 
 __all__ = [
     "LADDER",
-    "MODEL",
     "MOST_PIECES",
     "MOST_RANKS",
     "PASS_BYTES",
@@ -49,15 +49,11 @@ LADDER = tuple(4**exponent for exponent in range(5, 17))
 MOST_RANKS = 128
 """Up to this many ranks the range is found by itself: more take minutes to simulate."""
 
-PASS_BYTES: Mapping[str, int] = {"Simple": 2**21, "LL": 2**15, "LL128": 576_000}
-"""Bytes of a chunk that one pass carries with the library's buffers as they come (MSCCL kernels: 4 of the 8 steps of a
-connection's 4 MiB with Simple, one step with the others)."""
+PASS_BYTES: Mapping[str, int] = {name: NVIDIA.pass_bytes(name) for name in ("Simple", "LL", "LL128")}
+"""Bytes of a chunk that one pass carries with the library's buffers as they come."""
 
 MOST_PIECES = 64
 """Pieces that the library's chunks are cut into at most."""
-
-MODEL = Model(sharing=Sharing.FAIR)
-"""Thread blocks of a GPU run side by side, and share its links."""
 
 RIVALS: Mapping[Collective, tuple[tuple[str, ...], ...]] = {
     Collective.ALL_GATHER: (("nccl-ring", "ring"),),
@@ -105,7 +101,7 @@ class WinningRange:
 
     Attributes:
         min_bytes: Smallest size of the file: 0 where the plan wins at the smallest that was simulated.
-        max_bytes: Largest size; None, no limit, where it wins at the largest that was simulated.
+        max_bytes: Largest size; where it wins at the largest that was simulated, that of the program (None: no limit).
         races: What was simulated, by size.
     """
 
@@ -133,7 +129,7 @@ class WinningRange:
         """The first race after the range, which the plan loses."""
         if self.max_bytes is None:
             return None
-        return next(race for race in self.races if race.size_bytes > self.max_bytes)
+        return next((race for race in self.races if race.size_bytes > self.max_bytes), None)
 
 
 def winning_range(
@@ -150,7 +146,7 @@ def winning_range(
 
     Args:
         plan: The plan.
-        program: Its program.
+        program: Its program; the range holds no size above its ``max_bytes``.
         ladder: Sizes to simulate, ascending.
         on_stage: Called with what goes on.
 
@@ -173,19 +169,15 @@ def winning_range(
     """
     rivals = _rivals(plan.problem)
     races: dict[int, Race] = {}
+    most = program.max_bytes
+    ladder = [size for size in ladder if most is None or size <= most]
 
     def race(size: int) -> Race:
         if size not in races:
             if on_stage is not None:
                 on_stage(f"racing the library at {size:,} bytes")
             own = _own_us(plan, program, size)
-            least = min(
-                (time_us, f"{name} with {each}")
-                for name, body in rivals
-                for each, time_us in zip(
-                    PASS_BYTES, _times_us(body, size, pieces=None, names=PASS_BYTES), strict=True
-                )
-            )
+            least = min(_library_us(name, body, size) for name, body in rivals)
             races[size] = Race(size_bytes=size, plan_us=own, rival_us=least[0], rival=least[1])
         return races[size]
 
@@ -202,7 +194,7 @@ def winning_range(
         high = _edge(race, ladder[place[high] + 1], high)
     return WinningRange(
         min_bytes=low if place.get(low) != 0 else 0,
-        max_bytes=None if high == ladder[-1] else high,
+        max_bytes=most if high == ladder[-1] else high,
         races=tuple(races[size] for size in sorted(races)),
     )
 
@@ -253,34 +245,24 @@ def _rivals(problem: Problem) -> list[tuple[str, Schedule | Forest]]:
     return found
 
 
+def _library_us(name: str, body: Schedule | Forest, size: int) -> tuple[float, str]:
+    """Time of an algorithm of the library with its fastest protocol, and both names."""
+    found = fastest(body, size, model=DEFAULT_MODEL, most=MOST_PIECES, keep_hops=False)
+    return found.time_us, f"{name} with {protocol_text(found.protocol or '')}"
+
+
 def _own_us(plan: Plan, program: Program, size: int) -> float:
     """Time of the plan as its file is run: in passes, and no faster than its busiest thread block can send."""
     name = program.protocol
     chunk = -(-size // program.num_chunks)
     passes = max(1, -(-chunk // PASS_BYTES[name]))
-    time_us = _times_us(plan.body, size, pieces=passes, names=(name,))[0]
+    model = replace(DEFAULT_MODEL, protocols=(name.lower(),))
+    time_us = fastest(plan.body, size, model=model, pieces=passes, keep_hops=False).time_us
     carried = block_gb_per_s(plan.topology, name)
     if carried is None:
         return time_us
     share = float(busiest_gb_per_s(program, Fraction(1)))
     return max(time_us, protocol(name).start_us + size * share / carried / 1000)
-
-
-def _times_us(body: Schedule | Forest, size: int, *, pieces: int | None, names: Iterable[str]) -> list[float]:
-    """Microseconds with the costs of each protocol; None tries how many pieces are best where none costs anything."""
-    if pieces is None:
-        pieces, _ = best_pieces(body, size, most=MOST_PIECES)
-    messages = messages_of(body, size, pieces=pieces)
-    return [
-        run(
-            on_wire(messages, Wire(protocol=protocol(name)), model=MODEL),
-            model=MODEL,
-            collective=body.collective,
-            size_bytes=size,
-            keep_hops=False,
-        ).time_us
-        for name in names
-    ]
 
 
 def busiest_gb_per_s(program: Program, algbw_gb_per_s: Fraction) -> Fraction:

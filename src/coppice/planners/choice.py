@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
+from coppice.bounds.tree_optimum import TreeOptimum
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.algorithm import Value
@@ -168,10 +169,12 @@ class Made:
     Attributes:
         body: The forest or schedule.
         parameters: What a plan file says about how it was made.
+        phases: For a given or a least number of trees, what each phase can have with it; otherwise empty.
     """
 
     body: Forest | Schedule
     parameters: Mapping[str, Parameter]
+    phases: tuple[TreeOptimum, ...] = ()
 
 
 def make_body(problem: Problem, choice: Choice, plain: Bound) -> Made:
@@ -263,7 +266,7 @@ def _forest(problem: Problem, choice: Choice, plain: Bound) -> Made:
         from coppice.planners.forest.in_network import plan_in_network
 
         return Made(body=plan_in_network(problem, optimum=plain), parameters=parameters)
-    from coppice.planners.forest.planner import plan_forest
+    from coppice.planners.forest.planner import planned_forest
 
-    body = plan_forest(problem, trees=choice.trees, tolerance=choice.tolerance, optimum=plain)
-    return Made(body=body, parameters=parameters)
+    made = planned_forest(problem, trees=choice.trees, tolerance=choice.tolerance, optimum=plain)
+    return Made(body=made.forest, parameters=parameters, phases=made.phases)

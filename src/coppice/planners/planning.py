@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -21,13 +21,14 @@ from coppice.bounds.describe import describe_cut
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bandwidths, Bound
+from coppice.bounds.tree_optimum import TreeOptimum
+from coppice.bounds.whole_trees import whole_trees_bound
 from coppice.collectives import Collective
 from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.choice import Choice, Made, make_body, trees_and_tolerance
 from coppice.planners.ring.best import RingPlan, best_ring
-from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan
@@ -50,8 +51,7 @@ class PlannedResult(Shown, Bandwidths):
         plan: The plan, with the bound that it is measured by.
         report: What the verifier says.
         shape: Trees and heights, None for a plan that is no forest.
-        pipeline: Latency and pipeline fill (a model, see :mod:`coppice.schedule.cost`); None for an algorithm of the
-            catalogue, whose time at a size is better simulated.
+        phases: Where a number of trees was asked for, what each phase can have with it, with the cuts that prove it.
         ring: The best ring on the same topology, or None.
         ring_searched: Whether a ring was looked for: without, ``ring`` says nothing.
         seconds: Seconds of each stage by name: bound, plan, verify, figures, ring.
@@ -61,11 +61,11 @@ class PlannedResult(Shown, Bandwidths):
     plan: Plan
     report: Report
     shape: ForestShape | None
-    pipeline: PipelineModel | None
     ring: RingPlan | None
     ring_searched: bool
     seconds: dict[str, float]
     peak_rss_bytes: int
+    phases: tuple[TreeOptimum, ...] = ()
 
     @property
     def bound(self) -> Bound:
@@ -91,6 +91,19 @@ class PlannedResult(Shown, Bandwidths):
         return self.loss_against(self.bound)
 
     @property
+    def loss_with_trees(self) -> Fraction | None:
+        """Share of the rate that a forest with as many trees may have and this plan has not; None where any number may.
+
+        0 is proved to be the best. For an all-reduce it is that of two phases.
+        """
+        if not self.phases:
+            return None
+        reached = sum((phase.inv_rate for phase in self.phases), Fraction(0))
+        return (
+            1 - sum((phase.least for phase in self.phases), Fraction(0)) / reached if reached else Fraction(0)
+        )
+
+    @property
     def trees_per_root(self) -> int | None:
         """Trees at each root, None where roots differ or there are no trees."""
         return self.shape.trees_per_root if self.shape is not None else None
@@ -110,6 +123,15 @@ class PlannedResult(Shown, Bandwidths):
             f"{float(self.algbw_gb_per_s):.6g} GB/s, {how}, verified>"
         )
 
+    def _record_with_trees(self) -> dict[str, Any]:
+        """What is proved about the number of trees that was asked for."""
+        loss = self.loss_with_trees
+        if loss is None:
+            return {}
+        found = {"optimal_with_trees": loss == 0, "loss_with_trees": str(loss)}
+        fewest = [phase.fewest for phase in self.phases if phase.fewest is not None]
+        return {**found, "fewest_trees": max(fewest)} if fewest else found
+
     def record(self) -> dict[str, Any]:
         """The figures as JSON values: fractions are strings, nodes are named."""
         problem, topology = self.plan.problem, self.plan.topology
@@ -128,18 +150,17 @@ class PlannedResult(Shown, Bandwidths):
             "planned_algbw_gb_per_s": float(self.algbw_gb_per_s),
             "planned_algbw_exact": str(self.algbw_gb_per_s),
             "planned_busbw_gb_per_s": float(self.busbw_gb_per_s),
-            "optimal": self.loss == 0,
+            "optimal": self.loss == 0 or self.report.optimal,
             "loss": str(self.loss),
             "ring_algbw_exact": None if self.ring is None else str(self.ring.algbw_gb_per_s),
             "ring_gain": None if gain is None else float(gain),
             "trees_per_root": self.trees_per_root,
+            **self._record_with_trees(),
             "distinct_trees": None if trees is None else trees.distinct_trees,
             "max_height": None if trees is None else trees.max_height,
             "mean_height": None if trees is None else float(trees.mean_height),
             "max_link_load": None if self.report.max_link_load is None else str(self.report.max_link_load),
             "worst_link": None if worst < 0 else self.plan.topology.link_name(worst),
-            "size_bytes_at_50_percent": _size_at(self.pipeline, 0.5),
-            "size_bytes_at_90_percent": _size_at(self.pipeline, 0.9),
             "verified": self.report.ok,
             "seconds": self.seconds["bound"] + self.seconds["plan"],
             "verify_seconds": self.seconds["verify"],
@@ -244,6 +265,8 @@ def plan(
     with watch.stage("bound", "computing the bound"):
         helped = isinstance(body, Forest) and body.branches_at_switches
         found = in_network_optimum(plain) if helped or choice.in_network else plain
+        if choice.trees is not None and not helped and problem.collective is not Collective.ALL_REDUCE:
+            found = replace(found, whole_trees=whole_trees_bound(problem, choice.trees))
     peak = peak_rss_bytes()
     with watch.stage("verify", "verifying the plan"):
         planned = _plan(problem, made, found, choice.algorithm)
@@ -251,7 +274,6 @@ def plan(
         report.require_ok()
     with watch.stage("figures", "measuring the trees"):
         trees_shape = shape(body) if isinstance(body, Forest) else None
-        pipeline = _pipeline(problem, body, planned.inv_rate) if choice.optimal else None
     searched = ring if ring is not None else choice.optimal and problem.topology.num_ranks <= RING_RANKS
     best: RingPlan | None = None
     if searched and problem.collective.made_of_trees:
@@ -261,11 +283,11 @@ def plan(
         plan=planned,
         report=report,
         shape=trees_shape,
-        pipeline=pipeline,
         ring=best,
         ring_searched=searched,
         seconds=watch.seconds,
         peak_rss_bytes=peak,
+        phases=made.phases,
     )
 
 
@@ -287,16 +309,3 @@ def _plan(problem: Problem, made: Made, found: Bound, planner: str) -> Plan:
         planner=planner,
         parameters=made.parameters,
     )
-
-
-def _pipeline(problem: Problem, body: Forest | Schedule, inv_rate: Fraction) -> PipelineModel:
-    """How the pipeline of the plan fills."""
-    if isinstance(body, Forest):
-        return forest_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
-    return schedule_pipeline(body, inv_rate=inv_rate, shards=problem.shards)
-
-
-def _size_at(pipeline: PipelineModel | None, share: float) -> int | None:
-    """Whole bytes at which the plan runs at ``share`` of its rate, None where no size is large enough."""
-    size_bytes = float("inf") if pipeline is None else pipeline.size_bytes_at(share)
-    return None if size_bytes == float("inf") else round(size_bytes)

@@ -10,7 +10,16 @@ _SHOWN = 8
 
 
 class Deadlock(Exception):  # noqa: N818  (an outcome, caught by verifiers)
-    """The program stands still; the message is the circle of waiting, a sentence."""
+    """The program stands still; the message is the circle of waiting, a sentence.
+
+    Args:
+        circle: The circle of waiting.
+        stuck: Steps at which thread blocks stand.
+    """
+
+    def __init__(self, circle: str, *, stuck: Sequence[int] = ()) -> None:
+        super().__init__(circle)
+        self.stuck = tuple(stuck)
 
 
 def circle_from(start: int, waits_for: Callable[[int], int | None]) -> list[int]:

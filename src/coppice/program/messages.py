@@ -8,6 +8,13 @@ the sends of what it overwrites (write after read); carried out in this order by
 nothing deadlocks.
 
 Transfers of a round between the same ranks whose slots follow each other at both ends become one message.
+
+That holds as long as a connection has room for a whole message. Where a message may be longer than that, whoever sends
+it goes on only when its receiver has begun to receive. Then thread blocks *take turns*: messages that are sent and
+received first, messages that come next, and so on, where none of them has two messages in one turn. Carried out so,
+nothing deadlocks even if connections hold nothing at all: of the messages that are not done, the first one finds both
+of its thread blocks at it. Two ranks that exchange one value for the other cannot take turns, since both must
+send before any of them receives.
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ from numpy.typing import NDArray
 from coppice.display import Brief
 from coppice.program.memory import Buffer
 from coppice.program.placement import Placement
+from coppice.program.turns import turns
 from coppice.rows import begins_run, first_rows, nth_in_run, ranges
 from coppice.schedule.schedule import Op, Schedule
 
@@ -148,7 +156,12 @@ def _depths(schedule: Schedule) -> _Ints:
 
 
 def message_table(
-    rows: Transfers, color: _Ints, placement: Placement, *, max_count: int | None = None
+    rows: Transfers,
+    color: _Ints,
+    placement: Placement,
+    *,
+    max_count: int | None = None,
+    actors: tuple[_Ints, _Ints] | None = None,
 ) -> MessageTable:
     """Join rows into messages, give them their slots, and put their ends in order.
 
@@ -157,6 +170,7 @@ def message_table(
         color: Channel of each row.
         placement: Where values lie.
         max_count: Most units in a message.
+        actors: Thread block that sends each row, and the one that receives it, if they are to take turns.
     """
     order = np.lexsort((rows.run, rows.op, color, rows.dst, rows.src, rows.round))
     src, dst, run, op, rounds = (
@@ -205,7 +219,14 @@ def message_table(
     count = np.add.reduceat(units.count[run], first)
     message = np.arange(len(first))
     event = np.concatenate([message * 2, message * 2 + 1])
-    events = event[np.lexsort((event, event % 2, position[event // 2], rounds[first][event // 2]))]
+    turn = np.zeros(len(first), dtype=np.int64)
+    if actors is not None:
+        sender, receiver = (each[order[first]] for each in actors)
+        group = rounds[first] * (int(position.max(initial=0)) + 1) + position
+        turn = turns(group, sender, receiver, *_overwritten(group[np.cumsum(heads) - 1], into, outof, heads))
+    events = event[
+        np.lexsort((event, event % 2, turn[event // 2], position[event // 2], rounds[first][event // 2]))
+    ]
     taken = _first_into(value[first], events) & new[first]
     return MessageTable(
         src=src[first],
@@ -275,6 +296,17 @@ def _hazardous_rounds(rounds: _Ints, into: _Ints, outof: _Ints, place: _Ints) ->
     found = np.minimum(np.searchsorted(keys, write), max(len(keys) - 1, 0))
     hazard = (keys[found] == write) & (latest[found] > place)
     return np.unique(rounds[hazard])
+
+
+def _overwritten(group: _Ints, into: _Ints, outof: _Ints, heads: NDArray[np.bool_]) -> tuple[_Ints, _Ints]:
+    """Pairs of messages of one group: one sends a value that the other overwrites."""
+    message = np.cumsum(heads) - 1
+    span = int(max(into.max(initial=0), outof.max(initial=0))) + 1
+    read, write = group * span + outof, group * span + into
+    by = np.argsort(read, kind="stable")
+    begin = np.searchsorted(read[by], write)
+    number = np.searchsorted(read[by], write, side="right") - begin
+    return message[by[ranges(begin, number)]], np.repeat(message, number)
 
 
 def _first_into(value: _Ints, events: _Ints) -> NDArray[np.bool_]:

@@ -28,7 +28,8 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
-from coppice.simulation.simulator import best_pieces
+from coppice.simulation.models import DEFAULT_MODEL
+from coppice.simulation.simulator import fastest
 from coppice.simulation.timeline import Timeline
 from coppice.text import percent_text, plural, rate_line, rate_text, time_text
 from coppice.topology.model import Topology
@@ -183,8 +184,8 @@ def _simulated(plan: Plan, size_bytes: int) -> _Simulated:
         words = f"{messages:,} transfers are too many for a timeline: it is drawn up to {MOST_MESSAGES:,}."
         return _Simulated(timeline=None, pieces=0, size_bytes=size_bytes, words=words)
     most = min(max(FINE_MESSAGES // max(messages, 1), 1), 256)
-    pieces, timeline = best_pieces(plan.body, size_bytes, most=most)
-    return _Simulated(timeline=timeline, pieces=pieces, size_bytes=size_bytes, words="")
+    timeline = fastest(plan.body, size_bytes, model=DEFAULT_MODEL, most=most)
+    return _Simulated(timeline=timeline, pieces=timeline.pieces, size_bytes=size_bytes, words="")
 
 
 def _subtitle(plan: Plan) -> str:
@@ -245,11 +246,7 @@ def _bytes(size: int) -> str:
 
 
 def _verified(checked: Report) -> str:
-    if checked.optimal:
-        return "yes, and the cut proves that no schedule is faster"
-    if checked.bound_proved:
-        return "yes; the cut proves the optimum"
-    return "yes"
+    return "yes" if checked.bound_proved is None else f"yes; {checked.proof_in_words}"
 
 
 def _topology_words(plan: Plan) -> str:
@@ -364,7 +361,7 @@ def _comparison(comparison: Comparison) -> list[Markup]:
     optimum = rate_text(comparison.optimum.algbw_gb_per_s)
     words = (
         f"Every algorithm that performs {comparison.problem.collective} here, simulated with "
-        f"{comparison.model.overhead_us:g} us per message. Nothing exceeds {optimum} GB/s, or takes less than "
+        f"the model {comparison.model.text}. Nothing exceeds {optimum} GB/s, or takes less than "
         f"{time_text(comparison.latency.time_us)}."
     )
     return [

@@ -10,6 +10,7 @@ from typing import Any
 from coppice.arguments import checked
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.problem import Problem
+from coppice.errors import InputError
 from coppice.schedule.files.plan_file import plan_of
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import LinkLoads, body_loads
@@ -169,7 +170,11 @@ class Explanation:
         Args:
             top: How many classes of links to list.
             tree: Tree to draw; None draws the first of a plan for up to 32 ranks.
+
+        Raises:
+            InputError: If there is no such tree.
         """
+        self.check_tree(tree)
         lines = ["", "Links, by how long they are busy", *self._link_lines(top)]
         forest = self.plan.forest
         if forest is not None and self.heights is not None:
@@ -177,6 +182,21 @@ class Explanation:
             if tree is not None or self.plan.topology.num_ranks <= DRAWN_RANKS:
                 lines += ["", *_drawing(forest, tree or 0)]
         return lines
+
+    def check_tree(self, tree: int | None) -> None:
+        """Refuse the number of a tree that the plan does not have.
+
+        Raises:
+            InputError: If there is no such tree.
+        """
+        trees = 0 if self.plan.forest is None else self.plan.forest.num_trees
+        if tree is None or 0 <= tree < trees:
+            return
+        if trees:
+            msg = f"expected a tree of 0 .. {trees - 1}, found {tree}: name one of these (`tree=0`)."
+        else:
+            msg = f"the plan is made of transfers and has no tree {tree} to draw: leave out `tree`."
+        raise InputError(msg)
 
     def record(self) -> dict[str, Any]:
         """All of it as JSON values: fractions are strings, nodes are named."""
@@ -275,8 +295,6 @@ def _height_line(row: HeightCount) -> str:
 
 def _drawing(forest: Forest, tree: int) -> list[str]:
     """A tree as text."""
-    if tree >= forest.num_trees:
-        return [f"There is no tree {tree}: the plan has trees 0 .. {forest.num_trees - 1}."]
     phase = Phase(int(forest.tree_phase[tree]))
     share = f"{int(forest.tree_weight[tree])}/{forest.phase_weight(phase)}"
     word = "from its root" if phase == Phase.BROADCAST else "to its root"

@@ -4,8 +4,9 @@ Rows of one step between the same two ranks over the same path are one message; 
 its own. What waits for what is written as *gates*: a message belongs to one gate of its sender, passed when it has
 arrived, and to one gate of its receiver, passed when it is done; a gate opens when all its members have passed, and
 where gates are chained, the members of one wait for the gate before. With steps a gate is what a rank does in one
-step. Without, it is a run of like things that happen to one chunk at one rank: sends, additions, or a single
-overwriting. So the table is linear in the number of rows however many rows depend on how many.
+step, or, where steps do not bind ranks, what happens to one chunk there in one step. Without, it is a run of like
+things that happen to one chunk at one rank: sends, additions, or a single overwriting. So the table is linear in the
+number of rows however many rows depend on how many.
 """
 
 from __future__ import annotations
@@ -121,13 +122,18 @@ class Messages(Brief):
         return self.routes.dst[self.route]
 
 
-def messages_of(body: Schedule | Forest, size_bytes: int, *, pieces: int = 1) -> Messages:
+def messages_of(
+    body: Schedule | Forest, size_bytes: int, *, pieces: int = 1, steps_bind: bool = True
+) -> Messages:
     """The messages of a schedule, or of a forest as it is (switches may copy and add), for M = ``size_bytes``.
 
     Args:
         body: What is carried out; it should have been verified.
         size_bytes: M in bytes, 0 or more.
         pieces: Every chunk is cut into so many pieces that follow each other.
+        steps_bind: A rank begins a step when all that it does in the step before is done, and what goes the same way in
+            a step is one message. Otherwise every row is a message, and steps order only what happens to one chunk at
+            one rank: what channels of a GPU library wait for.
 
     Raises:
         InputError: If columns are malformed, steps decrease, only some rows have steps, a path uses a link that does
@@ -140,7 +146,7 @@ def messages_of(body: Schedule | Forest, size_bytes: int, *, pieces: int = 1) ->
     schedule = in_pieces(_distinct_paths(routed(schedule)), pieces)
     _, length = chunk_bounds(schedule, size_bytes)
     row_bytes = length[schedule.chunk]
-    message, first_row = _grouped(schedule)
+    message, first_row = _grouped(schedule, steps_bind=steps_bind)
     count = len(first_row)
     route = schedule.path[first_row]
     at_gpu = topology.rank[schedule.topology.rank_nodes[schedule.dst]] >= 0
@@ -150,7 +156,7 @@ def messages_of(body: Schedule | Forest, size_bytes: int, *, pieces: int = 1) ->
     else:
         num_bytes, added = _summed(row_bytes, message, count), _summed(added, message, count)
         num_rows = np.bincount(message, minlength=count).astype(np.int32)
-    send_gate, receive_gate, chained = _gates(schedule, first_row)
+    send_gate, receive_gate, chained = _gates(schedule, first_row, steps_bind=steps_bind)
     after_start, after = _after(schedule, message)
     return Messages(
         topology=topology,
@@ -265,10 +271,10 @@ def _routes(schedule: Schedule) -> Routes:
     )
 
 
-def _grouped(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _grouped(schedule: Schedule, *, steps_bind: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Message of each row, and the first row of each message; messages are in the order of their first rows."""
     rows = np.arange(schedule.num_transfers, dtype=np.int64)
-    if not len(rows) or schedule.step[0] < 0:
+    if not len(rows) or schedule.step[0] < 0 or not steps_bind:
         return rows, rows
     key = schedule.step * np.int64(len(schedule.path_start)) + schedule.path
     if int(key.max()) < _DENSE * len(key):
@@ -289,7 +295,7 @@ def _summed(values: NDArray[np.int64], group: NDArray[np.int64], count: int) -> 
 
 
 def _gates(
-    schedule: Schedule, first_row: NDArray[np.int64]
+    schedule: Schedule, first_row: NDArray[np.int64], *, steps_bind: bool
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
     """Gates of senders and receivers, and whether each waits for the gate before it."""
     count, ranks = len(first_row), schedule.topology.num_ranks
@@ -299,6 +305,8 @@ def _gates(
     if not count or step[0] >= 0:
         kind = np.repeat(step[:, None], 2, axis=1)
         alone = np.zeros((count, 2), dtype=np.bool_)
+        if not steps_bind:
+            place += schedule.chunk[first_row, None].astype(np.int64) * ranks
     else:
         place += schedule.chunk[first_row, None].astype(np.int64) * ranks
         adds = schedule.op[first_row] == Op.REDUCE

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from coppice.simulation.model import Model, Sharing
-from coppice.simulation.simulator import best_pieces, simulate
+from coppice.simulation.model import IDEAL, Model, Sharing
+from coppice.simulation.models import DEFAULT_MODEL, model_of, named_models
+from coppice.simulation.simulator import fastest, simulate
 from coppice.simulation.timeline import Timeline
 
-__all__ = ["Model", "Sharing", "Timeline", "best_pieces", "simulate"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "IDEAL",
+    "Model",
+    "Sharing",
+    "Timeline",
+    "fastest",
+    "model_of",
+    "named_models",
+    "simulate",
+]

@@ -51,10 +51,39 @@ class Wire:
         protocol: The protocol, or None where all bytes on the wire are data and messages cost what the model says.
         gpu_gb_per_s: Data that a GPU can send, whatever its links: channels times their rate, or the protocol's own
             limit; None for no limit.
+        name: Name of the protocol.
     """
 
     protocol: Protocol | None = None
     gpu_gb_per_s: Fraction | None = None
+    name: str | None = None
+
+    @property
+    def expansion(self) -> float:
+        """Bytes on the wire for a byte of data, in long messages."""
+        return 1.0 if self.protocol is None else self.protocol.wire_bytes / self.protocol.data_bytes
+
+
+def wires_of(model: Model, topology: Topology) -> tuple[Wire, ...]:
+    """The wires among which a model chooses on a topology: one for each of its protocols, or a plain one.
+
+    Args:
+        model: The model.
+        topology: Whose GPUs send.
+
+    Raises:
+        InputError: If a figure that was asked for is not known.
+    """
+    return tuple(
+        wire_for(
+            topology,
+            protocol_name=name,
+            channels=model.channels,
+            channel_gb_per_s=model.channel_gb_per_s,
+            generation=model.generation,
+        )
+        for name in model.protocols or (None,)
+    )
 
 
 def wire_for(
@@ -94,10 +123,15 @@ def wire_for(
     limits: list[Fraction] = []
     if channels is not None:
         limits.append(channels * _channel_rate(topology, found, channel_gb_per_s, generation))
-    if found is not None and found.gpu_gb_per_s:
-        own = found.gpu_limit(generation_of(topology, generation), num_boxes(topology))
+    known = _known_generation(topology, generation)
+    if found is not None and known is not None:
+        own = found.gpu_limit(known, num_boxes(topology))
         limits += [Fraction(str(own))] if own is not None else []
-    return Wire(protocol=found, gpu_gb_per_s=min(limits, default=None))
+    return Wire(
+        protocol=found,
+        gpu_gb_per_s=min(limits, default=None),
+        name=None if protocol_name is None else protocol_name.lower(),
+    )
 
 
 def _channel_rate(
@@ -128,36 +162,55 @@ def on_wire(messages: Messages, wire: Wire, *, model: Model) -> Messages:
     Raises:
         InputError: If there is a limit of the GPUs and switches store and forward.
     """
-    if wire.gpu_gb_per_s is not None:
+    if wire.gpu_gb_per_s is not None and wire.gpu_gb_per_s < _widest_gpu(messages.topology):
         if model.store_and_forward:
-            msg = "expected cut-through switches with limited channels, found store-and-forward: choose one."
+            msg = (
+                "expected cut-through switches with limited channels, found store-and-forward: choose one, or "
+                "`model=ideal`."
+            )
             raise InputError(msg)
-        messages = _through_channels(messages, wire.gpu_gb_per_s * _expansion(wire.protocol))
+        messages = _through_channels(
+            messages, wire.gpu_gb_per_s * _expansion(wire.protocol) / Fraction(str(model.efficiency))
+        )
     found = wire.protocol
-    if found is None:
-        return messages
-    due = messages.due_us if len(messages.due_us) else np.zeros(messages.count)
-    return replace(
-        messages,
-        num_bytes=found.on_wire(messages.num_bytes),
-        due_us=due + found.start_us,
-        overhead_us=_overheads(messages, found),
-    )
+    start_us = model.launch_us + (0.0 if found is None else found.start_us)
+    if start_us:
+        due = messages.due_us if len(messages.due_us) else np.zeros(messages.count)
+        messages = replace(messages, due_us=due + start_us)
+    if found is not None:
+        messages = replace(
+            messages,
+            num_bytes=found.on_wire(messages.num_bytes),
+            overhead_us=_overheads(messages, found, model),
+        )
+    if model.efficiency < 1:
+        messages = replace(
+            messages, num_bytes=np.ceil(messages.num_bytes / model.efficiency).astype(np.int64)
+        )
+    return messages
+
+
+def _widest_gpu(topology: Topology) -> Fraction:
+    """GB/s of all links together out of the GPU that has most."""
+    out = np.bincount(topology.src, weights=topology.capacity, minlength=topology.num_nodes)[
+        topology.rank_nodes
+    ]
+    return Fraction(int(out.max(initial=0)), topology.denominator)
 
 
 def _expansion(found: Protocol | None) -> Fraction:
     return Fraction(1) if found is None else Fraction(found.wire_bytes, found.data_bytes)
 
 
-def _overheads(messages: Messages, found: Protocol) -> NDArray[np.float64]:
-    """What a message costs on each route beyond the latencies of its links; nothing where a switch sends it."""
+def _overheads(messages: Messages, found: Protocol, model: Model) -> NDArray[np.float64]:
+    """What a message costs on each route beyond its links' latencies and its workers' time; nothing from a switch."""
     routes, topology = messages.routes, messages.topology
     src, dst = routes.src, routes.dst
     host = topology.host
     boxed = (host[src] == host[dst]) & (host[src] >= 0)
     route = np.repeat(np.arange(len(src)), routes.num_links)
     latency = np.bincount(route, weights=topology.latency_us[routes.links], minlength=len(src))
-    cost = np.where(boxed, found.box_us, found.network_us)
+    cost = np.where(boxed, found.box_us, found.network_us) - model.send_us - model.receive_us
     return np.where(topology.rank[src] >= 0, np.maximum(cost - latency, 0.0), 0.0)
 
 
@@ -318,6 +371,16 @@ def generation_of(topology: Topology, name: str | None = None) -> str:
         f"(`gpu={'|'.join(known)}`), or the rate of a channel (`channel_rate`)."
     )
     raise InputError(msg)
+
+
+def _known_generation(topology: Topology, name: str | None) -> str | None:
+    """The generation that is named, or told by the topology's name; None where neither does."""
+    try:
+        return generation_of(topology, name)
+    except InputError:
+        if name is not None:
+            raise
+        return None
 
 
 def num_boxes(topology: Topology) -> int:

@@ -59,13 +59,16 @@ def critical_stretches(timeline: Timeline) -> list[Stretch]:
 
 
 def time_by_reason(timeline: Timeline) -> dict[str, float]:
-    """Microseconds of the critical path by why its stages did not begin earlier.
+    """Microseconds of the critical path by why its stages did not begin earlier; ``start`` is before the first one.
 
     Raises:
         InputError: If passages over links were not kept.
     """
     spent: dict[str, float] = {}
-    for stage in timeline.critical_path():
+    path = timeline.critical_path()
+    if path and path[0].begin_us:
+        spent["start"] = path[0].begin_us
+    for stage in path:
         name = stage.reason.name.lower()
         spent[name] = spent.get(name, 0.0) + stage.end_us - stage.begin_us
     return spent

@@ -25,9 +25,11 @@ from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
+from coppice.simulation.channels import wires_of
 from coppice.simulation.joining import Joined, joined
 from coppice.simulation.model import Model, Sharing
-from coppice.simulation.simulator import best_pieces, run
+from coppice.simulation.models import model_of
+from coppice.simulation.simulator import fastest, run
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.utilisation import link_time_us, passages
 from coppice.text import parse_size
@@ -171,9 +173,11 @@ def simulate_together(
         >>> [round(result.slowdown, 2) for result in together.results]
         [1.67, 2.0]
     """
-    model = model or Model()
+    model = model_of(model)
     _check(jobs)
-    parts = [messages_of(job.body, job.size_bytes, pieces=job.pieces) for job in jobs]
+    parts = [
+        messages_of(job.body, job.size_bytes, pieces=job.pieces, steps_bind=model.steps_bind) for job in jobs
+    ]
     alone = [
         _run(part, job.body.collective, job.size_bytes, model, keep=False)
         for job, part in zip(jobs, parts, strict=True)
@@ -209,13 +213,21 @@ def _check(jobs: Sequence[Job]) -> None:
 def _run(
     messages: Messages, collective: Collective, size_bytes: int, model: Model, *, keep: bool = True
 ) -> Timeline:
-    return run(
-        messages,
-        model=model,
-        collective=collective,
-        size_bytes=size_bytes,
-        keep_hops=keep,
-        keep_rates=keep and model.sharing is Sharing.FAIR,
+    """All messages with one protocol of the model, the fastest."""
+    return min(
+        (
+            run(
+                messages,
+                model=model,
+                collective=collective,
+                size_bytes=size_bytes,
+                wire=wire,
+                keep_hops=keep,
+                keep_rates=keep and model.sharing is Sharing.FAIR,
+            )
+            for wire in wires_of(model, messages.topology)
+        ),
+        key=lambda timeline: timeline.time_us,
     )
 
 
@@ -301,7 +313,7 @@ def read_jobs(path: Path, *, model: Model, pieces: int | None) -> tuple[list[Job
         size = row.size if isinstance(row.size, int) else parse_size(row.size, option=f"$.jobs[{place}].size")
         count = row.pieces if row.pieces is not None else pieces
         if count is None:
-            count = best_pieces(plan.body, size, model=model)[0]
+            count = fastest(plan.body, size, model=model, keep_hops=False).pieces
         jobs.append(Job(name=row.name, body=plan.body, size_bytes=size, start_us=row.start_us, pieces=count))
     return jobs, None if document.topology is None else _topology(document.topology, path)
 

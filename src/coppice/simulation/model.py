@@ -1,4 +1,4 @@
-"""What the simulator assumes about machines."""
+"""What the simulator assumes about machines: what messages cost beside the rates and latencies of their links."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from math import isfinite
 
 from coppice.errors import InputError
-from coppice.schedule.cost import HOP_OVERHEAD_US
 
-__all__ = ["DEFAULT_MODEL", "Model", "Sharing"]
+__all__ = ["IDEAL", "Model", "Sharing", "protocol_text"]
 
 
 class Sharing(enum.StrEnum):
@@ -21,50 +20,159 @@ class Sharing(enum.StrEnum):
     """All messages on a link at once, at max-min fair rates."""
 
 
+def protocol_text(name: str) -> str:
+    """The name of a protocol as the field writes it.
+
+    >>> protocol_text("ll128"), protocol_text("simple")
+    ('LL128', 'Simple')
+    """
+    return name.upper() if name.startswith("ll") else name.capitalize()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """What a message costs beside the rates and latencies of its links.
 
+    The terms are those of LogGP (Alexandrov, Ionescu, Schauser and Scheiman, SPAA 1995): latency, and an occupancy of
+    what handles messages at either end. Models with figures for libraries and machines have names: see
+    :mod:`coppice.simulation.models`.
+
     Attributes:
-        overhead_us: Time that every message takes before its first link, where a GPU sends it.
+        name: What it is called in everything that shows a time.
+        overhead_us: Time that every message takes before its first link, where a GPU sends it. A protocol has its own.
+        launch_us: Time before the first message, on top of what a protocol takes to start.
+        steps_bind: A rank begins a step of an algorithm when it has done the step before, as in MPI; otherwise only
+            data bind, as for the channels of a GPU library.
+        buffered: A sender goes on when a message has left it, not when it has arrived.
+        workers: Messages that a GPU handles at a time at its ends (thread blocks, cores); 0: any number, which makes an
+            occupancy a latency.
+        shared_workers: All GPUs share these workers, as processes that share the cores of one machine do.
+        send_us: Time for which a message occupies a worker of its sender.
+        receive_us: Likewise of its receiver.
+        copy_gb_per_s: Rate at which a worker handles bytes; None: bytes cost it nothing.
+        reduce_gb_per_s: Rate at which a GPU adds what it has received; None: adding takes no time.
+        protocols: Names of the protocols of which the fastest is taken at each size; none: all bytes on the wire are
+            data (see :mod:`coppice.simulation.channels`).
+        channels: Channels of a GPU; None: as many as it takes.
+        channel_gb_per_s: Data that a channel carries; None: the protocol's figure for the generation of the GPUs.
+        generation: Generation of the GPUs; None: the topology's name tells it, or nothing that depends on it counts.
+        efficiency: Share of the rate of links that wires carry at best.
+        least_piece_bytes: Chunks are not cut into smaller pieces than this.
         sharing: How messages share a link.
         store_and_forward: Switches forward whole messages only, instead of passing bytes on as they come (FIFO).
-        send_engines: Messages that a GPU can send at a time; 0 is any number.
-        receive_engines: Messages that a GPU can receive, and add, at a time; 0 is any number.
-        reduce_gb_per_s: Rate at which a GPU adds what it has received; None: adding takes no time.
+        send_engines: Messages that a GPU can have under way at a time; 0 is any number.
+        receive_engines: Messages that can be under way to a GPU, or be added there, at a time; 0 is any number.
+
+    Raises:
+        InputError: If a value is out of range, or values contradict each other.
 
     Examples:
         >>> Model(send_engines=1, receive_engines=1).overhead_us
         1.0
     """
 
-    overhead_us: float = HOP_OVERHEAD_US
+    name: str = "ideal"
+    overhead_us: float = 1.0
+    launch_us: float = 0.0
+    steps_bind: bool = True
+    buffered: bool = False
+    workers: int = 0
+    shared_workers: bool = False
+    send_us: float = 0.0
+    receive_us: float = 0.0
+    copy_gb_per_s: float | None = None
+    reduce_gb_per_s: float | None = None
+    protocols: tuple[str, ...] = ()
+    channels: int | None = None
+    channel_gb_per_s: float | None = None
+    generation: str | None = None
+    efficiency: float = 1.0
+    least_piece_bytes: int = 4096
     sharing: Sharing = Sharing.FIFO
     store_and_forward: bool = False
     send_engines: int = 0
     receive_engines: int = 0
-    reduce_gb_per_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.sharing not in tuple(Sharing):
             msg = f"expected sharing `fifo` or `fair`, found {self.sharing!r}."
             raise InputError(msg)
         object.__setattr__(self, "sharing", Sharing(self.sharing))
-        if not (isfinite(self.overhead_us) and self.overhead_us >= 0):
-            msg = f"expected an overhead of 0 or more microseconds, found {self.overhead_us}."
-            raise InputError(msg)
-        for name in ("send_engines", "receive_engines"):
+        object.__setattr__(self, "protocols", tuple(name.lower() for name in self.protocols))
+        for name, what in (
+            ("overhead_us", "an overhead"),
+            ("launch_us", "a launch"),
+            ("send_us", "an occupancy of senders"),
+            ("receive_us", "an occupancy of receivers"),
+        ):
+            if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                msg = f"expected {what} of 0 or more microseconds, found {getattr(self, name)}."
+                raise InputError(msg)
+        for name in ("send_engines", "receive_engines", "workers"):
             if not 0 <= getattr(self, name) < 2**31:
                 msg = f"expected {name} of 0 (any number) or more, found {getattr(self, name)}."
                 raise InputError(msg)
-        rate = self.reduce_gb_per_s
-        if rate is not None and not (isfinite(rate) and rate > 0):
-            msg = f"expected a rate of adding above 0 GB/s, found {rate}: leave it out where adding is free."
+        for rate, what in ((self.reduce_gb_per_s, "adding"), (self.copy_gb_per_s, "copying")):
+            if rate is not None and not (isfinite(rate) and rate > 0):
+                msg = f"expected a rate of {what} above 0 GB/s, found {rate}: leave it out where {what} is free."
+                raise InputError(msg)
+        if not 0 < self.efficiency <= 1:
+            msg = f"expected an efficiency above 0 and up to 1, found {self.efficiency}."
+            raise InputError(msg)
+        if self.least_piece_bytes < 1:
+            msg = f"expected a least piece of 1 byte or more, found {self.least_piece_bytes}."
             raise InputError(msg)
         if self.store_and_forward and self.sharing is Sharing.FAIR:
             msg = "expected cut-through switches with fair sharing, found store-and-forward: choose sharing `fifo`."
             raise InputError(msg)
+        if self.copy_gb_per_s is not None and not self.workers:
+            msg = "expected a number of workers with a rate of copying, found any number: give `workers`."
+            raise InputError(msg)
+
+    @property
+    def text(self) -> str:
+        """Name and figures in a line.
+
+        Examples:
+            >>> Model(send_us=0.5, workers=1).text
+            'ideal: 1 us per message beyond its links, 1 worker of a GPU for 0.5 us, fifo links'
+        """
+        parts = []
+        if self.protocols:
+            parts.append(" or ".join(map(protocol_text, self.protocols)))
+        else:
+            parts.append(f"{self.overhead_us:g} us per message beyond its links")
+        if self.launch_us:
+            parts.append(f"{self.launch_us:g} us to launch")
+        if self.send_us or self.receive_us or self.copy_gb_per_s is not None:
+            parts.append(self._workers_text())
+        if self.efficiency < 1:
+            parts.append(f"{100 * self.efficiency:.3g}% of the rate of links")
+        if self.channels is not None:
+            parts.append(f"{self.channels} channels")
+        parts.append(f"{self.sharing} links")
+        if self.store_and_forward:
+            parts.append("store-and-forward switches")
+        if self.send_engines or self.receive_engines:
+            parts.append(
+                f"{self.send_engines or 'any'} send and {self.receive_engines or 'any'} receive engines"
+            )
+        if self.reduce_gb_per_s is not None:
+            parts.append(f"adding at {self.reduce_gb_per_s:g} GB/s")
+        return f"{self.name}: {', '.join(parts)}"
+
+    def _workers_text(self) -> str:
+        """Occupancy in words."""
+        where = "of all GPUs together" if self.shared_workers else "of a GPU"
+        each = "worker" if self.workers == 1 else "workers"
+        spent = (
+            f"{self.send_us:g} us"
+            if self.send_us == self.receive_us or not self.receive_us
+            else f"{self.send_us:g} and {self.receive_us:g} us"
+        )
+        copying = f" and {self.copy_gb_per_s:g} GB/s" if self.copy_gb_per_s is not None else ""
+        return f"{self.workers or 'any'} {each} {where} for {spent}{copying}"
 
 
-DEFAULT_MODEL = Model()
-"""First in, first out, cut-through, 1 us a message, any number of messages at a time."""
+IDEAL = Model()
+"""Full rate of all wires, 1 us a message, any number of messages at a time: what no software can be faster than."""

@@ -1,10 +1,14 @@
-"""The simulator: from a plan and a size, or from messages, to a timeline; and how many pieces make a plan fastest."""
+"""The simulator: from a plan and a size, or from messages, to a timeline; the fastest protocol and number of pieces."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.arguments import checked
@@ -15,11 +19,14 @@ from coppice.schedule.files.plan_file import body_of
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.model import DEFAULT_MODEL, Model, Sharing
+from coppice.simulation.channels import Wire, on_wire, wires_of
+from coppice.simulation.model import Model, Sharing
+from coppice.simulation.models import model_of
 from coppice.simulation.timeline import MessageHops, Rates, Timeline
 from coppice.text import size_of
+from coppice.topology.model import Topology
 
-__all__ = ["best_pieces", "run", "simulate"]
+__all__ = ["MOST_PIECES", "chain_length", "fastest", "most_pieces", "run", "simulate"]
 
 
 @checked
@@ -27,22 +34,23 @@ def simulate(
     plan: Any,
     size_bytes: int | str,
     *,
-    model: Model = DEFAULT_MODEL,
-    pieces: int | Literal["best"] = 1,
+    model: Model | str | PathLike[str] | None = None,
+    pieces: int | Literal["best"] = "best",
 ) -> Timeline:
     """When every message of a schedule starts and arrives.
 
     Args:
         plan: What is carried out; it should have been verified: a plan, what holds one, the name of a plan file, a
             schedule, or a forest. A forest is simulated as it is: switches at which its trees branch copy and add,
-            without overhead and engines.
+            without overhead and workers.
         size_bytes: M in bytes, 0 or more, also as text such as ``64M``.
-        model: What messages cost beside rates and latencies of links.
+        model: What messages cost beside rates and latencies of links: a model, its name, or a file with one; None is
+            the default of :mod:`coppice.simulation.models`. Of its protocols the fastest is taken.
         pieces: Every chunk is cut into so many pieces that follow each other, as
             :func:`coppice.schedule.schedule.in_pieces` does; ``best`` takes the number that is fastest.
 
     Raises:
-        InputError: If the body is malformed, or the size or number of pieces out of range.
+        InputError: If the body is malformed, the size or number of pieces out of range, or there is no such model.
         UnreachableError: If a transfer names no path and there is none.
 
     Examples:
@@ -55,17 +63,13 @@ def simulate(
         >>> case = AlgorithmCase(topology=preset("ring", gpus=3, gb_per_s=3), collective=Collective.BROADCAST, root=0)
         >>> chain = Moves(case, whole(case))
         >>> chain.add([0, 1], [0, 1], [1, 2], 0)
-        >>> simulate(chain.schedule(), 18000).time_us
+        >>> simulate(chain.schedule(), 18000, model="ideal", pieces=1).time_us
         14.0
-        >>> simulate(chain.schedule(), 18000, pieces=3).time_us
+        >>> simulate(chain.schedule(), 18000, model="ideal", pieces=3).time_us
         12.0
     """
-    body, size = body_of(plan), size_of(size_bytes)
-    if pieces == "best":
-        return best_pieces(body, size, model=model)[1]
-    return run(
-        messages_of(body, size, pieces=pieces), model=model, collective=body.collective, size_bytes=size
-    )
+    count = None if pieces == "best" else pieces
+    return fastest(body_of(plan), size_of(size_bytes), model=model_of(model), pieces=count)
 
 
 _NS_PER_US = 1000.0
@@ -77,6 +81,8 @@ def run(
     model: Model,
     collective: Collective,
     size_bytes: int,
+    wire: Wire | None = None,
+    pieces: int = 1,
     keep_hops: bool = True,
     keep_rates: bool = False,
 ) -> Timeline:
@@ -87,6 +93,8 @@ def run(
         model: What messages cost beside rates and latencies of links.
         collective: What the messages carry out, for the bus bandwidth.
         size_bytes: M in bytes, for the bandwidths.
+        wire: Protocol and channels; None: all bytes on the wire are data.
+        pieces: What chunks were cut into, for the record.
         keep_hops: Record when each message begins on each of its links; without, it takes less memory and there is no
             critical path.
         keep_rates: Record every rate that a message gets, where links are shared fairly.
@@ -94,11 +102,16 @@ def run(
     Raises:
         InputError: If messages wait for each other in a circle.
     """
+    messages = on_wire(messages, Wire() if wire is None else wire, model=model)
     topology, routes = messages.topology, messages.routes
     sender, receiver = topology.rank[routes.src], topology.rank[routes.dst]
     overhead_us = messages.overhead_us
     if overhead_us is None:
         overhead_us = np.where(sender >= 0, model.overhead_us, 0.0)
+    busy = model.send_us or model.receive_us or model.copy_gb_per_s is not None
+    if busy and not model.workers:  # any number of workers: what they do is a latency at either end
+        overhead_us = overhead_us + np.where(sender >= 0, model.send_us, 0.0)
+        overhead_us = overhead_us + np.where(receiver >= 0, model.receive_us, 0.0)
     found = _core.simulate_messages(
         messages.route,
         messages.num_bytes,
@@ -119,6 +132,12 @@ def run(
         sender,
         receiver,
         topology.num_ranks,
+        np.full(len(sender), model.send_us * _NS_PER_US),
+        np.full(len(sender), model.receive_us * _NS_PER_US),
+        _worker_groups(topology, model) if busy and model.workers else np.zeros(0, dtype=np.int32),
+        buffered=model.buffered,
+        workers=model.workers,
+        copy_rate=model.copy_gb_per_s or 0.0,
         fair=model.sharing is Sharing.FAIR,
         store_and_forward=model.store_and_forward,
         send_engines=model.send_engines,
@@ -139,6 +158,8 @@ def run(
         model=model,
         collective=collective,
         size_bytes=size_bytes,
+        pieces=pieces,
+        protocol=None if wire is None else wire.name,
         start_us=found["start"],
         arrived_us=found["arrived"],
         finish_us=found["done"],
@@ -159,49 +180,188 @@ def _hops(messages: Messages, found: dict[str, Any], *, fair: bool) -> MessageHo
     return MessageHops(start=offsets(hops), begin_us=found["hop_begin"], behind=found["hop_behind"])
 
 
-_PATIENCE = 2
+def _worker_groups(topology: Topology, model: Model) -> NDArray[np.int32]:
+    """Whose workers each rank shares."""
+    ranks = topology.num_ranks
+    return np.zeros(ranks, dtype=np.int32) if model.shared_workers else np.arange(ranks, dtype=np.int32)
 
 
-def best_pieces(
-    body: Schedule | Forest, size_bytes: int, *, model: Model = DEFAULT_MODEL, most: int = 256
-) -> tuple[int, Timeline]:
-    """The number of pieces with the least time, and its timeline.
+MOST_PIECES = 256
+"""Pieces that a chunk is cut into at most."""
 
-    Tries 1, 2, 4, ... up to ``most`` until the time has grown twice in a row, and then the numbers half-way to the
-    neighbours of the best one. The least of several best ones is taken.
+_WORTH = 0.002
+"""Twice as many pieces are taken where they save this share of the time."""
+
+_MOST_ROWS = 2**20
+_FEW_PIECES = 16
+"""Cutting makes at most ``_MOST_ROWS`` transfers, but up to ``_FEW_PIECES`` pieces of every chunk in any case."""
+
+
+_FEW_ROWS, _MANY_ROWS, _ALIKE = 2**18, 2**22, 8
+"""Where steps do not bind, every row travels on its own up to the first number of them, or up to the second one where
+so many at most would share a message otherwise."""
+
+
+def most_pieces(body: Schedule | Forest, size_bytes: int, *, model: Model, most: int = MOST_PIECES) -> int:
+    """Number of pieces into which every chunk may be cut before they get too small or too many.
+
+    A schedule with steps is not cut: its steps are what goes on at a time.
 
     Args:
         body: What is carried out.
         size_bytes: M in bytes.
+        model: Whose least size of a piece counts.
+        most: Most pieces in any case.
+    """
+    if isinstance(body, Schedule):
+        if not body.num_transfers or int(body.step.min()) >= 0:
+            return 1
+        chunks, rows = body.num_chunks, body.num_transfers
+    else:
+        chunks, rows = body.num_trees * body.num_images, body.num_edges * body.num_images
+    by_size = size_bytes // (model.least_piece_bytes * max(chunks, 1))
+    return max(1, min(most, by_size, max(_FEW_PIECES, _MOST_ROWS // max(rows, 1))))
+
+
+def fastest(
+    body: Schedule | Forest,
+    size_bytes: int,
+    *,
+    model: Model,
+    pieces: int | None = None,
+    most: int = MOST_PIECES,
+    keep_hops: bool = True,
+) -> Timeline:
+    """The timeline of a plan with the fastest of the model's protocols, in the number of pieces that suits it.
+
+    Where h messages follow each other at a cost of alpha each and the busiest link takes B, m pieces take about
+    ``(m + h - 1) (alpha + B / m)``, least for ``m = sqrt((h - 1) B / alpha)``. From the power of two next to it the
+    search goes to half or twice as many pieces while that is faster. A protocol is left out where its start and the
+    busiest link alone take longer than what was found.
+
+    Args:
+        body: What is carried out; it should have been verified.
+        size_bytes: M in bytes, 0 or more.
         model: What messages cost.
-        most: Most pieces to try, 1 or more.
+        pieces: Cut every chunk into so many pieces; None takes the fastest number.
+        most: Most pieces to try.
+        keep_hops: As :func:`run`.
 
     Raises:
-        InputError: As :func:`simulate`, or if ``most`` is less than 1.
+        InputError: If columns are malformed, or the size or number of pieces is out of range.
+        UnreachableError: If a transfer names no path and there is none.
     """
     if most < 1:
         msg = f"expected at least 1 piece at most, found {most}."
         raise InputError(msg)
-    tried: dict[int, float] = {}
+    wires = wires_of(model, body.topology)
+    best: Timeline | None = None
+    limit = most_pieces(body, size_bytes, model=model, most=most)
+    steps_bind = model.steps_bind or _too_many_messages(body)
+    given = 1 if pieces is None else pieces
+    whole = messages_of(body, size_bytes, pieces=given, steps_bind=steps_bind)
+    cut = {given: whole}
+    for wire in sorted(wires, key=lambda each: _least_us(whole, each, model)):
+        if best is not None and _least_us(whole, wire, model) >= best.time_us:
+            continue
 
-    def attempt(pieces: int) -> tuple[float, int, Timeline]:
-        timeline = run(
-            messages_of(body, size_bytes, pieces=pieces),
-            model=model,
-            collective=body.collective,
-            size_bytes=size_bytes,
-        )
-        tried[pieces] = timeline.time_us
-        return timeline.time_us, pieces, timeline
+        def attempt(count: int, wire: Wire = wire, *, hops: bool = False) -> Timeline:
+            if count not in cut:
+                cut[count] = messages_of(body, size_bytes, pieces=count, steps_bind=steps_bind)
+            return run(
+                cut[count],
+                model=model,
+                collective=body.collective,
+                size_bytes=size_bytes,
+                wire=wire,
+                pieces=count,
+                keep_hops=hops,
+                keep_rates=hops and model.sharing is Sharing.FAIR,
+            )
 
-    best = attempt(1)
-    pieces, worse = 2, 0
-    while pieces <= most and worse < _PATIENCE:
-        best = min(best, attempt(pieces), key=lambda found: found[:2])
-        worse = worse + 1 if tried[pieces] >= tried[pieces // 2] else 0
-        pieces *= 2
-    middle = best[1]
-    for between in (middle * 3 // 4, middle * 3 // 2):
-        if between not in tried and 1 <= between <= most:
-            best = min(best, attempt(between), key=lambda found: found[:2])
-    return best[1], best[2]
+        # A second protocol is fastest in about as many pieces as the first one.
+        found = attempt(given if best is None else best.pieces)
+        if pieces is None and limit > 1:
+            found = _best_pieces(found, attempt, limit, guessed=best is not None)
+        if best is None or found.time_us < best.time_us:
+            best = found
+            chosen = attempt
+    if best is None:
+        msg = f"expected a model with a wire, found none in {model.name}."
+        raise InputError(msg)
+    return chosen(best.pieces, hops=True) if keep_hops else best
+
+
+def _too_many_messages(body: Schedule | Forest) -> bool:
+    """Whether rows of one step have to travel together although a model lets each go on its own."""
+    if isinstance(body, Forest) or body.num_transfers <= _FEW_ROWS or int(body.step.min()) < 0:
+        return False
+    if body.num_transfers > _MANY_ROWS:
+        return True
+    ends = np.stack([body.step, body.src, body.dst], axis=1)
+    return len(np.unique(ends, axis=0)) * _ALIKE < body.num_transfers
+
+
+def _best_pieces(
+    first: Timeline, attempt: Callable[[int], Timeline], limit: int, *, guessed: bool
+) -> Timeline:
+    """The fastest number of pieces of the powers of two, found from a guess or from what one piece takes."""
+    highest, middle, best = limit.bit_length() - 1, first.pieces.bit_length() - 1, first
+    if not guessed:
+        waiting = (chain_length(first) - 1) * float(first.link_busy_us.max(initial=0.0))
+        cost = _message_us(first)
+        guess = math.sqrt(waiting / cost) if cost else limit
+        middle = min(round(math.log2(max(guess, 1))), highest)
+        best = min((first, attempt(2**middle)), key=_worth) if middle else first
+    for direction in (-1, 1):
+        exponent = middle + direction
+        while (0 if guessed else 1) <= exponent <= highest:
+            found = attempt(2**exponent)
+            if _worth(found) >= _worth(best):
+                break
+            best, exponent = found, exponent + direction
+    return best
+
+
+def _worth(timeline: Timeline) -> float:
+    """Time, with which twice as many pieces must save enough to be worth it."""
+    return timeline.time_us * math.exp(math.log1p(_WORTH) * math.log2(timeline.pieces))
+
+
+def chain_length(timeline: Timeline) -> int:
+    """Number of messages of which each waited for the one before, up to the last one that is done."""
+    if not len(timeline.finish_us):
+        return 0
+    message, count = int(np.argmax(timeline.finish_us)), 0
+    while message >= 0:
+        message, count = int(timeline.cause[message]), count + 1
+    return count
+
+
+def _message_us(timeline: Timeline) -> float:
+    """What a message costs on average beyond its bytes."""
+    messages, model = timeline.messages, timeline.model
+    routes = messages.routes
+    route = np.repeat(np.arange(len(routes.src)), routes.num_links)
+    latency = np.bincount(
+        route, weights=timeline.topology.latency_us[routes.links], minlength=len(routes.src)
+    )
+    overhead = (
+        np.full(len(routes.src), model.overhead_us) if messages.overhead_us is None else messages.overhead_us
+    )
+    return float((latency + overhead).mean()) + model.send_us + model.receive_us if len(latency) else 0.0
+
+
+def _least_us(messages: Messages, wire: Wire, model: Model) -> float:
+    """What messages take at least on a wire: the start, and the bytes of the busiest link."""
+    start = model.launch_us + (0.0 if wire.protocol is None else wire.protocol.start_us)
+    routes, topology = messages.routes, messages.topology
+    carried = np.bincount(messages.route, weights=messages.num_bytes, minlength=len(routes.src))
+    of_link = np.repeat(carried, routes.num_links)
+    load = np.bincount(routes.links, weights=of_link, minlength=topology.num_links)
+    busiest = float((load * topology.denominator / topology.capacity).max(initial=0.0)) / 1000
+    least = busiest * wire.expansion / model.efficiency
+    if wire.gpu_gb_per_s is not None:
+        sent = np.bincount(routes.src, weights=carried, minlength=topology.num_nodes)[topology.rank_nodes]
+        least = max(least, float(sent.max(initial=0.0)) / float(wire.gpu_gb_per_s) / 1000)
+    return start + least

@@ -95,6 +95,8 @@ class Timeline(Shown):
         model: What was assumed.
         collective: What the messages carried out.
         size_bytes: M in bytes.
+        pieces: Pieces that every chunk was cut into.
+        protocol: Protocol on the wire; None: all bytes on it are data.
         start_us: When each message started (float64): dependencies met, engines taken.
         arrived_us: When its last byte arrived.
         finish_us: When it was done: arrived and, where it is added, added.
@@ -111,6 +113,8 @@ class Timeline(Shown):
     model: Model
     collective: Collective
     size_bytes: int
+    pieces: int
+    protocol: str | None
     start_us: NDArray[np.float64]
     arrived_us: NDArray[np.float64]
     finish_us: NDArray[np.float64]
@@ -200,10 +204,17 @@ class Timeline(Shown):
                     reason, link, hop = Reason.ROUTE, -1, 1
             else:
                 begin, before = float(self.start_us[message]), int(self.cause[message])
-                reason, link, hop = Reason(int(self.reason[message])), -1, self._binding_hop(before)
+                reason, link = Reason(int(self.reason[message])), -1
+                # What freed a worker, or left a buffering sender, may still have been under way.
+                hop = min(self._binding_hop(before), self._hops_begun(before, begin)) if before >= 0 else 0
             stages.append(Stage(message=message, begin_us=begin, end_us=end, reason=reason, link=link))
             message, end = before, begin
         return stages[::-1]
+
+    def _hops_begun(self, message: int, at_us: float) -> int:
+        """Links that a message had begun to cross before a moment."""
+        hops = self._kept_hops()
+        return int((hops.begin_us[hops.start[message] : hops.start[message + 1]] < at_us).sum())
 
     def passages(self, link: int) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
         """What a link of the FIFO model served: messages in order, when each began and when it ended, in us.

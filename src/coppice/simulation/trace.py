@@ -1,12 +1,14 @@
 """A timeline as a trace file for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-The file is JSON in the Trace Event Format: a process per host, a thread per GPU, a complete event ("X") per message on
-the thread of its sender, from its start until it is done, with what it carries in ``args``. Messages of one sender that
-overlap stand on further threads of that GPU. A process of its own shows the critical path, whose messages are joined
-by flow arrows, and another one counts the use of the busiest links. Times are microseconds, as the format wants them.
+The file is JSON in the Trace Event Format: a process per host, a thread per GPU and link by which it sends, a complete
+event ("X") per message on the thread of its sender, from its start until it is done, with what it carries in ``args``.
+Messages of one sender and link that overlap stand on further threads of these. A process of its own shows the critical
+path, whose messages are joined by flow arrows, and another one counts the use of the busiest links. Times are
+microseconds, as the format wants them.
 
-The same timeline gives the same bytes. A trace of more messages than fit is thinned: the critical path stays, then the
-longest messages; ``otherData`` says how many of how many are shown.
+The same timeline gives the same bytes. A trace that would need too many threads is folded: messages that overlap and go
+the same way, to add or to copy, become one event that counts them. A trace of more messages than fit is thinned: the
+critical path stays, then the longest messages; ``otherData`` says how many of how many are shown.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import heapq
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,10 +30,13 @@ from coppice.simulation.timeline import Reason, Stage, Timeline
 from coppice.simulation.utilisation import busiest_links, link_utilisation, passages
 from coppice.topology.model import Topology
 
-__all__ = ["MAX_EVENTS", "trace_events", "write_trace"]
+__all__ = ["MAX_EVENTS", "MAX_TRACKS", "trace_events", "write_trace"]
 
 MAX_EVENTS = 500_000
 """Messages that a trace shows at most: about 100 MB, near what the viewers take."""
+
+MAX_TRACKS = 4_096
+"""Threads of messages from which on those that are alike are folded."""
 
 COUNTED_LINKS = 10
 """Links whose use is counted."""
@@ -49,6 +55,7 @@ def write_trace(
     path: str | os.PathLike[str],
     *,
     most: int = MAX_EVENTS,
+    tracks: int = MAX_TRACKS,
     jobs: Sequence[tuple[str, int]] = (),
 ) -> int:
     """Write a trace; an interrupted write leaves the old file, or none.
@@ -57,6 +64,7 @@ def write_trace(
         timeline: What to show.
         path: File to write.
         most: Messages that are shown at most.
+        tracks: Threads of messages from which on those that are alike are folded.
         jobs: Name and first message of each job, where there are several.
 
     Returns:
@@ -66,6 +74,7 @@ def write_trace(
         InputError: If the file cannot be written, or passages over links were not kept.
     """
     shown = _shown(timeline, most)
+    bars = _bars(timeline, shown, tracks, jobs)
     messages = timeline.messages
     about = {
         "topology": messages.topology.name,
@@ -74,30 +83,36 @@ def write_trace(
         "time_us": _us(timeline.time_us),
         "messages": messages.count,
         "messages_shown": len(shown),
+        "events": len(bars.first),
     }
     head = (
         '{"displayTimeUnit": "ns", "otherData": '
         + json.dumps(about, ensure_ascii=False)
         + ', "traceEvents": [\n'
     )
-    write_atomically(path, _text(head, _events(timeline, shown, jobs)))
+    write_atomically(path, _text(head, _events(timeline, bars, jobs)))
     return len(shown)
 
 
 def trace_events(
-    timeline: Timeline, *, most: int = MAX_EVENTS, jobs: Sequence[tuple[str, int]] = ()
+    timeline: Timeline,
+    *,
+    most: int = MAX_EVENTS,
+    tracks: int = MAX_TRACKS,
+    jobs: Sequence[tuple[str, int]] = (),
 ) -> Iterator[Event]:
     """The events of a trace, one after the other.
 
     Args:
         timeline: What to show.
         most: Messages that are shown at most.
+        tracks: Threads of messages from which on those that are alike are folded.
         jobs: Name and first message of each job, where there are several.
 
     Raises:
         InputError: If passages over links were not kept.
     """
-    return _events(timeline, _shown(timeline, most), jobs)
+    return _events(timeline, _bars(timeline, _shown(timeline, most), tracks, jobs), jobs)
 
 
 def _text(head: str, events: Iterable[Event]) -> Iterator[bytes]:
@@ -110,13 +125,98 @@ def _text(head: str, events: Iterable[Event]) -> Iterator[bytes]:
     yield b"\n]}\n"
 
 
-def _events(timeline: Timeline, shown: NDArray[np.int64], jobs: Sequence[tuple[str, int]]) -> Iterator[Event]:
-    topology = timeline.messages.topology
-    lanes = _lanes(timeline, shown)
-    yield from _names(topology, timeline, shown, lanes)
-    yield from _slices(timeline, shown, lanes, jobs)
-    yield from _critical(timeline, dict(zip(shown.tolist(), lanes.tolist(), strict=True)))
+def _events(timeline: Timeline, bars: _Bars, jobs: Sequence[tuple[str, int]]) -> Iterator[Event]:
+    yield from _names(timeline, bars)
+    yield from _slices(timeline, bars, jobs)
+    yield from _critical(timeline, bars)
     yield from _counters(timeline)
+
+
+@dataclass(frozen=True, eq=False)
+class _Bars:
+    """What stands on the threads of senders: messages, or several that are alike, in order of their starts.
+
+    Attributes:
+        first: Message that begins each.
+        finish_us: When each ends.
+        members: Messages of each, that of ``first`` among them.
+        thread: Its thread.
+        names: Name of each thread, and the node whose it is.
+        thread_of: Thread of every message that is shown.
+    """
+
+    first: NDArray[np.int64]
+    finish_us: NDArray[np.float64]
+    members: list[NDArray[np.int64]]
+    thread: NDArray[np.int64]
+    names: dict[int, tuple[str, int]]
+    thread_of: dict[int, int]
+
+
+def _bars(
+    timeline: Timeline, shown: NDArray[np.int64], tracks: int, jobs: Sequence[tuple[str, int]]
+) -> _Bars:
+    """One for each message, on threads by sender and link; folded if these were too many."""
+    src, out = timeline.messages.src[shown].astype(np.int64), _next_nodes(timeline, shown)
+    start, finish = timeline.start_us[shown], timeline.finish_us[shown]
+    alone = np.arange(len(shown))
+    lanes = _lanes(src, out, start, finish)
+    if len({*zip(src.tolist(), out.tolist(), lanes.tolist(), strict=True)}) > tracks:
+        alone = _alike(timeline, shown, _jobs_of(shown, jobs))
+        order = np.argsort(alone, kind="stable")  # the first of each is the one that starts first
+        first = order[np.flatnonzero(np.diff(alone[order], prepend=-1))]
+        members = np.split(shown[order], np.flatnonzero(np.diff(alone[order])) + 1)
+        until = np.full(len(first), -np.inf)
+        np.maximum.at(until, alone, finish)
+        lanes = _lanes(src[first], out[first], start[first], until)
+    else:
+        first, members, until = alone, list(shown.reshape(-1, 1)), finish
+    keys = list(zip(src[first].tolist(), out[first].tolist(), lanes.tolist(), strict=True))
+    number = {key: place for place, key in enumerate(sorted(set(keys)), start=1)}
+    thread = np.array([number[key] for key in keys], dtype=np.int64)
+    ids = timeline.messages.topology.node_ids
+    names = {
+        place: (f"{ids[node]} ({ids[link]}{f', {lane + 1}' if lane else ''})", node)
+        for (node, link, lane), place in number.items()
+    }
+    thread_of = dict(zip(shown.tolist(), thread[alone].tolist(), strict=True))
+    return _Bars(shown[first], until, members, thread, names, thread_of)
+
+
+def _next_nodes(timeline: Timeline, shown: NDArray[np.int64]) -> NDArray[np.int64]:
+    """To which node each message leaves its sender."""
+    routes = timeline.messages.routes
+    begin = routes.node_start[timeline.messages.route[shown]]
+    found: NDArray[np.int64] = routes.nodes[begin + 1].astype(np.int64)
+    return found
+
+
+def _jobs_of(messages: NDArray[np.int64], jobs: Sequence[tuple[str, int]]) -> NDArray[np.int64]:
+    """Place of each message's job; all 0 where there is only one."""
+    if not jobs:
+        return np.zeros_like(messages)
+    found: NDArray[np.int64] = np.searchsorted([first for _, first in jobs], messages, side="right") - 1
+    return found
+
+
+def _alike(timeline: Timeline, shown: NDArray[np.int64], job: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number of the event of each message: those of one job, path and kind that overlap share one.
+
+    Numbers ascend with the starts of the events.
+    """
+    messages = timeline.messages
+    kinds = 2 * job + (messages.added_bytes[shown] > 0)
+    open_until: dict[tuple[int, int], tuple[float, int]] = {}
+    event = np.empty(len(shown), dtype=np.int64)
+    count = 0
+    columns = (messages.route[shown], kinds, timeline.start_us[shown], timeline.finish_us[shown])
+    for row, (route, kind, start, finish) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        until, number = open_until.get((route, kind), (-1.0, -1))
+        if start >= until:
+            number, count = count, count + 1
+        event[row] = number
+        open_until[route, kind] = (max(until, finish), number)
+    return event
 
 
 def _shown(timeline: Timeline, most: int) -> NDArray[np.int64]:
@@ -133,23 +233,26 @@ def _shown(timeline: Timeline, most: int) -> NDArray[np.int64]:
     return chosen[np.lexsort((chosen, timeline.start_us[chosen]))]
 
 
-def _lanes(timeline: Timeline, shown: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Place of each message among those of its sender that overlap: the first one that is free."""
-    lanes = np.zeros(len(shown), dtype=np.int64)
-    free: dict[int, list[int]] = {}
-    busy: dict[int, list[tuple[float, int]]] = {}
-    used: dict[int, int] = {}
-    columns = (timeline.messages.src[shown], timeline.start_us[shown], timeline.finish_us[shown])
-    for row, (src, start, finish) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
-        running, idle = busy.setdefault(src, []), free.setdefault(src, [])
-        while running and running[0][0] <= start:
+def _lanes(
+    src: NDArray[np.int64], out: NDArray[np.int64], start: NDArray[np.float64], finish: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Place of each event among those of its sender and link that overlap: the first one that is free."""
+    lanes = np.zeros(len(src), dtype=np.int64)
+    free: dict[tuple[int, int], list[int]] = {}
+    busy: dict[tuple[int, int], list[tuple[float, int]]] = {}
+    used: dict[tuple[int, int], int] = {}
+    columns = (src, out, start, finish)
+    for row, (node, link, begin, end) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+        key = (node, link)
+        running, idle = busy.setdefault(key, []), free.setdefault(key, [])
+        while running and running[0][0] <= begin:
             heapq.heappush(idle, heapq.heappop(running)[1])
         if idle:
             lane = heapq.heappop(idle)
         else:
-            lane = used.get(src, 0)
-            used[src] = lane + 1
-        heapq.heappush(running, (finish, lane))
+            lane = used.get(key, 0)
+            used[key] = lane + 1
+        heapq.heappush(running, (end, lane))
         lanes[row] = lane
     return lanes
 
@@ -160,27 +263,18 @@ def _process(topology: Topology, node: int) -> int:
     return _HOSTS + (host if host >= 0 else len(topology.hosts))
 
 
-def _thread(node: int, lane: int) -> int:
-    """Thread of the ``lane``-th of overlapping messages of a node."""
-    return (node + 1) * 4096 + min(lane, 4095)
-
-
-def _names(
-    topology: Topology, timeline: Timeline, shown: NDArray[np.int64], lanes: NDArray[np.int64]
-) -> Iterator[Event]:
+def _names(timeline: Timeline, bars: _Bars) -> Iterator[Event]:
     """Names and order of processes and threads."""
+    topology = timeline.messages.topology
     yield _process_name(_CRITICAL, "critical path")
     yield _process_name(_LINKS, "links")
-    pairs = np.unique(np.stack([timeline.messages.src[shown], lanes], axis=1), axis=0).tolist()
     seen: set[int] = set()
-    for node, lane in pairs:
+    for thread, (name, node) in sorted(bars.names.items()):
         process = _process(topology, node)
         if process not in seen:
             seen.add(process)
             host = int(topology.host[node])
             yield _process_name(process, topology.hosts[host] if host >= 0 else topology.name)
-        name = topology.node_ids[node] + (f" ({lane + 1})" if lane else "")
-        thread = _thread(node, lane)
         yield {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}}
         yield {
             "ph": "M",
@@ -195,44 +289,41 @@ def _process_name(process: int, name: str) -> Event:
     return {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": name}}
 
 
-def _slices(
-    timeline: Timeline,
-    shown: NDArray[np.int64],
-    lanes: NDArray[np.int64],
-    jobs: Sequence[tuple[str, int]],
-) -> Iterator[Event]:
-    """A complete event for each message."""
+def _slices(timeline: Timeline, bars: _Bars, jobs: Sequence[tuple[str, int]]) -> Iterator[Event]:
+    """A complete event for each message, or for several that are alike."""
     messages, topology = timeline.messages, timeline.messages.topology
     names = topology.node_ids
     src, dst = messages.src, messages.dst
-    job_of = np.searchsorted([first for _, first in jobs], shown, side="right") - 1 if jobs else None
-    for row, (message, lane) in enumerate(zip(shown.tolist(), lanes.tolist(), strict=True)):
+    job_of = _jobs_of(bars.first, jobs).tolist()
+    columns = (bars.first.tolist(), bars.finish_us.tolist(), bars.thread.tolist(), bars.members)
+    for row, (message, finish, thread, members) in enumerate(zip(*columns, strict=True)):
         sender, adds = int(src[message]), bool(messages.added_bytes[message])
         args: Event = {
             "message": message,
-            "bytes": int(messages.num_bytes[message]),
+            **({"messages": len(members)} if len(members) > 1 else {}),
+            "bytes": int(messages.num_bytes[members].sum()),
             "path": " -> ".join(names[v] for v in _nodes(timeline, message)),
-            "transfers": int(messages.num_rows[message]),
+            "transfers": int(messages.num_rows[members].sum()),
             "first_transfer": int(messages.first_row[message]),
             "waited_for": _waited_for(timeline, message),
         }
-        if job_of is not None:
-            args["job"] = jobs[int(job_of[row])][0]
+        if jobs:
+            args["job"] = jobs[job_of[row]][0]
         yield {
             "ph": "X",
             "name": f"to {names[int(dst[message])]}",
             "cat": "reduce" if adds else "copy",
-            **_span(float(timeline.start_us[message]), float(timeline.finish_us[message])),
+            **_span(float(timeline.start_us[message]), finish),
             "pid": _process(topology, sender),
-            "tid": _thread(sender, lane),
+            "tid": thread,
             "args": args,
         }
 
 
-def _critical(timeline: Timeline, lane_of: dict[int, int]) -> Iterator[Event]:
+def _critical(timeline: Timeline, bars: _Bars) -> Iterator[Event]:
     """The critical path as a thread of its own, and arrows between the messages on it."""
     topology = timeline.topology
-    names = topology.node_ids
+    names, thread_of = topology.node_ids, bars.thread_of
     before: Stage | None = None
     for number, stage in enumerate(timeline.critical_path()):
         message = stage.message
@@ -249,16 +340,16 @@ def _critical(timeline: Timeline, lane_of: dict[int, int]) -> Iterator[Event]:
             "tid": 0,
             "args": args,
         }
-        if before is not None and before.message in lane_of and message in lane_of:
+        if before is not None and before.message in thread_of and message in thread_of:
             # An arrow holds on to the events that enclose its ends: the middle of one stage, the begin of the next.
             middle = (before.begin_us + before.end_us) / 2
-            yield _arrow("s", number, middle, timeline, before.message, lane_of)
-            yield {**_arrow("f", number, stage.begin_us, timeline, message, lane_of), "bp": "e"}
+            yield _arrow("s", number, middle, timeline, before.message, thread_of)
+            yield {**_arrow("f", number, stage.begin_us, timeline, message, thread_of), "bp": "e"}
         before = stage
 
 
 def _arrow(
-    phase: str, number: int, at_us: float, timeline: Timeline, message: int, lane_of: dict[int, int]
+    phase: str, number: int, at_us: float, timeline: Timeline, message: int, thread_of: dict[int, int]
 ) -> Event:
     topology, sender = timeline.topology, ends_of(timeline, message)[0]
     return {
@@ -268,7 +359,7 @@ def _arrow(
         "cat": "critical",
         "ts": _us(at_us),
         "pid": _process(topology, sender),
-        "tid": _thread(sender, lane_of[message]),
+        "tid": thread_of[message],
     }
 
 

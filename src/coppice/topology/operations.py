@@ -6,6 +6,7 @@ id, and a GPU also as ``rank3``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -14,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.text import suggestion
 from coppice.topology.model import (
     Node,
     NodeKind,
@@ -23,6 +23,7 @@ from coppice.topology.model import (
     exact_rate,
     scaled,
 )
+from coppice.topology.naming import PRESET_NIC, node_hint
 
 __all__ = [
     "find_node",
@@ -38,6 +39,9 @@ __all__ = [
 ]
 
 Rate = int | float | str | Fraction
+
+_FORMER_NIC = re.compile("(^|/)mlx5_([0-9]{1,4})$")
+"""Presets of DGX A100 once called their NICs so; commands that do still find them."""
 
 MOST_DIGITS = 9
 """Decimals of GB/s that rates are rounded to at most."""
@@ -55,8 +59,10 @@ def find_node(topology: Topology, name: str) -> int:
     number = name.removeprefix("rank")
     if number != name and number.isdecimal() and len(number) < 8 and int(number) < topology.num_ranks:
         return int(topology.rank_nodes[int(number)])
-    hint = suggestion(name, topology.node_ids[:4096], otherwise="`coppice topology show` lists the nodes.")
-    msg = f"{topology.name} has no node {name!r}: {hint}"
+    former = topology.node_index.get(_FORMER_NIC.sub(rf"\1{PRESET_NIC}\2", name))
+    if former is not None:
+        return former
+    msg = f"{topology.name} has no node {name[:80]!r}: {node_hint(topology, name)}"
     raise InputError(msg)
 
 

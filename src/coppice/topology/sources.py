@@ -16,6 +16,7 @@ fabric are those of the classes in :mod:`coppice.topology.composition.fabric`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -194,11 +195,16 @@ def resolve(spec: str, *, boxes: int | None = None, options: Mapping[str, str] |
     Raises:
         InputError: If there is no such preset or file, or it cannot be used.
 
+    What a reader guessed or left out is told as a warning (:class:`UserWarning`).
+
     Examples:
         >>> resolve("dgx-a100", boxes=2).num_ranks
         16
     """
-    return resolve_reading(spec, boxes=boxes, options=options).topology
+    reading = resolve_reading(spec, boxes=boxes, options=options)
+    for text in reading.warnings:
+        warnings.warn(text, stacklevel=2)
+    return reading.topology
 
 
 def resolve_reading(
@@ -212,6 +218,9 @@ def resolve_reading(
     given = dict(options or {})
     if spec in PRESETS:
         if boxes is not None:
+            if "boxes" in given:
+                msg = f"expected the number of boxes once, found `boxes={boxes}` and boxes={given['boxes']}: keep one."
+                raise InputError(msg)
             given["boxes"] = str(boxes)
         return Reading(topology=preset_from_options(spec, given), format="preset")
     _check_exists(spec)
@@ -229,28 +238,29 @@ def resolve_reading(
         msg = f"a cluster file takes no options, found {', '.join(given)}: write them into {spec}."
         raise InputError(msg)
     base = Path() if spec == "-" else Path(spec).parent
-    warnings: list[str] = []
+    told: list[str] = []
 
     def file_host(name: str, host_options: Mapping[str, str]) -> Host:
         reading = _host_file(base / name, host_options)
-        warnings.extend(warning for warning in reading.warnings if warning not in warnings)
+        told.extend(warning for warning in reading.warnings if warning not in told)
         return _as_host(reading.topology)
 
     topology = cluster_from_document(document, where=spec, preset_host=preset_host, file_host=file_host)
-    return Reading(topology=topology, format=FORMAT, warnings=tuple(warnings))
+    return Reading(topology=topology, format=FORMAT, warnings=tuple(told))
 
 
-def resolve_host(spec: str, options: Mapping[str, str] | None = None) -> Host:
-    """One host, with its network ports, from a preset box or a topology file.
+def resolve_host(spec: str, options: Mapping[str, str] | None = None) -> tuple[Host, tuple[str, ...]]:
+    """One host, with its network ports, from a preset box or a topology file, and the warnings of the reader.
 
     Raises:
         InputError: If there is no such box or file, or it cannot be used.
     """
     given = dict(options or {})
     if spec in PRESETS:
-        return preset_host(spec, given)
+        return preset_host(spec, given), ()
     _check_exists(spec)
-    return _as_host(_host_file(Path(spec), given).topology)
+    reading = _host_file(Path(spec), given)
+    return _as_host(reading.topology), reading.warnings
 
 
 def _host_file(path: Path, options: Mapping[str, str]) -> Reading:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from coppice.collectives import Collective
@@ -11,7 +12,8 @@ from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.nccl.tuner import Dialect, tuner_table
 from coppice.export.open_mpi.rules_file import FOR_EVER
-from coppice.export.open_mpi.writer import OmpiRule, merged, rules_file
+from coppice.export.open_mpi.versions import form_of, version_of
+from coppice.export.open_mpi.writer import SUFFIXES, OmpiRule, merged, rules_file
 from coppice.fitting.nccl_tuner.rules import TunerRule
 from coppice.selection.open_mpi_names import FUNCTIONS
 from coppice.tuning.fit import SizeRule
@@ -126,9 +128,13 @@ def _ompi(table: RuleTable, form: str) -> Exported:
         for collective, own in shapes.items()
         if any(rule.choice is not None for rules in own.values() for rule in rules)
     }
-    text = rules_file(changed, comments=[*_head(table), f"undo: {UNDO[form]}"])
-    diagnose(text.encode(), form, file="the rules", options=_given(table)).require_ok()
-    return Exported(text=text, notes=(f"{len(table.changed)} rules", _OMPI_USE), suffix=".conf")
+    version = version_of(table.version or "5.0")
+    text = rules_file(changed, version=version, comments=[*_head(table), f"undo: {UNDO[form]}"])
+    given = replace(_given(table), version=version)
+    diagnose(text.encode(), form, file="the rules", options=given).require_ok()
+    return Exported(
+        text=text, notes=(f"{len(table.changed)} rules", _OMPI_USE), suffix=SUFFIXES[form_of(version)]
+    )
 
 
 def _ompi_rules(rules: Sequence[SizeRule]) -> tuple[OmpiRule, ...]:
@@ -196,8 +202,9 @@ def deployed_environment(table: RuleTable, directory: Path) -> dict[str, str]:
         InputError: If the table is of another library, or cannot be exported.
     """
     if table.library == "open-mpi":
-        file = directory / "rules.conf"
-        file.write_text(export_table(table, "ompi-rules").text)
+        made = export_table(table, "ompi-rules")
+        file = directory / f"rules{made.suffix}"
+        file.write_text(made.text)
         return {
             "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
             "OMPI_MCA_coll_tuned_dynamic_rules_filename": str(file),

@@ -14,7 +14,7 @@ import msgspec
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.files import file_name, read_bytes
+from coppice.files import AppendedFile, file_name, read_bytes
 
 __all__ = [
     "CallShape",
@@ -179,21 +179,17 @@ def reopen(path: Path) -> tuple[TimedRun, ...]:
             f"expected a directory at {path.absolute().parent}, found none: make it, or choose another place."
         )
         raise InputError(msg)
-    if not path.exists():
-        return ()
-    data = path.read_bytes()
+    kept = AppendedFile(path)
+    data = kept.content()
     runs, whole = decode_runs(data, file=str(path))
     if whole < len(data):
-        os.truncate(path, whole)
+        kept.keep(whole)
     return runs
 
 
 def append(path: Path, runs: Iterable[TimedRun]) -> None:
     """Add runs to the file of a sweep; they stay, whatever happens next."""
-    with path.open("ab") as file:
-        file.write(b"".join(map(encode_run, runs)))
-        file.flush()
-        os.fsync(file.fileno())
+    AppendedFile(path).append(b"".join(map(encode_run, runs)), flush=True)
 
 
 def read_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[TimedRun, ...]:

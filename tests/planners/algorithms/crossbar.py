@@ -16,9 +16,9 @@ from coppice.schedule.loads import chunk_sizes
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.verify import Report, verify_forest, verify_schedule
 from coppice.simulation.model import Model
-from coppice.simulation.simulator import simulate
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.presets import preset
+from support.ideal import simulate
 
 RANKS = (*range(1, 18), 24, 32, 64)
 # (overhead in microseconds, rate at which a GPU adds in GB/s) beside ports of 1 GB/s

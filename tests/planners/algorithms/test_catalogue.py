@@ -17,8 +17,8 @@ from coppice.planners.algorithms.parts.moves import Moves
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.verify import verify_schedule
 from coppice.simulation.model import Model
-from coppice.simulation.simulator import simulate
 from coppice.topology.presets import preset
+from support.ideal import simulate
 
 RANKS = (*range(1, 18), 24, 32, 64)
 # Shares of M are whole bytes for most cases, and wrong by one byte in 10^8 for the others.

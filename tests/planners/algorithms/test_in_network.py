@@ -10,10 +10,10 @@ import pytest
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest, Phase
-from coppice.simulation.simulator import simulate
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from planners.algorithms.crossbar import made, verified, with_able_switches, with_ranks_shuffled
+from support.ideal import simulate
 
 ALL_REDUCE = Collective.ALL_REDUCE
 

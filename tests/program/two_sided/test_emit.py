@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -41,6 +42,9 @@ class Both:
     def joins(self) -> bool:
         assert self.fast.joins == self.slow.joins
         return self.fast.joins
+
+    def joined_at(self, steps: Sequence[int]) -> np.ndarray:
+        return self.fast.joined_at(steps)
 
     def program(self, **attributes: Any) -> Program:
         one, other = self.fast.program(**attributes), self.slow.program(**attributes)

@@ -52,7 +52,7 @@ def names(topology: Topology) -> list[list[str]]:
 
 def test_every_gpu_with_nics_to_itself_takes_them_in_turn() -> None:
     assert names(cluster(2, 2, 2, (50, 25)))[:2] == [["h0/nic0", "h0/nic1"], ["h0/nic2", "h0/nic3"]]
-    assert names(preset("dgx-a100", boxes=2))[13] == ["box1/mlx5_5"]
+    assert names(preset("dgx-a100", boxes=2))[13] == ["box1/nic5"]
 
 
 def test_gpus_that_share_nics_share_them_out() -> None:
@@ -65,7 +65,7 @@ def test_gpus_that_share_nics_share_them_out() -> None:
         links.append(Link(src="switch", dst=f"n{nic}", gb_per_s=Fraction(1)))
         links.append(Link(src=f"n{nic}", dst="out", gb_per_s=Fraction(1)))
     assert names(Topology.of("shared", nodes, links)) == [["n0", "n1"], ["n2", "n3"]]
-    assert names(preset("dgx-a100-pcie", boxes=2))[:2] == [["box0/mlx5_0"], ["box0/mlx5_1"]]
+    assert names(preset("dgx-a100-pcie", boxes=2))[:2] == [["box0/nic0"], ["box0/nic1"]]
 
 
 def test_links_to_planes_are_ports() -> None:

@@ -347,3 +347,23 @@ def test_copying_a_slot_onto_itself_disturbs_no_reader() -> None:
     # Copied to another slot, it is a write like any other.
     elsewhere = changed(both, "dst_offset", 2, 1 - int(both.dst_offset[2]))
     assert not verify_program(elsewhere).ok
+
+
+def test_a_sum_with_what_was_never_written_names_its_buffer() -> None:
+    """Slot 0 of the input is added to slot 0 of scratch memory: only the latter was never written."""
+    build = ProgramBuilder(2)
+    for rank in range(2):
+        block = build.block(rank)
+        build.step(block, StepOp.REDUCE, src=(Buffer.INPUT, 0), dst=(Buffer.SCRATCH, 0))
+    program = build.program(
+        collective=Collective.ALL_REDUCE,
+        num_chunks=1,
+        in_place=False,
+        out_of_place=True,
+        input_chunks=[1, 1],
+        output_chunks=[1, 1],
+        scratch_chunks=[1, 1],
+    )
+    failures = " ".join(verify_program(program).failures)
+    assert "reads slot 0 of the scratch, which nothing was written to" in failures
+    assert "of the input, which nothing" not in failures

@@ -285,7 +285,7 @@ def test_pieces_suit_the_cost_of_a_message() -> None:
     from coppice.planners.planning import plan
     from coppice.run.programs.lower import schedule_of
     from coppice.simulation.model import Model
-    from coppice.simulation.simulator import simulate
+    from support.ideal import simulate
 
     fast = preset("ring", gpus=8)
 

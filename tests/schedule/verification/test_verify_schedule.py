@@ -8,12 +8,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
+from coppice.planners.choice import from_catalogue
 from coppice.schedule.loads import schedule_loads
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.model import Link, Node, NodeKind, Topology
+from coppice.topology.presets import preset
 from schedule.builders import make_schedule, ring_topology, star_topology
 
 Row = tuple[int, int, int, int, tuple[int, ...] | None, int]
@@ -194,6 +197,33 @@ def test_all_to_all_with_demands() -> None:
     assert report.inv_rate == 8
     assert failing(verify_schedule(schedule), "slot 2 has weight 2")
     assert failing(verify_schedule(schedule, demands=demands[:2]), "3 x 3")
+
+
+@pytest.mark.parametrize("weightless", [0, 3])
+def test_an_empty_slot_is_left_alone_or_complete(weightless: int) -> None:
+    """A slot of weight 0 with one transfer less leaves a rank without the sum, whoever looks at weights or not."""
+    problem = Problem(topology=preset("star", gpus=4), collective=Collective.ALL_REDUCE)
+    whole = from_catalogue(problem, "blueconnect").body
+    assert isinstance(whole, Schedule)
+    weight = whole.slot_weight.copy()
+    weight[weightless] = 0
+    empty = replace(whole, slot_weight=weight)
+    assert verify_schedule(empty).ok
+    rows = np.flatnonzero(empty.chunk_slot[empty.chunk] == weightless)
+    refused = 0
+    for row in rows.tolist():
+        lacking = without(empty, [row])
+        refused += not verify_schedule(lacking).ok
+    assert refused == len(rows)
+    assert verify_schedule(without(empty, rows.tolist())).ok
+
+
+def without(schedule: Schedule, rows: list[int]) -> Schedule:
+    """The schedule without some transfers; nothing waits for them by name."""
+    assert not len(schedule.after)
+    kept = np.delete(np.arange(schedule.num_transfers), rows)
+    columns = {name: getattr(schedule, name)[kept] for name in ("src", "dst", "chunk", "op", "path", "step")}
+    return replace(schedule, **columns, after_start=np.zeros(len(kept) + 1, dtype=np.int64))
 
 
 def test_sizes_count_exactly() -> None:

@@ -3,9 +3,9 @@
 Every pair of ranks exchanges its demand at the same time; traffic may pass through any node, GPUs included.
 The optimum is a linear program over flows aggregated by source. Up to 64 ranks or so it is solved as it
 stands; a group of automorphisms that is free on the ranks leaves one source per orbit and makes 1,024 ranks
-easy; without symmetry large instances get a routing by repeated shortest paths. In each case two figures are
-proved apart: a routing whose loads are counted exactly, and integer link lengths whose distances no routing
-can beat.
+easy; without symmetry large instances get a routing by paths that are evened out, sweep by sweep. In each case
+two figures are proved apart: a routing whose loads are counted exactly, and integer link lengths whose distances
+no routing can beat.
 
 The linear program: rank s sends demand d(s, t) times f to every rank t over any links; all pairs at once, f as large
 as possible. Flows of one source can be mixed, so there is one flow g_s per source: what enters a node minus what
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.all_to_all.distances import distances, integer_lengths, length_bound
+from coppice.bounds.all_to_all.path_flow import PathMix, route_by_paths
 from coppice.bounds.all_to_all.routes import FlowRoute, link_loads, routes_of_flow, routes_of_trees
 from coppice.bounds.all_to_all.spreading import Spread, spread
 from coppice.bounds.lp.program import Constraint, LinearProgram
@@ -152,7 +153,10 @@ def _conservation_rows(
     return rows
 
 
-_COLUMNS = 100_000
+_COLUMNS = 50_000
+_PAIRS = 2**20
+"""Up to this many pairs with demand each keeps its paths."""
+
 _RANKS_WITH_ROUTES = 256
 _LARGEST_DEMAND = 2**40
 
@@ -244,6 +248,8 @@ def concurrent_flow(
             images=symmetry.order // symmetry.link_orbit_size,
             time_limit=time_limit,
         )
+    if solution is None and np.count_nonzero(demand) <= _PAIRS:
+        return _paths(problem, demand, route_by_paths(topology, demand, time_limit=time_limit))
     if solution is None:
         return _spread(problem, demand, spread(topology, demand, time_limit=time_limit))
     routes = _routes(topology, sources, wanted, solution)
@@ -296,8 +302,23 @@ def _routes(
     return routes
 
 
+def _paths(problem: Problem, demand: NDArray[np.int64], found: PathMix) -> AllToAllBound:
+    """The outcome for a network without symmetry that is too large for the program."""
+    topology = problem.topology
+    few = topology.num_ranks <= _RANKS_WITH_ROUTES
+    return AllToAllBound(
+        problem=problem,
+        inv_rate=length_bound(topology, demand, found.length),
+        reached=found.reached,
+        length=tuple(found.length),
+        routes=found.routes(topology) if few else {},
+        symmetry=trivial_symmetry(topology),
+        method=f"paths evened out ({found.sweeps} sweeps), loads counted, lengths proved",
+    )
+
+
 def _spread(problem: Problem, demand: NDArray[np.int64], found: Spread) -> AllToAllBound:
-    """The outcome for a large network without symmetry."""
+    """The outcome for a network of very many pairs without symmetry: one tree for each rank stands for its paths."""
     topology = problem.topology
     routes: dict[int, list[FlowRoute]] = {}
     if topology.num_ranks <= _RANKS_WITH_ROUTES:

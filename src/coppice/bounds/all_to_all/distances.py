@@ -25,7 +25,7 @@ from coppice.bounds.problem import Problem
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 
-__all__ = ["distances", "integer_lengths", "length_bound", "proving_cut"]
+__all__ = ["cut_lengths", "distances", "integer_lengths", "length_bound", "proving_cut"]
 
 
 _BLOCK = 2**22
@@ -113,6 +113,33 @@ def integer_lengths(length: NDArray[np.float64]) -> list[int]:
     if largest <= 0:
         return [1] * len(length)
     return [round(value) for value in (length / largest * 2**30).tolist()]
+
+
+def cut_lengths(topology: Topology, demand: NDArray[np.int64]) -> tuple[Fraction, list[int]]:
+    """The best bound of links that leave or enter one rank, or the nodes of one host, and its lengths.
+
+    Args:
+        topology: The network.
+        demand: ``demand[i, j]`` from rank i to rank j; the diagonal is zero.
+    """
+    best = (Fraction(0), [1] * topology.num_links)
+    for label in (topology.rank, topology.host):
+        sets = int(label.max(initial=-1)) + 1
+        mine = label[topology.rank_nodes]
+        tail, head = label[topology.src], label[topology.dst]
+        crossing = tail != head
+        for here, share in ((tail, demand.sum(axis=1)), (head, demand.sum(axis=0))):
+            room = np.zeros(sets, dtype=np.int64)
+            np.add.at(room, here[crossing & (here >= 0)], topology.capacity[crossing & (here >= 0)])
+            work = np.zeros(sets, dtype=np.int64)
+            np.add.at(work, mine[mine >= 0], share[mine >= 0])
+            inner = mine[:, None] == mine[None, :]
+            np.subtract.at(work, mine[mine >= 0], np.where(inner, demand, 0).sum(axis=1)[mine >= 0])
+            time_of = np.where(room > 0, work / np.maximum(room, 1), 0.0)
+            if sets and time_of.max() > 0:
+                length = (crossing & (here == int(time_of.argmax()))).astype(np.int64).tolist()
+                best = max(best, (length_bound(topology, demand, length), length), key=lambda pair: pair[0])
+    return best
 
 
 _STARTS = 32

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coppice.topology.model import Topology
 
-__all__ = ["FlowRoute", "link_loads", "routes_of_flow", "routes_of_trees"]
+__all__ = ["FlowRoute", "link_loads", "reduced_routes", "routes_of_flow", "routes_of_trees"]
 
 _GRID = 2**20
 _LARGEST_SHARE = 2**40
@@ -104,6 +104,16 @@ def routes_of_trees(
         shared = gcd(*found.values())
         routes += [FlowRoute(target, nodes, weight // shared) for nodes, weight in found.items()]
     return routes
+
+
+def reduced_routes(routes: Sequence[FlowRoute]) -> list[FlowRoute]:
+    """The routes with the shares of each target, which stand together, divided by their common factor."""
+    found: list[FlowRoute] = []
+    for _, own in itertools.groupby(routes, key=lambda route: route.target):
+        several = list(own)
+        shared = gcd(*(route.share for route in several))
+        found += [FlowRoute(route.target, route.nodes, route.share // shared) for route in several]
+    return found
 
 
 def link_loads(topology: Topology, routes: Sequence[FlowRoute], demand: NDArray[np.int64]) -> list[Fraction]:

@@ -1,4 +1,4 @@
-"""All-to-all on large networks without symmetry: shortest paths, block by block, under the current loads.
+"""All-to-all on networks of too many pairs to keep a path for each: trees, block by block, under the current loads.
 
 Sources are taken in blocks. A block's routing is moved part of the way to shortest paths under lengths that
 grow steeply with the load (Frank-Wolfe steps in turn over the blocks, on the soft maximum of the loads); the
@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.all_to_all.distances import distances, integer_lengths, length_bound
+from coppice.bounds.all_to_all.distances import cut_lengths, distances, integer_lengths, length_bound
 from coppice.bounds.lp.program import Constraint, LinearProgram
 from coppice.display import Brief
 from coppice.topology.model import Topology
@@ -120,7 +120,7 @@ def spread(topology: Topology, demand: NDArray[np.int64], *, time_limit: float) 
         _SourceBlock(part, topology.num_links) for part in np.array_split(ranks, min(len(ranks), _BLOCKS))
     ]
     usage = np.zeros(topology.num_links)
-    best = _best_cut(topology, demand)
+    best = cut_lengths(topology, demand)
     for sweep in range(_SWEEPS):
         steepness = min(8.0 * 1.4**sweep, 300.0)
         started = time.monotonic()
@@ -193,28 +193,6 @@ def _rebalance(topology: Topology, blocks: list[_SourceBlock], *, time_limit: fl
     length = np.zeros(topology.num_links)
     length[busy] = np.maximum(program.float_multipliers()[: len(busy)], 0)
     return integer_lengths(length)
-
-
-def _best_cut(topology: Topology, demand: NDArray[np.int64]) -> tuple[Fraction, list[int]]:
-    """The best bound of links that leave or enter one rank, or the nodes of one host, and its lengths."""
-    best = (Fraction(0), [1] * topology.num_links)
-    for label in (topology.rank, topology.host):
-        sets = int(label.max(initial=-1)) + 1
-        mine = label[topology.rank_nodes]
-        tail, head = label[topology.src], label[topology.dst]
-        crossing = tail != head
-        for here, share in ((tail, demand.sum(axis=1)), (head, demand.sum(axis=0))):
-            room = np.zeros(sets, dtype=np.int64)
-            np.add.at(room, here[crossing & (here >= 0)], topology.capacity[crossing & (here >= 0)])
-            work = np.zeros(sets, dtype=np.int64)
-            np.add.at(work, mine[mine >= 0], share[mine >= 0])
-            inner = mine[:, None] == mine[None, :]
-            np.subtract.at(work, mine[mine >= 0], np.where(inner, demand, 0).sum(axis=1)[mine >= 0])
-            time_of = np.where(room > 0, work / np.maximum(room, 1), 0.0)
-            if sets and time_of.max() > 0:
-                length = (crossing & (here == int(time_of.argmax()))).astype(np.int64).tolist()
-                best = max(best, (length_bound(topology, demand, length), length), key=lambda pair: pair[0])
-    return best
 
 
 def _lengths(

@@ -21,7 +21,7 @@ from coppice.bounds.lp.refinement import SquareSystem, solve_exactly
 from coppice.display import Brief
 from coppice.rows import first_rows
 
-__all__ = ["Constraint", "ExactVertex", "FloatVertex", "LinearProgram", "certified_bound"]
+__all__ = ["Constraint", "ExactVertex", "FloatVertex", "LinearProgram", "certified_multipliers"]
 
 _GRID = 2**40
 """Denominator of multipliers that are taken from floats."""
@@ -349,21 +349,35 @@ def _objects(values: Sequence[int]) -> NDArray[np.object_]:
     return result
 
 
-def certified_bound(
+def certified_multipliers(
     program: LinearProgram, multipliers: NDArray[np.float64], *, payer: Sequence[int | None]
-) -> Fraction | None:
-    """A proved upper bound from multipliers that are only nearly right, or None where they cannot be repaired.
+) -> list[Fraction] | None:
+    """Multipliers that prove an upper bound, from ones that are only nearly right; None where they cannot be repaired.
 
     A dual solution in floats violates its own constraints in the last digits. Rounded to fractions and scaled up until
     every column without an upper bound is paid for, it proves a bound that is exact, if slightly weak.
 
     Args:
-        program: Its rows with ``payer`` are capacities; the others have bound 0.
+        program: Its rows with ``payer`` are capacities or equations with bound 0; the others have bound 0.
         multipliers: Row multipliers in floats.
-        payer: For each column the row with coefficient 1 in it that may absorb what the column lacks, or
-            None. Columns without one are paid for by scaling all multipliers up.
+        payer: For each column the row that may absorb what the column lacks, or None: a capacity with coefficient 1
+            in it, or an equation with a positive one, which is raised before all else. Columns without one are paid
+            for by scaling all multipliers up.
     """
-    exact = [Fraction(max(round(value * _GRID), 0), _GRID) for value in multipliers.tolist()]
+    exact = [
+        Fraction(round(value * _GRID) if row.equal else max(round(value * _GRID), 0), _GRID)
+        for value, row in zip(multipliers.tolist(), program.rows, strict=True)
+    ]
+    reduced = program.reduced_costs(exact)
+    raised: dict[int, Fraction] = {}
+    for column, rest in enumerate(reduced):
+        row = payer[column]
+        if row is not None and program.rows[row].equal:
+            place = int(np.flatnonzero(program.rows[row].column == column)[0])
+            lacking = rest / int(program.rows[row].value[place])
+            raised[row] = max(raised.get(row, lacking), lacking)
+    for row, lacking in raised.items():
+        exact[row] += lacking
     reduced = program.reduced_costs(exact)
     factor = Fraction(1)
     for column, (cost, rest) in enumerate(zip(program.cost, reduced, strict=True)):
@@ -377,4 +391,4 @@ def certified_bound(
         row = payer[column]
         if rest > 0 and row is not None:
             exact[row] += rest
-    return program.dual_bound(exact)
+    return exact

@@ -37,6 +37,7 @@ __all__ = [
     "load_topology",
     "parse_ranks",
     "parse_settings",
+    "settings_with_rates",
     "with_options",
 ]
 
@@ -193,9 +194,7 @@ def load_topology(
     Raises:
         InputError: If the topology cannot be had as asked.
     """
-    options = parse_settings(settings or ())
-    if rates is not None:
-        options["rates"] = rates
+    options = settings_with_rates(settings, rates)
     reading = resolve_reading(spec, boxes=boxes, options=options)
     for warning in reading.warnings:
         typer.echo(f"warning: {warning}", err=True)
@@ -231,6 +230,31 @@ def parse_settings(settings: Sequence[str], *, option: str = "--set") -> dict[st
             msg = f"{option} gives {key} twice ({options[key]!r} and {value!r}): keep one."
             raise InputError(msg)
         options[key] = value.strip()
+    return options
+
+
+def settings_with_rates(
+    settings: Sequence[str] | None, rates: str | None, *, option: str = "--set"
+) -> dict[str, str]:
+    """The parameters of ``settings``, and the class of rates that has an option of its own.
+
+    Args:
+        settings: ``KEY=VALUE`` texts.
+        rates: What ``--rates`` gives.
+        option: The option that the settings were given to, for messages.
+
+    >>> settings_with_rates(["nics=node"], "measured")
+    {'nics': 'node', 'rates': 'measured'}
+
+    Raises:
+        InputError: If a text has no ``=``, a key repeats, or both give the rates.
+    """
+    options = parse_settings(settings or (), option=option)
+    if rates is not None:
+        if "rates" in options:
+            msg = f"expected the rates once, found --rates {rates} and {option} rates={options['rates']}: keep one."
+            raise InputError(msg)
+        options["rates"] = rates
     return options
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import typer
 
 from coppice.errors import InputError
+from coppice.simulation.model import Model
+from coppice.simulation.models import model_of
 from coppice.text import parse_size, plural
 
 __all__ = [
     "EngineOption",
     "JobsOption",
     "LauncherWordsOption",
+    "ModelOption",
     "OverheadOption",
     "SizeOption",
     "SizesOption",
     "SteppedSizes",
     "TimeoutOption",
+    "chosen_model",
 ]
 
 
@@ -26,9 +30,50 @@ JobsOption = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, metavar="N", help="Processes [default: one per core].")
 ]
 
-OverheadOption = Annotated[
-    float, typer.Option("--overhead", min=0, metavar="US", help="Cost of a message beyond its links.")
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME|FILE",
+        help="What messages cost: nccl-2.30, msccl, mpi-tcp, shm, ideal, or a file (see `coppice model`) "
+        "[default: nccl-2.30].",
+    ),
 ]
+
+OverheadOption = Annotated[
+    float | None,
+    typer.Option(
+        "--overhead",
+        min=0,
+        metavar="US",
+        help="Cost of a message beyond its links, in a model without protocols [then: ideal].",
+    ),
+]
+
+
+def chosen_model(name: str | None, *, overhead: float | None = None, **changes: Any) -> Model:
+    """The model that the options of a command ask for.
+
+    Args:
+        name: Value of ``--model``.
+        overhead: Value of ``--overhead``; without a name it means the model ``ideal``.
+        changes: Fields of the model that have an option of their own, None where they stay.
+
+    Raises:
+        InputError: If there is no such model, or it has protocols and an overhead is given.
+    """
+    model = model_of("ideal" if name is None and overhead is not None else name)
+    if overhead is not None:
+        if model.protocols:
+            msg = (
+                f"expected a model in which messages cost the same, found --overhead with {model.name}, whose "
+                "protocols have costs of their own: leave it out, or give `--model ideal`."
+            )
+            raise InputError(msg)
+        changes["overhead_us"] = overhead
+    changes = {key: value for key, value in changes.items() if value is not None}
+    return replace(model, **changes) if changes else model
+
 
 EngineOption = Annotated[
     str | None,

@@ -30,8 +30,13 @@ __all__ = [
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print ``value`` as JSON on standard output."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    """Print ``value`` as JSON on standard output; what its encoding lacks is escaped."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=2)
+    sys.stdout.write(f"{text}\n")
 
 
 def print_lines(lines: Sequence[str]) -> None:
@@ -40,10 +45,11 @@ def print_lines(lines: Sequence[str]) -> None:
 
 
 def write_text(text: str, output: Path | None) -> None:
-    """Write a text into a file, or to standard output where none is named or it is called ``-``."""
+    """Write a text into a file, or to standard output where none is named or it is called ``-``; in UTF-8."""
     if output is None or str(output) == "-":
-        sys.stdout.write(text)
         sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.flush()
     else:
         write_atomically(output, text.encode())
 

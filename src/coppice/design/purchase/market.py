@@ -11,7 +11,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from coppice.comparison.plot import check_picture
+from coppice.comparison.plot import check_picture, save_picture
 from coppice.design.purchase.offers import Offer, offers
 from coppice.design.purchase.performance import NetworkTiming, Slowdown, slowdown, timing
 from coppice.design.purchase.request import Prices, TrainingWorkload
@@ -166,7 +166,6 @@ def draw(market: Market, path: str | os.PathLike[str]) -> None:
     """
     target = Path(path)
     check_picture(target)
-    import matplotlib as mpl
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 6), layout="constrained")
@@ -189,13 +188,7 @@ def draw(market: Market, path: str | os.PathLike[str]) -> None:
         f"networks for {market.workload.ranks} ranks; grey: equal cost per performance", fontsize=11
     )
     axes.legend(frameon=False, loc="upper right")
-    metadata: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix, {})
-    try:
-        with mpl.rc_context({"svg.hashsalt": "coppice"}):
-            figure.savefig(target, dpi=150, metadata=metadata)
-    except OSError as error:
-        msg = f"cannot write {target} ({error.strerror or error}): choose another place."
-        raise InputError(msg) from None
+    save_picture(figure, target)
 
 
 def _equal_lines(market: Market, axes: Any) -> None:

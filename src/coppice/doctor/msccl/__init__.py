@@ -1,16 +1,17 @@
 """Rules of the loaders of MSCCL XML: whether a runtime would load a file, and use it at these sizes.
 
-Three kinds of rules:
+Four kinds of rules:
 
     text rules   (X)         what the hand-written XML readers of the runtimes trip over
     load rules   (A, B, S)   names, numbers and limits that the loaders check, or fail to check and then suffer from
     use rules    (U)         whether a call of this size, on this many ranks, in place or not, would take the file
+    hang rules   (H)         at which sizes ranks would wait for each other for ever
 """
 
 from __future__ import annotations
 
 from coppice.doctor.framework import Diagnosis, run
-from coppice.doctor.msccl import algo, blocks, steps, text  # noqa: F401  (their rules join the table)
+from coppice.doctor.msccl import algo, blocks, hangs, steps, text  # noqa: F401  (their rules join the table)
 from coppice.doctor.msccl.file import RULES, MscclFile
 from coppice.doctor.msccl.use import reason_not_used
 from coppice.export.msccl.document import parse_document

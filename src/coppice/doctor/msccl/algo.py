@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from fractions import Fraction
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
 from coppice.doctor.msccl.file import RULES, MscclFile
@@ -127,22 +128,26 @@ def _chunks(file: MscclFile) -> Iterator[Complaint]:
         yield file.document.algo_line, text, "use 1 or more"
 
 
-def _slots(file: MscclFile) -> Iterator[Complaint]:
+def _slots(file: MscclFile) -> Iterator[tuple[int, str, str]]:
     document = file.document
     chunks, ranks = file.integer("nchunksperloop"), file.integer("ngpus")
     name = document.algo.get("coll", "")
-    scales = {"i_chunks": ranks if name == "allgather" else 1, "o_chunks": ranks if "scatter" in name else 1}
-    if (
-        chunks is None
-        or ranks is None
-        or name not in ("allreduce", "allgather", "reduce_scatter", "reducescatter")
-    ):
+    known = (*file.target.collectives.values(), *file.target.other_collectives)
+    if not chunks or not ranks or name not in known or name in ("send", "recv", "alltoallv"):
         return
+    whole, share = Fraction(chunks), Fraction(chunks, ranks)
+    due = {
+        "allgather": (share, whole),
+        "reduce_scatter": (whole, share),
+        "reducescatter": (whole, share),
+        "gather": (whole, whole * ranks),
+        "scatter": (whole * ranks, whole),
+    }.get(name, (whole, whole))
     for row, line in enumerate(document.gpu["line"]):
-        for key, scale in scales.items():
+        for key, slots in zip(("i_chunks", "o_chunks"), due, strict=True):
             found = document.gpu[key][row]
-            if found > 0 and found * (scale or 1) != chunks:
-                text = f"{key} is {found} where {name} of {chunks} chunks on {ranks} ranks has {chunks // (scale or 1)}"
+            if found > 0 and found != slots:
+                text = f"{key} is {found} where {name} of {chunks} chunks on {ranks} ranks has {slots}"
                 yield line, text, "make them agree (0 for a buffer that is not used is allowed)"
 
 
@@ -154,8 +159,13 @@ def _slots_refused(file: MscclFile) -> Iterator[Complaint]:
 
 @RULES.rule("A12", WARNING, "slots agree with the collective", "memory beyond the buffers may be touched")
 def _slots_doubtful(file: MscclFile) -> Iterator[Complaint]:
-    if not file.target.checks_chunks:
-        yield from _slots(file)
+    if file.target.checks_chunks:
+        return
+    by_share = file.document.algo.get("coll") in ("gather", "scatter")
+    for line, text, fix in _slots(file):
+        if by_share:
+            text = f"{text}, whose chunks are counted by the share of one rank: another part of it is moved"
+        yield ERROR if by_share else WARNING, line, text, fix
 
 
 @RULES.rule("A13", ERROR, "scratch slots", "the file is refused")

@@ -100,8 +100,8 @@ def _nop_runs(file: MscclFile) -> Iterator[Complaint]:
                 yield step["line"][row], text, "move the last dependency from its nop to this step"
             waiting = False
         if waiting:
-            text = "a thread block ends with a nop, which waits for nothing that follows"
-            yield step["line"][rows[-1]], text, "remove it"
+            text = "a thread block ends with a nop: nothing follows that could wait, and the loader drops it"
+            yield WARNING, step["line"][rows[-1]], text, "remove it"
 
 
 @RULES.rule("S07", ERROR, "slots of a step", "the file is refused, or memory overwritten")

@@ -15,6 +15,12 @@ from coppice.doctor.msccl.file import RULES, MscclFile
 _COMMENT = re.compile(rb"<!--(.*?)-->", re.DOTALL)
 _TAG = re.compile(rb"<(?P<end>/?)(?P<name>[^\s<>/=]+)(?P<rest>(?:[^<>\"']|\"[^\"]*\"|'[^']*')*)>")
 _VALUE = re.compile(rb"\"([^\"]*)\"")
+_NEEDED = {
+    "gpu": {"id", "i_chunks", "o_chunks", "s_chunks"},
+    "tb": {"id", "send", "recv", "chan"},
+    "step": {"s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"},
+}
+"""Attributes without which loaders refuse a file, of the elements below ``<algo>``."""
 _GOOD_REST = re.compile(rb"(?: [^\s=\"']+=\"[^\"]*\")* ?/?")
 
 
@@ -63,6 +69,10 @@ def _quotes(file: MscclFile) -> Iterator[Complaint]:
 def _attribute_space(file: MscclFile) -> Iterator[Complaint]:
     for match in _TAG.finditer(_plain(file)):
         rest = match["rest"]
+        if match["end"] and rest:
+            text = f"there is blank space behind the name in </{match['name'].decode(errors='replace')[:20]}>"
+            yield _line(file.data, match.start()), text, "write it without"
+            return
         if b"'" in rest or b"\t" in rest or _GOOD_REST.fullmatch(rest):
             continue
         if re.fullmatch(rb"(?: *[^\s=\"']+=\"[^\"]*\")* */?", rest):
@@ -114,19 +124,43 @@ def _long_values(file: MscclFile) -> Iterator[Complaint]:
 
 @RULES.rule("X09", WARNING, "16 attributes of an element", "attributes are dropped without notice")
 def _many_attributes(file: MscclFile) -> Iterator[Complaint]:
+    """Every blank begins an attribute to the loader, also one that nothing follows."""
+    most, first = file.target.max_attributes, None
+    needed = {"algo": set(file.target.required), **_NEEDED}
     for match in _TAG.finditer(_plain(file)):
-        number, most = match["rest"].count(b"="), file.target.max_attributes
-        if number > most:
-            text = f"an element has {number} attributes; the loader keeps {most} and drops the rest"
-            yield _line(file.data, match.start()), text, "remove attributes that no loader reads"
+        if match["end"] or match["rest"].count(b" ") <= most:
+            continue
+        words = [word.partition(b"=")[0].decode(errors="replace") for word in _parts(match["rest"])]
+        name, line = match["name"].decode(errors="replace"), _line(file.data, match.start())
+        if len(words) <= most:
+            continue
+        text = f"<{name[:20]}> has {len(words)} attributes to the loader, which keeps {most}"
+        fix = "remove attributes that no loader reads, and blanks beyond one"
+        lost = [word for word in words[most:] if word in needed.get(name, ())]
+        if lost:
+            yield ERROR, line, f"{text}: {', '.join(lost)} is lost, without which it refuses the file", fix
             return
+        first = first or (WARNING, line, f"{text} and drops the rest", fix)
+    if first is not None:
+        yield first
 
 
-@RULES.rule("X10", ERROR, "<algo>, <gpu>, <tb>, <step> only", "elements are ignored or the file refused")
+def _parts(rest: bytes) -> list[bytes]:
+    """What stands behind each blank outside of quotes, of the text behind the name of an element."""
+    return _VALUE.sub(b"", rest).rstrip(b"/").split(b" ")[1:]
+
+
+@RULES.rule("X10", ERROR, "<algo>, <gpu>, <tb>, <step> only", "what is elsewhere is not read")
 def _first_element(file: MscclFile) -> Iterator[Complaint]:
     for defect in file.document.defects:
-        if defect.kind in ("element", "nesting"):
-            yield defect.line, defect.text, "keep <algo>, <gpu>, <tb> and <step> only, in this nesting"
+        if defect.kind == "element":
+            text = f"{defect.text}, which the loader passes over with all that it holds"
+            yield WARNING, defect.line, text, "leave it out"
+        elif defect.kind == "content":
+            yield ERROR, defect.line, f"{defect.text}, at which the loader crashes", "leave it out"
+        elif defect.kind == "nesting":
+            text = f"{defect.text}, where the loader passes over it"
+            yield ERROR, defect.line, text, "keep <algo>, <gpu>, <tb> and <step> in this nesting"
 
 
 @RULES.rule("X11", WARNING, "no entities", "the text is taken as it stands")
@@ -135,6 +169,14 @@ def _entities(file: MscclFile) -> Iterator[Complaint]:
     if place >= 0:
         text = "there is an entity (&...;), which the loader does not expand"
         yield _line(file.data, place), text, "write the character itself, or do without it"
+
+
+@RULES.rule("X13", ERROR, "no CDATA", "the loader stops with a parse error")
+def _cdata(file: MscclFile) -> Iterator[Complaint]:
+    place = _plain(file).find(b"<![")
+    if place >= 0:
+        text = "there is a CDATA section, which the loader takes for an element that never ends"
+        yield _line(file.data, place), text, "delete it"
 
 
 @RULES.rule("X12", ERROR, "elements that a rank reads", "the loader gives up, or overwrites memory")

@@ -7,16 +7,22 @@ from collections.abc import Iterator
 from coppice.collectives import Collective
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
 from coppice.doctor.msccl.file import RULES, MscclFile
+from coppice.export.msccl.targets import shares
 from coppice.fitting.trees import ELEMENT_BYTES
 
 __all__ = ["reason_not_used"]
+
+_BELOW = ", and only smaller messages use it"
+_MOST_SCRATCH = 80 << 30
+_MUCH_SCRATCH = 8 << 30
+"""Scratch memory that no GPU has that ran the loader which allocates it, and a tenth of it."""
 
 
 def reason_not_used(file: MscclFile, size: int) -> str | None:
     """Why a call of ``size`` bytes would not take the file; None if it would.
 
-    Sizes are counted as the loaders do, the whole of all ranks in all_gather, reduce_scatter and all_to_all, in
-    elements of 4 bytes.
+    Sizes are the whole of all ranks, in elements of 4 bytes; the loaders count those of gather and scatter by the share
+    of one rank.
 
     Args:
         file: The file, the target and the ranks.
@@ -26,10 +32,15 @@ def reason_not_used(file: MscclFile, size: int) -> str | None:
     if file.ranks is not None and ranks is not None and file.ranks != ranks:
         return f"it is for {ranks} ranks, not {file.ranks}"
     low, high = _range(file)
+    collective = _collective(file)
+    parts = shares(collective, ranks) if collective is not None and ranks is not None and ranks > 0 else 1
+    if size % parts:
+        return f"it is no multiple of {parts} ranks"
+    size //= parts
     if size < low:
         return f"minBytes is {low}"
     if high is not None and size > high:
-        return f"maxBytes is {high}"
+        return f"maxBytes is {high + file.target.below_max}{_BELOW if file.target.below_max else ''}"
     if size == 0:
         return "there is nothing to move"
     chunks = file.integer("nchunksperloop")
@@ -39,11 +50,15 @@ def reason_not_used(file: MscclFile, size: int) -> str | None:
 
 
 def _range(file: MscclFile) -> tuple[int, int | None]:
-    """Smallest and largest size as the loader takes them."""
-    low, high = file.integer("minBytes") or 0, file.integer("maxBytes")
-    if high is None:
-        return low, file.target.default_max_bytes
-    return low, None if high == 0 and file.target.unlimited_bytes == 0 else high
+    """Smallest and largest size that uses the file, None where there is no upper limit."""
+    low, stated = file.integer("minBytes") or 0, _stated_max(file)
+    return low, None if stated is None else file.target.largest_of(stated)
+
+
+def _stated_max(file: MscclFile) -> int | None:
+    """``maxBytes``, or what stands for it where it is missing."""
+    stated = file.integer("maxBytes")
+    return file.target.default_max_bytes if stated is None else stated
 
 
 def _collective(file: MscclFile) -> Collective | None:
@@ -85,10 +100,11 @@ def _one_place(file: MscclFile) -> Iterator[Complaint]:
 @RULES.rule("U04", ERROR, "a range of sizes", "the file is refused or never used")
 def _empty_range(file: MscclFile) -> Iterator[Complaint]:
     low, high = _range(file)
-    if low < 0 or (high is not None and (high < low or high == 0)):
+    if low < 0 or (high is not None and (high < low or high < 1)):
+        below = _BELOW if file.target.below_max else ""
         yield (
             file.document.algo_line,
-            f"minBytes {low} .. maxBytes {high} holds no size",
+            f"minBytes {low} .. maxBytes {_stated_max(file)} holds no size{below}",
             f'write minBytes="0" maxBytes="{file.target.unlimited_bytes}" for all sizes',
         )
 
@@ -97,9 +113,7 @@ def _empty_range(file: MscclFile) -> Iterator[Complaint]:
 def _default_range(file: MscclFile) -> Iterator[Complaint]:
     default = file.target.default_max_bytes
     if default is not None and "maxBytes" not in file.document.algo:
-        text = (
-            f"without maxBytes, messages above {default >> 20} MiB silently run the library's own algorithm"
-        )
+        text = f"without maxBytes, messages of {default >> 20} MiB and more silently run the library's own algorithm"
         yield file.document.algo_line, text, f'add maxBytes="{file.target.unlimited_bytes}"'
 
 
@@ -138,9 +152,36 @@ def _small_shares(file: MscclFile) -> Iterator[Complaint]:
 @RULES.rule("U08", NOTE, "operators", "other operators do not use the file")
 def _operators(file: MscclFile) -> Iterator[Complaint]:
     collective = _collective(file)
-    if collective is not None and collective.reduces and file.target.name != "msccl":
+    if collective is not None and collective.reduces:
         text = "only sum, prod, min and max take the file; avg and operators of the user's own do not"
         yield file.document.algo_line, text, "divide after a sum"
+
+
+@RULES.rule("U10", ERROR, "scratch memory at start", "communicators cannot be made, or memory is short")
+def _scratch_at_start(file: MscclFile) -> Iterator[Complaint]:
+    target, chunks, stated = file.target, file.integer("nchunksperloop"), _stated_max(file)
+    slots = max(file.document.gpu["s_chunks"], default=0)
+    if (
+        not target.scratch_at_start
+        or chunks is None
+        or chunks < 1
+        or stated is None
+        or min(stated, slots) < 1
+    ):
+        return
+    taken = target.scratch_bytes(stated, slots, chunks)
+    text = (
+        f"when a communicator is made, {taken:,} bytes of scratch memory are allocated on a GPU: maxBytes {stated} x "
+        f"{slots} slots / {chunks} chunks"
+    )
+    fix = "write a smaller maxBytes, that of the largest message and one more"
+    line = file.document.algo_line
+    if stated * slots >= 2**64:
+        yield ERROR, line, f"{text}, counted in 64 bits, which that passes", fix
+    elif taken > _MUCH_SCRATCH:
+        yield ERROR if taken > _MOST_SCRATCH else WARNING, line, text, fix
+    else:
+        yield NOTE, line, text, fix
 
 
 @RULES.rule("U09", NOTE, "how to use it", "the file is ignored")

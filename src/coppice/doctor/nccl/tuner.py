@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint, Need
 from coppice.doctor.given import LOG, SHAPES, Given
 from coppice.doctor.nccl.tuner_table import NAMES, RULES, TunerTable, covers, dead, shape_words
-from coppice.export.nccl.tuner import Dialect
+from coppice.export.nccl.tuner import FIRST_WITH_PAT, Dialect
 from coppice.export.nccl.tuner_reader import ANY, TunerLine, dialect_of
 from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
 
@@ -17,6 +17,13 @@ _MOST_LINE = 255
 _DIGEST = re.compile(r"#\s*sha256 of the lines below:\s*([0-9a-f]{64})")
 _TOPOLOGY = re.compile(r"#\s*topology (.+) ([0-9a-f]{16})\s*$")
 _LIBRARY = re.compile(r"#\s*library ([0-9]+(?:\.[0-9]+)*)")
+_FIRST_PLUGIN, _FIRST_EXAMPLE, _MENDED_EXAMPLE = (2, 22), (2, 27, 7), (2, 30, 3)
+"""First versions of NCCL for our plug-in, with an example plug-in that reads tables, with one that does not crash."""
+_BY_PLUGIN = (Dialect.NVIDIA_EXAMPLE, Dialect.COPPICE)
+_PLUGINS = Need(
+    "the version of NCCL, or a log",
+    lambda file: file.given.known_version is not None or file.table.dialect not in _BY_PLUGIN,
+)
 _CELLS = Need(
     "a log with the cost model (NCCL_DEBUG_SUBSYS=INIT,TUNING)",
     lambda file: any(each.cells for each in file.given.communicators),
@@ -106,8 +113,11 @@ def _empty_fields(file: TunerTable) -> Iterator[Complaint]:
 @RULES.rule("T09", WARNING, "pairs that exist", "the line is dead")
 def _impossible(file: TunerTable) -> Iterator[Complaint]:
     table = file.table
+    version = None if file.given.rccl else file.given.known_version
     for line in file.good:
         reason = dead(line)
+        if reason is None and line.algorithm == "pat" and version is not None and version < FIRST_WITH_PAT:
+            reason = f"NCCL {'.'.join(map(str, version))} has no pat, which came with 2.23"
         if reason is None and line.algorithm not in table.dialect.algorithms:
             reason = f"{table.dialect} has no {line.algorithm}"
         if reason is not None:
@@ -236,3 +246,26 @@ def _other_tuner(file: TunerTable) -> Iterator[Complaint]:
     elif tuner and not re.search(r"example|coppice", tuner, re.IGNORECASE):
         text = f"the library loaded the tuner plug-in {tuner!r} (network plug-ins bring some), not that of the table"
         yield 0, text, "name the plug-in of the table in NCCL_TUNER_PLUGIN"
+
+
+@RULES.rule(
+    "T16", ERROR, "a plug-in for this version", "the job crashes, or nobody reads the table", needs=_PLUGINS
+)
+def _plugin_of_version(file: TunerTable) -> Iterator[Complaint]:
+    dialect, version = file.table.dialect, file.given.known_version
+    if dialect not in _BY_PLUGIN or version is None or file.given.rccl:
+        return
+    words = f"NCCL {'.'.join(map(str, version))}"
+    fix = "use the plug-in of `coppice tune plugin build`, and export the table for it (dialect coppice)"
+    if version < _FIRST_PLUGIN:
+        yield (
+            ERROR,
+            0,
+            f"{words} asks plug-ins otherwise than those that read tables answer",
+            "use NCCL 2.22 or later",
+        )
+    elif dialect is Dialect.NVIDIA_EXAMPLE and version < _FIRST_EXAMPLE:
+        yield WARNING, 0, f"{words} comes without an example plug-in that reads tables", fix
+    elif dialect is Dialect.NVIDIA_EXAMPLE and version < _MENDED_EXAMPLE:
+        text = f"the example plug-in of {words} takes the table of times for one of pointers, and crashes at the first "
+        yield ERROR, 0, f"{text}line that holds (mended in 2.30.3)", fix

@@ -40,7 +40,7 @@ class Defect:
     """Something that a loader cannot understand.
 
     Attributes:
-        kind: ``missing``, ``number``, ``word``, ``octal``, ``trailing``, ``element`` or ``nesting``.
+        kind: ``missing``, ``number``, ``word``, ``octal``, ``trailing``, ``element``, ``content`` or ``nesting``.
         line: Line of the element, from 1.
         text: What was expected and found.
     """
@@ -175,7 +175,10 @@ class _DocumentBuilder:
         parent = stack[-1] if stack else None
         stack.append(tag)
         if tag not in _CHILD_OF:
-            self.defect("element", f"expected <algo>, <gpu>, <tb> or <step>, found <{tag[:40]}>")
+            if parent == "step":
+                self.defect("content", f"expected nothing inside <step>, found <{tag[:40]}>")
+            else:
+                self.defect("element", f"expected <algo>, <gpu>, <tb> or <step>, found <{tag[:40]}>")
             return
         if parent != _CHILD_OF[tag]:
             self.defect("nesting", f"expected <{tag}> inside <{_CHILD_OF[tag]}>, found it inside <{parent}>")

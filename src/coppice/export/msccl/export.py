@@ -27,6 +27,7 @@ from coppice.fitting.size_range import (
     winning_range,
 )
 from coppice.fitting.trees import ELEMENT_BYTES, FittedPlan, fit_trees
+from coppice.program.two_sided.cutting import most_in_passes
 from coppice.program.two_sided.nics import kept_share
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.verify import verify_program
@@ -98,7 +99,8 @@ def export_msccl_xml(
         target: Name of the runtime, as in ``TARGETS``.
         channels: Most channels; None is 8, or what fits.
         instances: Copies side by side, each on its part of the data.
-        protocol: One of :data:`PROTOCOLS`; None is Simple.
+        protocol: One of :data:`PROTOCOLS`; None is Simple, or LL where Simple stands still
+            (:func:`coppice.export.msccl.program.usual_protocol`).
         trees: Plan again with so many trees per root; ``plan`` takes those that the plan has.
         size: Messages that are to use the file: ``all``, ``LOW:HIGH`` or sizes in bytes; None is found by simulation.
         name: Label of the algorithm.
@@ -139,7 +141,7 @@ def export_msccl_xml(
         channels=channels,
         instances=instances or 1,
         calls=_calls(in_place=in_place, out_of_place=out_of_place),
-        protocol=protocol or "Simple",
+        protocol=protocol,
         min_bytes=sizes.low,
         max_bytes=sizes.high,
         name=name or f"{source.problem.collective}-{source.topology.name}",
@@ -154,11 +156,14 @@ def export_msccl_xml(
         keep=keep,
     )
     program, notes = found.program, list(_fit_notes(found, chosen, form, sizes.wanted))
+    notes.extend(_protocol_note(program, asked=protocol))
     if sizes.found:
         race, note = _raced(found, on_stage)
         notes.append(note)
         if race is not None:
             program = replace(program, min_bytes=race.min_bytes, max_bytes=race.max_bytes)
+    if program.max_bytes is not None and program.max_bytes == found.program.max_bytes != sizes.high:
+        notes.append(_limit_note(program, program.max_bytes))
     on_stage("writing the file")
     return _exported(program, chosen, notes)
 
@@ -215,6 +220,7 @@ def _exported(program: Program, target: MscclTarget, notes: Sequence[str]) -> Ex
         text=msccl_xml(program, target=target.name),
         notes=(*_program_notes(program, target), *notes),
         suffix=".xml",
+        read_as=target.name,
     )
 
 
@@ -233,12 +239,22 @@ def _program_notes(program: Program, target: MscclTarget) -> list[str]:
         ]
     )
     unit = short_size(program.num_chunks * ELEMENT_BYTES)
-    return [
+    notes = [
         f"for {target.versions}; calls {' and '.join(places)} use it.",
         f"a GPU needs {figures} in its fullest thread block.",
         f"{plural(program.num_chunks, 'chunk')}: messages of float32 use it where their size is a multiple of {unit}.",
         f"to use it: {target.switches}; `coppice doctor FILE --target {target.name}` tells more.",
     ]
+    if target.scratch_at_start:
+        limit = target.max_bytes_of(program.max_bytes)
+        slots = int(program.scratch_chunks.max(initial=0))
+        taken = short_size(target.scratch_bytes(limit, slots, program.num_chunks))
+        notes.append(
+            f"{target.title} needs an upper limit, by which it allocates scratch memory when a communicator is made: "
+            f"messages of up to {short_size(target.largest_of(limit) or 0)} use it, for {taken} of scratch on a GPU; "
+            "`size=LOW:HIGH` sets it."
+        )
+    return notes
 
 
 def _fit_notes(
@@ -261,6 +277,23 @@ def _fit_notes(
     else:
         yield from _load_note(found, target)
     yield from _nic_note(found, target)
+
+
+def _protocol_note(program: Program, *, asked: str | None) -> Iterator[str]:
+    """Why it is not Simple where nobody asked for another protocol."""
+    if asked is None and program.protocol != "Simple":
+        yield (
+            f"with protocol {program.protocol}, since a {program.collective} between hosts stands still with Simple: "
+            "proxies are told of a quarter of its steps; `protocol=LL128` is faster where the library uses LL128."
+        )
+
+
+def _limit_note(program: Program, most: int) -> str:
+    """Which messages are left to the library since they would hang."""
+    why = "runtimes cut its steps into so many messages then that thread blocks would wait for each other"
+    if most == most_in_passes(program):
+        why = "they take more passes than flags between thread blocks can count"
+    return f"messages of more than {most:,} bytes do not use it (`maxBytes`), since {why}."
 
 
 def _trees_note(found: FittedPlan) -> str:

@@ -6,20 +6,31 @@ import enum
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.exported import Excess
 from coppice.export.msccl.rows import STEPS, excesses
 from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.two_sided.channels import ChannelLimits
+from coppice.program.two_sided.cutting import misled_proxies, within_safe_sizes
 from coppice.program.two_sided.lower import Prepared, emit, prepare
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.thread_blocks import waited_first
 from coppice.program.two_sided.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
+from coppice.topology.model import Topology
 
-__all__ = ["CallKind", "MscclOptions", "program_for", "rough_program", "serves_both"]
+__all__ = [
+    "CallKind",
+    "MscclOptions",
+    "program_for",
+    "rough_program",
+    "serves_both",
+    "usual_protocol",
+]
 
 _TRIED_CHANNELS = (8, 4, 2, 1, 16, 32)
 
@@ -43,7 +54,7 @@ class MscclOptions:
             takes such files, and where sums need no detour (see :func:`serves_both`); otherwise in place, and out of
             place for an all-to-all, which cannot run in place.
         name: Label.
-        protocol: ``Simple``, ``LL`` or ``LL128``.
+        protocol: ``Simple``, ``LL`` or ``LL128``; None is what :func:`usual_protocol` says.
         min_bytes: Smallest M that it is meant for.
         max_bytes: Largest M; None is no limit.
     """
@@ -52,7 +63,7 @@ class MscclOptions:
     instances: int = 1
     calls: CallKind | None = None
     name: str = "coppice"
-    protocol: str = "Simple"
+    protocol: str | None = None
     min_bytes: int = 0
     max_bytes: int | None = None
 
@@ -88,11 +99,37 @@ def rough_program(plan: Schedule | Forest, target: str, form: MscclOptions | Non
         InputError: As :func:`program_for`.
     """
     chosen, form = target_named(target), form or MscclOptions()
+    usual = usual_protocol(plan.collective, plan.topology)
+    form = replace(form, protocol=form.protocol or usual)
+    if usual != "Simple" and misled_proxies(form.protocol or usual, plan.collective):
+        msg = (
+            f"a {plan.collective} between hosts stands still in {chosen.title} with `protocol={form.protocol}`, since "
+            f"its proxies are told of a quarter of the steps: export it with `protocol={usual}`."
+        )
+        raise InputError(msg)
     *better, last = _kinds_tried(plan.collective, chosen, form.calls)
     for calls in better:
         with suppress(CheckError):
             return _placed(plan, chosen, form, calls)
     return _placed(plan, chosen, form, last)
+
+
+def usual_protocol(collective: Collective, topology: Topology) -> str:
+    """The protocol of a file where none is asked for: Simple, or LL where Simple stands still between hosts.
+
+    Args:
+        collective: What the file is for.
+        topology: Where its ranks are.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> usual_protocol(Collective.BROADCAST, preset("dgx-a100"))
+        'Simple'
+        >>> usual_protocol(Collective.BROADCAST, preset("dgx-a100", boxes=2))
+        'LL'
+    """
+    hosts = len(np.unique(topology.host[topology.rank_nodes]))
+    return "LL" if hosts > 1 and misled_proxies("Simple", collective) else "Simple"
 
 
 def serves_both(collective: Collective, target: MscclTarget) -> bool:
@@ -173,25 +210,21 @@ def _within(prepared: Prepared, chosen: MscclTarget, form: MscclOptions, calls: 
     for channels in dict.fromkeys(min(each * scale, chosen.max_channels) for each in wanted):
         if channels >= enough or channels <= crowded:
             continue
+        allowed = ChannelLimits(channels=channels, blocks=chosen.max_blocks, peers=chosen.max_peers)
         try:
-            program = emit(
-                prepared,
-                ChannelLimits(channels=channels, blocks=chosen.max_blocks, peers=chosen.max_peers),
-                fused=not chosen.refused_types,
-                name=form.name,
-                protocol=form.protocol,
-                min_bytes=form.min_bytes,
-                max_bytes=form.max_bytes,
-            )
+            program = _emitted(prepared, allowed, chosen, form, any_size=False)
         except CheckError as error:
             refused = refused or error
             continue
         if 2 * program.num_channels <= channels:  # it could have had twice as many
             enough = min(enough, max(program.num_channels, 1))
-        if int(program.dep_block.max(initial=0)) > chosen.max_depid:
-            program = waited_first(program)
         found = excesses(program, target=chosen.name)
         if not found:
+            if int(program.count.max(initial=1)) > 1:  # steps that a runtime may cut
+                steady = _emitted(prepared, allowed, chosen, form, any_size=True)
+                program = within_safe_sizes(program) if excesses(steady, target=chosen.name) else steady
+            else:
+                program = within_safe_sizes(program)
             return replace(program, in_place=calls is not CallKind.OUT, out_of_place=calls is not CallKind.IN)
         if any(each.limit == STEPS for each in found):
             crowded = max(crowded, channels)
@@ -202,3 +235,19 @@ def _within(prepared: Prepared, chosen: MscclTarget, form: MscclOptions, calls: 
     words = "" if failed is None else failed.sentence
     msg = f"the plan does not fit {chosen.title}: it has {words}"
     raise CheckError(msg)
+
+
+def _emitted(
+    prepared: Prepared, allowed: ChannelLimits, chosen: MscclTarget, form: MscclOptions, *, any_size: bool
+) -> Program:
+    program = emit(
+        prepared,
+        allowed,
+        fused=not chosen.refused_types,
+        any_size=any_size,
+        name=form.name,
+        protocol=form.protocol,
+        min_bytes=form.min_bytes,
+        max_bytes=form.max_bytes,
+    )
+    return waited_first(program) if int(program.dep_block.max(initial=0)) > chosen.max_depid else program

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.msccl.document import STEP_TYPES, Document, parse_document
-from coppice.export.msccl.targets import TARGETS
+from coppice.export.msccl.targets import TARGETS, shares
 from coppice.files import file_name, read_bytes
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.program import Program, StepOp
@@ -113,7 +113,9 @@ class _ProgramReader:
             self.warnings.append(f"{self.file}:{defect.line}: {defect.text}.")
         collective = self.collective()
         ranks = self.attribute("ngpus", low=1, high=_MAX_RANKS)
-        chunks = self.attribute("nchunksperloop", low=1, high=_MAX_CHUNKS)
+        parts = shares(collective, ranks)
+        chunks = self.attribute("nchunksperloop", low=1, high=_MAX_CHUNKS) * parts
+        largest = self.largest()
         gpu, tb, step = (
             {key: np.frombuffer(column, dtype=np.int32) for key, column in columns.items()}
             if len(columns["line"])
@@ -156,8 +158,8 @@ class _ProgramReader:
             dep_step=dep_step,
             name=document.algo.get("name", "") or "msccl",
             protocol=self.protocol(),
-            min_bytes=self.size("minBytes", 0) or 0,
-            max_bytes=self.size("maxBytes", 0) or None,
+            min_bytes=(self.size("minBytes") or 0) * parts,
+            max_bytes=None if largest is None else largest * parts,
         )
         return MscclReading(program=program, warnings=tuple(self.warnings))
 
@@ -172,15 +174,29 @@ class _ProgramReader:
             self.refuse(line, f"expected {key} as an integer {low} .. {high}, found {text[:40]!r}: mend it.")
         return value
 
-    def size(self, key: str, default: int) -> int:
-        """A size of ``<algo>``."""
+    def size(self, key: str) -> int | None:
+        """A size of ``<algo>``, None where it is missing."""
         text = self.document.algo.get(key)
         if text is None:
-            return default
+            return None
         if not (text.isascii() and text.isdigit() and len(text) < 20):
             self.refuse(self.document.algo_line, f"expected {key} as bytes, found {text[:40]!r}: mend it.")
-        value = int(text)
-        return 0 if value >= 2**63 - 1 and key == "maxBytes" else value
+        return int(text)
+
+    def largest(self) -> int | None:
+        """The largest message; files of other hands do not say whose loader is meant, most of which count it in."""
+        stated = self.size("maxBytes")
+        if stated is None or stated >= 2**63 - 1:
+            return None
+        meant = (
+            target
+            for target in TARGETS.values()
+            if any(target.versions in comment for comment in self.document.comments)
+        )
+        target = next(meant, None)
+        if target is None:
+            return stated or None
+        return None if stated == target.unlimited_bytes else target.largest_of(stated)
 
     def collective(self) -> Collective:
         name = self.document.algo.get("coll")

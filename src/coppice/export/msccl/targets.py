@@ -12,8 +12,9 @@ from types import MappingProxyType
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.program.two_sided.cutting import AMD, NVIDIA, Buffers
 
-__all__ = ["TARGETS", "MscclTarget", "target_named"]
+__all__ = ["TARGETS", "MscclTarget", "shares", "target_named"]
 
 _COLLECTIVES_OF_NCCL_FORK = {
     Collective.ALL_REDUCE: "allreduce",
@@ -54,9 +55,13 @@ class MscclTarget:
         max_channels: Channels of an algorithm.
         max_peers: Thread blocks of a GPU that send (or receive) on one channel.
         max_name: Characters of ``name``, or None.
-        unlimited_bytes: What ``maxBytes`` says where there is no upper limit.
+        unlimited_bytes: What ``maxBytes`` says where nobody sets a limit; finite where memory is allocated by it.
         default_max_bytes: ``maxBytes`` where the attribute is missing, or None where that is refused.
-        checks_chunks: ``i_chunks`` and ``o_chunks`` must agree with ``nchunksperloop``.
+        below_max: Only messages smaller than ``maxBytes`` use the file; otherwise those of that size do, too, and 0 is
+            no limit.
+        scratch_at_start: Scratch memory for a message of ``maxBytes`` is allocated when the communicator is made;
+            otherwise for the message of each call.
+        checks_chunks: ``i_chunks`` and ``o_chunks`` must agree with ``nchunksperloop``, in every collective.
         checks_peers: Peers must be below ``ngpus``.
         both_places: ``inplace`` and ``outofplace`` are two switches, and both may be on. Otherwise ``inplace`` alone
             says for which of the two kinds of calls the file is.
@@ -64,6 +69,7 @@ class MscclTarget:
             each GPU has one NIC for all channels.
         max_files: Algorithms that can be loaded at a time.
         switches: How the runtime is told to load and use the file.
+        buffers: Buffers of its connections.
         max_count: Steps move fewer slots than this.
         max_fused: Consecutive ``re`` steps that run as one.
         max_depid: Highest thread block that can be waited for; the loaders keep 8 bits with a sign.
@@ -90,12 +96,15 @@ class MscclTarget:
     max_name: int | None = None
     unlimited_bytes: int
     default_max_bytes: int | None
+    below_max: bool = False
+    scratch_at_start: bool = False
     checks_chunks: bool = False
     checks_peers: bool = False
     both_places: bool = False
     by_nic: bool = False
     max_files: int
     switches: str
+    buffers: Buffers = NVIDIA
     max_count: int = 72
     max_fused: int = 16
     max_depid: int = 127
@@ -104,6 +113,42 @@ class MscclTarget:
     max_children: int = 1_024
     max_attributes: int = 16
     max_text: int = 255
+
+    def max_bytes_of(self, largest: int | None) -> int:
+        """What ``maxBytes`` says so that messages of up to ``largest`` bytes use a file; None sets no limit.
+
+        Examples:
+            >>> target_named("rccl").max_bytes_of(64), target_named("msccl").max_bytes_of(64)
+            (64, 65)
+            >>> target_named("rccl").max_bytes_of(None), target_named("msccl").max_bytes_of(None) - 1 == 2**32
+            (0, True)
+        """
+        return self.unlimited_bytes if largest is None else largest + self.below_max
+
+    def largest_of(self, max_bytes: int) -> int | None:
+        """The largest message that uses a file whose ``maxBytes`` says that; None where there is no limit.
+
+        Examples:
+            >>> target_named("rccl").largest_of(0), target_named("msccl").largest_of(64)
+            (None, 63)
+        """
+        if self.below_max:
+            return max_bytes - 1
+        return max_bytes or None
+
+    def scratch_bytes(self, max_bytes: int, slots: int, chunks: int) -> int:
+        """Scratch memory of a GPU for a message of ``max_bytes``, counted in 64 bits as the loaders count it.
+
+        Args:
+            max_bytes: Bytes of the message.
+            slots: ``s_chunks``.
+            chunks: ``nchunksperloop``.
+
+        Examples:
+            >>> target_named("msccl").scratch_bytes(2**20, 3, 4)
+            786432
+        """
+        return (max_bytes * slots) % 2**64 // chunks
 
 
 _ALGORITHM = ("proto", "nchannels", "nchunksperloop", "ngpus", "coll")
@@ -131,6 +176,7 @@ TARGETS: Mapping[str, MscclTarget] = MappingProxyType(
                 by_nic=True,
                 max_files=1_024,
                 switches="MSCCL_ALGO_DIR=<folder of nothing else> RCCL_MSCCL_ENABLE=1 RCCL_MSCCL_FORCE_ENABLE=1",
+                buffers=AMD,
             ),
             MscclTarget(
                 name="azure-executor",
@@ -163,8 +209,10 @@ TARGETS: Mapping[str, MscclTarget] = MappingProxyType(
                 max_blocks=216,
                 max_channels=32,
                 max_name=63,
-                unlimited_bytes=2**63 - 1,
+                unlimited_bytes=2**32 + 1,
                 default_max_bytes=2**27,
+                below_max=True,
+                scratch_at_start=True,
                 checks_chunks=True,
                 checks_peers=True,
                 max_files=4,
@@ -174,6 +222,20 @@ TARGETS: Mapping[str, MscclTarget] = MappingProxyType(
     }
 )
 """All targets by name."""
+
+
+def shares(collective: Collective, ranks: int) -> int:
+    """By how much the loaders count chunks and bytes of a call below M: to them a gather has the size of one share.
+
+    Args:
+        collective: The collective.
+        ranks: Number of ranks.
+
+    Examples:
+        >>> shares(Collective.GATHER, 8), shares(Collective.ALL_GATHER, 8)
+        (8, 1)
+    """
+    return ranks if collective in (Collective.GATHER, Collective.SCATTER) else 1
 
 
 def target_named(name: str) -> MscclTarget:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coppice.export.exported import require_none
 from coppice.export.msccl.rows import TYPE_OF_OP, XmlRows, excesses_of_rows, rows_for, rows_of
-from coppice.export.msccl.targets import MscclTarget
+from coppice.export.msccl.targets import MscclTarget, shares
 from coppice.program.memory import Buffer
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.rows import offsets, positions
@@ -106,18 +106,19 @@ def encode_msccl_xml(program: Program, target: MscclTarget, rows: XmlRows | None
 def _head(program: Program, target: MscclTarget) -> bytes:
     from coppice.version import __version__
 
-    largest = target.unlimited_bytes if program.max_bytes is None else program.max_bytes
+    parts = shares(program.collective, program.num_ranks)
+    largest = None if program.max_bytes is None else program.max_bytes // parts
     attributes = {
         "name": _name(program.name, target),
         "proto": program.protocol,
         "nchannels": program.num_channels,
-        "nchunksperloop": program.num_chunks,
+        "nchunksperloop": program.num_chunks // parts,
         "ngpus": program.num_ranks,
         "coll": target.collectives[program.collective],
         "inplace": int(program.in_place),
         "outofplace": int(program.out_of_place),
-        "minBytes": program.min_bytes,
-        "maxBytes": largest,
+        "minBytes": -(-program.min_bytes // parts),
+        "maxBytes": target.max_bytes_of(largest),
     }
     if program.collective.rooted:
         attributes["root"] = program.root

@@ -187,7 +187,7 @@ def export_mscclpp_json(
         name=name or f"{plan.problem.collective}-{plan.topology.name}",
     )
     program = one_sided_for(plan.body, form)
-    return Exported(text=mscclpp_json(program), notes=_notes(program), suffix=".json")
+    return Exported(text=mscclpp_json(program), notes=_notes(program), suffix=".json", read_as="mscclpp")
 
 
 def _size_range(size: str | Sequence[int] | None) -> tuple[int, int | None]:

@@ -27,6 +27,7 @@ from coppice.export.exported import Exported
 from coppice.files import read_bytes
 from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
+from coppice.topology.naming import PRESET_NIC
 from coppice.topology.readers.link_rates import pcie_speed_known
 from coppice.topology.readers.xml_tree import Element, parse_xml
 
@@ -104,6 +105,7 @@ def export_nccl_topo_xml(
             "NCCL reads rail and plane from 2.30.7 on; NCCL_CROSS_NIC=0 then keeps rings on equal rails",
         ),
         suffix=".xml",
+        read_as="nccl-topo",
     )
 
 
@@ -121,7 +123,7 @@ def ports_of(topology: Topology, host: str | None = None) -> dict[str, NetworkPo
         >>> from coppice.topology.presets import preset
         >>> ports = ports_of(preset("dgx-a100", boxes=2))
         >>> [(name, port.rail, port.gb_per_s) for name, port in ports.items()][:2]
-        [('mlx5_0', 0, Fraction(25, 1)), ('mlx5_1', 1, Fraction(25, 1))]
+        [('nic0', 0, Fraction(25, 1)), ('nic1', 1, Fraction(25, 1))]
     """
     if host is None and topology.hosts:
         host = topology.hosts[0]
@@ -176,6 +178,9 @@ def _all(element: Element) -> list[Element]:
 
 
 def _known(ports: Mapping[str, NetworkPort], name: str, topology: Topology) -> NetworkPort:
+    device = re.fullmatch("mlx5_([0-9]+)", name)
+    if name not in ports and device is not None:  # NICs of a preset bear only their numbers
+        name = f"{PRESET_NIC}{device[1]}"
     if name not in ports:
         msg = f"{topology.name} has no NIC {name!r}: {suggestion(name, ports)}"
         raise InputError(msg)

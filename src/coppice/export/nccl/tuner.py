@@ -30,6 +30,8 @@ DEFAULT_SIZES = tuple(1 << power for power in range(10, 33))
 
 _MOST_LINE = 255
 _VERSION = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){1,2}")
+FIRST_WITH_PAT = (2, 23)
+"""First version of NCCL whose table of times has a row for PAT."""
 _SMALL = 65_536
 """Up to this size the lines for shapes without times name LL, Simple beyond."""
 
@@ -49,8 +51,9 @@ class Dialect(enum.StrEnum):
 
 
 _USE = {
-    Dialect.NVIDIA_EXAMPLE: "NCCL_TUNER_CONFIG_FILE=FILE with the example plugin as NCCL_TUNER_PLUGIN; that plugin "
-    "also changes constants of the cost model, and runs whatever the file does not cover on one channel",
+    Dialect.NVIDIA_EXAMPLE: "NCCL_TUNER_CONFIG_FILE=FILE with the example plugin of 2.30.3 or later as "
+    "NCCL_TUNER_PLUGIN (2.27.7 to 2.29.7 crash at the first line that holds); that plugin also changes constants of "
+    "the cost model, and runs whatever the file does not cover on one channel: better take `dialect=coppice`",
     Dialect.RCCL_BUILTIN: "NCCL_TUNER_CONFIG_FILE=FILE with RCCL 2.28.3 or later and no other tuner; it replaces the "
     "tables that RCCL brings along, as a whole",
     Dialect.NCCLX: "NCCLX_TUNER_CONFIG_FILE=ABSOLUTE-PATH; with a line that it cannot read no communicator is made",
@@ -62,7 +65,7 @@ _USE = {
 def export_nccl_tuner(
     topology: Topology,
     *,
-    dialect: str = Dialect.NVIDIA_EXAMPLE,
+    dialect: str = Dialect.COPPICE,
     sizes: Sequence[int] = DEFAULT_SIZES,
     times: Path | None = None,
     model: str | None = None,
@@ -79,7 +82,7 @@ def export_nccl_tuner(
         model: Inputs of the model, such as ``channels=16,bw_inter=24``.
         shapes: Further communicators as ``NODESxRANKS``, or ``any`` (ncclx): they get the rules of all-gather and
             reduce-scatter for as many bytes per rank, which nobody measured.
-        library: Version of the library that was measured, for the head of the table.
+        library: Version of the library that was measured, for the head of the table; PAT is left out before 2.23.
 
     Raises:
         InputError: If the dialect is unknown, times cannot be read, or the model does not apply.
@@ -100,14 +103,15 @@ def export_nccl_tuner(
     else:
         rows, assumptions = model_timings(topology, sizes, settings=_settings(model))
         origin = "predicted by the cost model of NCCL 2.30"
-    rules = rules_of(
-        rows,
-        algorithms=chosen.algorithms,
-        keep_default=chosen is not Dialect.NVIDIA_EXAMPLE,
-    )
     if library is not None and not _VERSION.fullmatch(library):
         msg = f"expected a version of the library such as 2.27.7, found {library!r}."
         raise InputError(msg)
+    old = library is not None and tuple(map(int, library.split("."))) < FIRST_WITH_PAT
+    rules = rules_of(
+        rows,
+        algorithms=tuple(each for each in chosen.algorithms if each != "pat" or not old),
+        keep_default=chosen is not Dialect.NVIDIA_EXAMPLE,
+    )
     if not rules:
         msg = "nothing is gained on the library's own choice at any size: there is no table to write."
         raise InputError(msg)
@@ -137,6 +141,8 @@ def export_nccl_tuner(
             "every rank must read the same file",
         ),
         suffix=".csv",
+        read_as="nccl-tuner",
+        known={"dialect": str(chosen), **({} if library is None else {"version": library})},
     )
 
 

@@ -1,6 +1,6 @@
 """Rules files by which the component coll/tuned of Open MPI picks an algorithm, by ranks and size.
 
-    classic    numbers in a fixed order, read by all versions
+    classic    numbers in a fixed order, for versions before 6.0
     json       Open MPI 6.0 and later
 
 A rule of the classic form holds from its size to the next one, and a list of rules from its number of ranks to the next
@@ -20,14 +20,13 @@ from math import isqrt
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.exported import Exported
+from coppice.export.open_mpi.versions import FORMS, form_of, version_of
 from coppice.fitting.open_mpi import COMPARED, OmpiChoice, choices_of, compared
 from coppice.selection.open_mpi_names import COLLECTIVES, FUNCTIONS
 from coppice.topology.model import Topology
 from coppice.version import __version__
 
-__all__ = ["FORMS", "OmpiRule", "export_ompi_rules", "merged", "rules_file", "rules_of"]
-
-FORMS = ("classic", "json")
+__all__ = ["FORMS", "SUFFIXES", "OmpiRule", "export_ompi_rules", "merged", "rules_file", "rules_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,19 +64,19 @@ def merged(rules: Iterable[OmpiRule]) -> tuple[OmpiRule, ...]:
 def rules_file(
     rules: Mapping[Collective, Mapping[int, Sequence[OmpiRule]]],
     *,
-    form: str = "classic",
+    version: tuple[int, ...] = (5, 0),
     comments: Sequence[str] = (),
 ) -> str:
     r"""The text of a rules file; communicators of other numbers of ranks are left to Open MPI.
 
     Args:
         rules: Rules of each collective by the number of ranks, the first one of each from 0 bytes.
-        form: One of :data:`FORMS`.
+        version: Version of Open MPI that is to read it: JSON from 6.0 on.
         comments: Lines for the head of the classic form; JSON has no comments.
 
     Raises:
-        InputError: If the form is unknown, Open MPI has no rules for a collective, a collective has no number of ranks
-            or one below 1, or rules do not begin at 0 bytes and ascend.
+        InputError: If Open MPI has no rules for a collective, a collective has no number of ranks or one below 1, or
+            rules do not begin at 0 bytes and ascend.
 
     Examples:
         >>> rules = {4: [OmpiRule(first_bytes=0, id=6)], 5: [OmpiRule(first_bytes=0, id=3)]}
@@ -85,9 +84,6 @@ def rules_file(
         >>> " ".join(line.partition(" #")[0] for line in text.splitlines())
         '1 7 4 0 1 0 0 0 0 4 1 0 6 0 0 5 1 0 3 0 0 6 1 0 0 0 0'
     """
-    if form not in FORMS:
-        msg = f"expected a form that is one of {', '.join(FORMS)}, found {form!r}."
-        raise InputError(msg)
     for collective, lists in rules.items():
         if collective not in FUNCTIONS:
             msg = f"expected rules of collectives out of {', '.join(FUNCTIONS)}, found {collective}."
@@ -103,7 +99,7 @@ def rules_file(
                     f"found sizes {starts[:8]}."
                 )
                 raise InputError(msg)
-    return _json(rules) if form == "json" else _classic(rules, comments)
+    return _json(rules) if form_of(version) == "json" else _classic(rules, comments)
 
 
 def _classic(rules: Mapping[Collective, Mapping[int, Sequence[OmpiRule]]], comments: Sequence[str]) -> str:
@@ -170,7 +166,8 @@ def export_ompi_rules(
     *,
     collectives: Sequence[str] = tuple(map(str, COMPARED)),
     sizes: Sequence[int] = DEFAULT_SIZES,
-    form: str = "classic",
+    form: str | None = None,
+    version: str | None = None,
     jobs: int | None = None,
 ) -> Exported:
     """A rules file for communicators of all ranks, from simulated times of Open MPI's algorithms.
@@ -179,12 +176,16 @@ def export_ompi_rules(
         topology: Where it runs, one process on each GPU, ranks as numbered.
         collectives: Names of collectives.
         sizes: Sizes M at which they are compared.
-        form: One of :data:`~coppice.export.open_mpi.writer.FORMS`.
+        form: One of :data:`~coppice.export.open_mpi.writer.FORMS`; None takes that of the version.
+        version: Version of Open MPI that is to read it, such as ``5.0.11``; None asks the ``mpirun`` on PATH, and takes
+            5.0 where there is none (6.0 for JSON).
         jobs: Number of processes that compare.
 
     Raises:
-        InputError: If a name is unknown, or Open MPI has no rules for a collective.
+        InputError: If a name is unknown, Open MPI has no rules for a collective, or the version does not read the form.
     """
+    reader = version_of(version, form)
+    words = ".".join(map(str, reader))
     chosen = []
     for name in dict.fromkeys(collectives):
         if name not in list(Collective) or Collective(name) not in FUNCTIONS:
@@ -195,23 +196,38 @@ def export_ompi_rules(
         msg = "expected 2 ranks, a collective and a size at least: there is nothing to choose otherwise."
         raise InputError(msg)
     found = {
-        collective: choices_of(compared(topology, collective, sizes, jobs=jobs)) for collective in chosen
+        collective: choices_of(compared(topology, collective, sizes, jobs=jobs), reader)
+        for collective in chosen
     }
     rules = {collective: {topology.num_ranks: rules_of(choices)} for collective, choices in found.items()}
     notes = [_words(collective, choices) for collective, choices in found.items()]
     return Exported(
         text=rules_file(
             rules,
-            form=form,
-            comments=[f"coppice {__version__}, simulated on {topology.name} {topology.sha256[:16]}"],
+            version=reader,
+            comments=[
+                f"coppice {__version__}, simulated on {topology.name} {topology.sha256[:16]}, for Open MPI {words}"
+            ],
         ),
         notes=(
             *notes,
+            f"for Open MPI {words}: other versions number and read otherwise, `version=` names another one",
             "times are simulated: measure before you rely on them",
             "mpirun --mca coll ^han --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename FILE",
         ),
-        suffix=".json" if form == "json" else ".conf",
+        suffix=SUFFIXES[form_of(reader)],
+        read_as="ompi-rules",
+        known={"version": words, "shapes": f"{_nodes(topology)}x{topology.num_ranks}"},
     )
+
+
+SUFFIXES = {"classic": ".conf", "json": ".json"}
+"""Usual ends of names of rules files, by form."""
+
+
+def _nodes(topology: Topology) -> int:
+    """Hosts that have ranks."""
+    return max(1, len(set(topology.host[topology.rank_nodes].tolist())))
 
 
 def rules_of(choices: Sequence[OmpiChoice]) -> tuple[OmpiRule, ...]:

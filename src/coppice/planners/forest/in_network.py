@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.network import Network, cut_bound
-from coppice.bounds.optimum import bound, orbits
+from coppice.bounds.optimum import bound, symmetry_for_programs
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.bounds.tree_units import exact_units
@@ -93,7 +93,10 @@ def attempt_with(
         from coppice.bounds.all_reduce import combined_all_reduce
 
         combined = combined_all_reduce(
-            problem, spanning=spanning, orbits=orbits(problem.topology), time_limit=TIME_LIMIT
+            problem,
+            spanning=spanning,
+            symmetry=symmetry_for_programs(problem.topology),
+            time_limit=TIME_LIMIT,
         )
         if not combined.rate or 1 / combined.rate >= best:
             return None

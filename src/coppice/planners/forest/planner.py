@@ -8,47 +8,53 @@ cpp/packing/packing.h). Collectives that reduce are planned on the transposed gr
 automorphisms is found from the graph (``coppice.topology.symmetry``); the native packer then works with
 orbits of links in place of links (cpp/symmetry/group_action.h).
 
-**Rounding:** numbers of trees per link are whole. Rounding capacities down can leave a switch with more trees out than
-in. A packing without copying needs in >= out, so outgoing links are lowered where the cuts leave room for it; where
-they do not, the time per tree is raised to the next value at which some link gains a tree, and so on.
+How many trees each link carries, for the optimum or for a given number of trees, is ``coppice.bounds.tree_optimum``'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coppice.bounds.network import Network
+from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.bounds.tree_units import (
-    TreeUnits,
-    exact_trees,
-    exact_units,
-    fixed_trees,
-    floor_units,
-    next_breakpoint,
-    unbalanced,
-    violations,
-)
+from coppice.bounds.tree_optimum import TreeOptimum, all_trees, fewest_trees, tree_optimum
+from coppice.bounds.tree_units import TreeUnits, exact_units
 from coppice.collectives import Collective
-from coppice.errors import InputError
+from coppice.display import Brief
+from coppice.errors import InputError, UnreachableError
 from coppice.planners.forest.packed import PackedTrees, forest_of, joined, pack, pack_templates, same_weight
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.shape import shape
-from coppice.topology.model import Topology, common_denominator, scaled
+from coppice.topology.model import NodeKind, Topology, scaled
 from coppice.topology.symmetry import Symmetry, find_symmetry, symmetry_of
 
 if TYPE_CHECKING:
     from coppice.bounds.result import CombinedAllReduce
 
-__all__ = ["balanced_units", "combined_trees", "pack_with_symmetry", "plan_forest"]
+__all__ = ["PlannedForest", "combined_trees", "pack_with_symmetry", "plan_forest", "planned_forest"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class PlannedForest(Brief):
+    """A forest, and how it compares with the best that has as many trees.
+
+    Attributes:
+        forest: The trees.
+        phases: For each phase what is known about its number of trees; empty where an all-reduce has its own root
+            rates, or the number was free.
+    """
+
+    forest: Forest
+    phases: tuple[TreeOptimum, ...] = ()
 
 
 def plan_forest(
@@ -65,7 +71,8 @@ def plan_forest(
 
     Args:
         problem: Any collective but all_to_all.
-        trees: Trees per root (per unit of weight); None takes the number that reaches the optimum exactly.
+        trees: Trees per root (per unit of weight); None takes the number that reaches the optimum exactly. On small
+            networks nothing is faster with as many; on others see :func:`planned_forest`.
         tolerance: Instead of ``trees``: the least number whose time is within this fraction of the optimum.
         optimum: The bound of the same problem, where the caller has it already.
 
@@ -83,77 +90,115 @@ def plan_forest(
         >>> forest.num_trees, forest.num_edges
         (3, 6)
     """
+    return planned_forest(problem, trees=trees, tolerance=tolerance, optimum=optimum).forest
+
+
+def planned_forest(
+    problem: Problem,
+    *,
+    trees: int | None = None,
+    tolerance: Fraction | None = None,
+    optimum: Bound | None = None,
+) -> PlannedForest:
+    """As :func:`plan_forest`, with what is proved about the number of trees.
+
+    Args:
+        problem: Any collective but all_to_all.
+        trees: Trees per root.
+        tolerance: Instead of ``trees``.
+        optimum: The bound of the same problem, where the caller has it already.
+
+    Raises:
+        InputError: If the problem has no meaning, or is an all_to_all.
+        UnreachableError: If some rank cannot be reached.
+        KeyboardInterrupt: Within a fraction of a second after Ctrl-C.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)
+        >>> [phase] = planned_forest(problem, trees=1).phases
+        >>> phase.inv_rate, phase.exact
+        (Fraction(2, 1), True)
+    """
     collective = problem.collective
     if collective is Collective.ALL_TO_ALL:
         msg = "all_to_all is not made of spanning trees: plan it with the all_to_all planner."
         raise InputError(msg)
     if collective is Collective.ALL_REDUCE:
         return plan_all_reduce(problem, trees, tolerance, optimum)
-    return forest_of(problem, [phase_trees(problem, trees, tolerance, optimum)])
+    packed, known = phase_trees(problem, trees, tolerance, optimum)
+    free = trees is None and tolerance is None
+    return PlannedForest(forest=forest_of(problem, [packed]), phases=() if free else (known,))
 
 
 def plan_all_reduce(
     problem: Problem, trees: int | None, tolerance: Fraction | None, optimum: Bound | None
-) -> Forest:
+) -> PlannedForest:
     """Trees of an all-reduce, in two phases or with its own root rates."""
     combined = None
     if trees is None:
         optimum = bound(problem) if optimum is None else optimum
         combined = optimum.combined
         if combined is not None and tolerance is None:
-            return forest_of(problem, combined_trees(problem, combined))
+            return PlannedForest(forest=forest_of(problem, combined_trees(problem, combined)))
     phases = [
         phase_trees(replace(problem, collective=phase), trees, tolerance, None)
         for phase in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
     ]
-    forest = forest_of(problem, same_weight(*phases))
+    forest = forest_of(problem, same_weight(*(packed for packed, _ in phases)))
     if (
         combined is None
         or combined.rate is None
         or tolerance is None
         or forest_loads(forest).inv_rate * combined.rate <= 1 + tolerance
     ):
-        return forest
-    return forest_of(problem, combined_trees(problem, combined))
+        free = trees is None and tolerance is None
+        return PlannedForest(forest=forest, phases=() if free else tuple(known for _, known in phases))
+    return PlannedForest(forest=forest_of(problem, combined_trees(problem, combined)))
 
 
 def phase_trees(
     problem: Problem, trees: int | None, tolerance: Fraction | None, optimum: Bound | None
-) -> PackedTrees:
+) -> tuple[PackedTrees, TreeOptimum]:
     """Optimal trees of a collective of one phase, in the direction of the data."""
     network = Network.of(problem)
     if optimum is None:
         optimum = bound(problem)
-    if optimum.capacity is not None:
-        network = network.limited(optimum.capacity)
     best = optimum.inv_rate if optimum.attainable is None else optimum.attainable
+    capacity = optimum.capacity
     if trees is not None:
-        least = fixed_trees(network, trees, optimum=best).inv_rate
-        return laid(problem, network, balanced_units(network, trees=trees, scale=least * trees))
-    if tolerance is not None:
-        return fewest_trees(problem, network, best, tolerance)
-    return laid(problem, network, exact_units(network, best))
+        known = tree_optimum(network, trees, best=best, capacity=capacity)
+    elif tolerance is not None:
+        known = fewest_trees(network, tolerance, best=best, capacity=capacity)
+    else:
+        if capacity is None:
+            network = spared(problem, network, best)
+        known = all_trees(network, best=best, capacity=capacity)
+    return laid(problem, network, known.units), known
 
 
-def fewest_trees(problem: Problem, network: Network, best: Fraction, tolerance: Fraction) -> PackedTrees:
-    """The least number of trees whose counted time is within ``tolerance`` of ``best``.
+def spared(problem: Problem, network: Network, best: Fraction) -> Network:
+    """The network without its upper switches, those that only switches are linked with, where nothing needs them.
 
-    Raises:
-        InputError: If the tolerance is negative.
+    Spines are often oversubscribed and shared with other jobs: a plan that reaches the optimum below them stays there.
     """
-    if tolerance < 0:
-        msg = f"expected a tolerance >= 0, found {tolerance}: write for instance `trees=auto:1%`."
-        raise InputError(msg)
-    most = best * (1 + tolerance)
-    whole = Network.of(problem)  # without the limits that a switch short of input sets: a quick test
-    for trees in range(1, exact_trees(network, best)):
-        if fixed_trees(whole, trees, optimum=best).inv_rate > most:
-            continue
-        least = fixed_trees(network, trees, optimum=best).inv_rate
-        found = laid(problem, network, balanced_units(network, trees=trees, scale=least * trees))
-        if forest_loads(joined(problem, [found]), problem.weights).inv_rate <= most:
-            return found
-    return laid(problem, network, exact_units(network, best))
+    topology = problem.topology
+    lower = topology.kind != NodeKind.SWITCH
+    beside = np.zeros(topology.num_nodes, dtype=np.bool_)
+    for ends, others in ((topology.src, topology.dst), (topology.dst, topology.src)):
+        beside[ends[lower[others]]] = True
+    upper = ~lower & ~beside
+    used = ~(upper[topology.src] | upper[topology.dst])
+    if used.all():
+        return network
+    rates = [topology.gb_per_s(e) if use else Fraction(0) for e, use in enumerate(used.tolist())]
+    try:
+        without = network.limited(rates)
+        enough = cut_bound(without).inv_rate == best
+        fits = enough and exact_units(without, best).trees <= exact_units(network, best).trees
+    except UnreachableError:
+        return network
+    return without if fits else network
 
 
 def laid(problem: Problem, network: Network, units: TreeUnits) -> PackedTrees:
@@ -178,11 +223,11 @@ def combined_trees(
         InputError: If the rates need integers beyond 62 bits.
     """
     topology = problem.topology
-    rates = combined.reduce_capacity + combined.broadcast_capacity + list(combined.root_rates.values())
-    scale = common_denominator(rates)
+    at_roots = list(combined.root_rates.values())
+    rates = combined.reduce_capacity + combined.broadcast_capacity + at_roots
+    scale = lcm(*(rate.denominator for rate in rates))
     roots = np.zeros(topology.num_nodes, dtype=np.int64)
-    for rank, rate in combined.root_rates.items():
-        roots[topology.rank_nodes[rank]] = int(rate * scale)
+    roots[topology.rank_nodes[list(combined.root_rates)]] = scaled(at_roots, scale)
     phases = []
     for reduce, capacity in ((True, combined.reduce_capacity), (False, combined.broadcast_capacity)):
         network = Network.of(problem, reduce=reduce)
@@ -246,62 +291,3 @@ def preference(problem: Problem, trees: PackedTrees) -> tuple[int, Fraction, int
     """What makes one forest better than another of the same rate: least height, mean height, number of trees."""
     found = shape(joined(problem, [trees]))
     return found.max_height, found.mean_height, found.distinct_trees
-
-
-MAX_STEPS = 10_000
-
-
-def balanced_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnits:
-    """Units for ``trees`` trees per unit of weight, at the first time per tree from ``scale`` on that can be balanced.
-
-    Raises:
-        InputError: If none is found within many steps.
-    """
-    for _ in range(MAX_STEPS):
-        units = floor_units(network, trees=trees, scale=scale)
-        if not violations(network, units, limit=1):
-            trimmed = trim(network, units)
-            if trimmed is not None:
-                return trimmed
-        scale = next_breakpoint(network, scale)
-    msg = f"found no whole numbers of trees that balance the switches for {trees} trees per root: give another number."
-    raise InputError(msg)
-
-
-def trim(network: Network, units: TreeUnits) -> TreeUnits | None:
-    """Lower outgoing links of switches with more trees out than in until none is left; None if the cuts forbid it."""
-    capacity = units.capacity.copy()
-    topology = network.topology
-    while (nodes := unbalanced(network, capacity)).size:
-        node = int(nodes[0])
-        outgoing = np.flatnonzero(topology.src == node)
-        surplus = int(capacity[outgoing].sum() - capacity[topology.dst == node].sum())
-        for link in outgoing[np.argsort(-capacity[outgoing], kind="stable")].tolist():
-            lowered = min(surplus, int(capacity[link]))
-            lowered -= missing(network, units, capacity, link, lowered)
-            capacity[link] -= lowered
-            surplus -= lowered
-            if surplus == 0:
-                break
-        if surplus > 0:
-            return None
-    return replace(units, capacity=capacity)
-
-
-def missing(network: Network, units: TreeUnits, capacity: np.ndarray, link: int, lowered: int) -> int:
-    """How much too much it is to lower ``link`` by ``lowered``: the worst deficit of a cut that it enters."""
-    trial = capacity.copy()
-    trial[link] -= lowered
-    topology = network.topology
-    worst = 0
-    demand = int(units.roots.sum())
-    while cuts := violations(network, replace(units, capacity=trial)):
-        deficit = 0
-        for cut in cuts:
-            inside = np.zeros(topology.num_nodes, dtype=np.bool_)
-            inside[cut] = True
-            entering = inside[topology.dst] & ~inside[topology.src]
-            deficit = max(deficit, demand - int(units.roots[cut].sum()) - int(trial[entering].sum()))
-        trial[link] += deficit
-        worst += deficit
-    return worst

@@ -10,6 +10,7 @@ they overwrite (write after read).
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -71,20 +72,36 @@ class Emitter:
         table: Messages and their order.
         blocks: Thread blocks.
         fused: Receiving and reducing may be one step.
-        joined: Receiving and sending may be one step as well, if ``fused``.
+        apart: Events of sends that are not to be one step with the receive before them, as others may be if ``fused``.
     """
 
     def __init__(
-        self, placement: Placement, table: MessageTable, blocks: Blocks, *, fused: bool, joined: bool = True
+        self,
+        placement: Placement,
+        table: MessageTable,
+        blocks: Blocks,
+        *,
+        fused: bool,
+        apart: _Ints | slice | None = None,
     ) -> None:
         self._placement, self._table, self._fused = placement, table, fused
-        self._rows = blocks.rows
+        self._blocks, self._rows = blocks, blocks.rows
         self._message = table.events // 2
         self._receives = table.events % 2 == 1
         self._block = self._blocks_of_events()
         self._accesses = self._accesses_of_values()
         self._joined_to = np.full(len(self._block), -1, dtype=np.int64)
-        self._merged = self._joins() if fused and joined else np.zeros(len(self._block), dtype=np.bool_)
+        self._at = self._block[:0]
+        self._merged = self._joins(apart) if fused else np.zeros(len(self._block), dtype=np.bool_)
+
+    def joined_at(self, steps: Sequence[int]) -> _Ints:
+        """Events of sends that are one step with the receive before them, for those of ``steps`` that are of this kind.
+
+        Args:
+            steps: Steps of the program that was made last.
+        """
+        merged = np.flatnonzero(self._merged)
+        return merged[np.isin(self._at[self._last_line[merged]], np.asarray(steps, dtype=np.int64))]
 
     @property
     def joins(self) -> bool:
@@ -103,7 +120,7 @@ class Emitter:
         copier, *copied = copies.T
         step_start = offsets((own + np.bincount(copier, minlength=len(rows)))[by_rank])
         first = step_start[place]
-        at = first[self._line_block] + self._line_position
+        at = self._at = first[self._line_block] + self._line_position
         at_copies = first[copier] + own[copier] + nth_in_run(copier)
         copying: tuple[int | _Ints, ...] = (
             int(StepOp.COPY),
@@ -185,20 +202,9 @@ class Emitter:
 
     def _blocks_of_events(self) -> _Ints:
         """Thread block (row) that carries out each event."""
-        table, rows = self._table, self._rows
-        ranks, channels = self._placement.ranks + 1, int(self._rows[:, 3].max(initial=0)) + 1
-        block = np.zeros(len(self._message), dtype=np.int64)
-        connection = (table.src * ranks + table.dst) * channels + table.color
-        for mask, sender, receiver in (
-            (~self._receives, rows[:, 0], rows[:, 1]),
-            (self._receives, rows[:, 2], rows[:, 0]),
-        ):
-            used = np.flatnonzero((sender >= 0) & (receiver >= 0))
-            key = ((sender * ranks + receiver) * channels + rows[:, 3])[used]
-            by = np.argsort(key)
-            found = used[by[np.searchsorted(key[by], connection)]] if len(connection) else connection
-            block[mask] = found[self._message[mask]]
-        return block
+        table, message = self._table, self._message
+        sender, receiver = self._blocks.at_ends(table.src, table.dst, table.color)
+        return np.where(self._receives, receiver[message], sender[message])
 
     def _accesses_of_values(self) -> _Accesses:
         table, message = self._table, self._message
@@ -211,7 +217,7 @@ class Emitter:
         write = self._receives[event]
         return _Accesses(value, event, write, last_before(value, write), next_after(value, write))
 
-    def _joins(self) -> _Bools:
+    def _joins(self, apart: _Ints | slice | None) -> _Bools:
         """Sends of what the step before them in their thread block receives, of all of it and of nothing else."""
         table, message, accesses = self._table, self._message, self._accesses
         by = np.argsort(self._block, kind="stable")
@@ -233,6 +239,8 @@ class Emitter:
         found[event[wrote == before[event]]] = True
         joins &= found
         joins[event[wrote != before[event]]] = False
+        if apart is not None:
+            joins[apart] = False
         self._joined_to[joins] = before[joins]
         return joins
 

@@ -2,11 +2,17 @@
 
 Every thread block keeps to one order of all sends and receives (:mod:`coppice.program.messages`), and waits for other
 thread blocks of its rank where it reads what they write, writes what they write, or overwrites what they read.
+
+First all send and then all receive, which is quickest for small messages. A runtime cuts large ones, so that some
+thread blocks may wait for each other with their sends half done; then thread blocks take turns instead, and steps that
+receive and send stay in one piece only where they wait for nobody in a circle.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,12 +22,13 @@ from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.program.deadlock import Deadlock
-from coppice.program.messages import Transfers, message_table, transfers_of
+from coppice.program.messages import MessageTable, Transfers, message_table, transfers_of
 from coppice.program.placement import Placement, in_units, refuse
 from coppice.program.two_sided.channels import ChannelLimits, path_numbers, spread
+from coppice.program.two_sided.cutting import fewest_together, within_safe_sizes
 from coppice.program.two_sided.emit import Emitter
 from coppice.program.two_sided.nics import Exits, Nics, exits_of
-from coppice.program.two_sided.order import execution_order
+from coppice.program.two_sided.order import check_in_parts
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import message_pairs
 from coppice.rows import first_rows, inverse
@@ -31,6 +38,9 @@ from coppice.schedule.schedule import Schedule, in_parts
 from coppice.schedule.verification.report import Findings
 
 __all__ = ["Prepared", "emit", "lower_to_program", "prepare", "replicated"]
+
+_ATTEMPTS = 8
+_ALL = slice(None)
 
 _LEAST_DEPTH = 2
 
@@ -72,7 +82,8 @@ def lower_to_program(
         max_bytes: Largest M.
 
     Returns:
-        A program that verifies with connections of 2 messages or more.
+        A program that verifies with connections of 2 messages or more. Its ``max_bytes`` is lowered to the largest size
+        at which it does, where runtimes cut steps into messages.
 
     Raises:
         InputError: If the plan cannot be cut into equal chunks, or the collective cannot run so.
@@ -90,7 +101,12 @@ def lower_to_program(
     """
     prepared = prepare(plan, in_place=in_place, instances=instances, by_nic=by_nic, max_count=max_count)
     limits = ChannelLimits(channels=channels, blocks=max_blocks, peers=max_peers)
-    attributes = {"name": name, "protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
+    attributes: dict[str, Any] = {
+        "name": name,
+        "protocol": protocol,
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+    }
     return emit(prepared, limits, fused=fused, **attributes)
 
 
@@ -158,17 +174,21 @@ def prepare(
     )
 
 
-def emit(prepared: Prepared, limits: ChannelLimits, *, fused: bool = True, **attributes: Any) -> Program:
+def emit(
+    prepared: Prepared, limits: ChannelLimits, *, fused: bool = True, any_size: bool = True, **attributes: Any
+) -> Program:
     """The part of :func:`lower_to_program` that chooses channels and writes steps.
 
     Args:
         prepared: The plan.
         limits: What has to fit.
         fused: As in :func:`lower_to_program`.
+        any_size: If it can be had, a program that comes to an end however a runtime cuts its steps; otherwise one whose
+            ``max_bytes`` says up to which size it does.
         **attributes: Name, protocol and sizes of the program.
 
     Raises:
-        CheckError: If it does not fit.
+        CheckError: If it does not fit, or no size that it is meant for is safe.
         InputError: If no channel is allowed.
     """
     placement, rows = prepared.placement, prepared.rows
@@ -180,12 +200,51 @@ def emit(prepared: Prepared, limits: ChannelLimits, *, fused: bool = True, **att
         stepped=prepared.stepped,
         exits=prepared.exits,
     )
-    table = message_table(rows, color, placement, max_count=prepared.max_count)
-    emitter = Emitter(placement, table, blocks, fused=fused)
+    in_order = partial(message_table, rows, color, placement, max_count=prepared.max_count)
+    write = partial(Emitter, placement, blocks=blocks, fused=fused)
+    emitter = write(in_order())
     program = emitter.program(**attributes)
-    if emitter.joins and not _comes_to_an_end(program):
-        program = Emitter(placement, table, blocks, fused=fused, joined=False).program(**attributes)
-    return replace(program, in_place=placement.in_place, out_of_place=not placement.in_place)
+    most = int(program.count.max(initial=1))
+    if emitter.joins and _stuck(program, most):
+        program = write(in_order(), apart=_ALL).program(**attributes)
+    if any_size and most > 1 and _stuck(program, 1):
+        taking_turns = in_order(actors=blocks.at_ends(rows.src, rows.dst, color))
+        program = min(
+            (_taken_apart(write, taking_turns, attributes), program),
+            key=lambda each: (
+                fewest_together(each, message_pairs(each, Findings()), depth=_LEAST_DEPTH)[0] or most
+            ),
+        )
+    program = replace(program, in_place=placement.in_place, out_of_place=not placement.in_place)
+    return within_safe_sizes(program) if any_size else program
+
+
+def _taken_apart(write: Callable[..., Emitter], table: MessageTable, attributes: dict[str, Any]) -> Program:
+    """A program whose steps that receive and send are taken apart where thread blocks wait in vain at them.
+
+    Others may wait in vain then: they are taken apart as well, and in the end all of them.
+    """
+    apart = np.zeros(0, dtype=np.int64)
+    for attempt in range(_ATTEMPTS):
+        emitter = write(table, apart=apart)
+        program = emitter.program(**attributes)
+        stuck = _stuck(program, 1)
+        if not stuck:
+            return program
+        more = emitter.joined_at(stuck)
+        apart = np.union1d(apart, more)
+        if not len(more) or attempt == _ATTEMPTS - 1:
+            break
+    return write(table, apart=_ALL).program(**attributes)
+
+
+def _stuck(program: Program, together: int) -> Sequence[int]:
+    """Steps at which thread blocks wait in vain where so many slots fit into a message."""
+    try:
+        check_in_parts(program, message_pairs(program, Findings()), depth=_LEAST_DEPTH, together=together)
+    except Deadlock as circle:
+        return circle.stuck
+    return ()
 
 
 def replicated(schedule: Schedule, instances: int) -> tuple[Schedule, NDArray[np.int64]]:
@@ -243,12 +302,3 @@ def _in_one_slot(schedule: Schedule) -> Schedule:
         chunk_slot=np.zeros_like(schedule.chunk_slot),
         chunk_share=in_units(schedule).of_chunk,
     )
-
-
-def _comes_to_an_end(program: Program) -> bool:
-    """Whether joined steps leave every connection enough room."""
-    try:
-        execution_order(program, message_pairs(program, Findings()), depth=_LEAST_DEPTH)
-    except Deadlock:
-        return False
-    return True

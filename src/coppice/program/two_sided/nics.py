@@ -54,7 +54,7 @@ class Nics:
         >>> from coppice.topology.presets import preset
         >>> box = preset("dgx-a100", boxes=2)
         >>> [box.node_ids[nic] for nic in Nics(box).of(3)]
-        ['box0/mlx5_3']
+        ['box0/nic3']
     """
 
     topology: Topology

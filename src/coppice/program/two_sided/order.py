@@ -5,6 +5,8 @@ was sent (if it receives), and once its connection has room (if it sends): with 
 message n - d was received. No step has a choice, and no step takes away what another one waits for. So if one order
 comes to an end, all do, and if one stands still, all stand still at the same steps. A greater depth only takes waits
 away: what comes to an end with depth d does so with every greater depth.
+
+Steps are judged whole, or in the parts that a runtime cuts them into (:mod:`coppice.program.two_sided.parts`).
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ from numpy.typing import NDArray
 
 from coppice.display import Brief
 from coppice.program.deadlock import Deadlock, circle_from, waits_in_words
+from coppice.program.two_sided.parts import StepParts, parts_of
 from coppice.program.two_sided.program import Program
 from coppice.program.two_sided.structure import MessagePairs, step_name
-from coppice.rows import grouped, rows_of_groups
+from coppice.rows import grouped, offsets, rows_of_groups
 
-__all__ = ["StepOrder", "execution_order", "find_order"]
+__all__ = ["StepOrder", "check_in_parts", "execution_order", "find_order"]
 
 _PATIENCE = 256
 _NARROW = 16
@@ -66,28 +69,42 @@ def find_order(program: Program, messages: MessagePairs, *, depth: int, seed: in
     Raises:
         Deadlock: If it stands still.
     """
-    return _StepRun(program, messages, depth).order(seed)
+    return _StepRun(program, parts_of(program, messages), depth).order(seed)
+
+
+def check_in_parts(program: Program, messages: MessagePairs, *, depth: int, together: int) -> None:
+    """Carry a program out with steps cut into messages.
+
+    Args:
+        program: A program of sound structure.
+        messages: Its messages.
+        depth: Messages that a connection holds.
+        together: Slots that fit into one message.
+
+    Raises:
+        Deadlock: If it stands still.
+    """
+    _StepRun(program, parts_of(program, messages, together=together), depth).order(None)
 
 
 class _StepRun:
-    """One run of a program: what every step waits for, and which steps are done.
+    """One run of the parts of a program's steps: what each waits for, and which are done.
 
-    Steps that wait for nothing any more take place together, in waves. Where waves are many and narrow, thread blocks
+    Parts that wait for nothing any more take place together, in waves. Where waves are many and narrow, thread blocks
     run one after the other instead, each as far as it can.
     """
 
-    def __init__(self, program: Program, messages: MessagePairs, depth: int) -> None:
-        self.program = program
-        steps = program.num_steps
-        self._sent_by = np.full(steps, -1, dtype=np.int64)
-        self._sent_by[messages.recv] = messages.send
-        self._room_by = np.full(steps, -1, dtype=np.int64)
-        beyond = np.flatnonzero(messages.place >= depth)
-        self._room_by[messages.send[beyond]] = messages.recv[beyond - depth]
+    def __init__(self, program: Program, parts: StepParts, depth: int) -> None:
+        self.program, self.parts = program, parts
+        self._sent_by = np.full(parts.number, -1, dtype=np.int64)
+        self._sent_by[parts.recv] = parts.send
+        self._room_by = np.full(parts.number, -1, dtype=np.int64)
+        beyond = np.flatnonzero(parts.place >= depth)
+        self._room_by[parts.send[beyond]] = parts.recv[beyond - depth]
         self._waves: list[NDArray[np.int64]] = []
 
     def order(self, seed: int | None) -> StepOrder:
-        """All steps in order.
+        """All parts in order.
 
         Raises:
             Deadlock: If the program stands still.
@@ -95,31 +112,31 @@ class _StepRun:
         if seed is None:
             self._in_waves()
         found = sum(map(len, self._waves))
-        rest = self._one_by_one(seed) if found < self.program.num_steps else []
-        if found + len(rest) < self.program.num_steps:
-            raise Deadlock(self._circle())
+        rest = self._one_by_one(seed) if found < self.parts.number else []
+        if found + len(rest) < self.parts.number:
+            raise Deadlock(self._circle(), stuck=self._stuck())
         return StepOrder(tuple(self._waves), rest)
 
     def _in_waves(self) -> None:
         """Carry out whole waves, until nothing can take place or waves are too narrow to be worth it."""
-        steps = self.program.num_steps
-        # Each step's successors: one in its thread block, one that takes its message, one that takes its room; the
-        # place behind the last step stands for none.
-        successors = np.full((3, steps + 1), steps, dtype=np.int64)
-        begins = np.zeros(steps + 1, dtype=np.bool_)
-        begins[self.program.step_start] = True
+        parts, number = self.parts, self.parts.number
+        # Each part's successors: one in its thread block, one that takes its message, one that takes its room; the
+        # place behind the last part stands for none.
+        successors = np.full((3, number + 1), number, dtype=np.int64)
+        begins = np.zeros(number + 1, dtype=np.bool_)
+        begins[parts.block_start] = True
         inner = np.flatnonzero(~begins)
         successors[0, inner - 1] = inner
-        left = np.bincount(self.program.dep_waiter, minlength=steps + 1)
+        left = np.append(np.diff(parts.dep_start), 0)
         left[inner] += 1
         for row, earlier in ((1, self._sent_by), (2, self._room_by)):
             later = np.flatnonzero(earlier >= 0)
             successors[row, earlier[later]] = later
             left[later] += 1
-        left[steps] = np.iinfo(np.int64).max
-        waits, start = grouped(self.program.dep_target, steps)
-        waiters = self.program.dep_waiter[waits]
-        mark = np.zeros(steps + 1, dtype=np.int64)
+        left[number] = np.iinfo(np.int64).max
+        waits, start = grouped(parts.dep_target, number)
+        waiters = np.repeat(np.arange(number), np.diff(parts.dep_start))[waits]
+        mark = np.zeros(number + 1, dtype=np.int64)
         ready = np.flatnonzero(left == 0)
         waves = 0
         done = 0
@@ -136,26 +153,27 @@ class _StepRun:
 
     def _lists(self) -> None:
         """The same as lists, which are quicker to look into one at a time."""
-        program = self.program
+        parts = self.parts
         self.sent_by: list[int] = self._sent_by.tolist()
         self.room_by: list[int] = self._room_by.tolist()
-        self.dep_start: list[int] = program.dep_start.tolist()
-        self.deps: list[int] = program.dep_target.tolist()
-        done = np.concatenate([np.zeros(0, dtype=np.int64), *self._waves])
-        passed = np.bincount(program.step_block[done], minlength=program.num_blocks)
-        self.next: list[int] = (program.step_start[:-1] + passed).tolist()
-        self.end: list[int] = program.step_start[1:].tolist()
-        marks = np.zeros(program.num_steps, dtype=np.uint8)
-        marks[done] = 1
+        self.dep_start: list[int] = parts.dep_start.tolist()
+        self.deps: list[int] = parts.dep_target.tolist()
+        marks = np.zeros(parts.number, dtype=np.uint8)
+        for wave in self._waves:
+            marks[wave] = 1
+        passed = offsets(marks)
+        first, end = parts.block_start[:-1], parts.block_start[1:]
+        self.next: list[int] = (first + passed[end] - passed[first]).tolist()
+        self.end: list[int] = end.tolist()
         self.done = bytearray(marks.tobytes())
 
-    def blocker(self, step: int) -> int:
-        """A step that ``step`` still waits for, or -1."""
+    def blocker(self, part: int) -> int:
+        """A part that ``part`` still waits for, or -1."""
         done = self.done
-        for earlier in (self.sent_by[step], self.room_by[step]):
+        for earlier in (self.sent_by[part], self.room_by[part]):
             if earlier >= 0 and not done[earlier]:
                 return earlier
-        for row in range(self.dep_start[step], self.dep_start[step + 1]):
+        for row in range(self.dep_start[part], self.dep_start[part + 1]):
             if not done[self.deps[row]]:
                 return self.deps[row]
         return -1
@@ -172,42 +190,46 @@ class _StepRun:
                 place = pick.randrange(len(ready))
                 ready[place], ready[-1] = ready[-1], ready[place]
             block = ready.pop()
-            step, end = self.next[block], self.end[block]
-            while step < end:
-                earlier = self.blocker(step)
+            part, end = self.next[block], self.end[block]
+            while part < end:
+                earlier = self.blocker(part)
                 if earlier >= 0:
                     waiting.setdefault(earlier, []).append(block)
                     break
-                self.done[step] = 1
-                found.append(step)
-                if step in waiting:
-                    ready.extend(waiting.pop(step))
-                step += 1
-                if pick is not None and step < end:
+                self.done[part] = 1
+                found.append(part)
+                if part in waiting:
+                    ready.extend(waiting.pop(part))
+                part += 1
+                if pick is not None and part < end:
                     ready.append(block)
                     break
-            self.next[block] = step
+            self.next[block] = part
         return found
+
+    def _stuck(self) -> list[int]:
+        """The step at which each thread block stands that is not at its end."""
+        return [
+            int(self.parts.step[part]) for part, end in zip(self.next, self.end, strict=True) if part < end
+        ]
 
     def _circle(self) -> str:
         """The circle of waiting in words."""
-        block = next(b for b, (step, end) in enumerate(zip(self.next, self.end, strict=True)) if step < end)
-        walk = circle_from(block, lambda b: int(self.program.step_block[self.blocker(self.next[b])]))
-        waits = [
-            f"{self._reason(self.next[a])} {step_name(self.program, self.blocker(self.next[a]))}"
-            + (
-                ""
-                if self.blocker(self.next[a]) == self.next[b]
-                else f", behind its step {self.program.step_place(self.next[b])[2]}"
-            )
-            for a, b in pairwise(walk)
-        ]
-        return waits_in_words(step_name(self.program, self.next[walk[0]]), waits)
+        step = self.parts.step
+        block_of = self.program.step_block
+        block = next(b for b, (part, end) in enumerate(zip(self.next, self.end, strict=True)) if part < end)
+        walk = circle_from(block, lambda b: int(block_of[step[self.blocker(self.next[b])]]))
+        waits = []
+        for a, b in pairwise(walk):
+            awaited, reached = int(step[self.blocker(self.next[a])]), int(step[self.next[b]])
+            behind = "" if awaited == reached else f", behind its step {self.program.step_place(reached)[2]}"
+            waits.append(f"{self._reason(self.next[a])} {step_name(self.program, awaited)}{behind}")
+        return waits_in_words(step_name(self.program, int(step[self.next[walk[0]]])), waits)
 
-    def _reason(self, step: int) -> str:
-        earlier = self.blocker(step)
-        if earlier == self.sent_by[step]:
+    def _reason(self, part: int) -> str:
+        earlier = self.blocker(part)
+        if earlier == self.sent_by[part]:
             return "waits for the message of"
-        if earlier == self.room_by[step]:
+        if earlier == self.room_by[part]:
             return "waits for room on its connection, until"
         return "depends on"

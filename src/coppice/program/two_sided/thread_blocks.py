@@ -44,6 +44,26 @@ class Blocks:
     rows: _Ints
     most: int
 
+    def at_ends(self, src: _Ints, dst: _Ints, channel: _Ints) -> tuple[_Ints, _Ints]:
+        """Thread block (row) that sends on each connection, and the one that receives from it.
+
+        Args:
+            src: Sending rank of each connection.
+            dst: Its receiving rank.
+            channel: Its channel.
+        """
+        rows = self.rows
+        span = int(max(rows[:, :3].max(initial=0), src.max(initial=0), dst.max(initial=0))) + 1
+        width = int(max(rows[:, 3].max(initial=0), channel.max(initial=0))) + 1
+        wanted = (src * span + dst) * width + channel
+        found = []
+        for sender, receiver in ((rows[:, 0], rows[:, 1]), (rows[:, 2], rows[:, 0])):
+            used = np.flatnonzero((sender >= 0) & (receiver >= 0))
+            key = ((sender * span + receiver) * width + rows[:, 3])[used]
+            by = np.argsort(key)
+            found.append(used[by[np.searchsorted(key[by], wanted)]] if len(wanted) else wanted)
+        return found[0], found[1]
+
 
 @dataclass(frozen=True, eq=False)
 class _Links:

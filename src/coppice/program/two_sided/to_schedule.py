@@ -15,11 +15,11 @@ from coppice.errors import InputError
 from coppice.program.deadlock import Deadlock
 from coppice.program.memory import ProgramMemory, memory_of
 from coppice.program.moves import ChunkTrace, Move, check_ranks, schedule_of_moves
+from coppice.program.two_sided.cutting import fifo_depth
 from coppice.program.two_sided.nics import NicRoutes
 from coppice.program.two_sided.order import execution_order
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.structure import MessagePairs, check_structure, step_addresses, step_name
-from coppice.program.two_sided.verify import fifo_depth
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.report import Findings
 from coppice.topology.model import Topology

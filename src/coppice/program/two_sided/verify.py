@@ -1,7 +1,9 @@
 """Verification of a two-sided program: form, freedom from deadlock, races, symbolic execution, outcome.
 
 What passes is right in every order in which thread blocks can run, for every depth of connections that is not smaller
-than the one asked for: execution does not stand still (:mod:`coppice.program.two_sided.order`), all orders give the
+than the one asked for, and at every size that it is meant for: execution does not stand still
+(:mod:`coppice.program.two_sided.order`), nor where a runtime cuts steps into several messages
+(:mod:`coppice.program.two_sided.cutting`), all orders give the
 same result (:mod:`coppice.program.two_sided.races`), and in one of them, which is executed symbolically, the outcome
 is what the collective promises. Every message that is sent is received, with the length that its receiver expects.
 
@@ -34,6 +36,7 @@ from coppice.program.memory import (
     start_columns,
 )
 from coppice.program.symbolic import SymbolicMemory
+from coppice.program.two_sided.cutting import fewest_together, fifo_depth, largest_safe, most_in_passes
 from coppice.program.two_sided.order import StepOrder, find_order
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.races import find_races
@@ -41,12 +44,8 @@ from coppice.program.two_sided.structure import MessagePairs, check_structure, s
 from coppice.rows import first_rows, positions
 from coppice.schedule.verification.report import Findings, Verdict
 
-__all__ = ["Contents", "ProgramReport", "accepts", "fifo_depth", "verify_program"]
+__all__ = ["Contents", "ProgramReport", "accepts", "verify_program"]
 
-
-_DEPTHS = {"LL": 8, "LL128": 8}
-
-_USUAL_DEPTH = 2
 
 _WIDE = 128
 
@@ -58,17 +57,14 @@ class ProgramReport(Verdict):
     Attributes:
         warnings: What is allowed, but a caller should know.
         depth: Messages that a connection was taken to hold.
+        safe_bytes: Largest M at which it does not stand still with the smallest buffers of any runtime; None: no limit.
     """
 
     subject: ClassVar[str] = "program"
 
     warnings: tuple[str, ...] = ()
     depth: int
-
-
-def fifo_depth(protocol: str) -> int:
-    """Messages that a connection holds at least: 8 with LL and LL128, otherwise 2."""
-    return _DEPTHS.get(protocol, _USUAL_DEPTH)
+    safe_bytes: int | None = None
 
 
 def verify_program(program: Program, *, depth: int | None = None, seed: int | None = None) -> ProgramReport:
@@ -105,6 +101,7 @@ step 1 (send), behind its step 0.
     if not (program.in_place or program.out_of_place):
         findings.add("the program is meant to run neither in place nor out of place: expected one of them.")
     messages = check_structure(program, findings)
+    limit: int | None = 0
     if messages is not None:
         warnings.extend(_warnings(program))
         checked["messages"] = len(messages.send)
@@ -113,6 +110,10 @@ step 1 (send), behind its step 0.
         except Deadlock as circle:
             findings.add(f"it stands still with connections of {depth} messages: {circle}")
         else:
+            limit, sentence = _limit_of_sizes(program, messages, depth)
+            if sentence:
+                findings.add(sentence)
+            warnings.extend(_warnings_of_sizes(program))
             checked["slots"] = 0
             steps = order.steps
             for in_place in [
@@ -136,8 +137,32 @@ step 1 (send), behind its step 0.
         failures=tuple(findings.failures),
         warnings=tuple(warnings),
         depth=depth,
+        safe_bytes=limit,
         checked=checked,
     )
+
+
+def _limit_of_sizes(program: Program, messages: MessagePairs, depth: int) -> tuple[int | None, str]:
+    """Largest M at which it does not stand still, and what is to be said where it is meant for more."""
+    together, circle = fewest_together(program, messages, depth=depth)
+    limit = largest_safe(program, together)
+    if limit is None or (program.max_bytes is not None and program.max_bytes <= limit):
+        return limit, ""
+    return limit, (
+        f"it stands still with messages of more than {limit} bytes, where runtimes cut its steps of up to "
+        f"{int(program.count.max())} slots into several messages and a connection holds {depth}: {circle}"
+    )
+
+
+def _warnings_of_sizes(program: Program) -> list[str]:
+    most = most_in_passes(program)
+    if most is None or (program.max_bytes is not None and program.max_bytes <= most):
+        return []
+    words = (
+        f"above {most} bytes a slot takes more passes than the flags of runtimes can count, and thread blocks that "
+        "wait for others wait for ever: state a smaller range of sizes."
+    )
+    return [words]
 
 
 def _wide(order: StepOrder) -> bool:
@@ -207,14 +232,14 @@ class Contents(SymbolicMemory):
             if reads[step]:
                 value = held[src[step] : src[step] + length]
                 if NOTHING in value:
-                    self.fail(self._unwritten(step, int(program.src_offset[step]), value))
+                    self.fail(self._unwritten(step, program.src_buffer, program.src_offset, value))
             if receives[step]:
                 message = travelling.pop(message_of[step])
                 value = self.sum(step, value, message) if reads[step] else message
             elif op == StepOp.REDUCE:
                 there = held[dst[step] : dst[step] + length]
                 if NOTHING in there:
-                    self.fail(self._unwritten(step, int(program.dst_offset[step]), there))
+                    self.fail(self._unwritten(step, program.dst_buffer, program.dst_offset, there))
                 value = self.sum(step, there, value)
             if writes[step]:
                 held[dst[step] : dst[step] + length] = value
@@ -222,12 +247,13 @@ class Contents(SymbolicMemory):
                 travelling[step] = value
         self.check_end()
 
-    def _unwritten(self, step: int, first: int, values: list[int]) -> str:
-        slot = first + values.index(NOTHING)
-        program = self.program
-        buffer = program.src_buffer if program.src_offset[step] == first else program.dst_buffer
+    def _unwritten(
+        self, step: int, buffer: NDArray[np.int8], offset: NDArray[np.int32], values: list[int]
+    ) -> str:
+        slot = int(offset[step]) + values.index(NOTHING)
         name = ("input", "output", "scratch")[int(buffer[step])]
-        return f"{step_name(program, step)} reads slot {slot} of the {name}, which nothing was written to."
+        where = step_name(self.program, step)
+        return f"{where} reads slot {slot} of the {name}, which nothing was written to."
 
 
 def accepts(

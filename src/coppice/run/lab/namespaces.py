@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from coppice.errors import InputError
+from coppice.files import write_atomically
 from coppice.run.lab.blueprint import Blueprint, CableEnd, draw
 from coppice.topology.operations import scale as scaled
 from coppice.topology.readers.document import write_topology
@@ -213,7 +214,7 @@ def _write_files(lab: Lab) -> None:
     write_topology(blueprint.topology, lab.directory / "true.json")
     write_topology(scaled(blueprint.topology, blueprint.scale), lab.topology_file)
     record = _Record(scale=str(blueprint.scale), topology="true.json")
-    (lab.directory / "lab.json").write_bytes(msgspec.json.encode(record))
+    write_atomically(lab.directory / "lab.json", msgspec.json.encode(record))
 
 
 def _raise(lab: Lab) -> None:

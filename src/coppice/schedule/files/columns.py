@@ -6,7 +6,9 @@ never stands in memory as Python objects all at once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import chain, pairwise
 from typing import Annotated, Any, TypeVar
 
@@ -26,15 +28,20 @@ from coppice.topology.symmetry import Symmetry, symmetry_of
 __all__ = [
     "ABSENT",
     "ChunkColumns",
+    "Count",
     "EdgeColumns",
+    "Id",
     "SymmetryColumns",
     "TransferColumns",
     "TreeColumns",
     "decode_json",
     "forest_columns",
     "read_forest",
+    "read_fraction",
     "read_schedule",
+    "read_symmetry",
     "schedule_columns",
+    "symmetry_columns",
 ]
 
 Id = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -47,6 +54,7 @@ ABSENT = msgspec.Raw()
 """Stands where a file has no such member."""
 
 _T = TypeVar("_T")
+_FRACTION = re.compile(r"[0-9]{1,2000}(/[0-9]{1,2000})?")
 _PHASE_NAMES = {Phase.BROADCAST: "broadcast", Phase.REDUCE: "reduce"}
 _PHASES = {name: phase for phase, name in _PHASE_NAMES.items()}
 
@@ -117,6 +125,21 @@ def decode_json(data: bytes | msgspec.Raw, kind: Callable[..., _T] | Any, where:
     except RecursionError:
         msg = f"{where} is nested beyond reason: write the plan again."
         raise InputError(msg) from None
+
+
+def read_fraction(text: str, where: str) -> Fraction:
+    """The fraction that a file writes as text.
+
+    Raises:
+        InputError: If it is none of 0 or more.
+    """
+    try:
+        if _FRACTION.fullmatch(text):
+            return Fraction(text)
+    except ZeroDivisionError:
+        pass
+    msg = f'expected a fraction such as "3/25" at {where}, found {text[:40]!r}: write the plan again.'
+    raise InputError(msg)
 
 
 def forest_columns(forest: Forest) -> dict[str, Any]:

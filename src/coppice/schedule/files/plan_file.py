@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import sys
-from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -33,8 +31,17 @@ from coppice.schedule.files.columns import (
     decode_json,
     forest_columns,
     read_forest,
+    read_fraction,
     read_schedule,
     schedule_columns,
+)
+from coppice.schedule.files.proof_columns import (
+    ProofRow,
+    WholeTreesRow,
+    proof_row,
+    read_proof,
+    read_whole_trees,
+    whole_trees_row,
 )
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter, Plan
@@ -60,7 +67,6 @@ VERSION = 1
 
 _MOST_BYTES = 2**40
 _SEAL = b',\n"sha256": "'
-_FRACTION = re.compile(r"[0-9]{1,2000}(/[0-9]{1,2000})?")
 
 
 class _PlanHeader(msgspec.Struct):
@@ -81,6 +87,8 @@ class _BoundRow(msgspec.Struct, forbid_unknown_fields=True):
     attainable: str | None
     method: str
     alternatives: dict[str, str]
+    proof: ProofRow | None = None
+    whole_trees: WholeTreesRow | None = None
 
 
 class _PlanDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -190,15 +198,7 @@ def encode_plan(plan: Plan) -> bytes:
         "weights": problem.weights,
         "demands": problem.demands,
         "inv_rate": str(plan.inv_rate),
-        "bound": None
-        if bound is None
-        else {
-            "inv_rate": str(bound.inv_rate),
-            "cut": list(bound.cut),
-            "attainable": None if bound.attainable is None else str(bound.attainable),
-            "method": bound.method,
-            "alternatives": {name: str(rate) for name, rate in bound.alternatives.items()},
-        },
+        "bound": None if bound is None else _bound_members(bound),
         "topology": document,
     }
     members |= forest_columns(plan.forest) if plan.forest is not None else {}
@@ -207,6 +207,21 @@ def encode_plan(plan: Plan) -> bytes:
     lines = [b'"' + key.encode() + b'": ' + encode(value) for key, value in members.items()]
     body = b"{" + b",\n".join(lines)
     return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+
+
+def _bound_members(bound: Bound) -> dict[str, Any]:
+    members: dict[str, Any] = {
+        "inv_rate": str(bound.inv_rate),
+        "cut": list(bound.cut),
+        "attainable": None if bound.attainable is None else str(bound.attainable),
+        "method": bound.method,
+        "alternatives": {name: str(rate) for name, rate in bound.alternatives.items()},
+    }
+    if bound.proof is not None:
+        members["proof"] = proof_row(bound.problem.topology, bound.proof)
+    if bound.whole_trees is not None:
+        members["whole_trees"] = whole_trees_row(bound.problem.topology, bound.whole_trees)
+    return members
 
 
 def decode_plan(data: bytes, *, name: str) -> Plan:
@@ -293,7 +308,7 @@ def _plan(document: _PlanDocument, topology: Topology, name: str) -> Plan:
     provenance = document.provenance
     return Plan(
         problem=problem,
-        inv_rate=_fraction(document.inv_rate, f"{where}.inv_rate"),
+        inv_rate=read_fraction(document.inv_rate, f"{where}.inv_rate"),
         forest=forest,
         schedule=schedule,
         bound=_bound(problem, document.bound, where),
@@ -313,24 +328,20 @@ def _bound(problem: Problem, row: _BoundRow | None, where: str) -> Bound | None:
             raise InputError(msg)
     return Bound(
         problem=problem,
-        inv_rate=_fraction(row.inv_rate, f"{where}.bound.inv_rate"),
+        inv_rate=read_fraction(row.inv_rate, f"{where}.bound.inv_rate"),
         cut=tuple(row.cut),
-        attainable=None if row.attainable is None else _fraction(row.attainable, f"{where}.bound.attainable"),
+        attainable=None
+        if row.attainable is None
+        else read_fraction(row.attainable, f"{where}.bound.attainable"),
         method=row.method,
         alternatives={
-            key: _fraction(text, f"{where}.bound.alternatives") for key, text in row.alternatives.items()
+            key: read_fraction(text, f"{where}.bound.alternatives") for key, text in row.alternatives.items()
         },
+        proof=None if row.proof is None else read_proof(problem.topology, row.proof, f"{where}.bound.proof"),
+        whole_trees=None
+        if row.whole_trees is None
+        else read_whole_trees(problem.topology, row.whole_trees, f"{where}.bound.whole_trees"),
     )
-
-
-def _fraction(text: str, where: str) -> Fraction:
-    try:
-        if _FRACTION.fullmatch(text):
-            return Fraction(text)
-    except ZeroDivisionError:
-        pass
-    msg = f'expected a fraction such as "3/25" at {where}, found {text[:40]!r}: write the plan again.'
-    raise InputError(msg)
 
 
 def _own_version() -> str:

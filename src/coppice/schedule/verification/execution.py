@@ -13,6 +13,9 @@ interval.
 A barrier moves no data, only the news of who has arrived: its sets may overlap when they are united, and in the
 end every rank must have news of all.
 
+A slot of weight 0 is empty. It may be left alone: then no transfer names a chunk of it. One that some transfer names
+must be complete in the end, as every other: who runs the schedule does not look at weights.
+
 Chunks do not influence each other, so they are executed one after the other, each on its own rows.
 """
 
@@ -69,16 +72,23 @@ class Execution:
         sizes, _ = chunk_sizes(schedule)
         order = np.argsort(schedule.chunk, kind="stable")
         starts = np.searchsorted(schedule.chunk[order], np.arange(schedule.num_chunks + 1)).tolist()
+        used = set(schedule.chunk_slot[schedule.chunk].tolist())
+        left_alone = {s for s, weight in enumerate(schedule.slot_weight.tolist()) if not weight} - used
+        if schedule.collective is Collective.BARRIER:
+            left_alone.clear()
         for chunk, slot in enumerate(schedule.chunk_slot.tolist()):
             rows = order[starts[chunk] : starts[chunk + 1]]
-            self._run_chunk(chunk, slot, sizes[chunk], rows)
+            value = self._run_chunk(chunk, slot, sizes[chunk], rows)
+            if slot not in left_alone:
+                self._check_end(chunk, slot, value)
 
     def _fail(self, sentence: str) -> None:
         self.count += 1
         if len(self.failures) < 5:
             self.failures.append(sentence)
 
-    def _run_chunk(self, chunk: int, slot: int, size: int, rows: np.ndarray) -> None:
+    def _run_chunk(self, chunk: int, slot: int, size: int, rows: np.ndarray) -> defaultdict[int, int]:
+        """Who holds whose contribution in the end."""
         schedule = self.schedule
         value = _precondition(schedule, slot)
         disjoint, ordered = schedule.collective is not Collective.BARRIER, schedule.ordered
@@ -126,12 +136,10 @@ class Execution:
                 value[dst] = sent
             if step >= 0:
                 written[dst] = op
-        self._check_end(chunk, slot, value)
+        return value
 
     def _check_end(self, chunk: int, slot: int, value: defaultdict[int, int]) -> None:
         schedule = self.schedule
-        if not schedule.slot_weight[slot] and schedule.collective is not Collective.BARRIER:
-            return
         wanted = _postcondition(schedule, slot)
         for rank, contributors in wanted.items():
             self.buffers += 1

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from coppice.errors import CheckError
-from coppice.text import plural, shortened
+from coppice.text import percent_text, plural, shortened
 
 __all__ = ["Findings", "Report", "Verdict"]
 
@@ -57,9 +57,13 @@ class Report(Verdict):
             claim holds; against ``inv_rate`` itself where nothing was claimed. None where loads could not be
             counted.
         redundant: Share of all bytes received that their receiver held already.
-        bound_proved: The plan's cut proves its bound by counting; None where there is no bound, or where a
-            single cut cannot prove it (all-reduce and all-to-all may need more than one cut).
-        optimal: The bound is proved and the plan reaches it.
+        bound_proved: The plan's cut or witness proves its bound by counting; None where there is no bound, or no
+            witness though more than one cut is needed (all-reduce, all-to-all), as in files of older versions.
+        proved_inv_rate: Time per shard that is proved to be necessary, 1 / (GB/s); None where nothing is.
+        slower: What is proved to take that time or more, in words; empty where nothing is proved.
+        optimal: The plan takes the time that is proved to be necessary.
+        whole_trees: Trees per unit of weight that the plan's forest has, where a bound on such forests is proved.
+        whole_trees_inv_rate: That bound, time per shard in 1 / (GB/s).
         ordered: The schedule claims that reductions join neighbouring intervals of ranks, and they do.
         deadlock_free: With buffers of any finite size no transfers wait for each other in a circle
             (:mod:`coppice.schedule.verification.deadlock`); None where that was not asked: for forests.
@@ -73,9 +77,47 @@ class Report(Verdict):
     max_link_load: Fraction | None = None
     redundant: Fraction = Fraction(0)
     bound_proved: bool | None = None
+    proved_inv_rate: Fraction | None = None
+    slower: str = ""
+    whole_trees: int | None = None
+    whole_trees_inv_rate: Fraction | None = None
     optimal: bool = False
     ordered: bool = False
     deadlock_free: bool | None = None
+
+    @property
+    def gap(self) -> Fraction | None:
+        """Share of the rate that is missing to the proved bound at most; None where nothing is proved or counted."""
+        if self.proved_inv_rate is None or not self.inv_rate:
+            return None
+        return 1 - self.proved_inv_rate / self.inv_rate
+
+    @property
+    def proof_in_words(self) -> str:
+        """What is proved about the plan's time.
+
+        >>> half, third = Fraction(1, 2), Fraction(1, 3)
+        >>> proved = Report(ok=True, inv_rate=half, proved_inv_rate=third, slower="schedule", bound_proved=True)
+        >>> proved.proof_in_words
+        'within 33.3% of optimal, proved'
+        >>> Report(ok=True, inv_rate=half).proof_in_words
+        'not proved: there is no witness of the bound; plan again to have one'
+        """
+        if not self.ok:
+            return "not proved"
+        if self.optimal:
+            return f"optimal, proved: no {self.slower} is faster"
+        if not self.bound_proved or self.gap is None:
+            words = "not proved: there is no witness of the bound; plan again to have one"
+        elif self.gap < 0:
+            words = f"faster than any {self.slower}, proved"
+        else:
+            words = f"within {percent_text(self.gap)} of optimal, proved"
+        if self.whole_trees is None or self.whole_trees_inv_rate is None or not self.inv_rate:
+            return words
+        loss = 1 - self.whole_trees_inv_rate / self.inv_rate
+        near = f"within {percent_text(loss)} of the best" if loss else "the best"
+        return f"{words}; {near} with {plural(self.whole_trees, 'tree')} per root, proved"
 
     def __repr__(self) -> str:
         """In short what it says.

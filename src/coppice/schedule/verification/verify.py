@@ -20,12 +20,14 @@ inside have must leave through out(S), so a collective cannot take less time per
 A barrier moves nothing.
 
 Switches may copy or add as they like: this holds all the same.
+
+Where one cut is not enough, a plan brings a witness of more (:mod:`coppice.schedule.verification.proof`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -33,13 +35,20 @@ import numpy as np
 from coppice.arguments import checked
 from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
+from coppice.bounds.proof import LinkLengths, WholeTrees
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
-from coppice.errors import InputError
+from coppice.errors import CheckError, InputError
 from coppice.schedule.exact_sums import exact_total
 from coppice.schedule.files.plan_file import plan_of
 from coppice.schedule.plan import Plan
-from coppice.schedule.verification.forest import verify_forest
+from coppice.schedule.verification.forest import root_weights, verify_forest
+from coppice.schedule.verification.proof import (
+    ProvedBound,
+    check_whole_trees,
+    prove_by_cuts,
+    prove_by_lengths,
+)
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.transfers import verify_schedule
 
@@ -114,8 +123,8 @@ def _needed(problem: Problem, inside: list[bool]) -> int:
 def verify(plan: object) -> Report:
     """Check everything that a plan claims: what it does, how long it takes, and its bound.
 
-    A bound that its own cut does not prove is a failure for collectives that one cut decides; for all-reduce
-    and all-to-all, whose optimum may need more than one cut, ``bound_proved`` is then None. Paths may lead through
+    A bound that neither its cut nor its witness proves is a failure. Only for all-reduce and all-to-all, whose optimum
+    may need more than one cut, the witness may be missing: ``bound_proved`` is then None. Paths may lead through
     other ranks only where the plan's parameters say so: ``"relay_gpus": true``.
 
     Args:
@@ -154,28 +163,122 @@ def verify(plan: object) -> Report:
 
 
 def _with_bound(report: Report, plan: Plan, bound: Bound) -> Report:
+    """The report with what cut and witness prove."""
     failures = list(report.failures)
-    proved: bool | None = None
-    if bound.cut or bound.inv_rate == 0:
-        proof = cut_inv_rate(plan.problem, bound.cut)
-        proved = proof is not None and proof >= bound.inv_rate
-        if not proved and plan.problem.collective in (Collective.ALL_REDUCE, Collective.ALL_TO_ALL):
-            proved = None
-        elif not proved:
-            shown = "nothing, as no link leaves it" if proof is None else f"{proof} per shard"
+    proved = _proved(plan, bound, failures)
+    is_proved: bool | None = proved is not None and proved.inv_rate >= bound.inv_rate
+    if not is_proved and bound.proof is None:
+        if plan.problem.collective in (Collective.ALL_REDUCE, Collective.ALL_TO_ALL) or not bound.cut:
+            is_proved = None
+        else:
+            shown = "nothing, as no link leaves it" if proved is None else f"{proved.inv_rate} per shard"
             failures.append(
                 f"the bottleneck cut proves {shown}, less than the claimed bound {bound.inv_rate}."
             )
-    if report.inv_rate is not None and report.inv_rate < bound.inv_rate and report.ok:
-        failures.append(
-            f"the plan takes {report.inv_rate} per shard, less than the claimed bound {bound.inv_rate}: "
-            "the bound is wrong."
-        )
-    reached = report.inv_rate == bound.inv_rate
+    elif not is_proved and not failures:
+        best = 0 if proved is None else proved.inv_rate
+        failures.append(f"the witness proves {best} per shard, less than the claimed bound {bound.inv_rate}.")
+    applies = proved is None or proved.for_schedules or plan.forest is not None
+    if report.inv_rate is not None and report.ok and applies:
+        least = max(bound.inv_rate, proved.inv_rate if proved else Fraction(0))
+        if report.inv_rate < least:
+            failures.append(
+                f"the plan takes {report.inv_rate} per shard, less than the claimed bound {least}: "
+                "the bound is wrong."
+            )
+    whole = None if bound.whole_trees is None else _whole_trees(report, plan, bound.whole_trees, failures)
     return replace(
         report,
         ok=not failures,
         failures=tuple(failures),
-        bound_proved=proved,
-        optimal=bool(not failures and proved and reached),
+        bound_proved=is_proved,
+        proved_inv_rate=None if proved is None else proved.inv_rate,
+        slower="" if proved is None else proved.slower,
+        optimal=bool(not failures and is_proved and proved and report.inv_rate == proved.inv_rate),
+        whole_trees=None if whole is None else whole.trees,
+        whole_trees_inv_rate=None if whole is None else whole.inv_rate,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Proved:
+    """The best that cut and witness prove: time per shard, and for what."""
+
+    inv_rate: Fraction
+    for_schedules: bool
+    slower: str
+
+
+def _proved(plan: Plan, bound: Bound, failures: list[str]) -> _Proved | None:
+    """What is proved; a witness that is none, or proves less than it says, is a failure."""
+    found: list[_Proved] = []
+    if bound.cut or bound.inv_rate == 0:
+        by_cut = cut_inv_rate(plan.problem, bound.cut)
+        if by_cut is not None:
+            found.append(_Proved(inv_rate=by_cut, for_schedules=True, slower="schedule"))
+    if bound.proof is not None:
+        helped = plan.forest is not None and plan.forest.branches_at_switches
+        try:
+            by_proof = _prove(plan.problem, bound, helped=helped)
+        except CheckError as error:
+            failures.append(f"the witness of the bound does not hold: {error}")
+            return max(found, key=lambda each: each.inv_rate, default=None)
+        says = bound.proof.inv_rate
+        if by_proof.inv_rate is None or by_proof.inv_rate < says:
+            shown = (
+                "nothing, as no link is left"
+                if by_proof.inv_rate is None
+                else f"{by_proof.inv_rate} per shard"
+            )
+            failures.append(f"the witness of the bound proves {shown}, less than the {says} that it says.")
+        else:
+            slower = "schedule" if by_proof.for_schedules else "pair of reduce trees and broadcast trees"
+            if not helped and not _holds_with_help(plan.problem, bound):
+                slower += " without copying and adding in switches"
+            found.append(
+                _Proved(inv_rate=by_proof.inv_rate, for_schedules=by_proof.for_schedules, slower=slower)
+            )
+    return max(found, key=lambda each: each.inv_rate, default=None)
+
+
+def _prove(problem: Problem, bound: Bound, *, helped: bool) -> ProvedBound:
+    if isinstance(bound.proof, LinkLengths):
+        return prove_by_lengths(problem, bound.proof)
+    if bound.proof is None:
+        msg = "there is no witness."
+        raise CheckError(msg)
+    return prove_by_cuts(problem, bound.proof, helped=helped)
+
+
+def _holds_with_help(problem: Problem, bound: Bound) -> bool:
+    """The witness says the same about plans in which switches copy and add, as far as they can."""
+    topology = problem.topology
+    if not (topology.multicast | topology.aggregate)[topology.rank < 0].any():
+        return True
+    try:
+        found = _prove(problem, bound, helped=True).inv_rate
+    except CheckError:
+        return False
+    return bound.proof is not None and found is not None and found >= bound.proof.inv_rate
+
+
+def _whole_trees(report: Report, plan: Plan, whole: WholeTrees, failures: list[str]) -> WholeTrees | None:
+    """The bound on forests with this many trees, where it is proved and the plan is such a forest."""
+    if plan.forest is None or not report.ok:
+        return None
+    forest = plan.forest
+    total = sum(root_weights(forest, np.ones(forest.num_trees, dtype=np.bool_)))
+    shards = plan.problem.shards if plan.problem.root is None else 1
+    if not total or any(w * whole.trees * shards % total for w in set(forest.tree_weight.tolist())):
+        return None
+    try:
+        check_whole_trees(plan.problem, whole)
+    except CheckError as error:
+        failures.append(f"the witness of the bound with {whole.trees} trees does not hold: {error}")
+        return None
+    if report.inv_rate is not None and report.inv_rate < whole.inv_rate:
+        failures.append(
+            f"the plan takes {report.inv_rate} per shard, less than the bound {whole.inv_rate} "
+            f"with {whole.trees} trees: the bound is wrong."
+        )
+    return whole

@@ -165,11 +165,18 @@ class RailFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         """Switches and cables for the ports of ``hosts``.
 
         Raises:
-            InputError: If a number is out of range, or several leaves of a rail have no spine.
+            InputError: If a number is out of range, or there is no spine where leaves have to be joined or are to be
+                oversubscribed.
         """
         rails = at_least(1, self.rails, "rails") or max((len(ports) for ports in hosts), default=1)
         per_leaf = at_least(1, self.hosts_per_leaf, "hosts_per_leaf") or max(len(hosts), 1)
         spines = at_least(0, self.spines, "spines") or 0
+        if not spines and self.oversubscription != 1:
+            msg = (
+                "a rail fabric has links to oversubscribe only where there are spines, found spines=0 and "
+                f"oversubscription={self.oversubscription}: set `spines=1` or more, or drop oversubscription."
+            )
+            raise InputError(msg)
         if len(hosts) > per_leaf and not spines:
             msg = (
                 f"a rail of {len(hosts)} hosts with hosts_per_leaf={per_leaf} expects spines to join its "
@@ -220,7 +227,7 @@ class FatTreeFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Switches and cables for the ports of ``hosts``.
 
         Raises:
-            InputError: If a number is out of range.
+            InputError: If a number is out of range, or there are fields of cores but no pods.
         """
         per_leaf = at_least(1, self.hosts_per_leaf, "hosts_per_leaf") or 1
         spines = at_least(1, self.spines, "spines") or 1
@@ -246,6 +253,12 @@ class FatTreeFabric(Common, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             links += [
                 self.cable(f"leaf{leaf}", name, down[leaf] / share) for leaf in members for name in names
             ]
+        if self.leaves_per_pod is None and (self.cores is not None or self.core_oversubscription != 1):
+            msg = (
+                "a fat-tree has cores only above pods, found cores or core_oversubscription without leaves_per_pod: "
+                "set `leaves_per_pod=2` or more, or drop them."
+            )
+            raise InputError(msg)
         if self.leaves_per_pod is not None:
             rates = [sum(down[pod * pod_size : (pod + 1) * pod_size], Fraction(0)) for pod in range(pods)]
             cores = self._cores(rates, share)

@@ -29,6 +29,7 @@ from coppice.topology.composition.fabric import (
     fabric_from_fields,
 )
 from coppice.topology.model import Link, Node, NodeKind, Topology
+from coppice.topology.naming import PRESET_NIC
 from coppice.topology.presets.registry import Preset, PresetParameter, integer, number_of, text
 from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s, pcie_gb_per_s, xgmi_gb_per_s
 
@@ -89,7 +90,7 @@ def switched(gpus: int, gb_per_s: Fraction, *, in_network: bool = False) -> tupl
     return nodes, [Link(src=f"gpu{i}", dst="nvswitch", gb_per_s=gb_per_s) for i in range(gpus)]
 
 
-def rail_ports(gpus: int, *, nic: Fraction, pcie: Fraction, nics: str, name: str = "nic") -> tuple[Port, ...]:
+def rail_ports(gpus: int, *, nic: Fraction, pcie: Fraction, nics: str) -> tuple[Port, ...]:
     """One NIC per GPU, in GPU order.
 
     Args:
@@ -97,7 +98,6 @@ def rail_ports(gpus: int, *, nic: Fraction, pcie: Fraction, nics: str, name: str
         nic: Rate of the NIC's cable.
         pcie: Rate between GPU and NIC.
         nics: ``node`` for NIC nodes; ``link`` folds each NIC into the link from its GPU to the network.
-        name: NICs are called this with a number.
 
     Raises:
         InputError: If ``nics`` is neither.
@@ -107,7 +107,9 @@ def rail_ports(gpus: int, *, nic: Fraction, pcie: Fraction, nics: str, name: str
         raise InputError(msg)
     if nics == "link":
         return tuple(Port(at=f"gpu{i}", gb_per_s=min(nic, pcie)) for i in range(gpus))
-    return tuple(Port(at=f"gpu{i}", gb_per_s=nic, nic=f"{name}{i}", nic_gb_per_s=pcie) for i in range(gpus))
+    return tuple(
+        Port(at=f"gpu{i}", gb_per_s=nic, nic=f"{PRESET_NIC}{i}", nic_gb_per_s=pcie) for i in range(gpus)
+    )
 
 
 def nics_parameter(default: str) -> PresetParameter:
@@ -225,7 +227,7 @@ def _dgx_1v(rates: RateClass) -> GpuBox:
 def _dgx_a100(rates: RateClass, *, nics: str = "node") -> GpuBox:
     nodes, links = switched(8, 12 * nvlink_gb_per_s(80, rates))
     pcie = min(pcie_gb_per_s("16 GT/s", 16, rates), _NIC_200G)
-    return GpuBox(nodes, links, rail_ports(8, nic=_NIC_200G, pcie=pcie, nics=nics, name="mlx5_"))
+    return GpuBox(nodes, links, rail_ports(8, nic=_NIC_200G, pcie=pcie, nics=nics))
 
 
 def _dgx_a100_pcie(rates: RateClass) -> GpuBox:
@@ -238,7 +240,8 @@ def _dgx_a100_pcie(rates: RateClass) -> GpuBox:
     links += [Link(src=f"pcie{i}", dst=f"cpu{i // 2}", gb_per_s=pcie) for i in range(4)]
     links.append(Link(src="cpu0", dst="cpu1", gb_per_s=_SOCKETS))
     ports = tuple(
-        Port(at=f"pcie{i // 2}", gb_per_s=_NIC_200G, nic=f"mlx5_{i}", nic_gb_per_s=pcie) for i in range(8)
+        Port(at=f"pcie{i // 2}", gb_per_s=_NIC_200G, nic=f"{PRESET_NIC}{i}", nic_gb_per_s=pcie)
+        for i in range(8)
     )
     return GpuBox(nodes, links, ports)
 
@@ -268,7 +271,8 @@ def _mi100(rates: RateClass, *, gpus: int = 8) -> GpuBox:
     if len(hives) == 2:
         links.append(Link(src="cpu0", dst="cpu1", gb_per_s=_SOCKETS))
     ports = tuple(
-        Port(at=f"cpu{hive}", gb_per_s=_NIC_200G, nic=f"nic{hive}", nic_gb_per_s=pcie) for hive in hives
+        Port(at=f"cpu{hive}", gb_per_s=_NIC_200G, nic=f"{PRESET_NIC}{hive}", nic_gb_per_s=pcie)
+        for hive in hives
     )
     return GpuBox(nodes, links, ports)
 

@@ -14,7 +14,8 @@ Options (texts); each format takes note of those that concern it:
 * ``socket_gb_per_s``: rate between two CPU sockets
 * ``nic_gb_per_s``: rate of every NIC
 * ``xgmi_links``: xGMI links between two GPUs of a rocm-smi text
-* ``pcie``: ``keep`` (default) or ``drop``: only GPUs and their own links
+* ``pcie``: ``keep`` (default); ``nics``: GPUs reach NICs over PCIe, but not each other; ``drop``: only GPUs and
+  their own links
 * ``self_links``: ``refuse`` (default) or ``drop``: NVLinks from a GPU to itself
 """
 
@@ -88,7 +89,7 @@ def read(
         topology = topology_from_document(
             document, where=f"{file} $", name=name, default_name=default_name, options=parsed
         )
-        unused = sorted(set(options or ()) - {"round"})
+        unused = sorted(set(options or ()) - {"round", "self_links"})
         warnings = ()
         if unused:
             warnings = (f"{file}: the options {', '.join(unused)} mean nothing for {found.value}.",)

@@ -81,7 +81,7 @@ def topology_from_document(
             $.topology``.
         name: Replaces the document's name.
         default_name: Stands in where the document has no name.
-        options: ``round`` and ``self_links`` have a meaning here.
+        options: ``round`` and ``self_links`` have a meaning here; None where another file holds the document.
 
     Raises:
         InputError: With the path of what is wrong.
@@ -94,14 +94,15 @@ def topology_from_document(
         >>> box.num_ranks, box.gb_per_s(0)
         (2, Fraction(75, 2))
     """
-    reader = _DocumentReader(where=where, options=options or ReadOptions())
+    reader = _DocumentReader(where=where, options=options)
     return reader.topology(document, name=name, default_name=default_name)
 
 
 class _DocumentReader:
-    def __init__(self, *, where: str, options: ReadOptions) -> None:
+    def __init__(self, *, where: str, options: ReadOptions | None) -> None:
         self.where = where
-        self.options = options
+        self.options = options or ReadOptions()
+        self.embedded = options is None
         self.rates: dict[object, Fraction] = {}
 
     def topology(self, document: object, *, name: str | None, default_name: str) -> Topology:
@@ -184,7 +185,9 @@ class _DocumentReader:
                 raise InputError(msg)
             ends.append(end)
         if ends[0] == ends[1] and self.options.self_links != "drop":
-            hint = "remove it, or read on without it with `self_links=drop`"
+            hint = "remove it"
+            if not self.embedded:  # what stands inside another file has no options
+                hint += ", or read on without it with `self_links=drop`"
             msg = f"{self.where}{path} leads from {ends[0]!r} to itself: {hint}."
             raise InputError(msg)
         latency = row.get("latency_us", 0)

@@ -130,7 +130,8 @@ class ReadOptions:
         socket_gb_per_s: Rate between two CPU sockets, instead of the table's.
         nic_gb_per_s: Rate of every NIC, instead of the file's or the model's.
         xgmi_links: xGMI links between two directly connected GPUs, which rocm-smi does not show.
-        pcie: ``keep``, or ``drop`` to keep only GPUs and the links between them (NVLink, xGMI).
+        pcie: ``keep``, ``nics`` to keep PCIe only as the way between GPUs and NICs, or ``drop`` to keep only GPUs and
+            the links between them (NVLink, xGMI).
         self_links: ``refuse`` or ``drop`` NVLinks that claim to end at the GPU where they begin.
         no_gpu_links: The option ``gpu=pcie``: the GPUs have no links of their own.
     """
@@ -175,7 +176,7 @@ class ReadOptions:
         for key in ("gpu_link_gb_per_s", "pcie_gb_per_s", "socket_gb_per_s", "nic_gb_per_s"):
             if (text := given.pop(key, None)) is not None:
                 values[key] = exact_rate(text, where=f"option {key}")
-        for key, choices in (("pcie", ["keep", "drop"]), ("self_links", ["refuse", "drop"])):
+        for key, choices in (("pcie", ["keep", "nics", "drop"]), ("self_links", ["refuse", "drop"])):
             if (text := given.pop(key, None)) is not None:
                 values[key] = _choice(key, text, choices)
         for key in given:

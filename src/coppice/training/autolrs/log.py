@@ -15,7 +15,7 @@ from typing import TypeAlias
 import msgspec
 
 from coppice.errors import InputError
-from coppice.files import write_atomically
+from coppice.files import AppendedFile, write_atomically
 from coppice.training.autolrs.settings import Settings
 
 __all__ = [
@@ -49,6 +49,7 @@ class EventLog:
     def __init__(self, path: str | os.PathLike[str], settings: Settings) -> None:
         self.lines = 0
         self._path = Path(path)
+        self._file = AppendedFile(path)
         self._settings = settings
         self._opened = False
 
@@ -68,14 +69,11 @@ class EventLog:
         written = events if self.lines else [Start(settings=self._settings), *events]
         text = b"".join(msgspec.json.encode(event) + b"\n" for event in written)
         try:
-            if not self._opened:
-                write_atomically(self._path, self._known() + text)
-                self._opened = True
+            if self._opened or self._file.is_stream:
+                self._file.append(text, flush=True)
             else:
-                with self._path.open("ab") as file:
-                    file.write(text)
-                    file.flush()
-                    os.fsync(file.fileno())
+                write_atomically(self._path, self._known() + text)
+            self._opened = True
         except OSError as error:
             msg = f"cannot write the log {self._path} ({error.strerror or error}): choose another place."
             raise InputError(msg) from None

@@ -1,0 +1,212 @@
+"""`coppice model`: the models of time that commands simulate with, and one fitted to what was measured."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from coppice.cli.options.inputs import JsonOption, OutputOption, with_options
+from coppice.cli.options.measuring import ModelOption, chosen_model
+from coppice.cli.options.problem import ProblemOptions
+from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, to_stdout, write_text
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.files import read_bytes
+from coppice.fitting.time_model import LIBRARY, FittedModel, MeasuredTime, bodies_of, fit
+from coppice.logs.nccl_tests import read_nccl_tests
+from coppice.simulation.models import model_bytes, named_models
+from coppice.simulation.simulated import model_record
+from coppice.text import plural
+
+__all__ = ["app"]
+
+app = typer.Typer(help="List, show and fit models of time: what messages cost beside their links.")
+
+
+@app.command("list")
+def list_models(*, as_json: JsonOption = False) -> None:
+    """List the models of time that have a name; the first is the default.
+
+    \b
+    Examples:
+      coppice model list
+    """  # noqa: D301 (\b is for the help formatter)
+    found = named_models()
+    if as_json:
+        print_json({"models": [{**model_record(each.model), "about": each.about} for each in found.values()]})
+        return
+    print_lines([f"{name:<10}  {each.about}" for name, each in found.items()])
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Name of a model, or a file with one.")],
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the figures of a model of time, and where each comes from.
+
+    \b
+    Examples:
+      coppice model show nccl-2.30
+      coppice model show mine.json --json
+    """  # noqa: D301 (\b is for the help formatter)
+    model = chosen_model(name)
+    known = named_models().get(name)
+    sources = {} if known is None else known.sources
+    if as_json:
+        print_json({**model_record(model), "sources": sources})
+        return
+    about = [] if known is None else [("about", known.about)]
+    print_fields(model.text, [*about, *((f"from: {key}", text) for key, text in sources.items())])
+
+
+@app.command("fit")
+@with_options(
+    "results topology collective algorithm model name output boxes root ranks relays rates settings as_json"
+)
+def fit_model(
+    asked: ProblemOptions,
+    *,
+    results: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULTS",
+            help="Printed table of nccl-tests, or what `coppice bench --json` printed; - is standard input.",
+        ),
+    ],
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithm",
+            metavar="NAME",
+            help="Algorithm that nccl-tests measured [default: the library's rings or tree, the faster].",
+        ),
+    ] = None,
+    model: ModelOption = None,
+    name: Annotated[str, typer.Option("--name", help="Name of the fitted model.")] = "fitted",
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit a model of time to measured times, and say how well it predicts them.
+
+    Launch, occupancy of workers, efficiency of links and, where the model has no protocols, what a message costs are
+    chosen so that the simulated times of the measured algorithms come closest. Give the result to other commands with
+    --model.
+
+    \b
+    Examples:
+      coppice model fit all_reduce_perf.txt dgx-a100 --collective all_reduce -o mine.json
+      coppice model fit bench.json ring --set gpus=8 --collective all_gather --model mpi-tcp -o mine.json
+      coppice compare dgx-a100 --collective all_reduce --model mine.json
+    """  # noqa: D301 (\b is for the help formatter)
+    printed = to_stdout(output, as_json=as_json)
+    start = chosen_model(model)
+    with Stages() as stages:
+        stages.begin("reading the times")
+        problem = asked.load_problem()
+        times = _times(results, problem.collective, algorithm or LIBRARY)
+        stages.begin("planning")
+        names = list(dict.fromkeys(row.algorithm for row in times))
+        bodies = bodies_of(problem.topology, problem.collective, names, root=problem.root or 0)
+        found = fit(
+            times,
+            bodies,
+            start,
+            name=name,
+            on_progress=lambda tried, error: stages.begin(f"{tried} models tried, {100 * error:.1f}% off"),
+        )
+    if output is not None:
+        sources = {
+            "fitted": f"{plural(len(times), 'time')} of {problem.collective} on {problem.topology.name}"
+        }
+        write_text(
+            model_bytes(found.model, about=f"fitted from {start.name}", sources=sources).decode(), output
+        )
+    if as_json:
+        print_json(_record(found, times))
+        return
+    fields = [
+        ("model", found.model.text),
+        ("fitted to", f"{plural(len(times), 'time')} of {', '.join(names)}"),
+        ("error", f"{100 * found.mean_error:.1f}% on average, {100 * found.worst_error:.1f}% at most"),
+    ]
+    if output is not None and not printed:
+        fields.append(("written to", str(output)))
+    print_fields(
+        f"{problem.collective} on {problem.topology.name}", fields, file=sys.stderr if printed else sys.stdout
+    )
+
+
+def _record(found: FittedModel, times: list[MeasuredTime]) -> dict[str, object]:
+    """The fit as JSON values."""
+    return {
+        "model": model_record(found.model),
+        "mean_error": found.mean_error,
+        "worst_error": found.worst_error,
+        "rows": [
+            {
+                "algorithm": row.algorithm,
+                "size_bytes": row.size_bytes,
+                "time_us": row.time_us,
+                "predicted_us": row.time_us * (1 + error),
+            }
+            for row, error in zip(times, found.errors, strict=True)
+        ],
+    }
+
+
+class _BenchRow(msgspec.Struct):
+    """What is needed of a line of `coppice bench --json`."""
+
+    collective: str
+    algorithm: str
+    size_bytes: int
+    time_us: float
+    refusal: str = ""
+
+
+def _times(path: Path, collective: Collective, algorithm: str) -> list[MeasuredTime]:
+    """The times in a file of either kind.
+
+    Raises:
+        InputError: If there are none of the collective.
+    """
+    data = read_bytes(path, what="the measured times")
+    found = _bench_times(data, collective)
+    if found is None:
+        table = read_nccl_tests(data.decode(errors="replace"), file=str(path))
+        halves = [(row.size_bytes, row.out_of_place or row.in_place) for row in table.rows]
+        found = [
+            MeasuredTime(algorithm=algorithm, size_bytes=size, time_us=half.time_us)
+            for size, half in halves
+            if half is not None and size > 0 and half.time_us > 0
+        ]
+    if not found:
+        msg = (
+            f"expected measured times of {collective} in {path}, found none: give what `coppice bench --json` "
+            "printed, or the table of nccl-tests."
+        )
+        raise InputError(msg)
+    return found
+
+
+def _bench_times(data: bytes, collective: Collective) -> list[MeasuredTime] | None:
+    """The times of our own algorithms in lines of JSON; None where these are none."""
+    lines = [line for line in data.splitlines() if line.strip()]
+    try:
+        rows = [msgspec.json.decode(line, type=_BenchRow) for line in lines]
+    except msgspec.DecodeError:
+        return None
+    return [
+        MeasuredTime(algorithm=row.algorithm, size_bytes=row.size_bytes, time_us=row.time_us)
+        for row in rows
+        if row.collective == collective
+        and not row.refusal
+        and row.size_bytes > 0
+        and row.algorithm not in ("native", "direct")
+    ]

@@ -1,0 +1,29 @@
+"""Text on terminals whose encoding has no bars and no branches: they are drawn in ASCII."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import sys
+
+__all__ = ["use_terminal_characters"]
+
+_ASCII = {"█": "#", "─": "-", "│": "|", "├": "|", "└": "`", "→": ">", "…": "."}
+
+
+def use_terminal_characters() -> None:
+    """Let standard output and standard error take any text: what their encoding lacks is drawn in ASCII."""
+    codecs.register_error("coppice-ascii", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="coppice-ascii")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    """What stands for characters that an encoding lacks; bytes of file names that are no text go out as they are."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    if "\udc80" <= missing[0] <= "\udcff":
+        return bytes([ord(missing[0]) - 0xDC00]), error.start + 1
+    return _ASCII.get(missing[0], "?"), error.start + 1

@@ -1,0 +1,132 @@
+"""The plans that one request could get, and which of them to take for given sizes.
+
+The forest planner makes the plan of the best rate. At small messages another one may be faster: the combined all-reduce
+wins rate by trees that are deeper and of more kinds than those of reduce-scatter then all-gather, and a few trees
+have fewer messages than the many that an exact rate takes. What a plan takes at a size is for the caller to say (a
+simulation, a model, a measurement): here plans are listed, and compared by the times that the caller gives.
+
+The one plan for several sizes is the one whose worst loss against the best at each size is least. So a plan for one
+size is never slower there than any other of the list, and where one is best everywhere it is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
+from coppice.errors import InputError
+from coppice.planners.choice import FOREST, Choice, Made, make_body
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+from coppice.schedule.shape import shape
+
+__all__ = ["Alternative", "Preferred", "alternatives", "preferred"]
+
+Timer = Callable[[Forest | Schedule, int], float]
+"""Time in microseconds of a body at a size in bytes."""
+
+FEWER_TREES = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Alternative:
+    """A plan that a request could get.
+
+    Attributes:
+        name: What sets it apart, such as ``combined`` or ``2 trees per root``.
+        made: Its body and parameters.
+    """
+
+    name: str
+    made: Made
+
+
+def alternatives(problem: Problem, choice: Choice, plain: Bound) -> Iterator[Alternative]:
+    """What could be planned for one request, the plan of the best rate first; each is made when it is asked for.
+
+    Args:
+        problem: What to plan.
+        choice: The planner and its options; one that names trees, a tolerance, help of switches or an algorithm leaves
+            nothing open.
+        plain: The problem's bound without help of switches.
+
+    Raises:
+        InputError: If the algorithm does not serve the problem.
+        UnreachableError: If ranks that exchange data have no route.
+
+    Examples:
+        >>> from coppice.bounds import bound
+        >>> from coppice.collectives import Collective
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)
+        >>> choice = Choice.of(problem, algorithm=None, parameters={}, order="auto", relay_gpus=False, trees=None,
+        ...     tolerance=None, in_network=False)
+        >>> [one.name for one in alternatives(problem, choice, bound(problem))]
+        ['forest', '1 tree per root']
+    """
+    best = make_body(problem, choice, plain)
+    if plain.combined is not None and choice.algorithm == FOREST and choice.trees is None:
+        name = "combined"
+    else:
+        name = choice.algorithm
+    yield Alternative(name=name, made=best)
+    if choice.algorithm != FOREST or choice.trees or choice.tolerance is not None or choice.in_network:
+        return
+    most = None if not isinstance(best.body, Forest) else shape(best.body).trees_per_root
+    if plain.combined is not None:
+        made = make_body(problem, choice, replace(plain, combined=None))
+        yield Alternative(name="two phases", made=made)
+        most = shape(made.body).trees_per_root if isinstance(made.body, Forest) else None
+    for trees in FEWER_TREES:
+        if most is not None and trees >= most:
+            return
+        name = "1 tree per root" if trees == 1 else f"{trees} trees per root"
+        yield Alternative(name=name, made=make_body(problem, replace(choice, trees=trees), plain))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Preferred:
+    """The plan to take for some sizes.
+
+    Attributes:
+        taken: The plan.
+        time_us: Its time at each size, in microseconds.
+        fastest: The fastest plan at each size, by name, with its time.
+    """
+
+    taken: Alternative
+    time_us: Mapping[int, float]
+    fastest: Mapping[int, tuple[str, float]]
+
+    @property
+    def worst_loss(self) -> float:
+        """How much longer the plan takes than the fastest, at the size where that is most (0: nowhere longer)."""
+        return max(self.time_us[size] / best - 1 if best else 0.0 for size, (_, best) in self.fastest.items())
+
+
+def preferred(candidates: Iterable[Alternative], sizes: Sequence[int], time: Timer) -> Preferred:
+    """The plan whose worst loss over ``sizes`` is least; of equal ones the first.
+
+    Args:
+        candidates: At least one.
+        sizes: Sizes in bytes, at least one.
+        time: What a body takes at a size.
+
+    Raises:
+        InputError: Without candidates or sizes.
+    """
+    found = list(candidates)
+    if not found or not sizes:
+        msg = f"expected plans and sizes to choose by, found {len(found)} plans and {len(sizes)} sizes: give both."
+        raise InputError(msg)
+    times = [{size: time(one.made.body, size) for size in sizes} for one in found]
+    fastest = {}
+    for size in sizes:
+        number = min(range(len(found)), key=lambda i: times[i][size])
+        fastest[size] = (found[number].name, times[number][size])
+    choices = [
+        Preferred(taken=one, time_us=own, fastest=fastest) for one, own in zip(found, times, strict=True)
+    ]
+    return min(choices, key=lambda one: one.worst_loss)

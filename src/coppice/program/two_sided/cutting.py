@@ -1,0 +1,237 @@
+"""How runtimes cut steps into messages, and up to which size a program comes to an end for all that.
+
+A connection has a buffer of 8 steps. A message takes 4 of them with the protocol Simple, and 1 with LL and LL128, so
+that a connection holds 2 messages, or 8. Of the M bytes of a call, cut into C slots, a message carries as many slots as
+fit into its part of the buffer, up to 71, and 1 at least: a slot that does not fit is carried in several passes over
+the whole program. A pass uses bytes that no other pass uses, and ends with all connections empty; where one comes to an
+end, all do.
+
+**Fewer slots in a message only hang more.** Let a step be cut into k parts in one run, and into j <= k in another, with
+the same depth d, and let the first come to an end. In its order of events, let part i of the second run take place when
+part i + k - j of the step does. Thread blocks keep their order; what depends on a step begins after its last part;
+a part is received after it was sent. Between a part and the one d places before it on its connection there are d parts
+or more in the first run, which was done with the earlier one before it began the later: so there is room in the second
+run as well. Hence the sizes that hang are those from one on, and :func:`fewest_together` finds it by bisection.
+
+Two more things stop a run, whatever the steps are:
+
+* **Proxies.** Loaders tell the threads that serve the network how many steps a message takes: 1 instead of 4 for
+  broadcast and reduce with Simple, where kernels take 4 all the same. These threads then stop after a quarter of the
+  steps: connections between hosts stand still. Loaders also cut their messages as if buffers were a quarter.
+* **Passes.** A flag that announces a step counts up to 65,536 passes. Beyond that, what waits for one waits for ever.
+
+Read from the kernels, parsers and proxies of microsoft/msccl 0.7, msccl-executor-nccl 2.23 and RCCL 2.21.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from coppice.collectives import Collective
+from coppice.errors import CheckError
+from coppice.program.deadlock import Deadlock
+from coppice.program.two_sided.order import check_in_parts
+from coppice.program.two_sided.program import Program
+from coppice.program.two_sided.structure import MessagePairs, message_pairs
+from coppice.schedule.verification.report import Findings
+
+__all__ = [
+    "AMD",
+    "MOST_TOGETHER",
+    "NVIDIA",
+    "SMALLEST",
+    "Buffers",
+    "fewest_together",
+    "fifo_depth",
+    "largest_safe",
+    "misled_proxies",
+    "most_in_passes",
+    "within_safe_sizes",
+]
+
+MOST_TOGETHER = 71
+"""Most slots that a message carries."""
+
+_BUFFER_STEPS = 8
+_MOST_PASSES = 65_536
+_LARGEST = 2**37
+_MISLED = (Collective.BROADCAST, Collective.REDUCE)
+
+
+def _steps(protocol: str) -> int:
+    """Steps of a buffer that a message takes."""
+    return 1 if protocol in ("LL", "LL128") else 4
+
+
+def fifo_depth(protocol: str) -> int:
+    """Messages that a connection holds at least: 8 with LL and LL128, otherwise 2."""
+    return _BUFFER_STEPS // _steps(protocol)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffers:
+    """Bytes of a connection's buffer by protocol, flags included, as they come if no variable sets them.
+
+    Attributes:
+        simple: With Simple.
+        ll: With LL, half of it flags.
+        ll128: With LL128.
+        line: Bytes of a line of LL128, 8 of them a flag.
+    """
+
+    simple: int
+    ll: int
+    ll128: int
+    line: int
+
+    def pass_bytes(self, protocol: str) -> int:
+        """Bytes of a slot that one pass carries: what fits into one message.
+
+        Args:
+            protocol: ``Simple``, ``LL`` or ``LL128``.
+
+        Examples:
+            >>> [NVIDIA.pass_bytes(protocol) for protocol in ("Simple", "LL", "LL128")]
+            [2097152, 32768, 576000]
+        """
+        match protocol:
+            case "LL":
+                return self.ll // _BUFFER_STEPS // 2
+            case "LL128":
+                return self.ll128 // _BUFFER_STEPS // self.line * (self.line - 8)
+            case _:
+                return self.simple // _BUFFER_STEPS * _steps(protocol)
+
+    def message_bytes(self, protocol: str, collective: Collective) -> int:
+        """Bytes by which loaders cut steps into messages: those of a pass, or a quarter for misled proxies.
+
+        Args:
+            protocol: As above.
+            collective: What the program does.
+        """
+        whole = self.pass_bytes(protocol)
+        return whole // _steps(protocol) if misled_proxies(protocol, collective) else whole
+
+    def together(self, protocol: str, collective: Collective, slot_bytes: int) -> int:
+        """Slots that one message carries.
+
+        Args:
+            protocol: As above.
+            collective: As above.
+            slot_bytes: Bytes of a slot, 1 or more.
+
+        Examples:
+            >>> [NVIDIA.together("Simple", Collective.ALL_REDUCE, size) for size in (1, 2**18, 2**30)]
+            [71, 8, 1]
+        """
+        return min(max(self.message_bytes(protocol, collective) // slot_bytes, 1), MOST_TOGETHER)
+
+
+NVIDIA = Buffers(simple=2**22, ll=8 * 512 * 8 * 16, ll128=8 * 640 * 120 * 8, line=128)
+"""NCCL of microsoft/msccl and of Azure's executor, on x86."""
+
+AMD = Buffers(simple=2**22, ll=8 * 256 * 8 * 16, ll128=8 * 256 * 28 * 8, line=64)
+"""RCCL."""
+
+SMALLEST = AMD
+"""The smallest of every protocol: what comes to an end with these does so with those of the others."""
+
+
+def misled_proxies(protocol: str, collective: Collective) -> bool:
+    """Whether connections over the network stand still, since proxies are told of a quarter of their steps.
+
+    Args:
+        protocol: ``Simple``, ``LL`` or ``LL128``.
+        collective: What a file is for.
+
+    Examples:
+        >>> misled_proxies("Simple", Collective.REDUCE), misled_proxies("LL", Collective.REDUCE)
+        (True, False)
+    """
+    return collective in _MISLED and protocol == "Simple"
+
+
+def fewest_together(program: Program, messages: MessagePairs, *, depth: int) -> tuple[int | None, str]:
+    """Fewest slots that must fit into a message for a program to come to an end; 1: it does at every size.
+
+    Args:
+        program: A program of sound structure that comes to an end where no step is cut.
+        messages: Its messages.
+        depth: Messages that a connection holds.
+
+    Returns:
+        The number, None where it stands still even with :data:`MOST_TOGETHER`; and the circle of waiting with fewer.
+    """
+    circles: dict[int, str] = {}
+
+    def ends(together: int) -> bool:
+        try:
+            check_in_parts(program, messages, depth=depth, together=together)
+        except Deadlock as circle:
+            circles[together] = str(circle)
+        return together not in circles
+
+    most = int(program.count.max(initial=1))
+    if most == 1 or ends(1):
+        return 1, ""
+    bad, good = 1, min(most, MOST_TOGETHER)
+    if most > MOST_TOGETHER and not ends(good):
+        return None, circles[good]
+    while good - bad > 1:
+        middle = (good + bad) // 2
+        bad, good = (bad, middle) if ends(middle) else (middle, good)
+    return good, circles[bad]
+
+
+def largest_safe(program: Program, together: int | None, buffers: Buffers = SMALLEST) -> int | None:
+    """Largest M in bytes at which cutting steps into messages does not make a program stand still; None: no limit.
+
+    Args:
+        program: The program.
+        together: What :func:`fewest_together` found.
+        buffers: Buffers of the runtime.
+
+    Returns:
+        A multiple of C, 0 where no size is safe.
+    """
+    if together is None:
+        return 0
+    if together == 1:
+        return None
+    return buffers.message_bytes(program.protocol, program.collective) // together * program.num_chunks
+
+
+def most_in_passes(program: Program, buffers: Buffers = SMALLEST) -> int | None:
+    """Largest M in bytes that flags between thread blocks can count the passes of; None: whatever a GPU holds.
+
+    Args:
+        program: The program.
+        buffers: Buffers of the runtime.
+    """
+    most = buffers.pass_bytes(program.protocol) * _MOST_PASSES * program.num_chunks
+    return most if len(program.dep_block) and most < _LARGEST else None
+
+
+def within_safe_sizes(program: Program) -> Program:
+    """The same program for the sizes at which it comes to an end however a runtime cuts its steps into messages.
+
+    Args:
+        program: A program that comes to an end where no step is cut.
+
+    Raises:
+        CheckError: If its smallest size is too large for that.
+    """
+    together: int | None = 1
+    if int(program.count.max(initial=1)) > 1:
+        pairs = message_pairs(program, Findings())
+        together, _ = fewest_together(program, pairs, depth=fifo_depth(program.protocol))
+    limits = [program.max_bytes, largest_safe(program, together), most_in_passes(program)]
+    most = min((limit for limit in limits if limit is not None), default=None)
+    if most is not None and most < program.min_bytes:
+        msg = (
+            f"the program stands still with messages of more than {most:,} bytes, where runtimes cut its steps into "
+            f"several messages, and is meant for {program.min_bytes:,} and more: plan fewer trees (`trees`), or export "
+            "for smaller messages (`size`)."
+        )
+        raise CheckError(msg)
+    return replace(program, max_bytes=most)

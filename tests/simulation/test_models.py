@@ -1,0 +1,197 @@
+"""Models of time: names, files, and what their figures cost, by hand and against NCCL's own predictions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.algorithms.catalogue import case_of, find, make
+from coppice.planners.planning import plan
+from coppice.schedule.schedule import Schedule
+from coppice.selection.nccl import select_by_cost
+from coppice.selection.selection import SelectionRequest
+from coppice.simulation import DEFAULT_MODEL, IDEAL, Model, fastest, model_of, named_models, simulate
+from coppice.simulation.latency import least_latency
+from coppice.simulation.models import model_bytes
+from coppice.simulation.simulated import sizes_reaching
+from coppice.topology import preset, star
+from simulation.cases import ring_on, shift_on
+
+ALL_REDUCE, ALL_GATHER = Collective.ALL_REDUCE, Collective.ALL_GATHER
+
+
+class TestNames:
+    def test_every_named_model_says_where_its_figures_come_from(self) -> None:
+        for name, found in named_models().items():
+            assert found.model.name == name
+            assert found.about
+            assert found.sources
+            assert model_of(name) == found.model
+
+    def test_the_default_is_that_of_a_gpu_library(self) -> None:
+        assert model_of() == DEFAULT_MODEL == model_of("nccl-2.30")
+        assert simulate(shift_on(preset("dgx-h100"), 1), "1M").model == DEFAULT_MODEL
+
+    def test_a_file_holds_all_of_a_model(self, tmp_path: Path) -> None:
+        for found in named_models().values():
+            path = tmp_path / f"{found.model.name}.json"
+            path.write_bytes(model_bytes(found.model, about=found.about, sources=found.sources))
+            assert model_of(path) == model_of(str(path)) == found.model
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"format": "coppice-plan"}, "format 'coppice-model'"),
+            ({"send": 1}, "found 'send'"),
+            ({"send_us": "1"}, "send_us"),
+            ({"send_us": -1.0}, "occupancy of senders of 0 or more"),
+            ({"efficiency": 0.0}, "efficiency above 0"),
+            ({"copy_gb_per_s": 2.0}, "give `workers`"),
+        ],
+    )
+    def test_bad_files_are_refused(self, tmp_path: Path, change: dict[str, object], words: str) -> None:
+        path = tmp_path / "mine.json"
+        path.write_text(json.dumps({"format": "coppice-model", "version": 1, "name": "mine", **change}))
+        with pytest.raises(InputError, match=words):
+            model_of(path)
+
+    def test_unknown_names_are_refused(self) -> None:
+        with pytest.raises(InputError, match=r"expected a model of nccl-2\.30, msccl, mpi-tcp, shm, ideal"):
+            model_of("nccl-3")
+
+
+class TestWorkers:
+    """Two GPUs send one message each to a third over links of their own: 1 us a link at 1 GB/s."""
+
+    def times(self, **figures: float | bool | None) -> list[float]:
+        body = shift_on(star(3, gb_per_s=1), 1)
+        model = Model(overhead_us=0, **figures)  # type: ignore[arg-type]
+        return sorted(simulate(body, 3000, model=model, pieces=1).finish_us.tolist())
+
+    def test_an_occupancy_of_any_number_of_workers_is_a_latency(self) -> None:
+        assert self.times(send_us=0.5, receive_us=0.25) == [1.75, 1.75, 1.75]
+
+    def test_a_worker_handles_one_message_at_a_time(self) -> None:
+        # All share one worker: three sends of 0.5 us, then each message once it has come.
+        found = self.times(send_us=0.5, receive_us=0.25, workers=1, shared_workers=True)
+        assert found == [1.75, 2.25, 2.75]
+
+    def test_copying_takes_the_worker_as_long_as_the_bytes_do(self) -> None:
+        # 1,000 bytes at 0.5 GB/s take 2 us at either end, and leave the sender as they are copied.
+        assert self.times(workers=1, copy_gb_per_s=0.5) == [4.0, 4.0, 4.0]
+        shared = self.times(workers=1, copy_gb_per_s=0.5, shared_workers=True)
+        assert shared == [8.0, 10.0, 12.0]
+
+    def test_buffered_senders_go_on_at_once(self) -> None:
+        body = ring_on(star(4, gb_per_s=1))
+        slow = Model(overhead_us=10)
+        bound = simulate(body, 4000, model=slow, pieces=1).time_us
+        free = simulate(body, 4000, model=replace(slow, buffered=True), pieces=1).time_us
+        assert bound == free == pytest.approx(66)
+        # A rank that sends twice in a row does not wait for the first message to arrive.
+        twice = shift_on(star(2, gb_per_s=1), 1)
+        assert simulate(twice, 2000, model=replace(slow, buffered=True), pieces=1).time_us == 11
+
+    def test_launch_and_efficiency(self) -> None:
+        assert self.times(launch_us=5.0, efficiency=0.5) == [7.0, 7.0, 7.0]
+
+
+class TestSteps:
+    def test_rings_that_share_ranks_do_not_wait_for_each_other(self) -> None:
+        """Each of eight rings crosses between boxes elsewhere; only data bind, so a chunk pays for its own hops."""
+        problem = Problem(topology=preset("dgx-h100", boxes=4), collective=ALL_REDUCE)
+        entry = find("nccl-ring", ALL_REDUCE)
+        body = make(entry, case_of(entry, problem))
+        free = replace(DEFAULT_MODEL, protocols=("ll",))
+        bound = replace(free, steps_bind=True)
+        assert fastest(body, 2**10, model=free).time_us < 0.5 * fastest(body, 2**10, model=bound).time_us
+
+
+@pytest.mark.parametrize(
+    ("name", "boxes"), [("dgx-a100", 1), ("dgx-h100", 1), ("dgx-a100", 2), ("dgx-h100", 4)]
+)
+@pytest.mark.parametrize("size_bytes", [2**10, 2**16, 2**20])
+def test_rings_take_as_long_as_nccl_predicts(name: str, boxes: int, size_bytes: int) -> None:
+    """In one box exactly what NCCL's own model says of LL, LL128 and Simple, where latency counts; across boxes NCCL
+    adds overheads of its network plug-in and a plateau, so the order of magnitude."""
+    topology = preset(name, boxes=boxes)
+    entry = find("nccl-ring", ALL_REDUCE)
+    body = make(entry, case_of(entry, Problem(topology=topology, collective=ALL_REDUCE)))
+    ranks = topology.num_ranks
+    request = SelectionRequest(
+        collective=ALL_REDUCE, ranks=ranks, size_bytes=size_bytes, ranks_per_box=ranks // boxes, boxes=boxes
+    )
+    predicted = {
+        cell.protocol.lower(): cell.time_us
+        for cell in select_by_cost(request, topology=topology).cells
+        if cell.algorithm == "Ring"
+    }
+    for protocol, expected in predicted.items():
+        found = fastest(body, size_bytes, model=replace(DEFAULT_MODEL, protocols=(protocol,))).time_us
+        assert expected is not None
+        if boxes == 1:
+            assert found == pytest.approx(expected, rel=0.06), protocol
+        else:
+            assert 0.35 < found / expected < 1.1, protocol
+
+
+class TestOneTruth:
+    def test_the_fastest_protocol_is_taken_at_each_size(self) -> None:
+        made = plan(preset("dgx-a100", boxes=2), "all_gather", ring=False).plan
+        for size in (2**10, 2**20, 2**28):
+            found = simulate(made, size)
+            alone = {
+                name: simulate(made, size, model=replace(DEFAULT_MODEL, protocols=(name,))).time_us
+                for name in DEFAULT_MODEL.protocols
+            }
+            assert found.protocol is not None
+            assert found.time_us == alone[found.protocol]
+            assert found.time_us <= min(alone.values()) * 1.01
+
+    def test_sizes_reaching_a_share_are_those_of_the_simulation(self) -> None:
+        made = plan(preset("dgx-a100"), "all_gather", ring=False).plan
+        reached = sizes_reaching(made, (0.5, 0.9))
+        assert reached is not None
+        for share, size in reached.items():
+            assert size is not None
+            rate = 1 / float(made.inv_rate / made.problem.shards)
+            assert simulate(made, size).algbw_gb_per_s >= share * rate
+            assert simulate(made, size // 2).algbw_gb_per_s < share * rate
+
+    @pytest.mark.parametrize("name", ["nccl-2.30", "msccl", "mpi-tcp", "shm", "ideal"])
+    @pytest.mark.parametrize(
+        "algorithm", ["nccl-ring", "double-binary-tree", "recursive-doubling", "rabenseifner"]
+    )
+    def test_nothing_is_faster_than_the_latency_bound(self, name: str, algorithm: str) -> None:
+        problem = Problem(topology=preset("dgx-a100", boxes=2), collective=ALL_REDUCE)
+        model = model_of(name)
+        least = least_latency(problem, model).time_us
+        entry = find(algorithm, ALL_REDUCE)
+        body = make(entry, case_of(entry, problem))
+        assert fastest(body, 64, model=model).time_us >= least > 0
+
+    def test_models_that_say_nothing_about_the_gpus_have_no_limits(self) -> None:
+        body = shift_on(star(4), 1)
+        assert isinstance(body, Schedule)
+        assert simulate(body, "1K").protocol == "ll"
+        assert IDEAL.protocols == ()
+
+
+@pytest.mark.parametrize("name", ["nccl-2.30", "msccl", "mpi-tcp", "shm", "ideal"])
+@pytest.mark.parametrize("algorithm", ["nccl-ring", "double-binary-tree", "rabenseifner"])
+@pytest.mark.parametrize("size_bytes", [2**12, 2**24])
+def test_critical_paths_have_no_gaps(name: str, algorithm: str, size_bytes: int) -> None:
+    problem = Problem(topology=preset("dgx-a100", boxes=2), collective=ALL_REDUCE)
+    entry = find(algorithm, ALL_REDUCE)
+    timeline = fastest(make(entry, case_of(entry, problem)), size_bytes, model=model_of(name))
+    path = timeline.critical_path()
+    assert path[-1].end_us == timeline.time_us
+    assert all(stage.begin_us <= stage.end_us for stage in path)
+    assert all(before.end_us == after.begin_us for before, after in pairwise(path))

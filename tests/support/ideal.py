@@ -1,0 +1,15 @@
+"""The simulator with nothing but links and a microsecond a message, in one piece: what closed forms are about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coppice.simulation import IDEAL, Model, Timeline
+from coppice.simulation import simulate as simulate_with
+
+__all__ = ["simulate"]
+
+
+def simulate(plan: Any, size_bytes: int | str, *, model: Model = IDEAL, pieces: int = 1) -> Timeline:
+    """As :func:`coppice.simulation.simulate`, with the ideal model and chunks that are not cut."""
+    return simulate_with(plan, size_bytes, model=model, pieces=pieces)
