@@ -16,10 +16,10 @@ namespace coppice {
 namespace {
 
 constexpr double kSteepness[] = {8, 1.5, 1.1, 1.03};
-constexpr int kRounds = 2;                    // of growing all trees again
-constexpr std::int64_t kFew = 500, kTooMany = 12, kFarTooMany = 5;  // one place of so many is missing
-constexpr std::int64_t kMendingWork = 500, kLoweringWork = 20;  // for each place
-constexpr std::int64_t kSmall = 20'000;      // places up to which all ways of growing are tried
+constexpr int kRounds = 2;                                      // of growing all trees again
+constexpr std::int64_t kFew = 500, kTooMany = 25;               // one place of so many is missing
+constexpr std::int64_t kMendingWork = 500, kTryingWork = 20, kLoweringWork = 100;  // for each place
+constexpr std::int64_t kSmall = 20'000;                         // places up to which all ways of growing are tried
 
 // Lowest first: largest height, sum of heights by weight, number of trees.
 using Shape = std::tuple<std::int32_t, Wide, std::int32_t>;
@@ -77,25 +77,29 @@ Packing packing_of(const Bundles& bundles) {
   return packing;
 }
 
-// One way of growing, and all that mends it. False: something is missing in the end.
-bool pack(Bundles& bundles, double steepness, bool last, std::int32_t most_height, const StopFlag& stop) {
+enum class Outcome { kPacked, kMissing, kFarFrom };
+
+// One way of growing, and all that mends it. kFarFrom: so much is missing that ways like this are no use. On large
+// problems the last way gets all the work of mending and no rounds: flat growth leaves little that is missing, and
+// rounds do not make that less.
+Outcome pack(Bundles& bundles, double steepness, bool last, std::int32_t most_height, const StopFlag& stop) {
+  const bool small = bundles.places() <= kSmall;
   const std::int32_t unlimited = static_cast<std::int32_t>(bundles.terminals().size());
-  const std::int32_t limit = most_height > 0 ? most_height : unlimited;
-  Growth growth(bundles, steepness, limit);
+  Growth growth(bundles, steepness, most_height > 0 ? most_height : unlimited);
   grow_all(bundles, growth, stop);
-  for (int round = 0; round < kRounds && bundles.missing() * kFew > bundles.places(); ++round) {
-    if (!last && bundles.missing() * kFarTooMany > bundles.places()) return false;
-    grow_all(bundles, growth, stop);
-  }
-  if (!last && bundles.missing() * kTooMany > bundles.places()) return false;
-  if (bundles.missing() > 0 && !halve(bundles, growth, stop)) return false;
+  if (!small && !last && bundles.missing() * kTooMany > bundles.places()) return Outcome::kFarFrom;
+  const int rounds = small || !last ? kRounds : 0;
+  for (int round = 0; round < rounds && bundles.missing() * kFew > bundles.places(); ++round) grow_all(bundles, growth, stop);
+  if (bundles.missing() > 0 && !halve(bundles, growth, stop)) return Outcome::kMissing;
   if (bundles.missing() > 0) {
     const std::int32_t height = std::max(1, bundles.height());
-    Mending mending(bundles, most_height > 0 ? most_height : height, (last ? kMendingWork : kLoweringWork) * bundles.places());
-    if (!mending.mend(most_height > 0 ? most_height : std::min(unlimited, 2 * height + 2), stop)) return false;
+    const std::int32_t first = most_height > 0 ? most_height : height;
+    const std::int32_t highest = most_height > 0 ? most_height : std::min(unlimited, 2 * height + 2);
+    Mending mending(bundles, first, (small || last ? kMendingWork : kTryingWork) * bundles.places());
+    if (!mending.mend(highest, stop)) return Outcome::kMissing;
   }
   bundles.join_equal();
-  return true;
+  return Outcome::kPacked;
 }
 
 // Hangs what is deepest somewhere else, as long as that succeeds.
@@ -117,10 +121,13 @@ std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const st
   require_below_limit(std::accumulate(capacity.begin(), capacity.end(), Wide{0}), "the sum of the capacities must stay below 2^62");
   std::optional<Packing> best;
   Shape shape;
-  for (double steepness : kSteepness) {
+  constexpr std::size_t last = std::size(kSteepness) - 1;
+  for (std::size_t way = 0; way <= last; ++way) {
     Bundles bundles(graph, terminal, roots, capacity);
-    const bool small = bundles.places() <= kSmall, last = steepness == kSteepness[std::size(kSteepness) - 1];
-    if (!pack(bundles, steepness, last, most_height, stop)) continue;
+    const bool small = bundles.places() <= kSmall;
+    const Outcome outcome = pack(bundles, kSteepness[way], way == last, most_height, stop);
+    if (outcome == Outcome::kFarFrom) way = last - 1;  // the flattest comes next
+    if (outcome != Outcome::kPacked) continue;
     lower(bundles, stop);
     if (const Shape found = shape_of(bundles); !best || found < shape) {
       best = packing_of(bundles);

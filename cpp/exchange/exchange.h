@@ -15,8 +15,12 @@
 // Every step keeps the loads within the capacities, so a packing without missing terminals needs no proof. That one is
 // found is not promised: the limits below end the search, and the packer is asked then.
 //
-// How steep growth is (growth.h) decides between low trees and even use. Steep growth is tried first, flatter growth
-// where too much is missing; small problems try all and keep the best shape.
+// 4. *Lower.* What hangs deepest is taken off and put back higher by exchanges, one level after the other, as long as
+// that succeeds.
+//
+// How steep growth is (growth.h) decides between low trees and even use. Steep growth is tried first; where much is
+// missing then, the flattest growth follows at once, whose tall trees are lowered, else less steep growth step by step.
+// Small problems try all ways and keep the best shape.
 //
 // Cost: with B bundles, N terminals and m arcs, growth takes O(B m log m) for each of at most three rounds. An exchange
 // searches backwards from a terminal over the arcs of the switches, O(m), for each of at most some thousand edges; the
