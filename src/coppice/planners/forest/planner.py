@@ -279,7 +279,7 @@ def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> 
     )
 
 
-def equal_along(orbit: NDArray[np.int64], values: NDArray[np.int64]) -> bool:
+def equal_along(orbit: NDArray[np.int32], values: NDArray[np.int64]) -> bool:
     """Whether values are the same within each orbit."""
     _, first, orbits = np.unique(orbit, return_index=True, return_inverse=True)
     return np.array_equal(values, values[first][orbits])
