@@ -6,7 +6,7 @@ Every method trains from the same five seeds. A baseline's peak rate is tuned ov
 is not counted against it; the range test and AutoLRS find theirs by themselves. AutoLRS keeps as many steps as the
 baselines' short runs have (equal exploitation), and makes as many steps, trials and all, as their long runs have (equal
 total). `--results` keeps every outcome as it is made; a run that was interrupted goes on from there. `--write` rewrites
-benchmarks/autolrs.md and the pictures in docs/images.
+its part of benchmarks/autolrs.md and the pictures in docs/images.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rich.console import Console
 from autolrs_baselines import SCHEDULES, ScheduleFree, range_test_rate
 from autolrs_workloads import WORKLOADS, Split, Workload, batches, evaluate, load, loss_of, make_model
 from coppice.training.torch import AutoLRS
-from tables import Table
+from tables import Table, replace_generated
 
 HERE = Path(__file__).resolve().parent
 SEEDS = (0, 1, 2, 3, 4)
@@ -320,7 +320,9 @@ def main() -> None:
     parser.add_argument(
         "--results", type=Path, metavar="FOLDER", help="keep outcomes and logs there, and go on from them"
     )
-    parser.add_argument("--write", action="store_true", help="rewrite benchmarks/autolrs.md and the pictures")
+    parser.add_argument(
+        "--write", action="store_true", help="rewrite its part of benchmarks/autolrs.md and the pictures"
+    )
     wanted = parser.parse_args()
     console = Console()
     tables = []
@@ -389,15 +391,14 @@ def _write(tables: Sequence[Table], logs: Path) -> None:
             write_report(logs / f"{name}-robust-0.jsonl", images / f"autolrs-{name}.png")
     machine = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
     head = [
-        "# AutoLRS against schedules tuned by hand",
-        "",
         f"`python benchmarks/autolrs.py --write` on {machine}, one thread per training.",
         "",
         " ".join((__doc__ or "").split("\n\n")[2].split()),
         "Losses are in nats on data that neither training nor AutoLRS saw; ± is the standard deviation over the seeds.",
         "",
     ]
-    (HERE / "autolrs.md").write_text("\n".join(head) + "\n" + "\n".join(table.markdown() for table in tables))
+    body = "\n".join(head) + "\n" + "\n".join(table.markdown() for table in tables)
+    replace_generated(HERE / "autolrs.md", "autolrs.py", body)
 
 
 if __name__ == "__main__":

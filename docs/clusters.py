@@ -23,6 +23,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison import Comparison, compare
 from coppice.comparison.measurement import SimulatedTime
+from coppice.comparison.picks import LibraryPick
 from coppice.comparison.pool import cores, local_processes
 from coppice.comparison.ranges import percent, variants
 from coppice.comparison.table import number
@@ -56,14 +57,14 @@ sizes; [Comparing algorithms](comparison.md) explains what is compared and how.
 * **bound**: algbw of the exact optimum, which no schedule exceeds at any size.
 * A star marks an algorithm that lets GPUs relay: it sends between GPUs that no path of switches and NICs joins (most
   pairs of a torus, of MI300X or DGX-1V boxes, and of rails), and other GPUs pass that on along a shortest path, at the
-  price of the links alone. Without `--relay-gpus` such algorithms are refused.
+  price of the links alone. `--no-relay-gpus` refuses such algorithms.
 
-What the model knows: the rate of every link, who waits for whom, messages that queue for a link (first come, first
-served, cut-through), 1 us per message beyond its links. What it does not know: links have no latency of their own here
-(`python docs/clusters.py --link-latency 0.5 -o -` gives them some: times at 1K double or triple, and few winners
-change); adding takes no time; a GPU sends and receives any number of messages at once, and cutting a message costs
-nothing (pieces have 4 KiB or more on average); no protocol overhead, no limit of channels, no congestion by others.
-Rates are nominal. Switches neither copy nor add.
+Times are those of the model `nccl-2.30` ([what it knows](simulation.md#models-with-names)): the rate of every link, who
+waits for whom, messages that queue for a link (first come, first served, cut-through), the fastest of NCCL's protocols
+with its latencies, 16 workers of a GPU that each handle one message at a time. **NCCL's pick** is what NCCL 2.30 would
+choose by its own cost model, with its simulated time over that of the best algorithm: 1x is as good. What the model
+does not know: links have no latency of their own here (`python docs/clusters.py --link-latency 0.5 -o -` gives them
+some); adding takes no time; no congestion by others. Rates are nominal. Switches neither copy nor add.
 """
 
 
@@ -145,14 +146,16 @@ def section(
         "",
         f"`coppice compare {cluster.command}`, {topology.num_ranks} ranks",
         "",
-        "| collective | size | best algorithm | time (us) | algbw (GB/s) | of limit | optimal plan | bound |",
-        "|---|--:|---|--:|--:|--:|--:|--:|",
+        "| collective | size | best algorithm | time (us) | algbw (GB/s) | of limit "
+        "| NCCL's pick | optimal plan | bound |",
+        "|---|--:|---|--:|--:|--:|--:|--:|--:|",
     ]
     for collective in collectives:
         found = compare(
             Problem(topology=topology, collective=collective),
             sizes=SIZES,
             relay_gpus=True,
+            in_network=False,
             executor=executor,
             jobs=1,
         )
@@ -169,9 +172,16 @@ def _row(found: Comparison, size: int) -> str:
     else:
         share = percent(found.share_of_limit(best))
         cells += [_name(best), number(best.time_us), number(best.algbw_gb_per_s), share]
+    picks = {pick.size_bytes: pick for pick in found.picks}
+    cells.append(_pick(picks[size]) if size in picks else "")
     cells.append("" if optimal is None else number(optimal.algbw_gb_per_s))
     cells.append(_exact(found.optimum.algbw_gb_per_s))
     return f"| {' | '.join(cells)} |"
+
+
+def _pick(pick: LibraryPick) -> str:
+    """NCCL's choice, and how much longer it takes."""
+    return pick.name if pick.ratio is None else f"{pick.name} {pick.ratio:.2f}x"
 
 
 def _name(row: SimulatedTime) -> str:

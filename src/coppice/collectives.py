@@ -71,17 +71,22 @@ class Collective(enum.StrEnum):
         if not isinstance(name, str):
             msg = f"expected the name of a collective ({', '.join(cls)}), found {shown(name)}: give one."
             raise InputError(msg)
-        plain = _plain(name)
-        for each in cls:
-            if plain in (
-                _plain(each.value),
-                _plain(each.dialects.nccl or ""),
-                _plain(each.dialects.mpi or ""),
-            ):
-                return each
+        found = cls._missing_(name)
+        if found is not None:
+            return found
         hint = suggestion(name.lower(), cls, otherwise=f"choose one of {', '.join(cls)}.")
         msg = f"there is no collective {name[:40]!r}: {hint}"
         raise InputError(msg)
+
+    @classmethod
+    def _missing_(cls, value: object) -> Collective | None:
+        """What another spelling means, so that files and calls take those that the command line takes."""
+        plain = _plain(value) if isinstance(value, str) else ""
+        for each in cls if plain else ():
+            names = (each.value, each.dialects.nccl, each.dialects.mpi)
+            if plain in [_plain(name) for name in names if name is not None]:
+                return each
+        return None
 
     @property
     def dialects(self) -> Dialects:

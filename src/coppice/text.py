@@ -60,6 +60,9 @@ def parse_size(text: str, *, option: str = "the size") -> int:
         InputError: If it is no size, not whole bytes, or more than a 64-bit integer holds.
     """
     match = _SIZE.fullmatch(text.strip())
+    if match is None and ("," in text or ":" in text):
+        msg = f"expected {option} to be one size, as only one makes sense here, found {text!r}: give one, such as 1M."
+        raise InputError(msg)
     if match is None:
         msg = f"expected {option} to be bytes such as 4096, 64K, 1.5M or 1G (powers of 1024), found {text!r}."
         raise InputError(msg)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coppice.bounds import Problem, bound
-from coppice.bounds.lp.whole_trees import Refuted, Steps, WholeTrees
+from coppice.bounds.lp.whole_trees import Refuted, Steps, WholeTreesProgram
 from coppice.bounds.network import Network, is_small
 from coppice.bounds.tree_optimum import TreeOptimum, tree_optimum
 from coppice.collectives import Collective
@@ -214,7 +214,7 @@ def wide(ranks: int) -> Topology:
 def test_gap_is_told_where_the_best_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coppice.bounds.tree_optimum.SEARCHED_NODES", 0)
     monkeypatch.setattr("coppice.bounds.tree_optimum.is_small", lambda _: False)
-    problem = Problem(star((4, 8, 16), (4, 2, 4)), Collective.REDUCE, root=2)
+    problem = Problem(star((1, 4, 1, 4), (16, 16, 2, 16)), Collective.BROADCAST, root=1)
     result = plan(problem, trees=1, ring=False)
     assert result.inv_rate == Fraction(1, 2)
     assert result.loss_with_trees == Fraction(1, 2)
@@ -231,7 +231,7 @@ def test_plan_tells_that_nothing_is_faster() -> None:
 
 def test_branch_and_bound_ends_after_its_steps() -> None:
     problem = Problem(star((4, 8, 16), (4, 2, 4)), Collective.REDUCE, root=2)
-    search = WholeTrees(Network.of(problem), 1)
+    search = WholeTreesProgram(Network.of(problem), 1)
     most = np.full(problem.topology.num_links, 1, dtype=np.int64)
     steps = Steps(0)
     assert search.within(most, steps=steps) is None

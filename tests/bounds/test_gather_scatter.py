@@ -8,7 +8,8 @@ import pytest
 
 from coppice.bounds import Problem, bound
 from coppice.bounds.attainable import in_network_bound
-from coppice.bounds.describe import bound_figures, crossing, describe_cut
+from coppice.bounds.describe import crossing, describe_cut
+from coppice.bounds.figures import bound_figures
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.schedule.verification.verify import cut_inv_rate

@@ -100,8 +100,8 @@ def test_msccl_xml_says_what_was_chosen(run: Run, plan: Path, tmp_path: Path) ->
         in done.err
     )
     assert "sends 21.4 GB/s at the plan's rate instead of 42.9 (one sends about 24 with Simple)" in done.err
-    assert "note: messages of 512K and more use it, by simulation: at 512K" in done.err
-    assert 'minBytes="524288" maxBytes="4294967297"' in (tmp_path / "a.xml").read_text()
+    assert "note: messages of 256K and more use it, by simulation: at 256K" in done.err
+    assert 'minBytes="262144" maxBytes="4294967297"' in (tmp_path / "a.xml").read_text()
     assert "note: microsoft/msccl needs an upper limit" in done.err
     assert "messages of up to 4G use it, for 0 of scratch on a GPU; `--size LOW:HIGH` sets it" in done.err
     done = run("export", plan, *to, "rccl", "-o", tmp_path / "b.xml")

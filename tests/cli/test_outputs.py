@@ -70,6 +70,7 @@ WITHOUT = {
     "probe --output": "is started by a launcher",
     "design --output": "is a folder",
     "tune sweep --output": "measures a library",
+    "model fit --output": "reads what a benchmark measured",
     "tune from-logs --output": "writes as `tune fit` does",
     "tune plugin build --output": "needs a compiler",
     "train lr-report --output": "reads what a training wrote",

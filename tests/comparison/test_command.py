@@ -63,7 +63,7 @@ def test_json(run: Run) -> None:
     record = json.loads(run(*STAR, "--sizes", "1K,1M", "-a", "ring", "-j", "1", *ideal, "--json").out)
     assert set(record) == {
         *("collective", "topology", "topology_sha256", "ranks", "root", "model", "optimum", "latency_bound"),
-        *("best", "refusals", "rows"),
+        *("best", "nccl", "refusals", "rows", "in_network"),
     }
     assert record["optimum"]["algbw_exact"] == "20/3"
     assert record["model"]["overhead_us"] == 1.0
@@ -134,3 +134,44 @@ def test_bad_input_is_one_sentence(run: Run, arguments: tuple[str, ...], words: 
     assert (done.code, done.out) == (2, "")
     assert words in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+def test_what_is_left_out_and_what_needs_help_is_named(run: Run) -> None:
+    """Relaying is a mark, the help of switches a section with an optimum of its own, and the rest has its reason."""
+    words = (
+        "dgx-h100",
+        "--boxes",
+        "2",
+        "--sizes",
+        "64M",
+        "-j",
+        "1",
+        "-a",
+        "forest,allgather-reduce,nvls-tree,nvls",
+    )
+    shown = run(*words).out
+    assert "in-network: with switches that copy and add (optimum 400 GB/s algbw)\n  64M nvls-tree" in shown
+    assert "do not apply\n  nvls: nvls needs a switch" in shown
+    assert "allgather-reduce relays" in run(*words, "--all").out
+    refused = run(*words, "--no-relay-gpus", "--no-in-network").out
+    assert "allgather-reduce: they send between GPUs" in refused
+    assert "in-network: with" not in refused
+    assert "nvls-tree: nvls-tree lets switches copy and add" in refused
+
+
+def test_an_interrupted_comparison_says_what_it_keeps(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "results.jsonl"
+    words = (*STAR, "-a", "ring", "-j", "1", "--results", results)
+    assert run(*words, "--sizes", "1K,1M").code == 0
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coppice.cli.compare.run_comparison", interrupted)
+    done = run(*words, "--sizes", "1K:1G")
+    assert (done.code, done.out) == (130, "")
+    assert done.err == f"interrupted: {results} keeps 2 measurements, from which the same command goes on.\n"
+    plain = run(*STAR, "-a", "ring", "-j", "1", "--sizes", "1K")
+    assert (plain.code, plain.err) == (130, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.machinery
 import json
 import multiprocessing
+import os
 import sys
 import time
 import types
@@ -20,7 +21,7 @@ from coppice import Collective, InputError, MissingExtraError, Problem, bound
 from coppice.comparison import Comparison, compare
 from coppice.comparison.candidates import AlgorithmVariant, candidates
 from coppice.comparison.measurement import Bodies, MeasurementJob, measure, packed
-from coppice.comparison.pool import local_processes
+from coppice.comparison.pool import local_processes, run
 from coppice.simulation import DEFAULT_MODEL, IDEAL, Model, Sharing, fastest
 from coppice.simulation.simulator import most_pieces
 from coppice.topology.presets import preset
@@ -166,7 +167,8 @@ def test_data_frame_has_the_rows_of_the_table(monkeypatch: pytest.MonkeyPatch) -
 
 def test_missing_routes_are_refused_unless_gpus_relay() -> None:
     rails = Problem(topology=preset("dgx-h100", boxes=2), collective=Collective.ALL_GATHER)
-    (row,) = compare(rails, sizes=[1024], algorithms=["ring"], order="rank", jobs=1).refused
+    refused = compare(rails, sizes=[1024], algorithms=["ring"], order="rank", relay_gpus=False, jobs=1)
+    (row,) = refused.refused
     assert row.unreachable
     relayed = compare(rails, sizes=[1024], algorithms=["ring"], order="rank", relay_gpus=True, jobs=1)
     assert relayed.times["ring"][1024].relays
@@ -314,3 +316,53 @@ def test_search_for_pieces_finds_the_best_power_of_two(name: str) -> None:
             for k in range(most.bit_length())
         }
         assert found.times["forest"][size].time_us <= 1.01 * min(times.values()), times
+
+
+def test_gpus_relay_by_default_where_an_algorithm_would_not_apply_otherwise() -> None:
+    rails = Problem(topology=preset("dgx-h100", boxes=2), collective=Collective.ALL_GATHER)
+    names = ["forest", "ring", "direct"]
+    found = compare(rails, sizes=[1024], algorithms=names, jobs=1)
+    assert found.refused == ()
+    assert {name: found.times[name][1024].relays for name in names} == {
+        "forest": False,
+        "ring": False,
+        "direct": True,
+    }
+    without = compare(rails, sizes=[1024], algorithms=names, relay_gpus=False, jobs=1)
+    assert [row.algorithm for row in without.left_out] == ["direct"]
+    assert without.times["ring"] == found.times["ring"]
+    everywhere = compare(rails, sizes=[1024], algorithms=names, relay_gpus=True, jobs=1)
+    assert everywhere.times["direct"] == found.times["direct"]
+    assert found.latency.time_us == everywhere.latency.time_us <= without.latency.time_us
+
+
+def test_the_help_of_switches_is_compared_by_itself() -> None:
+    """Both optima, and no algorithm's times on the wrong side."""
+    problem = Problem(topology=preset("dgx-h100", boxes=2), collective=Collective.ALL_REDUCE)
+    names = ["forest", "nvls-tree", "collnet-chain"]
+    found = compare(problem, sizes=[2**20, 2**26], algorithms=names, jobs=1)
+    helped = found.helped
+    assert helped is not None
+    assert not any(row.in_network for by_size in found.times.values() for row in by_size.values())
+    assert set(helped.times) == {"forest", "nvls-tree"}
+    assert all(row.in_network for by_size in helped.times.values() for row in by_size.values())
+    assert helped.optimum.algbw_gb_per_s > found.optimum.algbw_gb_per_s
+    for by_size in helped.times.values():
+        assert all(0 < helped.share_of_limit(row) <= 1 for row in by_size.values())
+    assert [row.algorithm for row in found.left_out] == ["collnet-chain"]
+    asked = compare(problem, sizes=[2**26], algorithms=["nvls-tree"], in_network=True, jobs=1)
+    assert asked.times["nvls-tree"][2**26].time_us == helped.times["nvls-tree"][2**26].time_us
+    assert asked.helped is None
+    assert compare(problem, sizes=[2**26], algorithms=names, in_network=False, jobs=1).helped is None
+    record = found.record()
+    assert record["in_network"]["optimum"]["algbw_gb_per_s"] > record["optimum"]["algbw_gb_per_s"]
+
+
+def test_switches_that_cannot_help_are_not_tried() -> None:
+    problem = Problem(topology=preset("dgx-a100", boxes=2), collective=Collective.ALL_REDUCE)
+    assert compare(problem, sizes=[2**20], algorithms=["forest", "nvls-tree"], jobs=1).helped is None
+
+
+def test_a_process_that_ends_on_its_own_is_an_input_error() -> None:
+    with local_processes(1) as pool, pytest.raises(InputError, match="ended on its own"):
+        list(run(os._exit, [3], pool))

@@ -84,7 +84,7 @@ def test_picture_shows_lines_in_their_colours(found: Comparison, tmp_path: Path)
     pixels = imread(path)[..., :3]
     assert pixels.shape[0] > 800
     assert pixels.shape[1] > 1000
-    for colour in (plot.WINNERS[0], "black"):
+    for colour in (plot.COLOURS[0], "black"):
         near = np.abs(pixels - np.array(to_rgb(colour))).max(axis=2) < 0.02
         assert near.sum() > 500, colour
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from coppice.collectives import Collective
-from coppice.design.purchase.market import compare_networks, csv_text
+from coppice.design.purchase.market import compare_networks, csv_text, draw
 from coppice.design.purchase.offers import Offer, offers
 from coppice.design.purchase.parts import MIDDLE, Parts
 from coppice.design.purchase.performance import bound_us, slowdown, timing
@@ -201,6 +202,20 @@ def test_the_market_is_sorted_and_its_csv_complete() -> None:
     rows = list(csv.DictReader(io.StringIO(csv_text(market))))
     assert [row["network"] for row in rows] == [quote.offer.name for quote in market.quotes]
     assert market.record()["quotes"][0]["network"] == rows[0]["network"]
+
+
+def test_the_picture_names_every_network_once(tmp_path: Path) -> None:
+    """Points have numbers, those that lie together a common one, and the legend says which network is which."""
+    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
+    market = compare_networks(workload(ranks=8, ports=2), prices(16))
+    target = tmp_path / "market.svg"
+    draw(market, target)
+    found = re.findall(r"<!-- (.*?) -->", target.read_text())
+    for number, quote in enumerate(market.quotes, start=1):
+        assert sum(text == f"{number}  {quote.offer.name}" for text in found) == 1
+    labels = [text for text in found if re.fullmatch(r"[0-9, ]+", text) and (", " in text or len(text) < 3)]
+    numbers = [int(part) for text in labels for part in text.split(", ")]
+    assert set(range(1, len(market.quotes) + 1)) <= set(numbers)
 
 
 def test_large_clusters_are_bounded() -> None:

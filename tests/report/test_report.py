@@ -16,12 +16,14 @@ from coppice.collectives import Collective
 from coppice.comparison.sweep import compare
 from coppice.errors import CheckError
 from coppice.planners.planning import plan as make_plan
+from coppice.report.comparison import comparison_picture
 from coppice.report.page import report_html
 from coppice.report.reporting import report
 from coppice.report.timeline import timeline_picture
 from coppice.report.tree import Sketch, sketches, tree_picture
 from coppice.schedule.plan import Plan
 from coppice.topology.model import Link, Node, Topology
+from coppice.topology.operations import scale_nodes
 from coppice.topology.presets import preset
 from support.ideal import simulate
 
@@ -171,13 +173,27 @@ def test_large_and_deep_trees_are_folded() -> None:
     assert 'marker-end="url(#d-arrow)"' in text
 
 
+def repeated(picture: ET.Element, tag: str) -> list[ET.Element]:
+    """The shapes of a timeline, each as often as its row says."""
+    found: list[ET.Element] = []
+    count = 1
+    for each in picture.iter():
+        if each.tag == f"{SVG}g":
+            label = each.find(f"{SVG}text")
+            words = "" if label is None else label.text or ""
+            count = int(words.rpartition("×")[2]) if "×" in words else 1
+        if each.tag == f"{SVG}{tag}":
+            found += [each] * count
+    return found
+
+
 def test_timeline_bars_are_the_passages() -> None:
     made = plan_of(preset("star", gpus=3), Collective.ALL_REDUCE)
     run = simulate(made.body, 30_000)
     picture = timeline_picture(run)
     assert (picture.rows, picture.used, picture.areas) == (6, 6, False)
     root = ET.fromstring(picture.svg)
-    bars = [bar for bar in root.iter(f"{SVG}rect") if bar.get("class") in ("send", "add")]
+    bars = [bar for bar in repeated(root, "rect") if bar.get("class") in ("send", "add")]
     assert len(bars) == sum(len(run.passages(link)[0]) for link in range(6))
     added = sum(int((run.messages.added_bytes[run.passages(link)[0]] > 0).sum()) for link in range(6))
     assert sum(bar.get("class") == "add" for bar in bars) == added > 0
@@ -185,11 +201,11 @@ def test_timeline_bars_are_the_passages() -> None:
 
 def test_busy_links_are_areas_of_the_same_time() -> None:
     made = plan_of(preset("star", gpus=8), Collective.ALL_REDUCE)
-    run = simulate(made.body, 2**24, pieces=64)
+    run = simulate(made.body, 2**24, pieces=256)
     picture = timeline_picture(run)
     assert picture.areas
     root = ET.fromstring(picture.svg)
-    areas = [path for path in root.iter(f"{SVG}path") if path.get("class") in ("send", "add")]
+    areas = [path for path in repeated(root, "path") if path.get("class") in ("send", "add")]
     filled = 0.0
     for path in areas:
         for height, width in re.findall(r"v-([\d.]+)h([\d.]+)", path.get("d") or ""):
@@ -197,3 +213,51 @@ def test_busy_links_are_areas_of_the_same_time() -> None:
     # 876 units stand for the whole time, 15 for a link in full use.
     wanted = float(run.link_busy_us.sum()) / run.time_us * 876 * 15
     assert np.isclose(filled, wanted, rtol=0.02)
+
+
+@pytest.mark.parametrize("collective", [Collective.ALL_GATHER, Collective.ALL_REDUCE])
+def test_links_that_are_alike_share_a_row_with_their_count(collective: Collective) -> None:
+    made = plan_of(preset("dgx-a100", boxes=2), collective)
+    run = simulate(made.body, 2**20)
+    picture = timeline_picture(run)
+    assert picture.folded
+    assert picture.rows == picture.used == int((run.link_bytes > 0).sum())
+    root = ET.fromstring(picture.svg)
+    labels = [text.text or "" for text in root.iter(f"{SVG}text") if "→" in (text.text or "")]
+    assert len(labels) <= 12
+    counts = [int(found[1]) if (found := re.search(r" ×(\d+)$", label)) else 1 for label in labels]
+    assert sum(counts) == picture.used
+    page = report_html(made, size_bytes=2**20)
+    assert "share a row with their number (×)" in page
+    assert "links alike: " in page
+
+
+def test_links_that_differ_keep_their_rows() -> None:
+    """One GPU of half the rate: its links are a row of their own."""
+    slow = scale_nodes(preset("star", gpus=4), {"gpu3": "50%"})
+    run = simulate(plan_of(slow, Collective.ALL_GATHER).body, 2**20)
+    picture = timeline_picture(run)
+    labels = [text.text or "" for text in ET.fromstring(picture.svg).iter(f"{SVG}text")]
+    assert any("gpu3" in label and "×" not in label for label in labels)
+
+
+def test_eight_lines_stand_out_at_most() -> None:
+    problem = Problem(topology=preset("star", gpus=8), collective=Collective.ALL_REDUCE)
+    found = compare(problem, sizes=[2**10, 2**14, 2**20], jobs=1)
+    assert len(found.times) > 12
+    strong = found.outstanding(8)
+    assert len(strong) == 8
+    assert strong[0] == "forest"
+    assert {each.algorithm for each in found.ranges} <= set(strong)
+    root = ET.fromstring(comparison_picture(found))
+    lines = {
+        (line.find(f"{SVG}title").text or "").split(":")[0]: line.get("class")
+        for line in root.iter(f"{SVG}polyline")
+    }
+    assert {name for name, colours in lines.items() if colours == "curve other"} == set(found.times) - set(
+        strong
+    )
+    assert len({lines[name] for name in strong}) == 8
+    words = [text.text for text in root.iter(f"{SVG}text")]
+    assert f"{len(found.times) - 8} others" in words
+    assert not set(words) & (set(found.times) - set(strong))

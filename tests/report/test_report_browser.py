@@ -36,6 +36,9 @@ var root = document.documentElement;
 root.dataset.probe = [
   root.scrollWidth - root.clientWidth, first, seen(), wanted - document.querySelectorAll("g.chosen").length,
   getComputedStyle(document.body).backgroundColor,
+  Math.min.apply(null, Array.from(document.querySelectorAll("figure > svg")).filter(function (s) {
+    return s.getBoundingClientRect().width;
+  }).map(function (s) { return s.getBoundingClientRect().width / s.viewBox.baseVal.width; })),
 ].join(";");
 </script>
 """
@@ -71,8 +74,10 @@ def test_page_in_chromium(page: Path, width: int, dark: bool, tmp_path: Path) ->
     assert not console
     probe = re.search(r'data-probe="([^"]*)"', done.stdout)
     assert probe is not None
-    overflow, before, after, missing, background = probe[1].split(";")
+    overflow, before, after, missing, background, scale = probe[1].split(";")
     assert int(overflow) <= 0
     assert (before, after) == ("1", "1")
     assert missing == "0"
+    # On a phone drawings keep the size of their text, and scroll.
+    assert float(scale) >= (0.99 if width < 640 else 0.9)
     assert background == ("rgb(20, 25, 31)" if dark else "rgb(255, 255, 255)")

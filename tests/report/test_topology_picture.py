@@ -11,6 +11,7 @@ import pytest
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
+from coppice.errors import InputError
 from coppice.planners.planning import plan
 from coppice.report.topology.layout import DrawingLayout, lay_out
 from coppice.report.topology.picture import (
@@ -24,6 +25,8 @@ from coppice.report.topology.picture import (
 from coppice.schedule.explanation import plan_loads
 from coppice.text import percent_text
 from coppice.topology.model import Link, Node, Topology
+from coppice.topology.operations import remove_links, remove_nodes
+from coppice.topology.presets import preset
 from coppice.topology.sources import resolve
 
 SPECS = [
@@ -202,3 +205,18 @@ def test_names_are_escaped_and_the_file_stands_alone() -> None:
     assert "<script" not in text
     assert "--gpu:" in text
     assert text == topology_svg(nasty, cut=[0])
+
+
+def test_what_a_topology_lost_is_drawn_as_lost() -> None:
+    whole = preset("dgx-a100", boxes=2)
+    left = remove_nodes(remove_links(whole, [("box1/gpu2", "box1/nvswitch")]), ["box0/mlx5_3"])
+    text = topology_picture(left, whole=whole).svg
+    assert "<title>box0/mlx5_3, lost</title>" in text
+    assert "box1/gpu2 → box1/nvswitch: lost" in text or "box1/nvswitch → box1/gpu2: lost" in text
+    assert text.count('class="cross"') == 2
+    assert ">lost</text>" in text
+    assert text.count('class="nic"') == 15
+    plain = topology_picture(whole, whole=whole)
+    assert plain.svg == topology_picture(whole).svg
+    with pytest.raises(InputError, match="`whole` to have all nodes"):
+        topology_picture(whole, whole=left)

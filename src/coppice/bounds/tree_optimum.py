@@ -19,7 +19,7 @@ from math import ceil
 
 import numpy as np
 
-from coppice.bounds.lp.whole_trees import Refuted, Steps, WholeTrees
+from coppice.bounds.lp.whole_trees import Refuted, Steps, WholeTreesProgram
 from coppice.bounds.network import Network, is_small
 from coppice.bounds.tree_units import (
     TreeUnits,
@@ -232,7 +232,7 @@ class _LeastScale:
         self._network = network
         self._trees = trees
         self._steps = steps
-        self._whole: WholeTrees | None = None
+        self._whole: WholeTreesProgram | None = None
 
     def least(self, start: Fraction) -> TreeOptimum | None:
         """The least U, none below ``start`` being possible; None where the steps did not lead to any trees."""
@@ -290,7 +290,7 @@ class _LeastScale:
         if trimmed is not None:
             return trimmed
         if self._whole is None:
-            self._whole = WholeTrees(self._network, self._trees)
+            self._whole = WholeTreesProgram(self._network, self._trees)
         found = self._whole.within(units.capacity, steps=self._steps)
         return replace(units, capacity=found) if isinstance(found, np.ndarray) else found
 

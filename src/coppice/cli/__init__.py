@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from coppice.cli.output.kept import interrupted_words, keeps
 from coppice.cli.output.terminal import use_terminal_characters
 from coppice.errors import CheckError, CoppiceError
 from coppice.version import __version__
@@ -28,35 +30,59 @@ INTERRUPTED = 130
 
 
 _STYLE: dict[str, Any] = {
-    "add_completion": False,
     "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
 }
 
+
+class Place(NamedTuple):
+    """Where a command is.
+
+    Attributes:
+        attribute: Module and name of its function, or of the app of a group.
+        summary: What it does, for the list of commands, so short that no terminal cuts it.
+    """
+
+    attribute: str
+    summary: str
+
+
 COMMANDS = {
-    "topology": "coppice.cli.topology:app",
-    "bound": "coppice.cli.bound:bound",
-    "plan": "coppice.cli.plan:plan",
-    "algorithms": "coppice.cli.algorithms:algorithms",
-    "verify": "coppice.cli.verify:verify",
-    "explain": "coppice.cli.explain:explain",
-    "simulate": "coppice.cli.simulate:simulate",
-    "compare": "coppice.cli.compare:compare",
-    "model": "coppice.cli.model:app",
-    "select": "coppice.cli.select:select",
-    "export": "coppice.cli.export:export",
-    "import": "coppice.cli.importing:import_file",
-    "doctor": "coppice.cli.doctor:doctor",
-    "report": "coppice.cli.report:report",
-    "bench": "coppice.cli.bench:bench",
-    "probe": "coppice.cli.probe:probe",
-    "lab": "coppice.cli.lab:app",
-    "logs": "coppice.cli.logs:logs",
-    "design": "coppice.cli.design:app",
-    "train": "coppice.cli.train:app",
-    "tune": "coppice.cli.tune:app",
+    "topology": Place(
+        "coppice.cli.topology:app", "List, show, import, compose, cut down, degrade topologies."
+    ),
+    "bound": Place("coppice.cli.bound:bound", "Print the best rate that is possible, and the cut behind it."),
+    "plan": Place("coppice.cli.plan:plan", "Plan a collective, verify the plan, print what it reaches."),
+    "algorithms": Place(
+        "coppice.cli.algorithms:algorithms", "List the algorithms that `coppice plan --algorithm` takes."
+    ),
+    "verify": Place(
+        "coppice.cli.verify:verify", "Check by counting that a plan or program does what it claims."
+    ),
+    "explain": Place(
+        "coppice.cli.explain:explain", "Say why a plan is as fast as it is, and what it looks like."
+    ),
+    "simulate": Place(
+        "coppice.cli.simulate:simulate", "Time a plan at any sizes, and say what it waits for."
+    ),
+    "compare": Place("coppice.cli.compare:compare", "Time all algorithms at all sizes beside the limits."),
+    "model": Place("coppice.cli.model:app", "List, show and fit models of time."),
+    "select": Place("coppice.cli.select:select", "Say what a library would pick for a call, and why."),
+    "export": Place(
+        "coppice.cli.export:export", "Write a plan or tuning for a runtime, a library, a launcher."
+    ),
+    "import": Place("coppice.cli.importing:import_file", "Make a plan of a file of MSCCL or MSCCL++."),
+    "doctor": Place("coppice.cli.doctor:doctor", "Say whether a runtime will load a file and use it."),
+    "report": Place("coppice.cli.report:report", "Draw a plan and its topology: a page or a picture."),
+    "bench": Place("coppice.cli.bench:bench", "Time algorithms beside the library's own collective."),
+    "probe": Place("coppice.cli.probe:probe", "Measure the network between started processes."),
+    "lab": Place("coppice.cli.lab:app", "Build a topology on this machine, and run programs in it."),
+    "logs": Place("coppice.cli.logs:logs", "Read what libraries and benchmarks leave behind."),
+    "design": Place("coppice.cli.design:app", "Find which direct-connect network to build."),
+    "train": Place("coppice.cli.train:app", "Read and draw what training left behind."),
+    "tune": Place("coppice.cli.tune:app", "Measure the installed library, and tell it what to take."),
 }
-"""Where each command is: module and name of its function, or of the app of a group."""
+"""Where each command is, and what it does: the help of the program shows that without loading any."""
 
 
 def command_named(name: str) -> Any:
@@ -65,7 +91,7 @@ def command_named(name: str) -> Any:
     Raises:
         KeyError: If there is none.
     """
-    module, _, attribute = COMMANDS[name].partition(":")
+    module, _, attribute = COMMANDS[name].attribute.partition(":")
     return getattr(import_module(module), attribute)
 
 
@@ -78,7 +104,7 @@ class _WhenAsked(dict[str, Any]):
     def get(self, name: str, default: Any = None) -> Any:
         """The command, made when it is asked for the first time."""
         if name in self and self[name] is None:
-            found, outer = command_named(name), typer.Typer(**_STYLE)
+            found, outer = command_named(name), typer.Typer(add_completion=False, **_STYLE)
             if isinstance(found, typer.Typer):
                 outer.add_typer(found, name=name)
                 made = typer.main.get_group(outer).commands[name]
@@ -94,6 +120,7 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
+        keeps(None)
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -102,6 +129,9 @@ class Commands(TyperGroup):
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
             raise _failed(with_flags(str(error), _flags(command)), code) from None
         except KeyboardInterrupt:
+            words = interrupted_words()
+            if words is not None or sys.stderr.isatty():
+                typer.echo(f"interrupted: {words or 'no file was left half-written'}.", err=True)
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             _discard_stdout()
@@ -176,6 +206,32 @@ class AllCommands(Commands):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**{**attributes, "commands": _WhenAsked()})
+        self._listing = False
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command; where all are only listed, one that has no more than a name and a summary."""
+        if self._listing and cmd_name in COMMANDS:
+            return TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list of commands in the help."""
+        with self._names_only():
+            super().format_commands(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """The commands and options that begin so."""
+        with self._names_only():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _names_only(self) -> Iterator[None]:
+        """Load no command meanwhile."""
+        self._listing = True
+        try:
+            yield
+        finally:
+            self._listing = False
 
 
 app = typer.Typer(

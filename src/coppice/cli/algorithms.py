@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from coppice.cli.options.completion import algorithm_names, collective_names
 from coppice.cli.options.inputs import JsonOption
 from coppice.collectives import Collective
 from coppice.planners.algorithms.listing import Listed, listed
@@ -18,10 +19,21 @@ __all__ = ["algorithms"]
 
 
 def algorithms(
-    name: Annotated[str | None, typer.Argument(help="Show everything about this one.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Show everything about this one.", autocompletion=algorithm_names),
+    ] = None,
     *,
     collective: Annotated[
-        Collective | None, typer.Option("--collective", "-c", help="Only those that perform this collective.")
+        Collective | None,
+        typer.Option(
+            "--collective",
+            "-c",
+            metavar="NAME",
+            help="Only those that perform this collective.",
+            parser=Collective.named,
+            autocompletion=collective_names,
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from coppice.cli.options.completion import algorithm_names, collective_names
 from coppice.cli.options.inputs import BoxesOption, SetOption, load_topology, with_options
 from coppice.cli.options.measuring import EngineOption, SteppedSizes, TimeoutOption
 from coppice.collectives import Collective
@@ -40,13 +41,17 @@ _UNITS = ("(B)", "(elements)", "", "", "", "", "(us)", "(us)", "(us)", "(GB/s)",
 _WIDTHS = (12, 12, 9, 7, 5, 24, 10, 10, 10, 8, 8, 7)
 
 
-@with_options("collective first last factor ...")
+@with_options("collective first last factor listed ...")
 def bench(
     stepped: SteppedSizes,
     *,
     collective: Annotated[
         str,
-        typer.Argument(metavar="COLLECTIVE", help="all_reduce, all_gather, reduce_scatter, broadcast, ..."),
+        typer.Argument(
+            metavar="COLLECTIVE",
+            help="all_reduce, all_gather, reduce_scatter, broadcast, ...",
+            autocompletion=collective_names,
+        ),
     ],
     algorithms: Annotated[
         str,
@@ -55,6 +60,7 @@ def bench(
             "-a",
             metavar="LIST",
             help="forest, names of `coppice algorithms`, native (the library's own) and direct (of --engine shm).",
+            autocompletion=algorithm_names,
         ),
     ] = "forest,ring,native",
     engine: EngineOption = None,
@@ -96,7 +102,7 @@ def bench(
     from coppice.run.bench.measuring import bench as measure
     from coppice.run.engines.launched import engine_name, open_engine
 
-    what, kind, reduction = _named(Collective, collective), _named(DataType, dtype), _named(ReduceOp, op)
+    what, kind, reduction = Collective.named(collective), _named(DataType, dtype), _named(ReduceOp, op)
     sizes = stepped.sizes()
     names = [name.strip() for name in algorithms.split(",") if name.strip()]
     chosen = engine_name(engine)
@@ -156,12 +162,12 @@ def bench(
         raise CheckError(msg)
 
 
-Kind = TypeVar("Kind", Collective, DataType, ReduceOp)
+Kind = TypeVar("Kind", DataType, ReduceOp)
 
 
 def _named(kind: type[Kind], text: str) -> Kind:
     try:
-        return kind(text.strip().lower().replace("-", "_"))
+        return kind(text.strip().lower())
     except ValueError:
         msg = f"expected one of {', '.join(kind)}, found {text!r}."
         raise InputError(msg) from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from coppice.bounds.describe import BoundFigures, bound_figures, bound_record, describe_cut
+from coppice.bounds.describe import describe_cut
+from coppice.bounds.figures import BoundFigures, bound_figures, bound_record
 from coppice.bounds.result import Bound
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, TreesOption, parse_trees

@@ -11,9 +11,11 @@ import typer
 
 from coppice.bounds.describe import describe_cut
 from coppice.cli import with_flags
+from coppice.cli.options.completion import algorithm_names
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.measuring import JobsOption, ModelOption, OverheadOption, SizesOption, chosen_model
-from coppice.cli.options.problem import InNetworkOption, ProblemOptions, RelayGpusOption
+from coppice.cli.options.problem import ProblemOptions
+from coppice.cli.output.kept import keeps
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.comparison.gain import gain as find_gain
 from coppice.comparison.gain import gain_lines, gain_words
@@ -47,6 +49,7 @@ def compare(
             "-a",
             metavar="LIST",
             help="Only these, such as forest,ring [default: all that perform the collective].",
+            autocompletion=algorithm_names,
         ),
     ] = None,
     order: Annotated[
@@ -57,8 +60,22 @@ def compare(
             help="Order in which algorithms take the ranks: as numbered, boxes and rails kept together, or the better.",
         ),
     ] = "both",
-    relay_gpus: RelayGpusOption = False,
-    in_network: InNetworkOption = False,
+    relay_gpus: Annotated[
+        bool | None,
+        typer.Option(
+            "--relay-gpus/--no-relay-gpus",
+            help="Between GPUs that no path of switches and NICs joins other GPUs pass data on: for all algorithms, or "
+            "for none [default: for those that do not apply otherwise, marked relays].",
+        ),
+    ] = None,
+    in_network: Annotated[
+        bool | None,
+        typer.Option(
+            "--in-network/--no-in-network",
+            help="Use switches that can copy (multicast) or add (aggregate), and print both optima [default: compare "
+            "what uses them by itself, up to 256 ranks].",
+        ),
+    ] = None,
     boxes: Annotated[
         str | None,
         typer.Option(
@@ -145,12 +162,14 @@ def compare(
             problems = {
                 count or 1: replace(asked, boxes=count, rates=classes[0]).load_problem() for count in counts
             }
+            options |= {"relay_gpus": relay_gpus is True, "in_network": in_network is True}
             found = find_gain(problems, wanted[-1], on_progress=on_progress, **options)
         if as_json:
             print_json(found.record())
         else:
             print_lines([*gain_lines(found), "", *gain_words(found)])
         return
+    keeps(results)
     names = None if algorithms is None else [name.strip() for name in algorithms.split(",")]
     with progress_bar() as on_progress:
         made = [
@@ -198,7 +217,11 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     lines += ["", "best per size", *(f"  {line}" for line in range_lines(first))]
     if first.picks:
         lines += ["", "NCCL would pick", *(f"  {line}" for line in pick_lines(first.picks))]
-    if first.refused:
+    if first.helped is not None:
+        rate = f"optimum {float(first.helped.optimum.algbw_gb_per_s):.6g} GB/s algbw"
+        lines += ["", f"in-network: with switches that copy and add ({rate})"]
+        lines += [f"  {line}" for line in range_lines(first.helped)]
+    if first.left_out:
         lines += ["", "do not apply", *(f"  {with_flags(line, _FLAGS)}" for line in refusal_lines(first))]
     return lines
 

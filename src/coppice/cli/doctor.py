@@ -37,7 +37,9 @@ def doctor(
     ] = None,
     sizes: Annotated[
         str | None,
-        typer.Option("--size", "-s", metavar="LIST", help="Message sizes, such as 1M:1G or 64K,1M."),
+        typer.Option(
+            "--size", "--sizes", "-s", metavar="LIST", help="Message sizes, such as 1M:1G or 64K,1M."
+        ),
     ] = None,
     options: Annotated[
         list[str] | None,

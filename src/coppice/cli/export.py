@@ -13,6 +13,7 @@ import typer
 from coppice.cli import with_flags
 from coppice.cli.options.inputs import (
     BoxesOption,
+    JsonOption,
     OutputOption,
     RanksOption,
     RatesOption,
@@ -20,7 +21,7 @@ from coppice.cli.options.inputs import (
     load_topology,
     parse_settings,
 )
-from coppice.cli.output.render import Stages, write_text
+from coppice.cli.output.render import Stages, print_json, to_stdout, write_text
 from coppice.doctor import diagnose
 from coppice.errors import CoppiceError, InputError
 from coppice.export.msccl.targets import TARGETS
@@ -149,6 +150,7 @@ def export(
     rates: RatesOption = None,
     settings: SetOption = None,
     ranks: RanksOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a plan for a runtime, or what libraries and launchers read as they are shipped.
 
@@ -163,6 +165,8 @@ def export(
       coppice export dgx-h100 --boxes 4 --to rank-order --option launcher=slurm
       coppice export plan.json --to chakra --size 64M -o traces
     """  # noqa: D301 (\b is for the help formatter)
+    if as_json:
+        to_stdout(output or Path("-"), as_json=True, holds="the file", instead="algo.xml")
     if to not in NAMES:
         msg = f"there is no export {to!r}: {suggestion(to, NAMES)}"
         raise InputError(msg)
@@ -192,6 +196,8 @@ def export(
             raise InputError(msg)
     if to in PICTURES:
         _export_picture(source, to, output=output, size=size)
+        if as_json:
+            print_json({"to": to, "output": str(output), "notes": []})
         return
     values = {option: value for option, value in values.items() if value is not None}
     own = _own_options(to)
@@ -204,7 +210,7 @@ def export(
     origin: str | Topology = source
     if to not in RUNTIMES:
         origin = _plan_or_topology(source, to, boxes=boxes, rates=rates, settings=settings, ranks=ranks)
-    _export_format(origin, to, values, output=output)
+    _export_format(origin, to, values, output=output, as_json=as_json)
 
 
 def flags_of(to: str) -> Collection[str]:
@@ -245,31 +251,35 @@ def _plan_or_topology(
 
 
 def _export_format(
-    source: str | Topology, to: str, values: Mapping[str, Any], *, output: Path | None
+    source: str | Topology, to: str, values: Mapping[str, Any], *, output: Path | None, as_json: bool
 ) -> None:
     """Write a format; notes go to standard error."""
-    to_stdout = output is None or str(output) == "-"
-    if to == "chakra" and to_stdout:
+    printed = output is None or str(output) == "-"
+    if to == "chakra" and printed:
         msg = "Chakra traces are a file for each rank: name a directory (`-o traces`)."
         raise InputError(msg)
     flags = {option: FLAGS[option] for option in FORMATS[to].options if option in FLAGS}
     try:
         with Stages() as stages:
             stages.begin(f"making {to}")
-            path = None if to_stdout else output
+            path = None if printed else output
             made = export_to(source, to, on_stage=stages.begin, **values)
             if made.read_as:
                 stages.begin("asking the doctor")
                 diagnose(made.text.encode(), made.read_as, options=made.known, file=f"the {to}").require_ok()
             if path is not None:
                 made.write(path)
-            if to_stdout:
+            if printed:
                 write_text(made.text, None)
     except CoppiceError as error:
         error.args = (_with_options(str(error), to), *error.args[1:])
         raise
-    for note in made.notes:
-        typer.echo(f"note: {with_flags(_with_options(note, to), flags)}", err=True)
+    notes = [with_flags(_with_options(note, to), flags) for note in made.notes]
+    if as_json:
+        print_json({"to": to, "output": str(output), "notes": notes})
+        return
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
     if made.summary:
         typer.echo(f"{made.summary} written to {output}")
 
@@ -288,7 +298,7 @@ def _export_picture(source: str, to: str, *, output: Path | None, size: str | No
     if to == "trace" and (output is None or str(output) == "-"):
         msg = "a trace is a file: name it (`-o trace.json`)."
         raise InputError(msg)
-    size_bytes = DEFAULT_SIZE_BYTES if size is None else parse_size(size)
+    size_bytes = DEFAULT_SIZE_BYTES if size is None else parse_size(size, option="--size")
     with Stages() as stages:
         stages.begin("reading the plan")
         plan = read_plan(source)

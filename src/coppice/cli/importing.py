@@ -6,8 +6,15 @@ from typing import Annotated
 
 import typer
 
-from coppice.cli.options.inputs import BoxesOption, OutputOption, RatesOption, SetOption, load_topology
-from coppice.cli.output.render import Stages, print_fields
+from coppice.cli.options.inputs import (
+    BoxesOption,
+    JsonOption,
+    OutputOption,
+    RatesOption,
+    SetOption,
+    load_topology,
+)
+from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.errors import InputError
 from coppice.export.importing import import_plan
 from coppice.schedule.files.plan_file import write_plan
@@ -38,6 +45,7 @@ def import_file(
     boxes: BoxesOption = None,
     rates: RatesOption = None,
     settings: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Import an MSCCL XML file, or an execution plan of MSCCL++, as a plan.
 
@@ -53,7 +61,7 @@ def import_file(
     if topology is None and (boxes is not None or rates is not None or settings):
         msg = "--boxes, --rates and --set belong to a topology: give one with --topology."
         raise InputError(msg)
-    to_stdout = output is not None and str(output) == "-"
+    printed = to_stdout(output, as_json=as_json)
 
     def place() -> Topology:
         return load_topology(topology or "", boxes=boxes, rates=rates, settings=settings)
@@ -66,9 +74,23 @@ def import_file(
             write_plan(made.plan, output)
     for warning in made.warnings:
         typer.echo(f"warning: {warning}", err=True)
-    if to_stdout:
+    if printed:
         return
     plan, program = made.plan, made.program
+    if as_json:
+        print_json(
+            {
+                "name": program.name,
+                **plan.problem.record(),
+                "chunks": program.num_chunks,
+                "thread_blocks": program.most_blocks,
+                "transfers": made.schedule.num_transfers,
+                "algbw_gb_per_s": float(plan.algbw_gb_per_s),
+                "algbw_exact": str(plan.algbw_gb_per_s),
+                "output": None if output is None else str(output),
+            }
+        )
+        return
     busbw = plan.algbw_gb_per_s * program.collective.busbw_factor(program.num_ranks)
     fields = [
         (

@@ -185,14 +185,24 @@ def status(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
 
 @app.command("down")
 def down(
-    *, name: LabOption = "lab", every: Annotated[bool, typer.Option("--all", help="All labs.")] = False
+    *,
+    name: LabOption = "lab",
+    every: Annotated[bool, typer.Option("--all", help="All labs.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Take a lab down, with every process in it; also what was left of one that was interrupted."""
     if every:
         names = remove_all()
+        if as_json:
+            print_json({"labs": list(names)})
+            return
         print_lines([f"removed {', '.join(names) if names else 'nothing: no lab stands'}"])
         return
-    print_lines([f"removed {remove(name)} namespaces of the lab {name}"])
+    removed = remove(name)
+    if as_json:
+        print_json({"labs": [name], "namespaces": removed})
+        return
+    print_lines([f"removed {removed} namespaces of the lab {name}"])
 
 
 def _factor(text: str) -> Fraction:

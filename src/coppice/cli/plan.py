@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,20 +21,31 @@ from coppice.cli.options.problem import (
     parse_trees,
 )
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
+from coppice.comparison.planned import plan_for
+from coppice.planners.alternatives import Preferred
 from coppice.planners.planning import PlannedResult
 from coppice.planners.planning import plan as make_plan
 from coppice.schedule.explanation import title_of
 from coppice.schedule.files.plan_file import write_plan
 from coppice.simulation.model import Model
 from coppice.simulation.simulated import model_record, sizes_reaching
-from coppice.text import bandwidth_text, percent_text, plural, seconds_text, size_text
+from coppice.text import (
+    bandwidth_text,
+    parse_sizes,
+    percent_text,
+    plural,
+    seconds_text,
+    short_size,
+    size_text,
+    time_text,
+)
 
 __all__ = ["plan"]
 
 
 @with_options(
-    "topology collective algorithm parameters order relay_gpus trees output boxes root weights ranks relays in_network "
-    "ring model rates settings round_digits as_json"
+    "topology collective algorithm parameters order relay_gpus trees sizes output boxes root weights ranks relays "
+    "in_network ring model rates settings round_digits as_json"
 )
 def plan(
     asked: ProblemOptions,
@@ -44,6 +55,15 @@ def plan(
     order: OrderOption = "auto",
     relay_gpus: RelayGpusOption = False,
     trees: TreesOption = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--sizes",
+            metavar="LIST",
+            help="Plan for these message sizes, such as 1M or 1K:1G: fewer or lower trees where they lose least to the "
+            "fastest there [default: the best rate].",
+        ),
+    ] = None,
     output: OutputOption = None,
     in_network: InNetworkOption = False,
     ring: Annotated[
@@ -58,15 +78,16 @@ def plan(
 ) -> None:
     """Plan a collective on a topology, verify the plan, and print what it reaches.
 
-    The plan is optimal unless --algorithm names another algorithm (`coppice algorithms` lists them), or --trees
-    asks for fewer trees than the optimum takes; the loss is then stated. Every plan is verified before it is
-    written, by counting and without any knowledge of how it was made.
+    The plan is optimal unless --algorithm names another algorithm (`coppice algorithms` lists them), --trees asks for
+    fewer trees than the optimum takes, or --sizes for what is fastest there; the loss is then stated. Every plan is
+    verified before it is written, by counting and without any knowledge of how it was made.
 
     \b
     Examples:
       coppice plan dgx-a100 --boxes 2 --collective all_reduce -o plan.json
       coppice plan cluster.json --collective all_gather --trees auto:1%
       coppice plan mi250 --boxes 2 --collective all_gather --trees 4 --json
+      coppice plan mi250 --boxes 2 --collective all_reduce --sizes 1M
       coppice plan dgx-h100 --boxes 4 --collective all_reduce --algorithm rabenseifner --order topology
       coppice plan dgx-h100 --boxes 4 --collective broadcast --algorithm binary --parameter segments=16
       coppice plan nccl.xml --ranks 0,1,2 --relays --collective broadcast --root 1 -o -
@@ -77,18 +98,23 @@ def plan(
     with Stages() as stages:
         stages.begin("reading the topology")
         problem = asked.load_problem()
-        result = make_plan(
-            problem,
-            algorithm=algorithm,
-            parameters=parse_settings(parameters or (), option="--parameter"),
-            order=order,
-            relay_gpus=relay_gpus,
-            trees=count,
-            tolerance=tolerance,
-            in_network=in_network,
-            ring=ring,
-            on_stage=stages.begin,
-        )
+        options: dict[str, Any] = {
+            "algorithm": algorithm,
+            "parameters": parse_settings(parameters or (), option="--parameter"),
+            "order": order,
+            "relay_gpus": relay_gpus,
+            "trees": count,
+            "tolerance": tolerance,
+            "in_network": in_network,
+            "ring": ring,
+            "on_stage": stages.begin,
+        }
+        chosen: Preferred | None = None
+        if sizes is None:
+            result = make_plan(problem, **options)
+        else:
+            wanted = parse_sizes(sizes, option="--sizes")
+            result, chosen = plan_for(problem, wanted, model=assumed, **options)
         if output is not None:
             stages.begin("writing the plan")
             write_plan(result.plan, output)
@@ -96,10 +122,10 @@ def plan(
         reached = sizes_reaching(result.plan, _SHARES, model=assumed)
     if as_json:
         reached = reached or {}
-        sizes = {f"size_bytes_at_{100 * share:.0f}_percent": reached.get(share) for share in _SHARES}
-        print_json({**result.record(), **sizes, "model": model_record(assumed)})
+        at = {f"size_bytes_at_{100 * share:.0f}_percent": reached.get(share) for share in _SHARES}
+        print_json({**result.record(), **at, **_chosen_record(chosen), "model": model_record(assumed)})
         return
-    fields = plan_fields(result, [("message size", _reach_text(reached, assumed))])
+    fields = plan_fields(result, [*_chosen_fields(chosen), ("message size", _reach_text(reached, assumed))])
     if output is not None and not printed:
         fields.append(("written to", str(output)))
     print_fields(title_of(problem), fields, file=sys.stderr if printed else sys.stdout)
@@ -130,6 +156,27 @@ def plan_fields(result: PlannedResult, timed: list[tuple[str, str]]) -> list[tup
     checked, memory = seconds_text(result.seconds["verify"]), size_text(result.peak_rss_bytes)
     fields.append(("took", f"{seconds_text(spent)} to plan, {checked} to verify, {memory} of memory"))
     return fields
+
+
+def _chosen_fields(chosen: Preferred | None) -> list[tuple[str, str]]:
+    """What the plan takes at the sizes that it is for, beside what is fastest there."""
+    if chosen is None:
+        return []
+    words = []
+    for size, time_us in chosen.time_us.items():
+        name, best = chosen.fastest[size]
+        beside = "nothing faster" if time_us <= best else f"{name} {time_text(best)}"
+        words.append(f"{short_size(size)} {time_text(time_us)} ({beside})")
+    return [("planned for", f"{chosen.taken.name}: {', '.join(words)}")]
+
+
+def _chosen_record(chosen: Preferred | None) -> dict[str, Any]:
+    """The same as JSON values."""
+    if chosen is None:
+        return {}
+    fastest = {str(size): {"name": name, "time_us": us} for size, (name, us) in chosen.fastest.items()}
+    times = {str(size): us for size, us in chosen.time_us.items()}
+    return {"planned_for": {"name": chosen.taken.name, "time_us": times, "fastest": fastest}}
 
 
 _SHARES = (0.5, 0.9)

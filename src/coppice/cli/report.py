@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
-from coppice.cli.output.render import Stages, print_lines
+from coppice.cli.options.inputs import BoxesOption, JsonOption, SetOption, load_topology
+from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.cli.verify import PlanArgument
+from coppice.errors import InputError
 from coppice.report.reporting import report as write_report
 from coppice.text import size_text
 
@@ -44,6 +46,17 @@ def report(
             help="Compare all algorithms at these sizes, such as 1K:1G:4 [default: no comparison].",
         ),
     ] = None,
+    whole: Annotated[
+        str | None,
+        typer.Option(
+            "--whole",
+            metavar="TOPOLOGY",
+            help="What the topology was before it lost nodes or links, a preset or file: these are drawn as lost.",
+        ),
+    ] = None,
+    boxes: BoxesOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a report of a plan: topology, bottleneck cut, trees, link loads, timeline, and its rivals if asked.
 
@@ -57,6 +70,13 @@ def report(
       coppice report plan.json -o topology.svg
       coppice report plan.json -o topology.dot
     """  # noqa: D301 (\b is for the help formatter)
+    if whole is None and (boxes is not None or settings):
+        msg = "--boxes and --set go with --whole PRESET: add it, or leave them out."
+        raise InputError(msg)
+    before = None if whole is None else load_topology(whole, boxes=boxes, settings=settings)
     with Stages() as stages:
-        written = write_report(plan, output, size=size, compare=compare, on_stage=stages.begin)
+        written = write_report(plan, output, size=size, compare=compare, whole=before, on_stage=stages.begin)
+    if as_json:
+        print_json({"output": str(output), "bytes": written})
+        return
     print_lines([f"{output}: {size_text(written)}"])

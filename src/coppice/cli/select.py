@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from coppice.cli.options.inputs import (
     load_topology,
     parse_settings,
 )
-from coppice.cli.options.measuring import SizeOption
+from coppice.cli.options.measuring import SizesOption
 from coppice.cli.options.problem import CollectiveOption, RootOption
 from coppice.cli.output.render import print_fields, print_json, print_lines, to_stdout
 from coppice.collectives import Collective
@@ -24,7 +25,7 @@ from coppice.errors import InputError
 from coppice.selection import LIBRARIES, Selection
 from coppice.selection import select as make_selection
 from coppice.selection.nccl import SETTINGS
-from coppice.text import parse_size, plural, size_text
+from coppice.text import columns, parse_sizes, plural, short_size, size_text
 from coppice.topology.model import Topology
 
 __all__ = ["select"]
@@ -46,7 +47,7 @@ def select(
     ] = None,
     *,
     library: LibraryOption,
-    size: SizeOption,
+    sizes: SizesOption,
     collective: CollectiveOption = Collective.ALL_REDUCE,
     ranks: Annotated[
         int | None, typer.Option("--ranks", min=1, metavar="P", help="Number of ranks, without a topology.")
@@ -106,11 +107,15 @@ def select(
       coppice select --library mpich --collective broadcast --ranks 100 --size 1M -o plan.json
       coppice select dgx-h100 --boxes 4 --library nccl --collective all_reduce --size 1M --why
       coppice select --library nccl --ranks 64 --ranks-per-box 8 --size 1G --set channels=16 --set bw_inter=24
+      coppice select --library open-mpi --collective all_reduce --ranks 48 --size 1K:1G:4
       coppice select --library nccl --log tuning.log --collective all_reduce --size 1M --why
     """  # noqa: D301 (\b is for the help formatter)
     printed = to_stdout(output, as_json=as_json)
     inputs, others = _sorted_settings(settings, library)
-    size_bytes = parse_size(size, option="--size")
+    wanted = parse_sizes(sizes, option="--size")
+    if len(wanted) > 1 and (why or output is not None):
+        msg = f"--why and -o are about one size, found {len(wanted)} in --size {sizes}: give one."
+        raise InputError(msg)
     if log is not None:
         if library != "nccl" or topology is not None or ranks_per_box is not None or inputs:
             msg = (
@@ -121,25 +126,35 @@ def select(
         from coppice.logs.reading import read_log
         from coppice.tuning.logged import select_by_log
 
-        loaded = None
-        picked = select_by_log(read_log(log), collective, size_bytes, ranks=ranks)
+        loaded, told = None, read_log(log)
+        picks = [select_by_log(told, collective, size, ranks=ranks) for size in wanted]
     else:
         loaded = _load(
             topology, ranks=ranks, ranks_per_box=ranks_per_box, boxes=boxes, rates=rates, settings=others
         )
-        picked = make_selection(
-            library,
-            collective,
-            size_bytes,
-            ranks=ranks,
-            topology=loaded,
-            ranks_per_box=ranks_per_box,
-            function=function,
-            variant=variant,
-            commutative=commutative,
-            element_bytes=element_bytes,
-            settings=inputs,
-        )
+        picks = [
+            make_selection(
+                library,
+                collective,
+                size,
+                ranks=ranks,
+                topology=loaded,
+                ranks_per_box=ranks_per_box,
+                function=function,
+                variant=variant,
+                commutative=commutative,
+                element_bytes=element_bytes,
+                settings=inputs,
+            )
+            for size in wanted
+        ]
+    if len(picks) > 1:
+        if as_json:
+            print_json({"selections": [each.record() for each in picks]})
+        else:
+            _print_table(picks, wanted)
+        return
+    (picked,) = picks
     if output is not None:
         _write(picked, loaded, root=root, output=str(output))
     if printed:
@@ -150,7 +165,7 @@ def select(
     fields = _fields(picked)
     if output is not None:
         fields.append(("written to", str(output)))
-    title = f"{picked.library} {picked.version}: {picked.function} of {size_text(size_bytes)}"
+    title = f"{picked.library} {picked.version}: {picked.function} of {size_text(wanted[0])}"
     print_fields(f"{title} among {plural(picked.ranks, 'rank')}", fields)
     if why:
         print_lines(["", *_why_lines(picked)])
@@ -214,6 +229,17 @@ def _write(picked: Selection, topology: Topology | None, *, root: int | None, ou
     problem = Problem(topology=topology, collective=picked.collective, root=0 if rooted else root)
     result = plan(problem, algorithm=picked.ours, parameters=picked.parameters)
     write_plan(result.plan, output)
+
+
+def _print_table(picks: Sequence[Selection], sizes: Sequence[int]) -> None:
+    """The picks of several sizes, a line each."""
+    first = picks[0]
+    rows = [("size", "picks", "algorithm here")]
+    for size, each in zip(sizes, picks, strict=True):
+        options = "".join(f" --parameter {key}={value}" for key, value in each.parameters.items())
+        rows.append((short_size(size), each.algorithm, f"{each.ours}{options}" if each.ours else "none"))
+    title = f"{first.library} {first.version}: {first.function} among {plural(first.ranks, 'rank')}"
+    print_lines([title, *(f"  {line}" for line in columns(rows, "rll"))])
 
 
 def _fields(picked: Selection) -> list[tuple[str, str]]:

@@ -39,6 +39,7 @@ def simulate(
         str,
         typer.Option(
             "--size",
+            "--sizes",
             "-s",
             metavar="BYTES|LIST",
             help="Message size M: bytes, or with K, M, G in powers of 1024; a list or range such as 1K:1G for a table.",

@@ -10,7 +10,9 @@ import typer
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.text import size_text
-from coppice.training.autolrs.report import SearchLog, read_search, write_report
+from coppice.training.autolrs.log import SearchLog, read_search
+from coppice.training.autolrs.report import write_report
+from coppice.training.autolrs.settings import Method
 
 __all__ = ["app", "lr_report"]
 
@@ -71,7 +73,8 @@ def _fields(search: SearchLog) -> list[tuple[str, str]]:
             continue
         trials = search.trials.get(event.stage, [])
         failed = sum(trial.forecast is None for trial in trials)
-        words = f"lr {event.lr:.4g} for {event.steps} steps, the best of {len(trials)} tried"
+        falls = " falling to 0" if search.start.settings.method is Method.ANNEALED else ""
+        words = f"lr {event.lr:.4g}{falls} for {event.steps} steps, the best of {len(trials)} tried"
         if not trials:
             words = f"lr {event.lr:.4g} for {event.steps} steps, as before"
         if failed:

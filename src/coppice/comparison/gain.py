@@ -111,7 +111,8 @@ def gain(problems: Mapping[int, Problem], size_bytes: int, **options: Any) -> Ga
             for family, members in FAMILIES.items()
         }
         tried = [optimal, *(name for members in names.values() for name in members)]
-        found = compare(problem, sizes=[size_bytes], algorithms=tried, **options)
+        alike: dict[str, Any] = {"relay_gpus": False, "in_network": False, **options}
+        found = compare(problem, sizes=[size_bytes], algorithms=tried, **alike)
         rows.append(
             GainRow(
                 boxes=boxes,

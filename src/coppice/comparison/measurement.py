@@ -42,6 +42,10 @@ WORTH = 0.005
 """A parameter is doubled up to this value, or until so many doublings in a row save less than this share of time."""
 
 
+class _SwitchesNeededError(InputError):
+    """An algorithm lets switches copy and add where they may not."""
+
+
 class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One candidate at one size: a simulated time with what explains it, or why there is none.
 
@@ -53,6 +57,7 @@ class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         order: Order of ranks.
         refusal: Why it does not apply, or None; otherwise the figures below are 0.
         unreachable: The reason is that GPUs without a path of switches and NICs would have to exchange data.
+        needs_switches: The reason is that switches would have to copy or add, and may not.
         time_us: Simulated time.
         pieces: Pieces that every chunk was cut into on top of the algorithm.
         protocol: Protocol on the wire; empty: all bytes on it are data.
@@ -71,6 +76,7 @@ class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     order: str = "auto"
     refusal: str | None = None
     unreachable: bool = False
+    needs_switches: bool = False
     time_us: float = 0.0
     pieces: int = 1
     protocol: str = ""
@@ -135,6 +141,7 @@ def measure(job: MeasurementJob) -> list[SimulatedTime]:
                 order=candidate.order,
                 refusal=refusal,
                 unreachable=isinstance(error, UnreachableError),
+                needs_switches=isinstance(error, _SwitchesNeededError),
             )
             for size_bytes, key in job.keys.items()
         ]
@@ -254,7 +261,7 @@ class Bodies:
             body = _ready(make_body(self.problem, choice, self._plain).body)
             if isinstance(body, Forest) and not candidate.in_network:
                 msg = f"{candidate.algorithm} lets switches copy and add: allow that with `in_network`."
-                raise InputError(msg)
+                raise _SwitchesNeededError(msg)
             self._made[doubled] = body
         return self._made[doubled]
 

@@ -41,6 +41,8 @@ class Comparison(Shown):
             rate without it among the alternatives.
         latency: The least time of any schedule, however small the message.
         measurements: Everything that was measured, all variants: candidates in order, sizes ascending.
+        helped: What lets switches copy and add, compared by itself with the limit that holds for it: no time here is
+            mixed with one there. None where no switch can, where nothing does, or where it was asked for or ruled out.
     """
 
     problem: Problem
@@ -49,6 +51,7 @@ class Comparison(Shown):
     optimum: Bound
     latency: LatencyBound
     measurements: tuple[SimulatedTime, ...]
+    helped: Comparison | None = None
 
     def __repr__(self) -> str:
         topology = self.problem.topology
@@ -82,6 +85,12 @@ class Comparison(Shown):
         return tuple(first.values())
 
     @property
+    def left_out(self) -> tuple[SimulatedTime, ...]:
+        """The refusals that stand: of algorithms that have times neither here nor where switches help."""
+        elsewhere = {} if self.helped is None else self.helped.times
+        return tuple(row for row in self.refused if row.algorithm not in elsewhere)
+
+    @property
     def optimal_name(self) -> str | None:
         """``forest`` or ``flow`` where it was compared, otherwise None."""
         name = optimal_planner(self.problem.collective)
@@ -91,6 +100,24 @@ class Comparison(Shown):
         """The algorithms at a size by time; of equals the one with the shortest chain of messages first."""
         rows = [by_size[size_bytes] for by_size in self.times.values() if size_bytes in by_size]
         return sorted(rows, key=lambda row: (float(f"{row.time_us:.9g}"), row.chain))
+
+    def outstanding(self, most: int) -> list[str]:
+        """Algorithms that stand out in a picture: the optimal planner, those that win, those that come near.
+
+        Args:
+            most: How many at most; the others come in by how close they come to the best time at any size.
+        """
+        least = {size: best.time_us for size in self.sizes if (best := self.best(size)) is not None}
+        near = {
+            name: min(row.time_us / least[size] if least[size] else 1.0 for size, row in by_size.items())
+            for name, by_size in self.times.items()
+        }
+        first = [
+            self.optimal_name,
+            *(found.algorithm for found in self.ranges),
+            *sorted(near, key=near.__getitem__),
+        ]
+        return [name for name in dict.fromkeys(first) if name is not None][:most]
 
     def best(self, size_bytes: int) -> SimulatedTime | None:
         """The fastest algorithm at a size, None where none applies."""
@@ -194,6 +221,7 @@ class Comparison(Shown):
             "nccl": [pick.record() for pick in self.picks],
             "refusals": {row.algorithm: row.refusal for row in self.refused},
             "rows": list(self.rows()),
+            "in_network": None if self.helped is None else self.helped.record(),
         }
 
 

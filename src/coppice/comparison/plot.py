@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from coppice.comparison.outcome import Comparison
 from coppice.errors import InputError, MissingExtraError
 from coppice.files import write_atomically
-from coppice.text import short_size
+from coppice.text import plural, short_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,28 +24,13 @@ __all__ = ["check_picture", "plot", "save_picture"]
 
 PACKAGE = "matplotlib"
 SUFFIXES = (".png", ".svg", ".pdf")
-WINNERS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#e377c2", "#8c564b", "#bcbd22")
-"""Colours of the algorithms that win somewhere, told apart at a glance; the optimal planner has the first."""
-OTHERS = (
-    *(
-        "#9aa7b8",
-        "#c9a27e",
-        "#8fb996",
-        "#b79ac4",
-        "#c98f8f",
-        "#8d8d8d",
-        "#7fb0b8",
-        "#c4b36a",
-        "#a88b7d",
-        "#6f83b3",
-    ),
-    *("#d39fbf", "#93a35f"),
-)
-"""Quieter colours of the others."""
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#e377c2", "#8c564b")
+"""Colours of the algorithms that stand out, told apart at a glance; the optimal planner has the first."""
+OTHERS = "#b9c0c8"
+"""Colour of all others."""
 
 FINE = 200
 LIMIT = "limit: nothing is faster"
-DASHES = ((0, (5, 1.5)), (0, (1, 1.2)), (0, (4, 1, 1, 1)), (0, (8, 2)), (0, (3, 1, 1, 1, 1, 1)))
 
 
 def plot(comparison: Comparison, path: str | os.PathLike[str]) -> None:
@@ -126,18 +111,15 @@ def _figure(comparison: Comparison) -> Figure:
 
 
 def _styles(comparison: Comparison) -> dict[str, dict[str, Any]]:
-    """Lines of winners are strong and coloured, the others thin, in quiet colours and dashes."""
-    winners = list(dict.fromkeys(found.algorithm for found in comparison.ranges))
-    optimal = comparison.optimal_name
-    if optimal is not None:
-        winners = [optimal, *(name for name in winners if name != optimal)]
-    styles: dict[str, dict[str, Any]] = {}
-    for number, name in enumerate(winners):
-        style = {"color": WINNERS[number % len(WINNERS)], "linewidth": 2.2, "zorder": 3}
-        styles[name] = {**style, "marker": "osD^vPX*h"[number % 9], "markersize": 4}
-    for number, name in enumerate(name for name in comparison.times if name not in styles):
-        style = {"color": OTHERS[number % len(OTHERS)], "linewidth": 1.1, "zorder": 2}
-        styles[name] = {**style, "linestyle": DASHES[number % len(DASHES)]}
+    """Lines that stand out are strong and coloured, winners more than others; the rest is thin and grey."""
+    winners = {found.algorithm for found in comparison.ranges}
+    styles: dict[str, dict[str, Any]] = {
+        name: {"color": OTHERS, "linewidth": 0.8, "zorder": 2} for name in comparison.times
+    }
+    for number, name in enumerate(comparison.outstanding(len(COLOURS))):
+        width = 2.2 if name in winners else 1.4
+        styles[name] = {"color": COLOURS[number], "linewidth": width, "zorder": 3}
+        styles[name] |= {"marker": "osD^vPX*"[number], "markersize": 4}
     return styles
 
 
@@ -205,21 +187,24 @@ def _label(comparison: Comparison, figure: Figure, time: Axes, rate: Axes, band:
     band.set_xlim(edges[0], edges[-1])
     band.set_xlabel("size M (bytes)")
     handles = dict(zip(*reversed(time.get_legend_handles_labels()), strict=True))
-    winners = [found.algorithm for found in comparison.ranges]
-    # The others stand in the order in which their bandwidths end at the right.
-    last = [row.algorithm for row in comparison.fastest_first(comparison.sizes[-1])]
-    names = list(dict.fromkeys((LIMIT, *winners, *last, *handles)))
+    strong = comparison.outstanding(len(COLOURS))
+    names = [LIMIT, *strong]
+    labels = list(names)
+    others = [name for name in comparison.times if name not in strong]
+    if others:
+        names.append(others[0])
+        labels.append(plural(len(others), "other"))
     figure.legend(
         [handles[name] for name in names],
-        names,
+        labels,
         loc="outside right upper",
         fontsize=9,
         frameon=False,
     )
     figure.suptitle(
-        f"{problem.collective} on {problem.topology.name}: {problem.topology.num_ranks} ranks, "
+        f"{problem.collective} on {problem.topology.name}: {problem.topology.num_ranks} ranks\n"
         f"model {model.text}",
-        fontsize=12,
+        fontsize=10,
     )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from typing import TypeVar
+from multiprocessing.context import SpawnContext, SpawnProcess
+from types import ModuleType
+from typing import Any, TypeVar
 
 from coppice.errors import InputError
 
@@ -25,6 +28,28 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+class _WorkerProcess(SpawnProcess):
+    """A process that does not read the script that started it: work is a function of a module.
+
+    Otherwise every process would run a script without a guard again, up to the call that starts processes.
+    """
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:  # noqa: N802 (the name is multiprocessing's)
+        script = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            return SpawnProcess._Popen(process_obj)  # noqa: SLF001
+        finally:
+            sys.modules["__main__"] = script
+
+
+class _Context(SpawnContext):
+    """Fresh processes: a copy of one that runs threads, such as a progress bar, may hang."""
+
+    Process = _WorkerProcess
+
+
 @contextmanager
 def local_processes(workers: int) -> Iterator[Executor]:
     """An executor of ``workers`` processes that are gone at the end, whatever the reason for it.
@@ -38,8 +63,7 @@ def local_processes(workers: int) -> Iterator[Executor]:
     if workers < 1:
         msg = f"expected 1 or more processes, found {workers}: leave out `jobs` for one per core."
         raise InputError(msg)
-    # Fresh processes: a copy of one that runs threads, such as a progress bar, may hang.
-    context = multiprocessing.get_context("spawn")
+    context = _Context()
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_die_on_interrupt)
     try:
@@ -87,7 +111,7 @@ def run(
         executor: Where; None does one after the other in this process.
 
     Raises:
-        InputError: If a process of the executor ended on its own, as those that a script without a guard starts do.
+        InputError: If a process of the executor ended on its own.
     """
     if executor is None:
         yield from map(work, jobs)
@@ -99,8 +123,8 @@ def run(
             yield future.result()
     except BrokenExecutor:
         msg = (
-            "expected processes that work, found one that ended on its own: in a script, call this below "
-            '`if __name__ == "__main__":`, since every process reads the script; or work in this one (`jobs=1`).'
+            "expected processes that work, found one that ended on its own, perhaps for lack of memory: work with "
+            "fewer of them (`jobs=2`), or in this one (`jobs=1`)."
         )
         raise InputError(msg) from None
     finally:

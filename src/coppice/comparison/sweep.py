@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any
 
 from coppice.arguments import checked
@@ -14,11 +15,12 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.collectives import Collective
 from coppice.comparison.candidates import BOTH_ORDERS, AlgorithmVariant, candidates
-from coppice.comparison.measurement import MeasurementJob, measure, packed
+from coppice.comparison.measurement import MeasurementJob, SimulatedTime, measure, packed
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.pool import chosen_executor, run
 from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256
 from coppice.errors import InputError
+from coppice.planners.choice import optimal_planner
 from coppice.simulation.latency import least_latency
 from coppice.simulation.model import Model
 from coppice.simulation.models import model_of
@@ -32,6 +34,9 @@ SMALL = 20_000
 """Up to this many ranks x ranks x candidates x sizes the work is done before processes have started."""
 
 MANY_RANKS = 256
+MOST_HELPED = 256
+"""Ranks up to which the work of switches is compared without being asked for: its plans are linear programs."""
+
 FEW_SIZES = 4
 """From more ranks than that on, a job has so many sizes only: less is lost when it is interrupted."""
 
@@ -48,8 +53,8 @@ def compare(
     algorithms: Iterable[str] | None = None,
     model: Model | str | os.PathLike[str] | None = None,
     order: str = BOTH_ORDERS,
-    relay_gpus: bool = False,
-    in_network: bool = False,
+    relay_gpus: bool | None = None,
+    in_network: bool | None = None,
     executor: Executor | None = None,
     jobs: int | None = None,
     results: str | os.PathLike[str] | None = None,
@@ -72,9 +77,10 @@ def compare(
         model: What messages cost: a model, its name, or a file with one (see :mod:`coppice.simulation.models`).
         order: ``rank``, ``topology`` (boxes and rails kept together), ``auto`` (the first that has routes) or ``both``
             (the faster one).
-        relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists; otherwise algorithms
-            that need it are refused.
-        in_network: Switches that can copy or add may do so; otherwise algorithms that need it are refused.
+        relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists; False refuses
+            algorithms that need it, None lets only those relay that do not apply otherwise.
+        in_network: Switches that can copy or add may do so; False refuses algorithms that need it, None compares these
+            by themselves up to 256 ranks (:attr:`Comparison.helped`).
         executor: Where to run: any :class:`concurrent.futures.Executor` (see docs/executors.md). None starts processes
             on this machine.
         jobs: How many; None is one per core, 1 does all the work in this process.
@@ -97,31 +103,88 @@ def compare(
     problem = problem_of(problem, collective, root=root, weights=weights, demands=demands)
     check_problem(problem)
     wanted = _sizes(problem, sizes_of(sizes))
-    tried = candidates(problem, algorithms, order=order, relay_gpus=relay_gpus, in_network=in_network)
-    optimum = in_network_optimum(bound(problem)) if in_network else bound(problem)
-    latency = least_latency(problem, chosen, relay_gpus=relay_gpus)
+    names = None if algorithms is None else list(algorithms)
+    helping, relaying = in_network is True, relay_gpus is True
+    tried = candidates(problem, names, order=order, relay_gpus=relaying, in_network=helping)
+    plain = bound(problem)
+    file = MeasurementsFile(results, problem)
+
+    def measured(some: Sequence[AlgorithmVariant]) -> list[SimulatedTime]:
+        return _measured(
+            problem, some, wanted, file, chosen, executor=executor, processes=jobs, on_progress=on_progress
+        )
+
+    rows = measured(tried)
+    if relay_gpus is None:
+        apart = _lacking(rows, lambda row: row.unreachable)
+        if apart:
+            relaying = True
+            again = candidates(problem, apart, order=order, relay_gpus=True, in_network=helping)
+            rows = [row for row in rows if row.algorithm not in apart] + measured(again)
+    found = Comparison(
+        problem=problem,
+        model=chosen,
+        sizes=wanted,
+        optimum=in_network_optimum(plain) if helping else plain,
+        latency=least_latency(problem, chosen, relay_gpus=relaying),
+        measurements=tuple(rows),
+    )
+    helped = _lacking(rows, lambda row: row.needs_switches) if in_network is None else []
+    if not helped or problem.topology.num_ranks > MOST_HELPED or not _switches_help(problem):
+        return found
+    optimal = optimal_planner(problem.collective)
+    if optimal is not None and (names is None or optimal in names):
+        helped = [optimal, *helped]
+    tried = candidates(problem, helped, order=order, relay_gpus=relaying, in_network=True)
+    rows = measured([each for each in tried if each.in_network])
+    beside = replace(found, optimum=in_network_optimum(plain), measurements=tuple(rows))
+    return replace(found, helped=beside) if beside.times else found
+
+
+def _lacking(rows: Iterable[SimulatedTime], why: Callable[[SimulatedTime], bool]) -> list[str]:
+    """Algorithms of which no variant applies, one of them for such a reason."""
+    timed, found = set(), dict[str, bool]()
+    for row in rows:
+        if row.refusal is None:
+            timed.add(row.algorithm)
+        else:
+            found[row.algorithm] = found.get(row.algorithm, False) or why(row)
+    return [name for name, holds in found.items() if holds and name not in timed]
+
+
+def _switches_help(problem: Problem) -> bool:
+    """Whether some switch copies or adds what the collective lets it."""
+    topology = problem.topology
+    able = bool(topology.multicast.any() or topology.aggregate.any())
+    return able and problem.collective.made_of_trees
+
+
+def _measured(
+    problem: Problem,
+    tried: Sequence[AlgorithmVariant],
+    sizes: Sequence[int],
+    file: MeasurementsFile,
+    model: Model,
+    *,
+    executor: Executor | None,
+    processes: int | None,
+    on_progress: Callable[[int, int, str], None] | None,
+) -> list[SimulatedTime]:
+    """Every candidate at every size, in this order, from the file or by simulation."""
     problem_hash = problem_sha256(problem)
     keys = {
-        (position, size): key_of(problem_hash, candidate, size, chosen)
+        (position, size): key_of(problem_hash, candidate, size, model)
         for position, candidate in enumerate(tried)
-        for size in wanted
+        for size in sizes
     }
-    file = MeasurementsFile(results, problem)
-    work = _work(problem, tried, wanted, keys, file, chosen)
+    work = _work(problem, tried, sizes, keys, file, model)
     many = len(work) > 1 and problem.topology.num_ranks**2 * sum(len(job.keys) for job in work) > SMALL
-    with chosen_executor(executor, processes=jobs, units=len(work), large=many) as where:
+    with chosen_executor(executor, processes=processes, units=len(work), large=many) as where:
         for done, rows in enumerate(run(measure, work, where), start=1):
             file.add(rows)
             if on_progress is not None:
                 on_progress(done, len(work), rows[0].algorithm if rows else "")
-    return Comparison(
-        problem=problem,
-        model=chosen,
-        sizes=wanted,
-        optimum=optimum,
-        latency=latency,
-        measurements=tuple(file.known[key] for key in keys.values()),
-    )
+    return [file.known[key] for key in keys.values()]
 
 
 def _sizes(problem: Problem, sizes: Sequence[int]) -> tuple[int, ...]:

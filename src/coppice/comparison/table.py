@@ -92,8 +92,8 @@ def range_lines(comparison: Comparison) -> list[str]:
 
 def refusal_lines(comparison: Comparison) -> list[str]:
     """What does not apply and why; those that lack routes together, as one remedy helps all of them."""
-    lines = [f"{row.algorithm}: {row.refusal}" for row in comparison.refused if not row.unreachable]
-    apart = [row.algorithm for row in comparison.refused if row.unreachable]
+    lines = [f"{row.algorithm}: {row.refusal}" for row in comparison.left_out if not row.unreachable]
+    apart = [row.algorithm for row in comparison.left_out if row.unreachable]
     if apart:
         why = "they send between GPUs that no path of switches and NICs joins"
         lines.append(f"{', '.join(apart)}: {why}; `relay_gpus` lets other GPUs pass that on")
@@ -107,6 +107,8 @@ def csv_text(comparisons: Sequence[Comparison]) -> str:
     writer.writeheader()
     for comparison in comparisons:
         writer.writerows(comparison.rows())
+        if comparison.helped is not None:
+            writer.writerows(row for row in comparison.helped.rows() if row["refusal"] is None)
     return text.getvalue()
 
 

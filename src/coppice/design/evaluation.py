@@ -105,7 +105,7 @@ class Evaluation:
 def evaluate(
     graph: Graph,
     topology: Topology,
-    collective: Collective = Collective.ALL_GATHER,
+    collective: Collective | str = Collective.ALL_GATHER,
     *,
     recipe: Recipe | None = None,
     pieces: int | None = None,
@@ -136,6 +136,7 @@ def evaluate(
         >>> found.report.ok, str(found.share_of_optimum), found.times_us[2**20] > 2**20 * 7 / 8 / 75e3
         (True, '1', True)
     """
+    collective = Collective.named(collective)
     if collective not in COLLECTIVES:
         msg = f"expected one of {', '.join(COLLECTIVES)} for a direct-connect graph, found {collective}."
         raise InputError(msg)

@@ -67,7 +67,12 @@ def compared(
     names = {entry.ours for _, entry in _algorithms(collective)}
     problem = Problem(topology=topology, collective=collective, root=0 if collective.rooted else None)
     return compare(
-        problem, sizes=sizes, algorithms=sorted(name for name in names if name), order="rank", jobs=jobs
+        problem,
+        sizes=sizes,
+        algorithms=sorted(name for name in names if name),
+        order="rank",
+        relay_gpus=False,
+        jobs=jobs,
     )
 
 

@@ -27,6 +27,7 @@ from coppice.collectives import Collective
 from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Value
+from coppice.planners.alternatives import Alternative, alternatives
 from coppice.planners.choice import Choice, Made, make_body, trees_and_tolerance
 from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.forest import Forest
@@ -204,6 +205,7 @@ def plan(
     tolerance: Fraction | None = None,
     in_network: bool = False,
     ring: bool | None = None,
+    choose: Callable[[Iterator[Alternative]], Alternative] | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> PlannedResult:
     """Plan ``problem``, verify the plan, and gather its figures.
@@ -224,6 +226,8 @@ def plan(
         tolerance: Instead of ``trees``: the fewest whose time is within this share of the optimum.
         in_network: Switches that can copy or add may do so.
         ring: Look for the best ring to compare with; None does so for optimal plans of up to 2,048 ranks.
+        choose: Takes one of the plans that the options leave open, such as the one that is fastest at a size; None
+            takes the one of the best rate.
         on_stage: Called with a few words as each stage begins, for progress.
 
     Raises:
@@ -260,7 +264,11 @@ def plan(
     with watch.stage("bound", "computing the bound"):
         plain = bound(problem)
     with watch.stage("plan", "planning"):
-        made = make_body(problem, choice, plain)
+        made = (
+            make_body(problem, choice, plain)
+            if choose is None
+            else choose(alternatives(problem, choice, plain)).made
+        )
         body = made.body
     with watch.stage("bound", "computing the bound"):
         helped = isinstance(body, Forest) and body.branches_at_switches

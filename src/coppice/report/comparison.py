@@ -7,7 +7,7 @@ from math import floor, log2, log10
 
 from coppice.comparison.outcome import Comparison, parameters_text
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
-from coppice.text import rate_text, short_size, time_text
+from coppice.text import plural, rate_text, short_size, time_text
 
 __all__ = ["comparison_picture", "comparison_table"]
 
@@ -15,8 +15,8 @@ WIDTH = 1100.0
 LEFT, RIGHT, TOP = 64.0, 236.0, 26.0
 CHART = 250.0
 GAP = 54.0
-COLOURS = 8
-MOST_NAMES = 24
+MOST_LINES = 8
+"""Lines that stand out, each with a colour and a name; the others are thin and grey."""
 
 _Place = Callable[[float], float]
 
@@ -65,15 +65,11 @@ def comparison_table(comparison: Comparison) -> Markup:
 
 
 def _names(comparison: Comparison) -> list[tuple[str, str]]:
-    """(algorithm, its classes): winners in strong colours, the others thin, the optimal planner first."""
-    winners = list(dict.fromkeys(found.algorithm for found in comparison.ranges))
-    optimal = comparison.optimal_name
-    if optimal is not None:
-        winners = [optimal, *(name for name in winners if name != optimal)]
-    others = [name for name in comparison.times if name not in winners]
+    """(algorithm, its classes): those that stand out in strong colours, the others thin and grey."""
+    strong = comparison.outstanding(MOST_LINES)
     return [
-        *((name, f"curve s{at % COLOURS}") for at, name in enumerate(winners)),
-        *((name, f"curve other s{(at + len(winners)) % COLOURS}") for at, name in enumerate(others)),
+        *((name, f"curve s{at}") for at, name in enumerate(strong)),
+        *((name, "curve other") for name in comparison.times if name not in strong),
     ]
 
 
@@ -170,14 +166,14 @@ def _sizes_axis(sizes: Sequence[int], x_of: _Place, y: float) -> Markup:
 
 def _legend(names: Sequence[tuple[str, str]]) -> Markup:
     """Names beside the charts."""
-    rows: list[tuple[str, str]] = [("limit of all schedules", "limit"), *names[:MOST_NAMES]]
-    if len(names) > MOST_NAMES:
-        rows.append((f"and {len(names) - MOST_NAMES} others", ""))
+    others = max(len(names) - MOST_LINES, 0)
+    rows: list[tuple[str, str]] = [("limit of all schedules", "limit"), *names[:MOST_LINES]]
+    if others:
+        rows.append((plural(others, "other"), "curve other"))
     parts = []
     for at, (name, colours) in enumerate(rows):
         x, y = WIDTH - RIGHT + 18, TOP + 6 + at * 19
-        if colours:
-            parts.append(element("line", x1=x, y1=y, x2=x + 22, y2=y, class_=colours))
+        parts.append(element("line", x1=x, y1=y, x2=x + 22, y2=y, class_=colours))
         text = escape(fitted(name, RIGHT - 52, 11))
         parts.append(element("text", text, x=x + 30, y=y + 4))
     return join(parts)

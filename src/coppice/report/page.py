@@ -73,6 +73,7 @@ def report_html(
     *,
     size_bytes: int = DEFAULT_SIZE_BYTES,
     comparison: Comparison | None = None,
+    whole: Topology | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> str:
     """The report of a plan as the text of an HTML page, which is well-formed XML as well.
@@ -81,6 +82,7 @@ def report_html(
         plan: The plan; it is verified first.
         size_bytes: Message size M of the timeline.
         comparison: Rivals of the plan (:func:`coppice.comparison.compare`), or None.
+        whole: What the topology was before it lost nodes or links, which are drawn as lost; or None.
         on_stage: Called with what goes on.
 
     Raises:
@@ -108,7 +110,8 @@ def report_html(
     topology = plan.topology
     title = f"{plan.problem.collective} on {topology.name}"
     cut = plan.bound.cut if plan.bound is not None else ()
-    picture = topology_picture(topology, loads=loads, cut=cut, label=f"{title}: topology and bottleneck cut")
+    label = f"{title}: topology and bottleneck cut"
+    picture = topology_picture(topology, loads=loads, cut=cut, label=label, whole=whole)
     body = [
         element("h1", escape(title)),
         element("p", escape(_subtitle(plan)), class_="quiet"),
@@ -129,9 +132,9 @@ def report_html(
     return _page(title, body, element("script", Markup(_SCRIPT)))
 
 
-def topology_html(topology: Topology) -> str:
-    """A topology as the text of an HTML page: its picture with the rates of its links."""
-    picture = topology_picture(topology)
+def topology_html(topology: Topology, *, whole: Topology | None = None) -> str:
+    """A topology as the text of an HTML page: its picture with the rates of its links, and what it lost of a whole."""
+    picture = topology_picture(topology, whole=whole)
     return _small_page(topology.name, topology, [*_omitted(picture.omitted), element("figure", picture.svg)])
 
 
@@ -340,6 +343,10 @@ def _timeline(run: _Simulated, plan: Plan) -> list[Markup]:
         f"{run.timeline.messages.count:,} messages. A row is a link, a bar a message that passes it."
     )
     notes = []
+    if picture.folded:
+        notes.append(
+            "Links that carry equally much share a row with their number (×): its moments are those of one of them."
+        )
     if picture.rows < picture.used:
         notes.append(f"{picture.rows} of {picture.used:,} links are shown, the busiest of each class.")
     if picture.areas:

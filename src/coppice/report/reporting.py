@@ -39,6 +39,7 @@ def report(
     *,
     size: int | str = DEFAULT_SIZE_BYTES,
     compare: Comparison | str | Sequence[int] | None = None,
+    whole: Topology | None = None,
     on_stage: _Stage | None = None,
 ) -> int:
     """Write a report; an interrupted write leaves the old file, or none.
@@ -49,6 +50,7 @@ def report(
         path: File to write: a page (.html), or the topology with the bottleneck cut alone (.svg, .dot).
         size: Message size M of the timeline of a plan, in bytes or as text such as ``64M``.
         compare: Rivals of a plan on its page: a comparison, or the sizes at which all algorithms are compared.
+        whole: What the topology was before it lost nodes or links, which are then drawn as lost (not in .dot).
         on_stage: Called with what goes on.
 
     Returns:
@@ -65,7 +67,9 @@ def report(
     if compare is not None and target.suffix != ".html":
         msg = f"`compare` belongs on a page, found {target.name!r}: leave it out, or write *.html."
         raise InputError(msg)
-    content = report_text(source, target.suffix, size=size, compare=compare, on_stage=on_stage).encode()
+    content = report_text(
+        source, target.suffix, size=size, compare=compare, whole=whole, on_stage=on_stage
+    ).encode()
     write_atomically(target, content)
     return len(content)
 
@@ -76,6 +80,7 @@ def report_text(
     *,
     size: int | str = DEFAULT_SIZE_BYTES,
     compare: Comparison | str | Sequence[int] | None = None,
+    whole: Topology | None = None,
     on_stage: _Stage | None = None,
 ) -> str:
     """The text of a report, by one of :data:`SUFFIXES`; everything else is as in :func:`report`.
@@ -99,16 +104,20 @@ def report_text(
     if isinstance(found, Plan):
         if suffix == ".html":
             rivals = _compared(found, sizes, stage)
-            return report_html(found, size_bytes=size_bytes, comparison=rivals, on_stage=on_stage)
+            return report_html(
+                found, size_bytes=size_bytes, comparison=rivals, whole=whole, on_stage=on_stage
+            )
         stage("drawing")
         verify(found).require_ok()
         cut = () if found.bound is None else found.bound.cut
         if suffix == ".dot":
             return to_dot(found.topology, cut=cut)
-        return topology_svg(found.topology, loads=plan_loads(found), cut=cut)
+        return topology_svg(found.topology, loads=plan_loads(found), cut=cut, whole=whole)
     stage("drawing")
     if isinstance(found, Topology):
-        return {".html": topology_html, ".svg": topology_svg, ".dot": to_dot}[suffix](found)
+        if suffix == ".dot":
+            return to_dot(found)
+        return {".html": topology_html, ".svg": topology_svg}[suffix](found, whole=whole)
     if isinstance(found, Comparison) and suffix != ".dot":
         return comparison_html(found) if suffix == ".html" else standalone(comparison_picture(found))
     msg = (
@@ -127,4 +136,6 @@ def _compared(plan: Plan, wanted: Comparison | Sequence[int] | None, stage: _Sta
         stage(f"comparing algorithms: {done} of {total} ({name})")
 
     relays = plan.parameters.get("relay_gpus") is True
-    return compare_algorithms(plan.problem, sizes=wanted, relay_gpus=relays, on_progress=on_progress)
+    return compare_algorithms(
+        plan.problem, sizes=wanted, relay_gpus=relays or None, in_network=False, on_progress=on_progress
+    )

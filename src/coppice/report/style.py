@@ -40,8 +40,10 @@ PICTURE_STYLE = f"""{_COLOURS}
 .tick{{stroke:var(--cut);stroke-width:2.5;stroke-linecap:round}}.side{{stroke:var(--cut);stroke-width:2.5}}
 .inside{{stroke:var(--load2)}}.across{{stroke:var(--load4)}}.edge{{fill:none;stroke-width:1.5}}
 .send{{fill:var(--send)}}.add{{fill:var(--add)}}.grid{{stroke:var(--line);stroke-width:1}}.axis{{stroke:var(--quiet)}}
+rect.lost{{fill:none}}.lost{{stroke:var(--cut);stroke-dasharray:4 3;opacity:.8}}
+.cross{{fill:none;stroke:var(--cut);stroke-width:2;stroke-linecap:round}}.picture text.lost-name{{fill:var(--cut)}}
 .critical{{fill:var(--cut)}}.limit{{fill:none;stroke:var(--ink);stroke-width:1.6;stroke-dasharray:6 3}}
-.curve{{fill:none;stroke-width:2}}.other{{stroke-width:1;opacity:.65}}
+.curve{{fill:none;stroke-width:2}}.other{{stroke:var(--load0);stroke-width:1;opacity:.75}}
 .s0{{stroke:var(--s0)}}.s1{{stroke:var(--s1)}}.s2{{stroke:var(--s2)}}.s3{{stroke:var(--s3)}}
 .s4{{stroke:var(--s4)}}.s5{{stroke:var(--s5)}}.s6{{stroke:var(--s6)}}.s7{{stroke:var(--s7)}}
 .picture g:hover>.link,.picture g:hover>.edge{{stroke-width:5}}
@@ -69,7 +71,8 @@ th,td{{text-align:right;padding:3px 12px;border-bottom:1px solid var(--line)}}
 th:last-child,td:last-child{{text-align:left}}
 .scroll{{overflow-x:auto}}footer{{margin-top:40px;color:var(--quiet);font-size:13px;overflow-wrap:anywhere}}
 .tree h3{{font-size:15px;margin:10px 0 0;font-weight:600}}
-@media (max-width:640px){{dl{{grid-template-columns:minmax(0,1fr)}}dt{{margin-top:6px}}}}
+@media (max-width:640px){{body{{padding:16px 12px 32px}}dl{{grid-template-columns:minmax(0,1fr)}}dt{{margin-top:6px}}
+figure svg{{max-width:none;min-width:0}}}}
 @media print{{body{{max-width:none;padding:0;font-size:12px}}select,.screen{{display:none}}
 figure,figure.tall{{overflow:visible;max-height:none}}figure svg,figure.tall svg{{max-width:100%;min-width:0;
 height:auto;max-height:230mm}}h2,h3,p,.key{{break-after:avoid}}figure,dl,tr{{break-inside:avoid}}@page{{margin:14mm}}}}

@@ -1,5 +1,8 @@
 """A simulated plan as a Gantt chart: a row for each link, a bar for each message that passes it, the critical path.
 
+Links that carry equally much, such as those of ranks that are alike, share a row with their count: the moments in it
+are those of one of them.
+
 Links serve one message at a time, so the bars of a row never overlap. Where a row has more messages than can be told
 apart, the height of an area shows how much of each moment the link is in use.
 """
@@ -7,6 +10,7 @@ apart, the height of an area shows how much of each moment the link is in use.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, log10
 
@@ -16,7 +20,7 @@ from numpy.typing import NDArray
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
 from coppice.simulation.critical import Stretch, critical_stretches, ends_of
 from coppice.simulation.timeline import Reason, Timeline
-from coppice.text import plural, rate_text, time_text
+from coppice.text import plural, rate_text, shortened, time_text
 from coppice.topology.model import Topology
 
 __all__ = ["TimelinePicture", "timeline_picture"]
@@ -27,6 +31,9 @@ LINE = 20.0
 MOST_ROWS = 32
 MOST_BARS = 1800
 """Bars of a picture: about 300 KB with their words."""
+
+MOST_LOOKS = 50_000_000
+"""Links times messages up to which links are told apart by what they carry when."""
 
 _COLUMN = 3.0
 """Width of the columns in which the use of a link of many messages is counted."""
@@ -46,13 +53,15 @@ class TimelinePicture:
 
     Attributes:
         svg: The picture.
-        rows: Links that it shows.
+        rows: Links that it shows, those that share a row included.
+        folded: Some rows stand for several links, which carry equally much.
         used: Links that carry anything.
         areas: Some links have too many messages for bars: areas show how much they are in use.
     """
 
     svg: Markup
     rows: int
+    folded: bool
     used: int
     areas: bool
 
@@ -67,33 +76,40 @@ def timeline_picture(timeline: Timeline) -> TimelinePicture:
         InputError: If passages were not kept, or links were shared fairly.
     """
     links, used = _rows(timeline)
+    shown = sum(map(len, links))
     end = timeline.time_us or 1.0
     scale = (WIDTH - LEFT - RIGHT) / end
     bottom = 24 + (len(links) + 1) * LINE + 6
     parts = [_axis(end, scale, bottom), _critical(timeline, scale)]
     each = max(MOST_BARS // max(len(links), 1), 40)
     together = False
-    for at, link in enumerate(links):
-        row, merged = _row(timeline, link, 24 + (at + 1) * LINE + 6, scale, each)
+    for at, alike in enumerate(links):
+        row, merged = _row(timeline, alike, 24 + (at + 1) * LINE + 6, scale, each)
         together = together or merged
         parts.append(row)
     svg = drawing(
         WIDTH, bottom + 8, join(parts), name="timeline", label="What links do over time in the simulated plan"
     )
-    return TimelinePicture(svg=svg, rows=len(links), used=used, areas=together)
+    return TimelinePicture(svg=svg, rows=shown, folded=shown > len(links), used=used, areas=together)
 
 
-def _rows(timeline: Timeline) -> tuple[list[int], int]:
-    """Links to show, class by class (ends, rate), and how many are used.
+def _rows(timeline: Timeline) -> tuple[list[list[int]], int]:
+    """Links of each row to show, class by class (ends, rate), and how many links are used.
 
     Of each class the busiest, as many as there is room for; classes in the order of their busiest link.
     """
     topology, busy = timeline.topology, timeline.link_busy_us
     used = np.flatnonzero(timeline.link_bytes > 0)
-    classes: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    rows: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    classes: dict[tuple[int, int, int], list[list[int]]] = defaultdict(list)
+    looks = len(used) * timeline.messages.count <= MOST_LOOKS
     for link in used[np.argsort(-busy[used].round(6), kind="stable")].tolist():
         kinds = (int(topology.kind[topology.src[link]]), int(topology.kind[topology.dst[link]]))
-        classes[(*kinds, int(topology.capacity[link]))].append(link)
+        sort = (*kinds, int(topology.capacity[link]))
+        row = rows[(*sort, *(_carried(timeline, link) if looks else (link,)))]
+        if not row:
+            classes[sort].append(row)
+        row.append(link)
     room = max(MOST_ROWS // max(len(classes), 1), 1)
     shown = {key: members[:room] for key, members in classes.items()}
     spare = MOST_ROWS - sum(map(len, shown.values()))
@@ -101,7 +117,15 @@ def _rows(timeline: Timeline) -> tuple[list[int], int]:
         extra = members[len(shown[key]) : len(shown[key]) + max(spare, 0)]
         shown[key] = shown[key] + extra
         spare -= len(extra)
-    return [link for members in shown.values() for link in members][:MOST_ROWS], len(used)
+    return [row for members in shown.values() for row in members][:MOST_ROWS], len(used)
+
+
+def _carried(timeline: Timeline, link: int) -> tuple[int, ...]:
+    """Messages of a link, those that are added, and their bytes."""
+    messages, _, _ = timeline.passages(link)
+    adds = timeline.messages.added_bytes[messages] > 0
+    sizes = timeline.num_bytes[messages]
+    return len(messages), int(adds.sum()), int(sizes.sum()), int(sizes[adds].sum())
 
 
 def _axis(end: float, scale: float, bottom: float) -> Markup:
@@ -141,19 +165,28 @@ def _critical(timeline: Timeline, scale: float) -> Markup:
     return join([label, *bars])
 
 
-def _row(timeline: Timeline, link: int, y: float, scale: float, most: int) -> tuple[Markup, bool]:
-    """What a link carries: a bar for each message, or how much of each moment it is in use where they are many."""
-    topology = timeline.topology
+def _row(timeline: Timeline, alike: Sequence[int], y: float, scale: float, most: int) -> tuple[Markup, bool]:
+    """What each of some links carries: a bar for each message, or how much it is in use where they are many."""
+    topology, link = timeline.topology, alike[0]
     src, dst = topology.node_ids[topology.src[link]], topology.node_ids[topology.dst[link]]
     name = f"{src} → {dst}"
+    count = f" ×{len(alike)}" if len(alike) > 1 else ""
     messages, begin, end = timeline.passages(link)
     adds = timeline.messages.added_bytes[messages] > 0
     title = (
         f"{name}, {rate_text(topology.gb_per_s(link))} GB/s, {plural(len(messages), 'message')}, "
         f"in use {100 * timeline.utilisation(link):.3g}% of the time"
     )
+    if count:
+        title += f"; {len(alike)} links alike: {shortened([topology.link_name(each) for each in alike], 16)}"
     words = element("title", escape(title))
-    label = element("text", escape(_short(topology, link)), x=LEFT - 10, y=y + 12, class_="end small")
+    label = element(
+        "text",
+        escape(f"{_short(topology, link, LEFT - 14 - 6 * len(count))}{count}"),
+        x=LEFT - 10,
+        y=y + 12,
+        class_="end small",
+    )
     if len(messages) > most:
         areas = _areas(begin, end, adds, y, timeline.time_us)
         return element("g", words, label, *areas), True
@@ -217,10 +250,10 @@ def _bar(x: float, y: float, width: float, colour: str, words: str) -> Markup:
     )
 
 
-def _short(topology: Topology, link: int) -> str:
+def _short(topology: Topology, link: int, room: float) -> str:
     """Name of a link that fits the margin: the box once where both ends are in it."""
     src, dst = topology.node_ids[topology.src[link]], topology.node_ids[topology.dst[link]]
     box, slash, end = dst.partition("/")
     if slash and src.startswith(f"{box}/"):
         dst = end
-    return fitted(f"{src} → {dst}", LEFT - 14, 9)
+    return fitted(f"{src} → {dst}", room, 9)

@@ -39,7 +39,7 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, str]
 
 
-class _Table(msgspec.Struct, frozen=True):
+class _ModelsFile(msgspec.Struct, frozen=True):
     """The data file."""
 
     default: str
@@ -144,7 +144,7 @@ def _from_file(path: str | os.PathLike[str]) -> Model:
 @cache
 def _named() -> dict[str, NamedModel]:
     data = files("coppice.simulation").joinpath("data/models.json").read_bytes()
-    table = msgspec.json.decode(data, type=_Table)
+    table = msgspec.json.decode(data, type=_ModelsFile)
     names = sorted(table.models, key=lambda name: name != table.default)
     return {name: _made({"name": name, **table.models[name]}, f"model {name}") for name in names}
 

@@ -167,9 +167,11 @@ def decode_table(text: str, *, file: str = "table") -> RuleTable:
 
 
 def _rule(row: Mapping[str, str], where: str) -> SizeRule:
-    if row["collective"] not in list(Collective):
-        msg = f"expected a collective such as all_reduce at {where}, found {row['collective']!r}."
-        raise InputError(msg)
+    try:
+        collective = Collective.named(row["collective"])
+    except InputError as error:
+        msg = f"{where}: {error}"
+        raise InputError(msg) from None
     nodes = _integer(row, "nodes", where, low=1)
     first = _integer(row, "first_bytes", where, low=0)
     own = LibraryChoice(
@@ -185,9 +187,7 @@ def _rule(row: Mapping[str, str], where: str) -> SizeRule:
     gain = _number(row, "gain", where)
     low, high = _number(row, "gain_low", where), _number(row, "gain_high", where)
     return SizeRule(
-        shape=CallShape(
-            Collective(row["collective"]), nodes, _integer(row, "ranks", where, low=max(2, nodes))
-        ),
+        shape=CallShape(collective, nodes, _integer(row, "ranks", where, low=max(2, nodes))),
         first_bytes=first,
         last_bytes=_integer(row, "last_bytes", where, low=first),
         choice=None if own.algorithm == DEFAULT else own,

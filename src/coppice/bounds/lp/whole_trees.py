@@ -28,7 +28,7 @@ from coppice.bounds.max_flow import narrow_cuts
 from coppice.bounds.network import Network
 from coppice.display import Brief
 
-__all__ = ["Refuted", "Steps", "WholeTrees"]
+__all__ = ["Refuted", "Steps", "WholeTreesProgram"]
 
 _FLOAT_SIZE = 2**30
 """Rooms up to this size are left to floats first."""
@@ -55,7 +55,7 @@ class Steps:
     left: int
 
 
-class WholeTrees:
+class WholeTreesProgram:
     """The integer program of a network for any rooms; cuts that were found once are kept."""
 
     def __init__(self, network: Network, trees: int) -> None:

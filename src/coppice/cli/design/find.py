@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsPerNodeOption
+from coppice.cli.options.completion import collective_names
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.measuring import JobsOption
 from coppice.cli.output.render import print_json, print_lines, progress_bar
@@ -47,7 +48,11 @@ def find(
     collective: Annotated[
         Collective,
         typer.Option(
-            "--collective", metavar="NAME", help="all_reduce, all_gather or reduce_scatter of that size."
+            "--collective",
+            metavar="NAME",
+            help="all_reduce, all_gather or reduce_scatter of that size.",
+            parser=Collective.named,
+            autocompletion=collective_names,
         ),
     ] = Collective.ALL_REDUCE,
     alpha_us: Annotated[

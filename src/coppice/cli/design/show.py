@@ -52,7 +52,11 @@ def show(
     size: Annotated[
         str,
         typer.Option(
-            "--size", "-s", metavar="LIST", help="Message sizes M to simulate, such as 1K,1M or 1K:1G:1024."
+            "--size",
+            "--sizes",
+            "-s",
+            metavar="LIST",
+            help="Message sizes M to simulate, such as 1K,1M or 1K:1G:1024.",
         ),
     ] = "1K,1M,1G",
     gb_per_s: Annotated[

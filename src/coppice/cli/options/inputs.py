@@ -19,6 +19,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from coppice.cli.options.completion import preset_names
 from coppice.errors import InputError
 from coppice.topology import Topology, round_rates, subset
 from coppice.topology.sources import resolve_reading
@@ -47,6 +48,7 @@ TopologyArgument = Annotated[
         metavar="TOPOLOGY",
         help="Preset name (`coppice topology list`) or file: coppice JSON/YAML, a cluster file, "
         "NCCL/RCCL XML, `nvidia-smi topo -m` or `rocm-smi --showtopo` text; - is standard input.",
+        autocompletion=preset_names,
     ),
 ]
 BoxesOption = Annotated[int | None, typer.Option("--boxes", min=1, help="Number of boxes of a box preset.")]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
 
+from coppice.cli.options.completion import model_names
 from coppice.errors import InputError
 from coppice.simulation.model import Model
 from coppice.simulation.models import model_of
-from coppice.text import parse_size, plural
+from coppice.text import parse_size, parse_sizes, plural
 
 __all__ = [
     "EngineOption",
@@ -18,7 +20,6 @@ __all__ = [
     "LauncherWordsOption",
     "ModelOption",
     "OverheadOption",
-    "SizeOption",
     "SizesOption",
     "SteppedSizes",
     "TimeoutOption",
@@ -37,6 +38,7 @@ ModelOption = Annotated[
         metavar="NAME|FILE",
         help="What messages cost: nccl-2.30, msccl, mpi-tcp, shm, ideal, or a file (see `coppice model`) "
         "[default: nccl-2.30].",
+        autocompletion=model_names,
     ),
 ]
 
@@ -95,9 +97,19 @@ class SteppedSizes:
     first: Annotated[str, typer.Option("-b", "--minbytes", help="Smallest size M.")] = "1K"
     last: Annotated[str, typer.Option("-e", "--maxbytes", help="Largest size M.")] = "64M"
     factor: Annotated[int, typer.Option("-f", "--stepfactor", min=2, help="From one size to the next.")] = 4
+    listed: Annotated[
+        str | None,
+        typer.Option(
+            "--size",
+            "--sizes",
+            "-s",
+            metavar="LIST",
+            help="Instead of -b, -e and -f: a list such as 1K,64K,1M, or FIRST:LAST[:FACTOR].",
+        ),
+    ] = None
 
     def sizes(self, *, least: int = 0) -> list[int]:
-        """Sizes from the first to the last, each ``factor`` times the one before; 0 stands alone.
+        """Sizes from the first to the last, each ``factor`` times the one before, or those listed; 0 stands alone.
 
         Args:
             least: Smallest size that can be measured, in bytes.
@@ -105,6 +117,12 @@ class SteppedSizes:
         Raises:
             InputError: If the last is below the first, or the first below the least.
         """
+        if self.listed is not None:
+            chosen = parse_sizes(self.listed, option="--sizes")
+            if chosen[0] < least:
+                msg = f"expected --sizes of {plural(least, 'byte')} or more, found {self.listed}."
+                raise InputError(msg)
+            return list(chosen)
         low, high = parse_size(self.first, option="-b"), parse_size(self.last, option="-e")
         if low < least:
             msg = f"expected -b of {plural(least, 'byte')} or more, found {self.first}."
@@ -117,21 +135,32 @@ class SteppedSizes:
             sizes.append(sizes[-1] * self.factor)
         return sizes
 
+    def steps(self, *, least: int = 0) -> tuple[int, int, int]:
+        """The first size, the last one and the factor between them, as nccl-tests takes them.
 
-SizeOption = Annotated[
-    str,
-    typer.Option(
-        "--size",
-        "-s",
-        metavar="BYTES",
-        help="Message size M of the collective: bytes, or with K, M, G, T in powers of 1024, such as 64M.",
-    ),
-]
+        Args:
+            least: Smallest size that can be measured, in bytes.
+
+        Raises:
+            InputError: If sizes are listed that do not rise by one whole factor, or as :meth:`sizes`.
+        """
+        sizes = self.sizes(least=least)
+        factor = sizes[1] // sizes[0] if len(sizes) > 1 else self.factor
+        if any(after != before * factor for before, after in pairwise(sizes)):
+            msg = (
+                f"nccl-tests measures sizes that rise by one factor, found --sizes {self.listed}: give a range such as "
+                "1K:64M:4."
+            )
+            raise InputError(msg)
+        return sizes[0], sizes[-1], factor
+
 
 SizesOption = Annotated[
     str,
     typer.Option(
         "--sizes",
+        "--size",
+        "-s",
         metavar="LIST",
         help="Message sizes: a list such as 1K,64K,1M, or FIRST:LAST[:FACTOR], such as 1K:4G or 1K:4G:4 "
         "[factor: 2].",

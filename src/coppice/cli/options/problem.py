@@ -11,6 +11,7 @@ import typer
 
 from coppice.bounds.problem import Problem
 from coppice.bounds.weights import read_demands, read_weights
+from coppice.cli.options.completion import algorithm_names, collective_names
 from coppice.cli.options.inputs import TopologyOptions
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -31,7 +32,14 @@ __all__ = [
 
 CollectiveOption = Annotated[
     Collective,
-    typer.Option("--collective", "-c", help=f"One of: {', '.join(Collective)}.", metavar="NAME"),
+    typer.Option(
+        "--collective",
+        "-c",
+        help=f"One of: {', '.join(Collective)}; also as all-reduce, AllReduce or MPI_Allreduce.",
+        metavar="NAME",
+        parser=Collective.named,
+        autocompletion=collective_names,
+    ),
 ]
 RootOption = Annotated[
     int | None,
@@ -58,6 +66,7 @@ AlgorithmOption = Annotated[
         "-a",
         metavar="NAME",
         help="Algorithm (`coppice algorithms` lists them) [default: the optimal planner, forest or flow].",
+        autocompletion=algorithm_names,
     ),
 ]
 ParameterOption = Annotated[

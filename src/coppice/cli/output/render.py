@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console
@@ -27,6 +28,9 @@ __all__ = [
     "to_stdout",
     "write_text",
 ]
+
+LEAST_ROOM = 20
+"""Columns that values need to be wrapped in; where names leave fewer, the terminal breaks lines."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -55,12 +59,19 @@ def write_text(text: str, output: Path | None) -> None:
 
 
 def print_fields(title: str, fields: Sequence[tuple[str, str]], *, file: TextIO | None = None) -> None:
-    """Print a title and named values in two columns; names are dimmed on a terminal."""
+    """Print a title and named values in two columns.
+
+    On a terminal names are dimmed, and long values go on below their beginning; in a pipe or a file a line is a field.
+    """
     console = Console(highlight=False, soft_wrap=True, file=file)
     width = max((len(name) for name, _ in fields), default=0)
+    room = console.width - width - 4 if console.is_terminal else 0
     console.print(Text(title, style="bold"))
     for name, value in fields:
-        console.print(Text.assemble((f"  {name:<{width}}  ", "dim"), value))
+        lines = [value]
+        if room >= LEAST_ROOM:
+            lines = wrap(value, room, break_long_words=False, break_on_hyphens=False) or [""]
+        console.print(Text.assemble((f"  {name:<{width}}  ", "dim"), f"\n{'':<{width + 4}}".join(lines)))
 
 
 def to_stdout(

@@ -9,7 +9,7 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.measuring import LauncherWordsOption
-from coppice.cli.output.render import print_json, print_lines, write_text
+from coppice.cli.output.render import print_json, print_lines, to_stdout, write_text
 from coppice.errors import CheckError
 from coppice.text import columns, short_size
 from coppice.tuning.exports import FORMS, export_table
@@ -30,6 +30,7 @@ def export(
     *,
     to: Annotated[str, typer.Option("--to", metavar="|".join(FORMS), help="Form of its library.")],
     output: OutputOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the rules for the library; notes on standard error say how to use them, and how to take them back.
 
@@ -38,10 +39,16 @@ def export(
       coppice tune export table.csv --to ompi-rules -o rules.conf
       coppice tune export table.csv --to nccl-tuner -o tuner.csv
     """  # noqa: D301 (\b is for the help formatter)
+    if as_json:
+        to_stdout(output or Path("-"), as_json=True, holds="the rules", instead="rules.conf")
     made = export_table(read_table(table), to)
     write_text(made.text, output)
-    for note in made.notes:
-        typer.echo(f"note: {note.replace('=FILE', f'={output.absolute()}') if output else note}", err=True)
+    notes = [note.replace("=FILE", f"={output.absolute()}") if output else note for note in made.notes]
+    if as_json:
+        print_json({"to": to, "output": str(output), "notes": notes})
+        return
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 @plugin_app.callback()
@@ -58,6 +65,7 @@ def build(
     compiler: Annotated[
         str | None, typer.Option("--cc", metavar="COMMAND", help="C11 compiler [default: $CC, else cc].")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compile the plugin: C11, without CUDA and NCCL; API versions 3 to 6, that is NCCL 2.22 and later.
 
@@ -68,13 +76,12 @@ def build(
       coppice tune plugin build -o libnccl-tuner-coppice.so
     """  # noqa: D301 (\b is for the help formatter)
     path = build_plugin(output, compiler=compiler)
-    print_lines(
-        [
-            f"written to {path}",
-            f"use:  export NCCL_TUNER_PLUGIN={path} {TABLE_VARIABLE}=/path/of/table.csv",
-            "undo: unset NCCL_TUNER_PLUGIN",
-        ]
-    )
+    use = f"export NCCL_TUNER_PLUGIN={path} {TABLE_VARIABLE}=/path/of/table.csv"
+    undo = "unset NCCL_TUNER_PLUGIN"
+    if as_json:
+        print_json({"output": str(path), "use": use, "undo": undo})
+        return
+    print_lines([f"written to {path}", f"use:  {use}", f"undo: {undo}"])
 
 
 def check(

@@ -113,6 +113,7 @@ def from_logs(
         str, typer.Option("--library", "-l", metavar="nccl|rccl", help="The library.")
     ] = "nccl",
     output: OutputOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Fit rules to what nccl-tests printed and NCCL logged, for the default and with NCCL_ALGO and NCCL_PROTO set.
 
@@ -128,9 +129,12 @@ def from_logs(
     runs, left = runs_of_logs(read_logs(files), library=library)
     found, network = asked.fit(runs)
     _write(found, network, output)
-    print_lines(_lines(found))
     for each in left:
         typer.echo(f"note: {each}", err=True)
+    if as_json:
+        print_json(found.record())
+        return
+    print_lines(_lines(found))
     if output is not None:
         print_lines([f"written to {output}", f"{undo_line(library)}, once it is exported"])
 
@@ -143,6 +147,7 @@ def report(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Page to write.")] = Path(
         "tuning.html"
     ),
+    as_json: JsonOption = False,
 ) -> None:
     """Write a page with heat maps of gain and of distance from the bound, the rules, and every comparison.
 
@@ -153,6 +158,9 @@ def report(
     found, network = asked.fit(read_runs(runs))
     page = tuning_html(found, topology="" if network is None else network.name).encode()
     write_atomically(output, page)
+    if as_json:
+        print_json({"output": str(output), "bytes": len(page), "undo": undo_line(found.library)})
+        return
     print_lines([f"written to {output} ({len(page)} bytes)", undo_line(found.library)])
 
 

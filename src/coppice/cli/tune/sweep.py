@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from coppice.cli.options.inputs import OutputOption, with_options
+from coppice.cli.options.completion import collective_names
+from coppice.cli.options.inputs import JsonOption, OutputOption, with_options
 from coppice.cli.options.measuring import LauncherWordsOption, SteppedSizes
-from coppice.cli.output.render import print_lines
+from coppice.cli.output.kept import keeps
+from coppice.cli.output.render import print_json, print_lines
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.text import parse_sizes
@@ -18,7 +20,7 @@ from coppice.tuning.table import LIBRARIES, undo_line
 __all__ = ["chosen_collectives", "sweep"]
 
 
-@with_options("library output collective first last factor ...")
+@with_options("library output collective first last factor listed as_json ...")
 def sweep(
     stepped: SteppedSizes,
     *,
@@ -28,7 +30,13 @@ def sweep(
     output: OutputOption = None,
     collective: Annotated[
         str,
-        typer.Option("--collective", "-c", metavar="LIST", help="Collectives such as all_reduce,broadcast."),
+        typer.Option(
+            "--collective",
+            "-c",
+            metavar="LIST",
+            help="Collectives such as all_reduce,broadcast.",
+            autocompletion=collective_names,
+        ),
     ] = "all_reduce",
     rounds: Annotated[
         int,
@@ -69,6 +77,7 @@ def sweep(
         float | None,
         typer.Option("--timeout", min=1, help="Stop after so many seconds; with nccl-tests, each run."),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure every algorithm that the library can be told to take, right beside its default, at every size.
 
@@ -90,20 +99,21 @@ def sweep(
     if output is None or str(output) == "-":
         msg = "expected a file for the measurements, found none: give `-o runs.jsonl`, where a later run goes on."
         raise InputError(msg)
-    sizes = stepped.sizes(least=1)
+    keeps(output, heads=0)
     if library in ("nccl", "rccl"):
         if tests is None:
             msg = f"{library} is measured by nccl-tests: name their directory with --tests DIR."
             raise InputError(msg)
         from coppice.tuning.nccl_sweep import NcclSpec, sweep_nccl
 
+        first, last, factor = stepped.steps(least=1)
         sweep_nccl(
             NcclSpec(
                 library=library,
                 collectives=tuple(chosen_collectives(collective)),
-                first_bytes=sizes[0],
-                last_bytes=sizes[-1],
-                factor=stepped.factor,
+                first_bytes=first,
+                last_bytes=last,
+                factor=factor,
                 rounds=rounds,
                 output=output,
                 programs=tests,
@@ -113,28 +123,34 @@ def sweep(
                 plugin=plugin,
                 ll128=ll128,
             ),
-            say=lambda line: typer.echo(line),
+            say=lambda line: typer.echo(line, err=as_json),
             timeout_s=timeout,
         )
-        print_lines(_last_lines(output, library))
+        _tell_end(output, library, as_json=as_json)
         return
     spec = Spec(
         library=library,
         collectives=chosen_collectives(collective),
-        sizes=sizes,
+        sizes=stepped.sizes(least=1),
         rounds=rounds,
         output=str(output),
         segments=list(parse_sizes(segments, option="--segments")) if segments else [],
     )
     sweep_mpi(spec, ranks=ranks, lab=lab, launcher=launcher, options=options or (), timeout_s=timeout)
-    print_lines(_last_lines(output, library))
+    _tell_end(output, library, as_json=as_json)
 
 
-def _last_lines(output: Path, library: str) -> list[str]:
-    return [
-        f"written to {output}: fit rules with `coppice tune fit {output} -o table.csv`",
-        f"{undo_line(library)}, once rules are in use; the sweep itself changed nothing",
-    ]
+def _tell_end(output: Path, library: str, *, as_json: bool) -> None:
+    undo = undo_line(library)
+    if as_json:
+        print_json({"library": library, "output": str(output), "undo": undo})
+        return
+    print_lines(
+        [
+            f"written to {output}: fit rules with `coppice tune fit {output} -o table.csv`",
+            f"{undo}, once rules are in use; the sweep itself changed nothing",
+        ]
+    )
 
 
 def chosen_collectives(text: str) -> list[Collective]:
@@ -144,12 +160,17 @@ def chosen_collectives(text: str) -> list[Collective]:
         InputError: If a name is unknown.
 
     Examples:
-        >>> chosen_collectives("all-reduce,broadcast")
+        >>> chosen_collectives("AllReduce,broadcast,all-reduce")
         [<Collective.ALL_REDUCE: 'all_reduce'>, <Collective.BROADCAST: 'broadcast'>]
     """
-    names = [part.strip().replace("-", "_") for part in text.split(",") if part.strip()]
-    wrong = next((name for name in names if name not in list(Collective)), None)
-    if wrong is not None or not names:
-        msg = f"expected collectives out of {', '.join(Collective)}, found {wrong or 'none'!r}."
+    named: dict[Collective, None] = {}
+    for part in [part.strip() for part in text.split(",") if part.strip()]:
+        try:
+            named[Collective(part)] = None
+        except ValueError:
+            msg = f"expected collectives out of {', '.join(Collective)}, found {part!r}."
+            raise InputError(msg) from None
+    if not named:
+        msg = f"expected collectives out of {', '.join(Collective)}, found none."
         raise InputError(msg)
-    return [Collective(name) for name in dict.fromkeys(names)]
+    return list(named)

@@ -17,7 +17,7 @@ from coppice.design.purchase.performance import NetworkTiming, Slowdown, slowdow
 from coppice.design.purchase.request import Prices, TrainingWorkload
 from coppice.errors import InputError
 
-__all__ = ["Market", "Quote", "compare_networks", "csv_text", "draw"]
+__all__ = ["Market", "Quote", "compare_networks", "csv_text", "draw", "together"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -151,6 +151,7 @@ def _finite(value: float) -> float | None:
 _SWITCHED, _DIRECT = "#d62728", "#1f77b4"
 
 _LINES = 8
+_NAMES = 24
 
 
 def draw(market: Market, path: str | os.PathLike[str]) -> None:
@@ -168,33 +169,106 @@ def draw(market: Market, path: str | os.PathLike[str]) -> None:
     check_picture(target)
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 6), layout="constrained")
+    figure = Figure(figsize=(11, 6), layout="constrained")
     axes = figure.subplots()
-    for direct, colour, label in ((False, _SWITCHED, "switched"), (True, _DIRECT, "direct links")):
-        chosen = [quote for quote in market.quotes if (quote.offer.graph is not None) == direct]
-        if chosen:
-            times = [quote.iteration_us / 1000 for quote in chosen]
-            axes.scatter(times, [quote.cost for quote in chosen], color=colour, label=label, zorder=3)
-    for quote in market.quotes:
+    handles = []
+    for number, quote in enumerate(market.quotes, start=1):
+        direct = quote.offer.graph is not None
         place = (quote.iteration_us / 1000, quote.cost)
-        axes.annotate(quote.offer.name, place, xytext=(5, 4), textcoords="offset points", fontsize=8)
-    axes.margins(0.18)
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
+        (point,) = axes.plot(
+            *place,
+            color=_DIRECT if direct else _SWITCHED,
+            label=f"{number}  {quote.offer.name}",
+            linestyle="none",
+            marker="o" if direct else "s",
+            markersize=8,
+            zorder=3,
+        )
+        handles.append(point)
+    _ranges(market, axes)
     _equal_lines(market, axes)
+    _numbers(market, axes)
     axes.set_xlabel("iteration (ms)")
     axes.set_ylabel(f"cost ({market.prices.currency})")
     axes.set_title(
         f"networks for {market.workload.ranks} ranks; grey: equal cost per performance", fontsize=11
     )
-    axes.legend(frameon=False, loc="upper right")
+    shown = handles[:_NAMES]
+    if len(handles) > len(shown):
+        shown.append(axes.plot([], [], linestyle="none", label=f"and {len(handles) - len(shown)} more")[0])
+    figure.legend(
+        handles=shown,
+        title="least cost per performance first\nsquares: switched, circles: direct links",
+        title_fontsize=9,
+        alignment="left",
+        fontsize=9,
+        frameon=False,
+        labelspacing=0.9,
+        loc="outside right upper",
+    )
     save_picture(figure, target)
+
+
+def _ranges(market: Market, axes: Any) -> None:
+    """Axes from 0 where the networks differ much, else around them, so that points do not crowd in a corner."""
+    for values, limit in (
+        ([quote.iteration_us / 1000 for quote in market.quotes], axes.set_xlim),
+        ([quote.cost for quote in market.quotes], axes.set_ylim),
+    ):
+        low, high = min(values), max(values)
+        room = 0.12 * (high - low or high or 1.0)
+        limit(0 if low < 0.4 * high else low - room, high + room)
+
+
+def _numbers(market: Market, axes: Any) -> None:
+    """The number of each network above its point; those of points that lie together stand in one label."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    places = [(quote.iteration_us / 1000, quote.cost) for quote in market.quotes]
+    shares = [((x - left) / (right - left), (y - bottom) / (top - bottom)) for x, y in places]
+    for group in together(shares, (0.035, 0.05)):
+        words = ", ".join(str(number + 1) for number in group)
+        middle = sum(places[number][0] for number in group) / len(group)
+        highest = max(places[number][1] for number in group)
+        axes.annotate(
+            words,
+            (middle, highest),
+            xytext=(0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=10,
+            zorder=4,
+        )
+
+
+def together(points: Sequence[tuple[float, float]], room: tuple[float, float]) -> list[list[int]]:
+    """Points that lie so near to each other that their labels would overprint, by number.
+
+    Args:
+        points: Where they are.
+        room: Width and height of a label.
+
+    Examples:
+        >>> together([(0.1, 0.1), (0.5, 0.1), (0.12, 0.11)], (0.05, 0.05))
+        [[0, 2], [1]]
+    """
+    groups: list[list[int]] = []
+    for number, (x, y) in enumerate(points):
+        near = [
+            group
+            for group in groups
+            if any(
+                abs(points[each][0] - x) < room[0] and abs(points[each][1] - y) < room[1] for each in group
+            )
+        ]
+        groups = [group for group in groups if group not in near]
+        groups.append(sorted([*(each for group in near for each in group), number]))
+    return sorted(groups)
 
 
 def _equal_lines(market: Market, axes: Any) -> None:
     """Hyperbolas through the best network and its multiples."""
     best = min(quote.cost_per_rate for quote in market.quotes)
-    right, top = axes.get_xlim()[1], axes.get_ylim()[1]
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     if best <= 0 or right <= 0 or top <= 0:
         return
     for step in range(_LINES):
@@ -203,3 +277,5 @@ def _equal_lines(market: Market, axes: Any) -> None:
         if first < right:
             times = [first * (right / first) ** (place / 100) for place in range(101)]
             axes.plot(times, [level / time for time in times], color="0.85", linewidth=0.9, zorder=1)
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)

@@ -42,6 +42,7 @@ class CollectiveWorkload:
     node_gb_per_s: Fraction
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "collective", Collective.named(self.collective))
         if self.collective not in COLLECTIVES:
             msg = f"expected one of {', '.join(COLLECTIVES)} as the workload, found {self.collective}."
             raise InputError(msg)

@@ -187,11 +187,11 @@ def export_ompi_rules(
     reader = version_of(version, form)
     words = ".".join(map(str, reader))
     chosen = []
-    for name in dict.fromkeys(collectives):
-        if name not in list(Collective) or Collective(name) not in FUNCTIONS:
-            msg = f"expected collectives out of {', '.join(FUNCTIONS)}, found {name!r}."
+    for collective in dict.fromkeys(map(Collective.named, collectives)):
+        if collective not in FUNCTIONS:
+            msg = f"expected collectives out of {', '.join(FUNCTIONS)}, found {collective}."
             raise InputError(msg)
-        chosen.append(Collective(name))
+        chosen.append(collective)
     if topology.num_ranks < 2 or not chosen or not sizes:
         msg = "expected 2 ranks, a collective and a size at least: there is nothing to choose otherwise."
         raise InputError(msg)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import comb, hypot, log2
 
+from coppice.errors import InputError
 from coppice.report.style import standalone
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
 from coppice.report.topology.direct import NodeBox
@@ -59,7 +60,12 @@ class TopologyPicture:
 
 
 def topology_picture(
-    topology: Topology, *, loads: LinkLoads | None = None, cut: Sequence[int] = (), label: str = ""
+    topology: Topology,
+    *,
+    loads: LinkLoads | None = None,
+    cut: Sequence[int] = (),
+    label: str = "",
+    whole: Topology | None = None,
 ) -> TopologyPicture:
     """Draw a topology; a large one in part, which ``omitted`` states.
 
@@ -68,6 +74,7 @@ def topology_picture(
         loads: What each link carries under a plan; colours are then shares of the busiest link's time.
         cut: Nodes of one side of a cut, usually the bottleneck's.
         label: What the picture shows, for those who cannot see it; made from the topology where empty.
+        whole: What the topology was before it lost nodes or links: these are drawn as lost.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -76,13 +83,17 @@ def topology_picture(
         ((), 16)
     """
     layout = lay_out(topology, _smaller_side(topology, cut))
+    lost: list[Markup] = []
+    if whole is not None:
+        layout, lost = _with_lost(topology, whole, cut)
     place = layout.place
     side = set(cut)
     wires, joined = _wires(topology, layout, loads, side)
     outline = _outline(place, side)
-    height = layout.height + (16 if side else 0)
+    height = layout.height + (16 if side or lost else 0)
     parts = [
         join(_frame(frame) for frame in layout.frames),
+        *lost,
         *([] if outline is None else [_encircled(outline)]),
         wires,
         join(_node(topology, v, place[v], boxed=bool(layout.frames)) for v in sorted(place)),
@@ -94,6 +105,11 @@ def topology_picture(
         if outline is None:
             words = "the marked links cross the bottleneck cut"
         parts.append(element("text", escape(words), x=layout.width - 8, y=height - 6, class_="cut-name end"))
+    if lost:
+        line = element(
+            "line", x1=9, y1=height - 10, x2=31, y2=height - 10, class_="link lost", stroke_width=2
+        )
+        parts += [line, element("text", escape("lost"), x=38, y=height - 6, class_="lost-name")]
     return TopologyPicture(
         svg=drawing(
             layout.width, height, *parts, name="topology", label=label or f"Topology {topology.name}"
@@ -104,15 +120,64 @@ def topology_picture(
     )
 
 
-def topology_svg(topology: Topology, *, loads: LinkLoads | None = None, cut: Sequence[int] = ()) -> str:
+def _with_lost(topology: Topology, whole: Topology, cut: Sequence[int]) -> tuple[DrawingLayout, list[Markup]]:
+    """The layout of the whole topology, with places of what is left, and what is lost: dashed, and crossed out."""
+    number_of = {name: v for v, name in enumerate(whole.node_ids)}
+    strange = next((name for name in topology.node_ids if name not in number_of), None)
+    if strange is not None:
+        msg = f"expected `whole` to have all nodes of {topology.name:.60}, found no {strange!r} in {whole.name:.60}."
+        raise InputError(msg)
+    old = [number_of[name] for name in topology.node_ids]
+    layout = lay_out(whole, [old[v] for v in _smaller_side(topology, cut)])
+    left = {(old[a], old[b]) for a, b in topology.link_index}
+    kept, seen, parts = set(old), set[tuple[int, int]](), list[Markup]()
+    for a, b in whole.link_index:
+        if (a, b) in left or (b, a) in left or (b, a) in seen or not {a, b} <= layout.place.keys():
+            continue
+        seen.add((a, b))
+        line = wire(layout.place, a, b)
+        words = escape(f"{whole.node_ids[a]} → {whole.node_ids[b]}: lost")
+        parts.append(
+            element("path", element("title", words), d=line.path, class_="link lost", stroke_width=1.6)
+        )
+        if {a, b} <= kept:
+            parts.append(_cross(*line.at(0.5), 5))
+    for v in sorted(layout.place.keys() - kept):
+        at = layout.place[v]
+        x, y = at.x - at.width / 2, at.y - at.height / 2
+        words = escape(f"{whole.node_ids[v]}, lost")
+        shape = element(
+            "rect", element("title", words), x=x, y=y, width=at.width, height=at.height, rx=5, class_="lost"
+        )
+        name = fitted(whole.node_ids[v].rpartition("/")[2], at.width - 2, 9)
+        text = element("text", escape(name), x=at.x, y=at.y + 3, class_="middle small quiet")
+        parts += [shape, text, _cross(at.x, at.y, min(at.width, at.height) / 2)]
+    place = {v: layout.place[at] for v, at in enumerate(old) if at in layout.place}
+    return replace(layout, place=place), parts
+
+
+def _cross(x: float, y: float, size: float) -> Markup:
+    path = f"M{number(x - size)} {number(y - size)}L{number(x + size)} {number(y + size)}"
+    path += f"M{number(x - size)} {number(y + size)}L{number(x + size)} {number(y - size)}"
+    return element("path", d=path, class_="cross")
+
+
+def topology_svg(
+    topology: Topology,
+    *,
+    loads: LinkLoads | None = None,
+    cut: Sequence[int] = (),
+    whole: Topology | None = None,
+) -> str:
     """The same drawing as the text of an SVG file of its own, with its colours.
 
     Args:
         topology: What to draw.
         loads: What each link carries under a plan.
         cut: Nodes of one side of a cut.
+        whole: As for :func:`topology_picture`.
     """
-    return standalone(topology_picture(topology, loads=loads, cut=cut).svg)
+    return standalone(topology_picture(topology, loads=loads, cut=cut, whole=whole).svg)
 
 
 def load_class(share: Fraction) -> int:

@@ -6,7 +6,9 @@
 A stage keeps one learning rate for tau steps. Before it, K rates are tried for tau/10 steps each, all from the same
 snapshot; the loss that each would reach after tau steps is forecast, and the best one is chosen. tau doubles from stage
 to stage until ``tau_max``; after the first stage of that length trials are judged by validation losses, if there are
-any. The caller trains, hands over losses when :meth:`Controller.steps_to_event` has run down, and does what it is told.
+any. An annealed search has one stage, as long as the training, whose rate falls linearly to zero; so does the rate of a
+trial, which is judged by where it ends. The caller trains, hands over losses when :meth:`Controller.steps_to_event` has
+run down, and does what it is told.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from math import inf, isfinite
-from statistics import median
+from statistics import fmean, median
 
 from coppice.errors import CheckError, InputError
 from coppice.training.autolrs.forecast import ExponentialFit, fit_exponential
@@ -38,6 +40,9 @@ _FAILED_SCORE = 1e6
 _MAD_TO_SIGMA = 1.4826
 _NOISES_ABOVE, _SHARE_ABOVE = 3.0, 0.02
 """What may separate the loss of a stage from that at the end of its trial: so many deviations, and a share of it."""
+
+_COOLEST = 5
+"""The part of a trial, at its end, whose training losses judge it once its rate has fallen."""
 
 _SETTLED_AFTER = 2
 """Trial lengths after which a stage is compared with its trial."""
@@ -97,14 +102,22 @@ class Controller:
         return next_look - state.done
 
     def lr_at(self, step: int) -> float:
-        """Learning rate of a step of the segment, counted from 0: it rises in the warm-up and then stays.
+        """Learning rate of a step of the segment, counted from 0: it rises in the warm-up, and falls if annealed.
 
         >>> [Controller(Settings(warmup_steps=4, warmup_lr=0.4)).lr_at(step) for step in (0, 3)]
         [0.1, 0.4]
         """
-        if self.state.phase is SearchPhase.WARMUP:
-            return self.state.lr * (step + 1) / self.state.length
-        return self.state.lr
+        state = self.state
+        if state.phase is SearchPhase.WARMUP:
+            return state.lr * (step + 1) / state.length
+        if self.settings.method is Method.ANNEALED and step < state.length:
+            return state.lr * (state.length - step) / state.length
+        return state.lr
+
+    @property
+    def lr_moves(self) -> bool:
+        """Whether the rate differs from step to step of the segment."""
+        return self.state.phase is SearchPhase.WARMUP or self.settings.method is Method.ANNEALED
 
     def validation_due(self, steps: int) -> bool:
         """Whether a validation loss is wanted once ``steps`` more steps are done."""
@@ -171,12 +184,17 @@ class Controller:
             events = [self._kept_event()]
             state.kept += state.done
         events.append(self._finished_event())
-        self._begin(SearchPhase.DONE, lr=state.lr if state.chosen is None else state.chosen, length=0)
+        rate = state.lr if state.chosen is None else state.chosen
+        if state.phase is SearchPhase.EXPLOIT and state.done:
+            rate = self.lr_at(state.done - 1)
+        self._begin(SearchPhase.DONE, lr=rate, length=0)
         return SearchDecision(
             action=Action.RESTORE if searching else Action.CONTINUE, ended=True, events=events
         )
 
     def _validation_steps(self) -> int:
+        if self.settings.method is Method.ANNEALED:
+            return self.state.length
         return max(self.state.length // self.settings.validations, 1)
 
     def _verdict(self, count: int, validation: float | None) -> str:
@@ -209,12 +227,14 @@ class Controller:
         state, settings = self.state, self.settings
         left = None if settings.kept_steps is None else settings.kept_steps - state.kept
         if left == 0:
-            self._begin(SearchPhase.DONE, lr=state.lr, length=0)
+            self._begin(SearchPhase.DONE, lr=self.lr_at(state.done - 1), length=0)
             return SearchDecision(
                 action=Action.CONTINUE, ended=True, events=[*events, self._finished_event()]
             )
         state.trials = []
         state.stage_steps = state.tau if left is None else min(state.tau, left)
+        if settings.method is Method.ANNEALED and left is not None:
+            state.stage_steps, state.validating = left, settings.validation
         steps = settings.trial_steps(state.stage_steps)
         if steps < FEWEST_TRIAL_STEPS and state.chosen is not None:
             self._begin(SearchPhase.EXPLOIT, lr=state.chosen, length=state.stage_steps)
@@ -253,7 +273,12 @@ class Controller:
             losses=curve(range(len(state.losses)), state.losses),
             validations=curve(self._validated_at(), state.validations) if state.validating else None,
         )
-        limit = inf if verdict != "ok" or settings.method is Method.PUBLISHED else _limit(state.losses)
+        limit = inf
+        if verdict == "ok" and settings.method is not Method.PUBLISHED:
+            annealed = (
+                settings.method is Method.ANNEALED
+            )  # what a trial gains by its low rates, the stage gains later
+            limit = _limit(state.losses[: (len(state.losses) + 1) // 2] if annealed else state.losses)
         state.trials = [*state.trials, Trial(lr=state.lr, forecast=forecast, limit=limit)]
         state.searched += state.done
         if len(state.trials) < settings.candidates:
@@ -270,6 +295,9 @@ class Controller:
     def _forecast(self) -> tuple[ExponentialFit | None, float]:
         """The fit of the trial (over steps) and the loss that it promises at the end of the stage."""
         state, settings = self.state, self.settings
+        if settings.method is Method.ANNEALED:
+            last = state.losses[-max(len(state.losses) // _COOLEST, 1) :]
+            return None, state.validations[-1] if state.validating else fmean(last)
         if settings.method is Method.ROBUST:
             places, values = (
                 (self._validated_at(), state.validations)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -25,10 +26,12 @@ __all__ = [
     "Finished",
     "Kept",
     "Retreat",
+    "SearchLog",
     "Start",
     "TrialEnd",
     "curve",
     "read_events",
+    "read_search",
 ]
 
 
@@ -129,7 +132,7 @@ class TrialEnd(msgspec.Struct, frozen=True, kw_only=True, tag="trial", tag_field
         number: Number of the trial within the search, from 0.
         lr: Learning rate.
         horizon: Step of the stage at which the loss was forecast.
-        forecast: Forecast loss; None if the trial failed.
+        forecast: Forecast loss (of an annealed trial, the loss at its end); None if the trial failed.
         verdict: ``ok``, ``not finite`` or ``diverged``.
         fit: ``a, b, c`` of ``a exp(-b t) + c`` with ``t`` in steps; None if none was made.
         outliers: Losses that had no weight in the fit.
@@ -155,7 +158,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, tag="kept", tag_field="eve
     Attributes:
         phase: ``warmup`` or ``exploit``.
         stage: Number of the stage; -1 for the warm-up.
-        lr: Learning rate, at the end of the warm-up.
+        lr: Learning rate, at the end of the warm-up; annealed stages begin with it and fall to zero.
         first_step: Kept steps before it.
         steps: How many.
         losses: Training losses.
@@ -253,3 +256,85 @@ def read_events(path: str | os.PathLike[str]) -> list[Event]:
         msg = f"expected a log that begins with format {FORMAT}, version {VERSION}, found none in {name}:1: is it one?"
         raise InputError(msg)
     return events
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchLog:
+    """What a log tells.
+
+    Attributes:
+        start: Settings.
+        trials: Trials by stage.
+        kept: The warm-up and the stages that are over.
+        retreats: Stages that began again.
+        finished: The end, if the training reached it.
+    """
+
+    start: Start
+    trials: dict[int, list[TrialEnd]]
+    kept: list[Kept]
+    retreats: list[Retreat]
+    finished: Finished | None
+
+    def record(self) -> dict[str, Any]:
+        """The schedule as JSON values."""
+        return {
+            "method": str(self.start.settings.method),
+            "schedule": [
+                {
+                    "phase": event.phase,
+                    "stage": event.stage,
+                    "lr": event.lr,
+                    "first_step": event.first_step,
+                    "steps": event.steps,
+                }
+                for event in self.kept
+            ],
+            "search_steps": self.search_steps,
+            "lost_steps": sum(event.steps for event in self.retreats),
+            "finished": self.finished is not None,
+        }
+
+    @property
+    def search_steps(self) -> int:
+        """Steps of trials."""
+        return sum(trial.losses.steps[-1] + 1 for trials in self.trials.values() for trial in trials)
+
+    @property
+    def by_stage(self) -> dict[int, Kept]:
+        """The stages that are over, by number; -1 is the warm-up."""
+        return {event.stage: event for event in self.kept}
+
+    @property
+    def summary(self) -> str:
+        """Its steps, in words."""
+        kept = sum(event.steps for event in self.kept)
+        words = f"AutoLRS: {kept:,} steps kept, {self.search_steps:,} of trials"
+        lost = sum(event.steps for event in self.retreats)
+        if lost:
+            words += f", {lost:,} lost in stages that failed"
+        return words if self.finished is not None else f"{words} so far"
+
+
+def read_search(path: str | os.PathLike[str]) -> SearchLog:
+    """Read a log.
+
+    Raises:
+        InputError: If it cannot be read, or is no such log, or tells of no trial and no stage.
+    """
+    events: Sequence[Event] = read_events(path)
+    trials: dict[int, list[TrialEnd]] = {}
+    for event in events:
+        if isinstance(event, TrialEnd):
+            trials.setdefault(event.stage, []).append(event)
+    kept = [event for event in events if isinstance(event, Kept)]
+    if not trials and not kept:
+        msg = f"expected a trial or a stage in {os.fspath(path)}, found none yet: let the training go on."
+        raise InputError(msg)
+    return SearchLog(
+        start=next(event for event in events if isinstance(event, Start)),
+        trials=trials,
+        kept=kept,
+        retreats=[event for event in events if isinstance(event, Retreat)],
+        finished=next((event for event in events if isinstance(event, Finished)), None),
+    )

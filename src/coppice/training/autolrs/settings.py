@@ -24,13 +24,21 @@ class Method(enum.StrEnum):
     PUBLISHED = "published"
     """As the published code: a spline first, and rates that fill the range whatever was found."""
 
+    ANNEALED = "annealed"
+    """One stage, whose rate falls linearly to zero; a trial is the same in small, and is judged by where it ends.
+
+    A constant rate is judged too early: within a tenth of a stage the low rate looks best that a training ends with.
+    Linear decay: Defazio et al. 2023, "Optimal linear decay learning rate schedules and further refinements"
+    (arXiv 2310.07831).
+    """
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of a search; all counts are optimizer steps.
 
     Attributes:
         lr_range: Smallest and largest learning rate.
-        tau: Steps of the first stage.
+        tau: Steps of the first stage; an annealed one has all steps to ``kept_steps``.
         tau_max: Steps of the longest stage; each stage is twice as long as the one before until then.
         candidates: Learning rates tried before each stage.
         trial_share: A trial takes ``tau / trial_share`` steps.
@@ -90,6 +98,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             msg = (
                 f"expected kept_steps >= 1 or None, found {self.kept_steps}: give the length of the training."
             )
+            raise InputError(msg)
+        if self.method is Method.ANNEALED and self.kept_steps is None:
+            msg = "expected kept_steps with method 'annealed', found None: give the length that the rate falls over."
             raise InputError(msg)
         if not self.divergence > 1:
             msg = f"expected divergence > 1, found {self.divergence}: 3 is usual."

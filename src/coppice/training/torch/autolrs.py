@@ -72,7 +72,9 @@ class AutoLRS:
         snapshots: Directory for the snapshot that trials go back to; None keeps it in the memory of the CPU.
         log: File for the log of every trial and stage, for ``coppice train lr-report``; written by rank 0.
         progress: Show a bar on standard error, if that is a terminal.
-        method: ``robust``, or ``published`` to search as the published code does.
+        method: ``robust``; ``published`` to search as the published code does; or ``annealed``: one stage whose rate
+            falls linearly to zero at ``kept_steps``, found by ten small copies of it (``tau`` and ``tau_max`` do not
+            count then). It is the best one where the length of the training is known.
         divergence: A loss above the very first one by this factor has diverged.
         seed: Seed of the proposals.
         group: Process group whose ranks train together; by default all of them.
@@ -213,7 +215,7 @@ class AutoLRS:
             return
         if self._losses.steps == self._next_event:
             self._observe()
-        elif controller.state.phase is SearchPhase.WARMUP:
+        elif controller.lr_moves:
             self._rates.set(controller.lr_at(controller.state.done + self._losses.steps))
 
     def finish(self) -> None:

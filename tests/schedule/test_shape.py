@@ -1,9 +1,8 @@
-"""Heights, distinct trees, latencies and pipeline fill against figures worked out by hand."""
+"""Heights, distinct trees and exact sums against figures worked out by hand."""
 
 from __future__ import annotations
 
 from fractions import Fraction
-from math import inf, sqrt
 
 import numpy as np
 import pytest
@@ -12,17 +11,14 @@ from hypothesis import strategies as st
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.schedule.cost import PipelineModel, forest_pipeline, schedule_pipeline, tree_latencies_us
 from coppice.schedule.exact_sums import exact_total, grouped_sums
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.lower import lower
 from coppice.schedule.shape import shape, tree_heights
 from schedule.builders import (
     Tree,
     chain,
     forests,
     make_forest,
-    make_schedule,
     reversed_tree,
     ring_forest,
     ring_topology,
@@ -112,65 +108,6 @@ def test_drawn_heights_and_distinct_trees(forest: Forest) -> None:
     trees = trees_of(forest)
     assert tree_heights(forest).tolist() == [slow_height(tree) for tree in trees]
     assert shape(forest).distinct_trees == len({(t[0], t[2], frozenset(t[3])) for t in trees})
-
-
-def test_latency_of_a_tree_adds_links_and_overhead() -> None:
-    trees: list[Tree] = [(0, 1, Phase.BROADCAST, [(0, 3, 1), (1, 3, 2)])]
-    forest = make_forest(star_topology(3), Collective.BROADCAST, trees)
-    latency, hops = tree_latencies_us(forest)
-    assert (latency.tolist(), hops.tolist()) == ([4.0], [2])
-    latency, _ = tree_latencies_us(forest, hop_overhead_us=0.25)
-    assert latency.tolist() == [2.5]
-
-
-def test_pipeline_of_a_forest() -> None:
-    model = forest_pipeline(star_forest(5), inv_rate=Fraction(4), shards=5)
-    assert (model.hops, model.latency_us) == (1, 2.0)
-    assert model.us_per_byte == pytest.approx(4 / 5 / 1000)
-    assert model.time_us(5000) == pytest.approx(2 + 4)
-    both = forest_pipeline(ring_forest(5, Collective.ALL_REDUCE), inv_rate=Fraction(8, 5), shards=1)
-    assert (both.hops, both.latency_us) == (8, 8.0)
-
-
-@pytest.mark.parametrize("hops", [1, 2, 5, 40])
-@pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.9, 0.99])
-def test_the_rate_is_reached_at_the_given_size(hops: int, share: float) -> None:
-    model = PipelineModel(hops=hops, latency_us=3.0 * hops, us_per_byte=1e-5)
-    size = model.size_bytes_at(share)
-    assert size * model.us_per_byte / model.time_us(size) == pytest.approx(share)
-
-
-def test_time_is_the_best_over_the_number_of_pieces() -> None:
-    model = PipelineModel(hops=7, latency_us=21.0, us_per_byte=1e-3)
-    for size in (10.0, 1e3, 1e5, 1e7):
-        bandwidth = size * 1e-3
-        pieces = [max(1.0, sqrt(6 * bandwidth / 3) * factor) for factor in (0.9, 1.0, 1.1)]
-        times = [(m + 6) * (3 + bandwidth / m) for m in pieces]
-        assert model.time_us(size) == pytest.approx(min(times))
-
-
-def test_no_hops_no_wait() -> None:
-    nothing = PipelineModel(hops=0, latency_us=0.0, us_per_byte=0.0)
-    assert (nothing.time_us(100), nothing.size_bytes_at(0.9)) == (0.0, 0.0)
-    assert PipelineModel(hops=1, latency_us=1.0, us_per_byte=0.0).size_bytes_at(0.9) == inf
-    with pytest.raises(InputError, match="between 0 and 1"):
-        nothing.size_bytes_at(1.0)
-
-
-def test_pipeline_of_a_schedule_follows_dependencies() -> None:
-    forest = ring_forest(6, Collective.ALL_REDUCE)
-    model = schedule_pipeline(lower(forest), inv_rate=Fraction(1), shards=1)
-    assert (model.hops, model.latency_us) == (10, 10.0)
-    rows = [(0, 0, 1, 0, None, 0), (0, 1, 2, 0, None, 1), (1, 1, 2, 0, None, 1)]
-    stepped = make_schedule(ring_topology(3), Collective.ALL_GATHER, rows, chunk_slot=[0, 1])
-    assert schedule_pipeline(stepped, inv_rate=Fraction(1), shards=3).hops == 2
-    waiting = make_schedule(
-        ring_topology(3), Collective.ALL_GATHER, rows, chunk_slot=[0, 1], after=[(), (), (0, 1)]
-    )
-    assert schedule_pipeline(waiting, inv_rate=Fraction(1), shards=3).hops == 3
-    exchange = [(0, 0, 1, 1, None, 0), (0, 1, 0, 1, None, 0)]
-    pair = make_schedule(ring_topology(2), Collective.ALL_REDUCE, exchange, chunk_slot=[0])
-    assert schedule_pipeline(pair, inv_rate=Fraction(1), shards=1).hops == 1
 
 
 @given(

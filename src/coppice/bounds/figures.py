@@ -1,0 +1,164 @@
+"""A bound as people and scripts ask for it: its rates, its alternatives, and the trees that reach it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from coppice.bounds import bound
+from coppice.bounds.attainable import in_network_optimum
+from coppice.bounds.describe import describe_cut
+from coppice.bounds.network import Network
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bandwidths, Bound
+from coppice.bounds.tree_optimum import TreeOptimum, fewest_trees, tree_optimum
+from coppice.bounds.tree_units import exact_trees
+from coppice.collectives import Collective
+
+__all__ = ["BoundFigures", "bound_figures", "bound_record"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundFigures(Bandwidths):
+    """A bound with the number of trees that it needs, or that was asked for.
+
+    Attributes:
+        bound: The optimum and its cut.
+        inv_rate: Time per shard that is possible as asked: the optimum's, or with that number of trees.
+        trees_per_root: Trees at each root: as asked, or the least number that reaches the optimum exactly;
+            None where roots need different numbers, or the collective is not made of trees.
+        reached_with_trees: Time per shard that is known to be reached with that many trees: ``inv_rate``, or more on
+            a large network where rounding unbalances a switch; then ``inv_rate`` is a lower bound.
+    """
+
+    bound: Bound
+    inv_rate: Fraction
+    trees_per_root: int | None
+    reached_with_trees: Fraction | None = None
+
+    @property
+    def exact_with_trees(self) -> bool:
+        """Whether ``inv_rate`` is known to be reached with that many trees."""
+        return self.reached_with_trees in (None, self.inv_rate)
+
+    @property
+    def problem(self) -> Problem:
+        """What was asked."""
+        return self.bound.problem
+
+    @property
+    def loss(self) -> Fraction:
+        """Share of the optimal rate that is lost."""
+        return self.loss_against(self.bound)
+
+    @property
+    def open_share(self) -> Fraction:
+        """Share of the rate that so many trees may have, but are not known to reach."""
+        return Fraction(0) if self.reached_with_trees is None else 1 - self.inv_rate / self.reached_with_trees
+
+
+def bound_figures(
+    problem: Problem, *, trees: int | None = None, tolerance: Fraction | None = None, in_network: bool = False
+) -> BoundFigures:
+    """Bound ``problem``, with any number of trees or with a given one.
+
+    Args:
+        problem: What to bound.
+        trees: Trees per root, or None for as many as the optimum takes.
+        tolerance: Instead of ``trees``: the fewest whose time is within this share of the optimum.
+        in_network: Switches that can copy or add may do so.
+
+    Raises:
+        InputError: If the problem has no meaning on its topology.
+        UnreachableError: If some rank cannot be reached.
+
+    Examples:
+        >>> from coppice.topology.model import Link, Node, Topology
+        >>> ring = [Link(src=a, dst=b, gb_per_s=Fraction(25)) for a, b in ("ab", "bc", "ca")]
+        >>> topology = Topology.of("ring", [Node(id=name) for name in "abc"], ring)
+        >>> figures = bound_figures(Problem(topology=topology, collective=Collective.ALL_GATHER))
+        >>> figures.inv_rate, figures.trees_per_root, figures.algbw_gb_per_s
+        (Fraction(1, 25), 1, Fraction(75, 1))
+    """
+    found = bound(problem)
+    if in_network:
+        found = in_network_optimum(found)
+    if not problem.collective.made_of_trees or not found.inv_rate:
+        return BoundFigures(bound=found, inv_rate=found.inv_rate, trees_per_root=None)
+    plain = [_plain(phase, found) for phase in _phases(problem)]
+    equal = (problem.weights or (1,))[0] if len(set(problem.weights or (1,))) == 1 else 0
+    if trees is None and tolerance is None:
+        total = sum((_best(each) for each in plain), Fraction(0)) / _shares(problem)
+        counts = {_exact_trees(each) for each in plain} if total == found.inv_rate else set()
+        return BoundFigures(bound=found, inv_rate=found.inv_rate, trees_per_root=_only(counts, equal))
+    known = [_with_trees(each, trees, tolerance) for each in plain]
+    return BoundFigures(
+        bound=found,
+        inv_rate=sum((each.least for each in known), Fraction(0)) / _shares(problem),
+        trees_per_root=_only({each.trees for each in known}, equal),
+        reached_with_trees=sum((each.inv_rate for each in known), Fraction(0)) / _shares(problem),
+    )
+
+
+def bound_record(figures: BoundFigures) -> dict[str, Any]:
+    """The figures as JSON values: fractions are strings, rates floats as well, nodes by name."""
+    found = figures.bound
+    problem, topology = found.problem, found.problem.topology
+    optimum = found.algbw_gb_per_s
+    return {
+        **problem.record(),
+        **figures.rates_record(),
+        "trees_per_root": figures.trees_per_root,
+        "reached_with_trees_inv_rate": str(figures.reached_with_trees or figures.inv_rate),
+        "cut": [topology.node_ids[node] for node in found.cut],
+        "cut_in_words": describe_cut(found),
+        "optimum_inv_rate": str(found.inv_rate),
+        "optimum_algbw_exact": str(optimum),
+        "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
+        "alternatives": {name: str(rate) for name, rate in found.alternatives.items()},
+        "method": found.method,
+    }
+
+
+def _phases(problem: Problem) -> list[Problem]:
+    """The problem of each phase."""
+    if problem.collective is Collective.ALL_REDUCE:
+        return [replace(problem, collective=c) for c in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)]
+    return [problem]
+
+
+def _plain(problem: Problem, found: Bound) -> Bound:
+    """The bound of one phase without help of switches; ``found`` is the bound of the whole problem."""
+    return found if found.problem is problem and found.attainable is not None else bound(problem)
+
+
+def _best(plain: Bound) -> Fraction:
+    return plain.inv_rate if plain.attainable is None else plain.attainable
+
+
+def _shares(problem: Problem) -> int:
+    """Phases of an all-reduce take the time of a shard of which there are as many as ranks."""
+    return problem.topology.num_ranks if problem.collective is Collective.ALL_REDUCE else 1
+
+
+def _only(counts: set[int], equal: int) -> int | None:
+    """Trees per root where all phases have as many per unit of weight, and all roots the same weight."""
+    return min(counts) * equal if len(counts) == 1 and equal else None
+
+
+def _exact_trees(plain: Bound) -> int:
+    """The least number of trees that fills the links of the bound exactly."""
+    network = Network.of(plain.problem)
+    return exact_trees(network if plain.capacity is None else network.limited(plain.capacity), _best(plain))
+
+
+def _with_trees(plain: Bound, trees: int | None, tolerance: Fraction | None) -> TreeOptimum:
+    """What a number of trees can do in one phase."""
+    network = Network.of(plain.problem)
+    if tolerance is not None:
+        return fewest_trees(network, tolerance, best=_best(plain), capacity=plain.capacity)
+    return tree_optimum(network, trees or 0, best=_best(plain), capacity=plain.capacity)
+
+
+_MAX_GROUPS = 4

@@ -1,0 +1,34 @@
+"""What an interrupted command has kept, for the sentence that it ends with."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from pathlib import Path
+
+from coppice.text import plural
+
+__all__ = ["interrupted_words", "keeps"]
+
+_KEPT: ContextVar[tuple[Path, int] | None] = ContextVar("kept", default=None)
+
+
+def keeps(path: Path | None, *, heads: int = 1) -> None:
+    """Say that a command adds measurements to a file as it goes, and goes on from them when it is started again.
+
+    Args:
+        path: The file, a measurement a line; None where nothing is kept.
+        heads: Lines at its beginning that are none.
+    """
+    _KEPT.set(None if path is None else (path, heads))
+
+
+def interrupted_words() -> str | None:
+    """What is kept, or None where nothing was to be."""
+    kept = _KEPT.get()
+    if kept is None:
+        return None
+    path, heads = kept
+    lines = path.read_bytes().count(b"\n") - heads if path.is_file() else 0
+    if lines < 1:
+        return f"{path} keeps nothing yet"
+    return f"{path} keeps {plural(lines, 'measurement')}, from which the same command goes on"

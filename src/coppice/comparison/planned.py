@@ -1,0 +1,60 @@
+"""A plan for given sizes: of those that the optimal planner could make, the one that loses least to the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from coppice.errors import InputError
+from coppice.planners.alternatives import Alternative, Preferred, preferred
+from coppice.planners.planning import PlannedResult, plan
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+from coppice.simulation.model import Model
+from coppice.simulation.models import model_of
+from coppice.simulation.simulator import fastest
+from coppice.text import sizes_of
+
+__all__ = ["plan_for"]
+
+
+def plan_for(
+    problem: Any, sizes: str | int | Sequence[int | str], *, model: Model | str | None = None, **options: Any
+) -> tuple[PlannedResult, Preferred]:
+    """Plan for some sizes: at a single one nothing that the same options could give is faster.
+
+    The plan of the best rate may have deeper trees, or more of them, than one that is a little slower in the end. All
+    alternatives are simulated at each size, and the one is taken whose worst loss against the fastest is least.
+
+    Args:
+        problem: As :func:`coppice.planners.planning.plan` takes it.
+        sizes: Sizes M in bytes, as a list or as text such as ``"1M"`` or ``"1K:1G"``.
+        model: What messages cost: a model or its name; None is the default.
+        options: All other arguments of :func:`coppice.planners.planning.plan`.
+
+    Returns:
+        The verified plan, and how the alternatives compare.
+
+    Raises:
+        InputError: If there is no size, or as planning does.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> result, chosen = plan_for(preset("ring", gpus=4), "1K", collective="all_gather")
+        >>> chosen.taken.name, chosen.worst_loss
+        ('forest', 0.0)
+    """
+    wanted, assumed = sizes_of(sizes), model_of(model)
+    found: list[Preferred] = []
+    if not wanted:
+        msg = "expected sizes to plan for, found none: give one, such as 1M."
+        raise InputError(msg)
+
+    def time_us(body: Forest | Schedule, size_bytes: int) -> float:
+        return fastest(body, size_bytes, model=assumed, keep_hops=False).time_us
+
+    def choose(candidates: Iterator[Alternative]) -> Alternative:
+        found.append(preferred(candidates, wanted, time_us))
+        return found[-1].taken
+
+    return plan(problem, choose=choose, **options), found[-1]
