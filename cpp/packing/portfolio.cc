@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <compare>
 #include <cstddef>
+#include <numeric>
 #include <optional>
 #include <utility>
 
+#include "cuts/feasibility.h"
+#include "exchange/exchange.h"
 #include "packing/shortening.h"
 
 namespace coppice {
@@ -13,6 +16,8 @@ namespace coppice {
 namespace {
 
 constexpr std::int64_t kSmall = 200'000;  // arcs of all trees up to which a second packing costs little
+
+constexpr std::int64_t kSlow = 2'000;          // terminals times roots from which trees are not packed one by one first
 
 struct Shape {
   std::int32_t height = 0;
@@ -51,15 +56,31 @@ Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, 
       return std::nullopt;
     }
   };
+  // Whether the cut condition (I) holds: searching for what cannot be would be long.
+  auto possible = [&] {
+    FeasibilityCheck<Amount> check(graph, terminal);
+    const Amount trees = std::accumulate(roots.begin(), roots.end(), Amount{0});
+    return check.violated(capacity, roots, trees, 1, stop).empty();
+  };
+  const bool exchange = action.order == 1 && !options.always_exhaustive;
+  const auto rooted = std::count_if(roots.begin(), roots.end(), [](Amount r) { return r > 0; });
+  const auto spanned = std::count_if(terminal.begin(), terminal.end(), [](auto t) { return t != 0; });
+  if (exchange && rooted * spanned > kSlow && possible())
+    if (auto found = pack_by_exchange(graph, terminal, roots, capacity, 0, stop)) return *std::move(found);
   bool divisible = std::any_of(roots.begin(), roots.end(), [](Amount r) { return r > 1; });
   std::optional<Packing> whole = packed_in(1), halves;
   bool large = whole && whole->complete && static_cast<std::int64_t>(whole->arcs.size()) > kSmall;
   if (divisible && !large) halves = packed_in(2);
   if (!whole && !halves) throw NoPacking{};
   if (!whole) return *std::move(halves);
-  bool better = halves && halves->complete &&
-                (!whole->complete || shape_of(graph, terminal, *halves) < shape_of(graph, terminal, *whole));
-  return better ? *std::move(halves) : *std::move(whole);
+  if (halves && halves->complete &&
+      (!whole->complete || shape_of(graph, terminal, *halves) < shape_of(graph, terminal, *whole)))
+    whole = std::move(halves);
+  if (exchange && whole->complete && rooted * spanned <= kSlow) {
+    auto found = pack_by_exchange(graph, terminal, roots, capacity, 0, stop);
+    if (found && shape_of(graph, terminal, *found) < shape_of(graph, terminal, *whole)) whole = std::move(found);
+  }
+  return *std::move(whole);
 }
 
 }  // namespace coppice

@@ -4,8 +4,13 @@
 // trees (chunks and channels on a GPU). Taking all units of a root as one tree gives few trees; taking them in pieces
 // gives the last trees more room and so less height. Small problems afford both, large ones only the first.
 //
-// Cost: one packing, or two where the first has at most 200,000 arcs and some root has several units. Overflow: as of
-// packing.h; mean heights are doubles, which decide between valid packings only.
+// Without a group, all trees may also be packed at once and mended (exchange/exchange.h): lower and much quicker on
+// large networks with little symmetry, so it is the first way there and one more way on small ones.
+//
+// Cost: for 2,000 trees' ends (roots times terminals) or more one search by exchange, where that finds a packing.
+// Otherwise one packing, or two where the first has at most 200,000 arcs and some root has several units, and a search
+// by exchange for small ones. Overflow: as of packing.h; mean heights are doubles, which decide between valid packings
+// only.
 #pragma once
 
 #include "packing/packing.h"

@@ -2,8 +2,7 @@
 //
 // A packing lists each tree as a row of arcs, in which an edge ends where an arc enters a terminal. Here every edge is
 // named by the two terminals that it joins and by the number of its path, the vertices from one to the other. Large
-// packings repeat few paths many times, so each distinct path is listed once, in the order of first use; a hash table
-// with open addressing over the flat list finds it again.
+// packings repeat few paths many times, so each distinct path is listed once (core/row_table.h).
 //
 // Cost: expected O(arcs of all trees). Overflow: there may be less than 2^31 distinct paths, which is checked where one
 // is numbered; all other figures are counts of things in memory.

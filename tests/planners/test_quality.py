@@ -28,6 +28,7 @@ from coppice.schedule.shape import ForestShape, shape
 from coppice.schedule.verification.verify import verify
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, Topology
+from coppice.topology.operations import set_link_rate
 from reference.expected import broadcast_view
 from reference.fixed_trees import floors_stay_balanced, smallest_inv_tree_rate
 from reference.heights import heights, mean_height
@@ -325,3 +326,18 @@ def test_few_trees_where_the_exact_number_is_beyond_all_integers() -> None:
         plan_forest(problem)
     forest = plan_forest(problem, tolerance=Fraction(1, 100))
     assert judged_inv_rate(problem, forest) <= bound(problem).inv_rate * Fraction(101, 100)
+
+
+def test_one_slow_nic_leaves_trees_low() -> None:
+    """Without symmetry all trees grow at once: one by one the last ones were up to three times as tall."""
+    healthy = resolve("mi250", boxes=4)
+    slow = set_link_rate(healthy, "box0/gpu0", "network", "50%")
+    problem = Problem(topology=slow, collective=Collective.ALL_GATHER)
+    optimum = bound(problem)
+    forest = plan_forest(problem)
+    report = verify(Plan(problem=problem, inv_rate=optimum.inv_rate, forest=forest, bound=optimum))
+    assert report.ok
+    assert report.optimal
+    assert judged_inv_rate(problem, forest) == optimum.inv_rate
+    usual = shape(plan_forest(replace(problem, topology=healthy))).max_height
+    assert shape(forest).max_height <= 2 * usual

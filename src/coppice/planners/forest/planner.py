@@ -20,6 +20,7 @@ from math import lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.optimum import bound
@@ -260,7 +261,7 @@ def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> 
     if problem.root is not None or problem.weights is not None:
         return None
     symmetry = find_symmetry(topology)
-    if symmetry.order == 1 or not np.array_equal(network.topology.capacity, topology.capacity[network.link]):
+    if symmetry.order == 1 or not equal_along(symmetry.link_orbit[network.link], units.capacity):
         return None
     many = topology.num_ranks >= MANY_RANKS
     for multiple in TEMPLATE_MULTIPLES if many else (1,):
@@ -276,6 +277,12 @@ def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> 
         key=lambda trees: preference(problem, trees),
         default=None,
     )
+
+
+def equal_along(orbit: NDArray[np.int32], values: NDArray[np.int64]) -> bool:
+    """Whether values are the same within each orbit."""
+    _, first, orbits = np.unique(orbit, return_index=True, return_inverse=True)
+    return np.array_equal(values, values[first][orbits])
 
 
 def subgroups(topology: Topology, symmetry: Symmetry) -> Iterator[Symmetry]:

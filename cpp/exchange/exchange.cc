@@ -1,0 +1,141 @@
+#include "exchange/exchange.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "core/wide.h"
+#include "exchange/bundles.h"
+#include "exchange/growth.h"
+#include "exchange/mending.h"
+
+namespace coppice {
+
+namespace {
+
+constexpr double kSteepness[] = {8, 1.5, 1.1, 1.03};
+constexpr int kRounds = 2;                                      // of growing all trees again
+constexpr std::int64_t kFew = 500, kTooMany = 25;               // one place of so many is missing
+constexpr std::int64_t kMendingWork = 500, kTryingWork = 20, kLoweringWork = 100;  // for each place
+constexpr std::int64_t kSmall = 20'000;                         // places up to which all ways of growing are tried
+
+// Lowest first: largest height, sum of heights by weight, number of trees.
+using Shape = std::tuple<std::int32_t, Wide, std::int32_t>;
+
+Shape shape_of(const Bundles& bundles) {
+  Wide sum = 0;
+  for (std::int32_t b = 0; b < bundles.size(); ++b)
+    sum += Wide{*std::max_element(bundles[b].depth.begin(), bundles[b].depth.end())} * bundles[b].weight;
+  return {bundles.height(), sum, bundles.size()};
+}
+
+void grow_all(Bundles& bundles, Growth& growth, const StopFlag& stop) {
+  for (std::int32_t b = 0; b < bundles.size(); ++b) {
+    poll(stop);
+    growth.grow(b);
+  }
+}
+
+// Halves bundles that miss something, down to single trees. False: that makes it worse.
+bool halve(Bundles& bundles, Growth& growth, const StopFlag& stop) {
+  const std::int32_t most = 2 * bundles.size() + 64;
+  for (bool split = true; split;) {
+    split = false;
+    for (std::int32_t b = 0, all = bundles.size(); b < all; ++b) {
+      if (bundles[b].missing == 0 || bundles[b].weight == 1) continue;
+      poll(stop);
+      split = true;
+      bundles.clear(b);
+      bundles.split(b, (bundles[b].weight + 1) / 2);
+      growth.grow(b);
+      growth.grow(bundles.size() - 1);
+    }
+    if (bundles.size() > most) return false;
+  }
+  return true;
+}
+
+Packing packing_of(const Bundles& bundles) {
+  Packing packing;
+  packing.start.push_back(0);
+  std::vector<std::int32_t> order(bundles.terminals().size());
+  for (std::int32_t b = 0; b < bundles.size(); ++b) {
+    const Bundle& tree = bundles[b];
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, {}, [&](std::int32_t i) { return tree.depth[i]; });
+    for (std::int32_t i : order) {
+      if (tree.via[i] < 0) continue;
+      const auto arcs = bundles.path(tree.via[i]);
+      packing.arcs.insert(packing.arcs.end(), arcs.begin(), arcs.end());
+    }
+    packing.root.push_back(tree.root);
+    packing.multiplicity.push_back(tree.weight);
+    packing.start.push_back(static_cast<std::int64_t>(packing.arcs.size()));
+  }
+  return packing;
+}
+
+enum class Outcome { kPacked, kMissing, kFarFrom };
+
+// One way of growing, and all that mends it. kFarFrom: so much is missing that ways like this are no use. On large
+// problems the last way gets all the work of mending and no rounds: flat growth leaves little that is missing, and
+// rounds do not make that less.
+Outcome pack(Bundles& bundles, double steepness, bool last, std::int32_t most_height, const StopFlag& stop) {
+  const bool small = bundles.places() <= kSmall;
+  const std::int32_t unlimited = static_cast<std::int32_t>(bundles.terminals().size());
+  Growth growth(bundles, steepness, most_height > 0 ? most_height : unlimited);
+  grow_all(bundles, growth, stop);
+  if (!small && !last && bundles.missing() * kTooMany > bundles.places()) return Outcome::kFarFrom;
+  const int rounds = small || !last ? kRounds : 0;
+  for (int round = 0; round < rounds && bundles.missing() * kFew > bundles.places(); ++round) grow_all(bundles, growth, stop);
+  if (bundles.missing() > 0 && !halve(bundles, growth, stop)) return Outcome::kMissing;
+  if (bundles.missing() > 0) {
+    const std::int32_t height = std::max(1, bundles.height());
+    const std::int32_t first = most_height > 0 ? most_height : height;
+    const std::int32_t highest = most_height > 0 ? most_height : std::min(unlimited, 2 * height + 2);
+    Mending mending(bundles, first, (small || last ? kMendingWork : kTryingWork) * bundles.places());
+    if (!mending.mend(highest, stop)) return Outcome::kMissing;
+  }
+  bundles.join_equal();
+  return Outcome::kPacked;
+}
+
+// Hangs what is deepest somewhere else, as long as that succeeds.
+void lower(Bundles& bundles, const StopFlag& stop) {
+  for (std::int32_t height; (height = bundles.height()) > 1;) {
+    Bundles lower = bundles;
+    lower.drop_below(height - 1);
+    if (!Mending(lower, height - 1, kLoweringWork * bundles.places()).mend(height - 1, stop)) return;
+    lower.join_equal();
+    bundles = std::move(lower);
+  }
+}
+
+}  // namespace
+
+std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
+                                        std::span<const Amount> capacity, std::int32_t most_height, const StopFlag& stop) {
+  require_below_limit(std::accumulate(roots.begin(), roots.end(), Wide{0}), "the number of trees must stay below 2^62");
+  require_below_limit(std::accumulate(capacity.begin(), capacity.end(), Wide{0}), "the sum of the capacities must stay below 2^62");
+  std::optional<Packing> best;
+  Shape shape;
+  constexpr std::size_t last = std::size(kSteepness) - 1;
+  for (std::size_t way = 0; way <= last; ++way) {
+    Bundles bundles(graph, terminal, roots, capacity);
+    const bool small = bundles.places() <= kSmall;
+    const Outcome outcome = pack(bundles, kSteepness[way], way == last, most_height, stop);
+    if (outcome == Outcome::kFarFrom) way = last - 1;  // the flattest comes next
+    if (outcome != Outcome::kPacked) continue;
+    lower(bundles, stop);
+    if (const Shape found = shape_of(bundles); !best || found < shape) {
+      best = packing_of(bundles);
+      shape = found;
+    }
+    if (!small) break;
+  }
+  return best;
+}
+
+}  // namespace coppice

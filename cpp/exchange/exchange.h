@@ -1,0 +1,47 @@
+// Packs all trees at once and mends what does not fit by exchanging edges between trees.
+//
+// The packer (packing/packing.h) keeps the cut condition (I) true after every tree, so it can always go on. But most of
+// its time goes into finding out which cuts have to be respected, and the trees that come last take what is left, so
+// they are tall. Here no cut is looked at:
+//
+// 1. *Grow.* Every tree is grown over what the others leave (growth.h) and may miss some terminals. Then each is grown
+//    again while all others stand, so that it gives back what others need more: the rip-up and re-route of circuit
+//    routing (McMurchie and Ebeling, PathFinder, 1995).
+// 2. *Halve.* Capacities are rarely multiples of the number of equal trees. Bundles that miss something are split in
+//    two, down to single trees, and grown again.
+// 3. *Exchange.* A terminal that is missing still takes a path with arcs that are full. Edges of other trees are moved
+//    off these, to paths with room or to full ones in turn, a few levels deep.
+//
+// Every step keeps the loads within the capacities, so a packing without missing terminals needs no proof. That one is
+// found is not promised: the limits below end the search, and the packer is asked then.
+//
+// 4. *Lower.* What hangs deepest is taken off and put back higher by exchanges, one level after the other, as long as
+// that succeeds.
+//
+// How steep growth is (growth.h) decides between low trees and even use. Steep growth is tried first; where much is
+// missing then, the flattest growth follows at once, whose tall trees are lowered, else less steep growth step by step.
+// Small problems try all ways and keep the best shape.
+//
+// Cost: with B bundles, N terminals and m arcs, growth takes O(B m log m) for each of at most three rounds. An exchange
+// searches backwards from a terminal over the arcs of the switches, O(m), for each of at most some thousand edges; the
+// height limit is raised where nothing else helps. Overflow: as of bundles.h.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "core/stop.h"
+#include "packing/packing.h"
+
+namespace coppice {
+
+/// Arguments as of pack_trees, without a group.
+/// Args:
+///   most_height: No tree may be taller; 0 sets no limit.
+/// Returns: Nothing where no packing was found, which does not say that there is none. Throws Cancelled when `stop`
+/// says so, std::overflow_error where the trees or the sum of the capacities reach 2^62.
+std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const std::uint8_t> terminal,
+                                        std::span<const Amount> roots, std::span<const Amount> capacity,
+                                        std::int32_t most_height = 0, const StopFlag& stop = {});
+
+}  // namespace coppice
