@@ -53,6 +53,7 @@ def file_text(
     inplace: int = 1,
     outofplace: int = 0,
     root: int | None = None,
+    most: int = 0,
 ) -> str:
     """The text of a file.
 
@@ -65,12 +66,15 @@ def file_text(
         inplace: As in the file.
         outofplace: As in the file.
         root: Attribute ``root``, if any.
+        most: Largest size in bytes, 0 for no limit.
     """
     channels = 1 + max(channel for blocks in gpus for *_, channel, _ in blocks)
     attributes = (
         f'name="sample" proto="{proto}" nchannels="{channels}" nchunksperloop="{chunks}" ngpus="{len(gpus)}" '
     )
-    attributes += f'coll="{coll}" inplace="{inplace}" outofplace="{outofplace}" minBytes="0" maxBytes="0"'
+    attributes += (
+        f'coll="{coll}" inplace="{inplace}" outofplace="{outofplace}" minBytes="0" maxBytes="{most}"'
+    )
     if root is not None:
         attributes += f' root="{root}"'
     lines = [f"<algo {attributes}>"]

@@ -31,6 +31,7 @@ RIGHT = {
             4,
             pair([(1, 1, 0, "s o0 x2; r o2 x2")], [(0, 0, 0, "s o2 x2; r o0 x2")]),
             slots=(2, 4, 0),
+            most=2**20,  # both send first: longer messages are cut, and fill the FIFOs
         )
     ),
     "rcs rrs rrcs": File(
@@ -76,6 +77,7 @@ RIGHT = {
             ),
             slots=(2, 2, 2),
             outofplace=1,
+            most=2**20,
         )
     ),
     "runs of re": File(

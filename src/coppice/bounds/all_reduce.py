@@ -241,8 +241,8 @@ def combined_all_reduce(
         ...     [Link(src=f"g{i}", dst="sw", gb_per_s=Fraction(3 if i else 1)) for i in range(4)])
         >>> problem = Problem(topology=star, collective=Collective.ALL_REDUCE)
         >>> result = combined_all_reduce(problem)  # reduce-scatter then all-gather reaches 2/3
-        >>> result.rate, result.exact, 0 in result.root_rates, is_two_phase_optimal(problem)
-        (Fraction(1, 1), True, False, False)
+        >>> result.rate, result.exact, is_two_phase_optimal(problem)
+        (Fraction(1, 1), True, False)
     """
     check_problem(problem)
     if problem.collective is not Collective.ALL_REDUCE:

@@ -17,6 +17,7 @@ from coppice.selection import SelectionRequest, select, tables_of
 from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED, algorithms_of
 from coppice.selection.rules import decide, parse_rules
 from coppice.selection.tables import FunctionEntry
+from coppice.simulation.model import IDEAL
 from coppice.topology.model import Topology
 
 __all__ = ["COMPARED", "OmpiChoice", "choices_of", "compared"]
@@ -53,7 +54,7 @@ class OmpiChoice:
 def compared(
     topology: Topology, collective: Collective, sizes: Sequence[int], *, jobs: int | None = None
 ) -> Comparison:
-    """The comparison of Open MPI's algorithms for a collective, ranks as numbered.
+    """The comparison of Open MPI's algorithms for a collective, ranks as numbered, a microsecond a message (``ideal``).
 
     Args:
         topology: Where it runs, one rank on each GPU.
@@ -70,6 +71,7 @@ def compared(
         problem,
         sizes=sizes,
         algorithms=sorted(name for name in names if name),
+        model=IDEAL,
         order="rank",
         relay_gpus=False,
         jobs=jobs,

@@ -165,7 +165,7 @@ def winning_range(
         >>> program = lower_to_program(made.body, channels=4, instances=4)
         >>> found = winning_range(made, program, ladder=(2**12, 2**20, 2**28))
         >>> found.min_bytes, found.max_bytes, [race.won for race in found.races if race.size_bytes < 2**21]
-        (524288, None, [False, False, False, True, True])
+        (262144, None, [False, False, False, True, True])
     """
     rivals = _rivals(plan.problem)
     races: dict[int, Race] = {}

@@ -32,6 +32,7 @@ def least_latency(problem: Problem, model: Model, *, relay_gpus: bool = False) -
         UnreachableError: If some rank cannot be reached from one whose data it needs.
 
     Examples:
+        >>> from coppice.collectives import Collective
         >>> from coppice.simulation.models import model_of
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(topology=preset("dgx-h100", boxes=2), collective=Collective.ALL_GATHER)

@@ -94,7 +94,7 @@ def model_bytes(model: Model, *, about: str = "", sources: dict[str, str] | None
 
     Examples:
         >>> model_bytes(Model(name="mine"))[:40]
-        b'{\\n  "format": "coppice-model",\\n  "versio'
+        b'{\n  "format": "coppice-model",\n  "versio'
     """
     plain = asdict(Model())
     changed = {key: value for key, value in asdict(model).items() if key == "name" or value != plain[key]}

@@ -190,7 +190,7 @@ def sizes_reaching(
         >>> from coppice.topology.presets import preset
         >>> made = plan(preset("dgx-a100"), "all_gather").plan
         >>> sizes_reaching(made, (0.5, 0.9), model=model_of("ideal"))
-        {0.5: 8388608, 0.9: 67108864}
+        {0.5: 524288, 0.9: 4194304}
     """
     body, chosen = plan.body, model_of(model)
     rows = expanded_edges(body) if isinstance(body, Forest) else body.num_transfers
