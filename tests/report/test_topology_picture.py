@@ -209,9 +209,9 @@ def test_names_are_escaped_and_the_file_stands_alone() -> None:
 
 def test_what_a_topology_lost_is_drawn_as_lost() -> None:
     whole = preset("dgx-a100", boxes=2)
-    left = remove_nodes(remove_links(whole, [("box1/gpu2", "box1/nvswitch")]), ["box0/mlx5_3"])
+    left = remove_nodes(remove_links(whole, [("box1/gpu2", "box1/nvswitch")]), ["box0/nic3"])
     text = topology_picture(left, whole=whole).svg
-    assert "<title>box0/mlx5_3, lost</title>" in text
+    assert "<title>box0/nic3, lost</title>" in text
     assert "box1/gpu2 → box1/nvswitch: lost" in text or "box1/nvswitch → box1/gpu2: lost" in text
     assert text.count('class="cross"') == 2
     assert ">lost</text>" in text
