@@ -226,7 +226,6 @@ def test_one_size_is_asked_for_where_only_one_makes_sense(run: Run, tmp_path: Pa
         ["report", plan, "-o", tmp_path / "r.html"],
         ["export", plan, "--to", "html"],
         ["design", "--ranks", "8", "--degree", "2"],
-        ["simulate", plan, "--trace", tmp_path / "t.json"],
         ["select", "-l", "mpich", "--ranks", "8", "--why"],
     ):
         refused = run(*words, "--size", "1K:4K")

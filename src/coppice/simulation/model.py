@@ -129,6 +129,9 @@ class Model:
             msg = "expected a number of workers with a rate of copying, found any number: give `workers`."
             raise InputError(msg)
 
+    def __repr__(self) -> str:
+        return f"<model {self.text}>"
+
     @property
     def text(self) -> str:
         """Name and figures in a line.
