@@ -4,6 +4,8 @@ CXX ?= g++
 TORCH ?= 1
 MPI ?= 1
 RUNS ?= 10000
+# Processes that share the tests; more than two get in each other's way where tests start ranks of their own.
+TESTERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
@@ -88,7 +90,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 test-python: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile -m "not slow"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

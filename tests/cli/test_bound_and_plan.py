@@ -236,3 +236,23 @@ def test_plan_and_bound_tell_the_gap_where_links_are_lowered_greedily(
     monkeypatch.setattr("coppice.bounds.tree_optimum.SEARCHED_NODES", 0)
     assert "; within 50% of the best with as many\n" in run("plan", *arguments, "--no-ring").out
     assert "50% below that is known to be reached\n" in run("bound", *arguments).out
+
+
+def test_plans_prefer_rate_or_height(run: Run, tmp_path: Path) -> None:
+    """Two boxes of which one has lost a NIC: the best rate takes trees that are much higher."""
+    path = tmp_path / "dead.json"
+    lost = run("topology", "degrade", "dgx-a100", "--boxes", "2", "--remove", "box1/nic0", "-o", path)
+    assert lost.code == 0, lost.err
+    words = ("plan", path, "-c", "all_reduce", "--no-ring", "--json")
+    rate, low = run(*words, "--prefer", "rate").json, run(*words, "--prefer", "low").json
+    assert rate["optimal"] is True
+    assert rate == {
+        **run(*words).json,
+        **{key: rate[key] for key in rate if "seconds" in key or "rss" in key},
+    }
+    assert int(str(low["max_height"])) < int(str(rate["max_height"])) / 2
+    assert Fraction(str(low["loss"])) > 0
+    assert low["verified"] is True
+    refused = run(*words, "--prefer", "low", "--sizes", "1M")
+    assert refused.code == 2
+    assert "give one of them" in refused.err

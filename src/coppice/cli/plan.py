@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 from typing import Annotated, Any
 
@@ -22,7 +23,8 @@ from coppice.cli.options.problem import (
 )
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.comparison.planned import plan_for
-from coppice.planners.alternatives import Preferred
+from coppice.errors import InputError
+from coppice.planners.alternatives import Preferred, lowest
 from coppice.planners.planning import PlannedResult
 from coppice.planners.planning import plan as make_plan
 from coppice.schedule.explanation import title_of
@@ -43,9 +45,17 @@ from coppice.text import (
 __all__ = ["plan"]
 
 
+class Preference(enum.StrEnum):
+    """What counts where the best rate takes higher trees."""
+
+    AUTO = "auto"
+    RATE = "rate"
+    LOW = "low"
+
+
 @with_options(
-    "topology collective algorithm parameters order relay_gpus trees sizes output boxes root weights ranks relays "
-    "in_network ring model rates settings round_digits as_json"
+    "topology collective algorithm parameters order relay_gpus trees sizes prefer output boxes root weights ranks "
+    "relays in_network ring model rates settings round_digits as_json"
 )
 def plan(
     asked: ProblemOptions,
@@ -64,6 +74,15 @@ def plan(
             "fastest there [default: the best rate].",
         ),
     ] = None,
+    prefer: Annotated[
+        Preference,
+        typer.Option(
+            "--prefer",
+            metavar="auto|rate|low",
+            help="Where they conflict: the best rate, or the lowest trees, whose loss is stated; auto is the rate, or "
+            "what is fastest at --sizes.",
+        ),
+    ] = Preference.AUTO,
     output: OutputOption = None,
     in_network: InNetworkOption = False,
     ring: Annotated[
@@ -110,7 +129,12 @@ def plan(
             "on_stage": stages.begin,
         }
         chosen: Preferred | None = None
-        if sizes is None:
+        if sizes is not None and prefer is not Preference.AUTO:
+            msg = f"--sizes takes what is fastest there, found --prefer {prefer} as well: give one of them."
+            raise InputError(msg)
+        if prefer is Preference.LOW:
+            result = make_plan(problem, choose=lowest, **options)
+        elif sizes is None:
             result = make_plan(problem, **options)
         else:
             wanted = parse_sizes(sizes, option="--sizes")

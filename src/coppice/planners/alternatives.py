@@ -13,16 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import inf
 
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.errors import InputError
 from coppice.planners.choice import FOREST, Choice, Made, make_body
 from coppice.schedule.forest import Forest
+from coppice.schedule.loads import forest_loads
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import shape
 
-__all__ = ["Alternative", "Preferred", "alternatives", "preferred"]
+__all__ = ["Alternative", "Preferred", "alternatives", "lowest", "preferred"]
 
 Timer = Callable[[Forest | Schedule, int], float]
 """Time in microseconds of a body at a size in bytes."""
@@ -84,6 +87,29 @@ def alternatives(problem: Problem, choice: Choice, plain: Bound) -> Iterator[Alt
             return
         name = "1 tree per root" if trees == 1 else f"{trees} trees per root"
         yield Alternative(name=name, made=make_body(problem, replace(choice, trees=trees), plain))
+
+
+def lowest(candidates: Iterable[Alternative]) -> Alternative:
+    """The plan with the lowest trees, of equally low ones the one with the best rate; plans without trees come last.
+
+    Args:
+        candidates: At least one.
+
+    Raises:
+        InputError: Without candidates.
+    """
+    found = list(candidates)
+    if not found:
+        msg = "expected plans to choose by height, found none: give at least one."
+        raise InputError(msg)
+
+    def order(one: Alternative) -> tuple[float, Fraction]:
+        body = one.made.body
+        if not isinstance(body, Forest):
+            return inf, Fraction(0)
+        return shape(body).max_height, forest_loads(body).inv_rate
+
+    return min(found, key=order)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
