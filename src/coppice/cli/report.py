@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, SetOption, load_topology
+from coppice.cli.options.measuring import ModelOption
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.cli.verify import PlanArgument
 from coppice.errors import InputError
@@ -54,6 +55,7 @@ def report(
             help="What the topology was before it lost nodes or links, a preset or file: these are drawn as lost.",
         ),
     ] = None,
+    model: ModelOption = None,
     boxes: BoxesOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -75,7 +77,9 @@ def report(
         raise InputError(msg)
     before = None if whole is None else load_topology(whole, boxes=boxes, settings=settings)
     with Stages() as stages:
-        written = write_report(plan, output, size=size, compare=compare, whole=before, on_stage=stages.begin)
+        written = write_report(
+            plan, output, size=size, compare=compare, whole=before, model=model, on_stage=stages.begin
+        )
     if as_json:
         print_json({"output": str(output), "bytes": written})
         return

@@ -28,6 +28,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
+from coppice.simulation.model import Model
 from coppice.simulation.models import DEFAULT_MODEL
 from coppice.simulation.simulator import fastest
 from coppice.simulation.timeline import Timeline
@@ -74,6 +75,7 @@ def report_html(
     size_bytes: int = DEFAULT_SIZE_BYTES,
     comparison: Comparison | None = None,
     whole: Topology | None = None,
+    model: Model = DEFAULT_MODEL,
     on_stage: Callable[[str], None] | None = None,
 ) -> str:
     """The report of a plan as the text of an HTML page, which is well-formed XML as well.
@@ -83,6 +85,7 @@ def report_html(
         size_bytes: Message size M of the timeline.
         comparison: Rivals of the plan (:func:`coppice.comparison.compare`), or None.
         whole: What the topology was before it lost nodes or links, which are drawn as lost; or None.
+        model: What messages cost.
         on_stage: Called with what goes on.
 
     Raises:
@@ -105,7 +108,7 @@ def report_html(
     loads = plan_loads(plan)
     stage("simulating")
     size = 0 if plan.problem.collective is Collective.BARRIER else size_bytes
-    run = _simulated(plan, size)
+    run = _simulated(plan, size, model)
     stage("drawing")
     topology = plan.topology
     title = f"{plan.problem.collective} on {topology.name}"
@@ -178,7 +181,7 @@ class _Simulated:
     words: str
 
 
-def _simulated(plan: Plan, size_bytes: int) -> _Simulated:
+def _simulated(plan: Plan, size_bytes: int, model: Model) -> _Simulated:
     """The plan at one size, its chunks cut into as many pieces as serve it."""
     messages = expanded_edges(plan.forest) if plan.forest is not None else 0
     if plan.schedule is not None:
@@ -187,7 +190,7 @@ def _simulated(plan: Plan, size_bytes: int) -> _Simulated:
         words = f"{messages:,} transfers are too many for a timeline: it is drawn up to {MOST_MESSAGES:,}."
         return _Simulated(timeline=None, pieces=0, size_bytes=size_bytes, words=words)
     most = min(max(FINE_MESSAGES // max(messages, 1), 1), 256)
-    timeline = fastest(plan.body, size_bytes, model=DEFAULT_MODEL, most=most)
+    timeline = fastest(plan.body, size_bytes, model=model, most=most)
     return _Simulated(timeline=timeline, pieces=timeline.pieces, size_bytes=size_bytes, words="")
 
 
@@ -227,7 +230,7 @@ def _facts(plan: Plan, checked: Report, loads: LinkLoads, run: _Simulated) -> li
         words = f"{time_text(run.timeline.time_us)} for {_bytes(run.size_bytes)}"
         if run.size_bytes:
             words += f", {run.timeline.algbw_gb_per_s:.4g} GB/s algbw, {run.timeline.busbw_gb_per_s:.4g} GB/s busbw"
-        rows.append(("Simulated", words))
+        rows += [("Simulated", words), ("Model of time", run.timeline.model.text)]
     given = {
         name: value for name, value in plan.parameters.items() if value is not None and value is not False
     }

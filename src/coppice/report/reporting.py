@@ -21,6 +21,8 @@ from coppice.schedule.explanation import plan_loads
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
+from coppice.simulation.model import Model
+from coppice.simulation.models import model_of
 from coppice.text import parse_size, parse_sizes
 from coppice.topology.model import Topology
 
@@ -40,6 +42,7 @@ def report(
     size: int | str = DEFAULT_SIZE_BYTES,
     compare: Comparison | str | Sequence[int] | None = None,
     whole: Topology | None = None,
+    model: Model | str | os.PathLike[str] | None = None,
     on_stage: _Stage | None = None,
 ) -> int:
     """Write a report; an interrupted write leaves the old file, or none.
@@ -51,6 +54,7 @@ def report(
         size: Message size M of the timeline of a plan, in bytes or as text such as ``64M``.
         compare: Rivals of a plan on its page: a comparison, or the sizes at which all algorithms are compared.
         whole: What the topology was before it lost nodes or links, which are then drawn as lost (not in .dot).
+        model: What messages cost: a model, its name, or a file with one; None is the default.
         on_stage: Called with what goes on.
 
     Returns:
@@ -68,7 +72,7 @@ def report(
         msg = f"`compare` belongs on a page, found {target.name!r}: leave it out, or write *.html."
         raise InputError(msg)
     content = report_text(
-        source, target.suffix, size=size, compare=compare, whole=whole, on_stage=on_stage
+        source, target.suffix, size=size, compare=compare, whole=whole, model=model, on_stage=on_stage
     ).encode()
     write_atomically(target, content)
     return len(content)
@@ -81,6 +85,7 @@ def report_text(
     size: int | str = DEFAULT_SIZE_BYTES,
     compare: Comparison | str | Sequence[int] | None = None,
     whole: Topology | None = None,
+    model: Model | str | os.PathLike[str] | None = None,
     on_stage: _Stage | None = None,
 ) -> str:
     """The text of a report, by one of :data:`SUFFIXES`; everything else is as in :func:`report`.
@@ -103,9 +108,15 @@ def report_text(
         found = read_plan(found)
     if isinstance(found, Plan):
         if suffix == ".html":
-            rivals = _compared(found, sizes, stage)
+            assumed = model_of(model)
+            rivals = _compared(found, sizes, assumed, stage)
             return report_html(
-                found, size_bytes=size_bytes, comparison=rivals, whole=whole, on_stage=on_stage
+                found,
+                size_bytes=size_bytes,
+                comparison=rivals,
+                whole=whole,
+                model=assumed,
+                on_stage=on_stage,
             )
         stage("drawing")
         verify(found).require_ok()
@@ -127,7 +138,9 @@ def report_text(
     raise InputError(msg)
 
 
-def _compared(plan: Plan, wanted: Comparison | Sequence[int] | None, stage: _Stage) -> Comparison | None:
+def _compared(
+    plan: Plan, wanted: Comparison | Sequence[int] | None, model: Model, stage: _Stage
+) -> Comparison | None:
     """All algorithms at the given sizes, in the circumstances of the plan."""
     if wanted is None or isinstance(wanted, Comparison):
         return wanted
@@ -137,5 +150,10 @@ def _compared(plan: Plan, wanted: Comparison | Sequence[int] | None, stage: _Sta
 
     relays = plan.parameters.get("relay_gpus") is True
     return compare_algorithms(
-        plan.problem, sizes=wanted, relay_gpus=relays or None, in_network=False, on_progress=on_progress
+        plan.problem,
+        sizes=wanted,
+        model=model,
+        relay_gpus=relays or None,
+        in_network=False,
+        on_progress=on_progress,
     )
