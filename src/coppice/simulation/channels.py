@@ -59,9 +59,10 @@ class Wire:
     name: str | None = None
 
     @property
-    def expansion(self) -> float:
+    def expansion(self) -> Fraction:
         """Bytes on the wire for a byte of data, in long messages."""
-        return 1.0 if self.protocol is None else self.protocol.wire_bytes / self.protocol.data_bytes
+        found = self.protocol
+        return Fraction(1) if found is None else Fraction(found.wire_bytes, found.data_bytes)
 
 
 def wires_of(model: Model, topology: Topology) -> tuple[Wire, ...]:
@@ -170,7 +171,7 @@ def on_wire(messages: Messages, wire: Wire, *, model: Model) -> Messages:
             )
             raise InputError(msg)
         messages = _through_channels(
-            messages, wire.gpu_gb_per_s * _expansion(wire.protocol) / Fraction(str(model.efficiency))
+            messages, wire.gpu_gb_per_s * wire.expansion / Fraction(str(model.efficiency))
         )
     found = wire.protocol
     start_us = model.launch_us + (0.0 if found is None else found.start_us)
@@ -196,10 +197,6 @@ def _widest_gpu(topology: Topology) -> Fraction:
         topology.rank_nodes
     ]
     return Fraction(int(out.max(initial=0)), topology.denominator)
-
-
-def _expansion(found: Protocol | None) -> Fraction:
-    return Fraction(1) if found is None else Fraction(found.wire_bytes, found.data_bytes)
 
 
 def _overheads(messages: Messages, found: Protocol, model: Model) -> NDArray[np.float64]:

@@ -360,7 +360,7 @@ def _least_us(messages: Messages, wire: Wire, model: Model) -> float:
     of_link = np.repeat(carried, routes.num_links)
     load = np.bincount(routes.links, weights=of_link, minlength=topology.num_links)
     busiest = float((load * topology.denominator / topology.capacity).max(initial=0.0)) / 1000
-    least = busiest * wire.expansion / model.efficiency
+    least = busiest * float(wire.expansion) / model.efficiency
     if wire.gpu_gb_per_s is not None:
         sent = np.bincount(routes.src, weights=carried, minlength=topology.num_nodes)[topology.rank_nodes]
         least = max(least, float(sent.max(initial=0.0)) / float(wire.gpu_gb_per_s) / 1000)
