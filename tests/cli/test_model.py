@@ -60,10 +60,10 @@ def test_a_fit_finds_the_model_that_made_the_times(run: Run, tmp_path: Path) -> 
     found = model_of(made)
     assert found.name == "mine"
     for size in SIZES:
-        assert predicted("ring", size, found) == pytest.approx(predicted("ring", size, TRUE), rel=0.05)
+        assert predicted("ring", size, found) == pytest.approx(predicted("ring", size, TRUE), rel=0.1)
     assert run("model", "show", made, "--json").json["name"] == "mine"
     record = run(*words, "--json").json
-    assert record["worst_error"] < 0.05
+    assert record["worst_error"] < 0.1
     assert len(record["rows"]) == 8
 
 

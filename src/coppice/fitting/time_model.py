@@ -31,7 +31,7 @@ __all__ = ["FittedModel", "MeasuredTime", "bodies_of", "fit", "predicted_us"]
 LIBRARY = "library"
 """Name of an algorithm that a GPU library chose by itself."""
 
-_STEPS = (math.log(2.0), math.log(1.005))
+_STEPS = (math.log(2.0), math.log(1.05))
 _LEAST = {"efficiency": 0.05}
 
 
