@@ -11,6 +11,7 @@ collective on it; every verb takes what the others return::
     for tree in result.plan.trees: ...                   its trees: ranks, parents, paths by name
     coppice.simulate(result, "64M")                      when every message runs, at a size
     coppice.compare(cluster, "all_reduce", sizes="1K:4G")    every algorithm at every size, beside the limits
+    coppice.synthesize(cluster, "all_gather", method="tacos")    by a published method, beside the bound
     coppice.report(result, "report.html")                one page, or a picture (.svg), or a graph (.dot)
     coppice.export(result, "msccl-xml", "algo.xml", target="rccl")    a file for a runtime or a library
     coppice.doctor("algo.xml", target="rccl", ranks=16)      would that runtime load and use it?
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from coppice.logs.reading import read_logs
     from coppice.planners.algorithms.listing import listed as algorithms
     from coppice.planners.planning import PlannedResult, plan
+    from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
     from coppice.report.reporting import report
     from coppice.schedule.explanation import Explanation, explain
     from coppice.schedule.files.plan_file import read_plan, write_plan
@@ -84,6 +86,7 @@ _LAZY = {
     "Report": "coppice.schedule.verification.verify",
     "Schedule": "coppice.schedule.schedule",
     "Selection": "coppice.selection",
+    "SynthesizedResult": "coppice.planners.synthesis.synthesizing",
     "Timeline": "coppice.simulation",
     "Topology": "coppice.topology.model",
     "Tree": "coppice.schedule.trees",
@@ -99,6 +102,7 @@ _LAZY = {
     "read_plan": "coppice.schedule.files.plan_file",
     "select": "coppice.selection",
     "simulate": "coppice.simulation",
+    "synthesize": "coppice.planners.synthesis.synthesizing",
     "verify": "coppice.schedule.verification.verify",
     "write_plan": "coppice.schedule.files.plan_file",
 }
@@ -129,6 +133,7 @@ __all__ = [
     "Report",
     "Schedule",
     "Selection",
+    "SynthesizedResult",
     "Timeline",
     "Topology",
     "Tree",
@@ -149,6 +154,7 @@ __all__ = [
     "report",
     "select",
     "simulate",
+    "synthesize",
     "verify",
     "write_plan",
 ]

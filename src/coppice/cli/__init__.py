@@ -53,6 +53,9 @@ COMMANDS = {
     ),
     "bound": Place("coppice.cli.bound:bound", "Print the best rate that is possible, and the cut behind it."),
     "plan": Place("coppice.cli.plan:plan", "Plan a collective, verify the plan, print what it reaches."),
+    "synthesize": Place(
+        "coppice.cli.synthesize:synthesize", "Find a schedule by a published method, and measure it."
+    ),
     "algorithms": Place(
         "coppice.cli.algorithms:algorithms", "List the algorithms that `coppice plan --algorithm` takes."
     ),

@@ -38,7 +38,7 @@ from coppice.schedule.shape import ForestShape, shape
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
 
-__all__ = ["PlannedResult", "Stopwatch", "peak_rss_bytes", "plan"]
+__all__ = ["PlannedResult", "Stopwatch", "peak_rss_bytes", "plan", "verified"]
 
 RING_RANKS = 2_048
 """Up to this many ranks the best ring is searched by default; it takes longer than the plan beyond."""
@@ -275,16 +275,36 @@ def plan(
         found = in_network_optimum(plain) if helped or choice.in_network else plain
         if choice.trees is not None and not helped and problem.collective is not Collective.ALL_REDUCE:
             found = replace(found, whole_trees=whole_trees_bound(problem, choice.trees))
+    searched = ring if ring is not None else choice.optimal and problem.topology.num_ranks <= RING_RANKS
+    return verified(problem, made, found, choice.algorithm, watch, ring=searched)
+
+
+def verified(
+    problem: Problem, made: Made, found: Bound, planner: str, watch: Stopwatch, *, ring: bool = False
+) -> PlannedResult:
+    """What a planner made as a verified plan with its figures.
+
+    Args:
+        problem: What was planned.
+        made: The forest or schedule.
+        found: The bound that it is measured by.
+        planner: Name of the planner.
+        watch: Has the seconds of the stages ``bound`` and ``plan``, and gets those of the others.
+        ring: Look for the best ring to compare with.
+
+    Raises:
+        CheckError: If the plan does not verify, which would be a defect of the planner.
+    """
     peak = peak_rss_bytes()
+    body = made.body
     with watch.stage("verify", "verifying the plan"):
-        planned = _plan(problem, made, found, choice.algorithm)
+        planned = _plan(problem, made, found, planner)
         report = verify(planned)
         report.require_ok()
     with watch.stage("figures", "measuring the trees"):
         trees_shape = shape(body) if isinstance(body, Forest) else None
-    searched = ring if ring is not None else choice.optimal and problem.topology.num_ranks <= RING_RANKS
     best: RingPlan | None = None
-    if searched and problem.collective.made_of_trees:
+    if ring and problem.collective.made_of_trees:
         with watch.stage("ring", "looking for the best ring"):
             best = best_ring(problem)
     return PlannedResult(
@@ -292,7 +312,7 @@ def plan(
         report=report,
         shape=trees_shape,
         ring=best,
-        ring_searched=searched,
+        ring_searched=ring,
         seconds=watch.seconds,
         peak_rss_bytes=peak,
         phases=made.phases,

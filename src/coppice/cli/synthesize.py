@@ -1,0 +1,111 @@
+"""`coppice synthesize`: a schedule found by a published method, verified and measured by the exact bound."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings, with_options
+from coppice.cli.options.problem import ParameterOption, ProblemOptions
+from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
+from coppice.cli.plan import plan_fields
+from coppice.planners.synthesis.catalogue import METHODS
+from coppice.planners.synthesis.synthesizing import SynthesizedResult
+from coppice.planners.synthesis.synthesizing import synthesize as run
+from coppice.schedule.explanation import title_of
+from coppice.schedule.files.plan_file import write_plan
+from coppice.text import percent_text, seconds_text
+
+__all__ = ["synthesize"]
+
+INTERRUPTED = 130
+NOT_FOUND = 1
+
+
+@with_options(
+    "topology collective method sketch chunk_size steps rounds chunks pareto seed time_limit parameters output "
+    "boxes root weights ranks relays rates settings round_digits as_json"
+)
+def synthesize(
+    asked: ProblemOptions,
+    *,
+    method: Annotated[str, typer.Option("--method", metavar="NAME", help=f"One of: {', '.join(METHODS)}.")],
+    sketch: Annotated[
+        Path | None, typer.Option("--sketch", metavar="FILE", help="Sketch file of TACCL's format.")
+    ] = None,
+    chunk_size: Annotated[
+        str | None,
+        typer.Option(
+            "--chunk-size", metavar="SIZE", help="Size of a chunk, such as 1M, where latency counts."
+        ),
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", min=0, help="Steps S of sccl.")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=0, help="Rounds R of sccl.")] = None,
+    chunks: Annotated[int | None, typer.Option("--chunks", min=1, help="Chunks of each rank.")] = None,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="All optimal pairs of latency and bandwidth (sccl).")
+    ] = False,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Where random choices begin.")] = 0,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(
+            "--time-limit", metavar="SECONDS", help="Then the best found so far counts [default: none]."
+        ),
+    ] = None,
+    parameters: ParameterOption = None,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Synthesise a schedule by a published method, verify it, and print how near the exact bound it comes.
+
+    Exit code 1 if there is no such schedule or none was found in time; Ctrl-C keeps the best found so far.
+
+    \b
+    Examples:
+      coppice synthesize dgx-1v --collective all_gather --method sccl --steps 2 --rounds 3 --chunks 2
+    """  # noqa: D301 (\b is for the help formatter)
+    printed = to_stdout(output, as_json=as_json)
+    named = {
+        "sketch": None if sketch is None else str(sketch),
+        "chunk_size": chunk_size,
+        "steps": steps,
+        "rounds": rounds,
+        "chunks": chunks,
+        "pareto": pareto or None,
+    }
+    options: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
+    options |= parse_settings(parameters or (), option="--parameter")
+    with Stages() as stages:
+        stages.begin("reading the topology")
+        problem = asked.load_problem()
+        result = run(
+            problem, method=method, options=options, seed=seed, time_limit_s=time_limit, on_stage=stages.begin
+        )
+        if output is not None and result.planned is not None:
+            stages.begin("writing the plan")
+            write_plan(result.plan, output)
+    if as_json:
+        print_json(result.record())
+    else:
+        fields = _fields(result)
+        if output is not None and result.planned is not None and not printed:
+            fields.append(("written to", str(output)))
+        print_fields(title_of(problem), fields, file=sys.stderr if printed else sys.stdout)
+    if result.synthesis.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if result.planned is None and not pareto:
+        raise typer.Exit(NOT_FOUND)
+
+
+def _fields(result: SynthesizedResult) -> list[tuple[str, str]]:
+    """What is printed about a result."""
+    words = list(result.synthesis.words)
+    ended = " (interrupted: the best found so far)" if result.synthesis.interrupted else ""
+    fields = [(result.method, f"{result.status} after {seconds_text(result.seconds)}{ended}"), *words]
+    if result.planned is None:
+        return fields
+    gap = ("gap to the bound", percent_text(result.planned.loss) if result.planned.loss else "none")
+    return [*fields, gap, *plan_fields(result.planned, [])]

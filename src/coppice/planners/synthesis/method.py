@@ -1,0 +1,120 @@
+"""What a method of synthesis is: its options, what it is asked, and what it answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.schedule.forest import Forest
+from coppice.schedule.plan import Parameter
+from coppice.schedule.schedule import Schedule
+
+__all__ = ["Request", "Status", "Synthesis", "SynthesisMethod"]
+
+
+class Status(StrEnum):
+    """What a search found out."""
+
+    SAT = "sat"
+    """There is a schedule, and here it is."""
+    UNSAT = "unsat"
+    """It is proved that there is none of the kind that was asked for."""
+    UNKNOWN = "unknown"
+    """The search ended before it knew: a time limit, or Ctrl-C."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a method is asked.
+
+    Attributes:
+        problem: The collective on its topology.
+        options: The method's own options, an instance of its :attr:`SynthesisMethod.options`.
+        seed: Where random choices begin; the same seed gives the same schedule, whatever the number of cores.
+        deadline: Of :func:`time.monotonic`, when to stop and give the best found so far; None: when it is done.
+        on_progress: Called with a few words now and then.
+    """
+
+    problem: Problem
+    options: Any
+    seed: int = 0
+    deadline: float | None = None
+    on_progress: Callable[[str], None] | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the deadline, at least 0; None without one."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def say(self, words: str) -> None:
+        """Report progress."""
+        if self.on_progress is not None:
+            self.on_progress(words)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Synthesis:
+    """What a method answers.
+
+    Attributes:
+        status: What it found out.
+        body: The schedule or forest; None where there is none, or none was found in time.
+        parameters: What a plan file says about how it was made: what the answer depends on, so no seconds.
+        interrupted: Ctrl-C ended the search; the body is the best found until then.
+        details: What the method has to say beside, as JSON values.
+        words: The same for people, label and text.
+    """
+
+    status: Status
+    body: Schedule | Forest | None = None
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    interrupted: bool = False
+    details: Mapping[str, Any] = field(default_factory=dict)
+    words: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynthesisMethod:
+    """A method of synthesis.
+
+    Attributes:
+        name: What users call it.
+        about: What it is, in a line, with its publication.
+        collectives: What it synthesises.
+        options: A ``msgspec.Struct`` (frozen, keyword-only) with its own options and their defaults.
+        run: The search. It raises InputError for what it cannot be asked, UnreachableError where ranks are not
+            connected, and on Ctrl-C gives the best found so far as an interrupted :class:`Synthesis`, or lets
+            KeyboardInterrupt pass if there is none yet.
+    """
+
+    name: str
+    about: str
+    collectives: tuple[Collective, ...]
+    options: type[msgspec.Struct]
+    run: Callable[[Request], Synthesis]
+
+    def read_options(self, given: Mapping[str, Any]) -> msgspec.Struct:
+        """The options from values by name, texts where they come from a command line.
+
+        Raises:
+            InputError: If the method has no such option, or a value does not fit.
+        """
+        known = self.options.__struct_fields__
+        for name in given:
+            if name not in known:
+                has = f"it takes {', '.join(f'`{each}`' for each in known)}" if known else "it takes none"
+                msg = f"expected options of method {self.name}, found `{name}`: {has}."
+                raise InputError(msg)
+        try:
+            return msgspec.convert(dict(given), self.options, strict=False)
+        except msgspec.ValidationError as error:
+            msg = f"expected options that method {self.name} can use, found otherwise: {error}."
+            raise InputError(msg) from None
