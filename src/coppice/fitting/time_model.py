@@ -43,6 +43,8 @@ _HUBER = 0.05
 _SLOPE, _REACH = math.log(1.05), math.log(4.0)
 """Steps with which slopes are taken, and the longest step of a figure."""
 _DAMPING, _MOST_DAMPING = 1e-2, 1e3
+_NONE = 0.001**2 / (2 * _HUBER)
+"""Loss that counts as none: errors of 0.1%."""
 _WORTH = 0.01
 """A step is followed by another one where it makes the loss smaller by this share."""
 _STEPS = (math.log(1.15), math.log(1.03))
@@ -209,7 +211,7 @@ def fit(
         found = "none" if not times else f"{min(row.time_us for row in times):g} us"
         msg = f"expected measured times above 0, found {found}: give at least one."
         raise InputError(msg)
-    search = _Search(times, bodies, start, on_progress)
+    search = _FigureSearch(times, bodies, start, on_progress)
     figures = search.patterned(search.descended(_start(start)))
     return FittedModel(
         model=replace(_with(start, figures), name=name),
@@ -221,7 +223,7 @@ def fit(
 _Figures = dict[str, float]
 
 
-class _Search:
+class _FigureSearch:
     """The search for the figures with the least loss."""
 
     def __init__(
@@ -256,7 +258,7 @@ class _Search:
     def descended(self, figures: _Figures) -> _Figures:
         """The figures after damped steps along slopes, as long as they help."""
         damping = _DAMPING
-        while damping < _MOST_DAMPING:
+        while damping < _MOST_DAMPING and self.loss(figures) > _NONE:
             errors, before = self.errors(figures), self.loss(figures)
             slopes = np.stack([self._slope(figures, key) for key in figures], axis=1)
             weighted = slopes / np.sqrt(errors**2 + _HUBER**2)[:, None]
@@ -289,7 +291,7 @@ class _Search:
     def patterned(self, figures: _Figures) -> _Figures:
         """The figures after raising and lowering each, by ever smaller steps."""
         steps = dict.fromkeys(figures, _STEPS[0])
-        while max(steps.values()) > _STEPS[1]:
+        while max(steps.values()) > _STEPS[1] and self.loss(figures) > _NONE:
             moved = dict(figures)
             for key in figures:
                 for sign in (1, -1):

@@ -102,6 +102,7 @@ def run(
     Raises:
         InputError: If messages wait for each other in a circle.
     """
+    burst_us = _bursts_us(messages.topology, model)
     messages = on_wire(messages, Wire() if wire is None else wire, model=model)
     topology, routes = messages.topology, messages.routes
     sender, receiver = topology.rank[routes.src], topology.rank[routes.dst]
@@ -126,7 +127,7 @@ def run(
         messages.after,
         topology.capacity / topology.denominator,
         topology.latency_us * _NS_PER_US,
-        _bursts_us(topology, model) * _NS_PER_US,
+        np.pad(burst_us, (0, topology.num_links - len(burst_us) if model.burst_bytes else 0)) * _NS_PER_US,
         routes.link_start,
         routes.links,
         overhead_us * _NS_PER_US,
