@@ -1,7 +1,7 @@
 """Collectives on real sockets and in shared memory beside what the model of time predicts, and how they are measured.
 
-The times lie in ``time_model.csv``, whose head says where they come from. A *place* is a network of benchmarks/lab.py, or
-``shm-2`` and ``shm-4``: so many ranks of this machine.
+The times lie in ``time_model.csv``, whose head says where they come from. A *place* is a network of benchmarks/lab.py,
+or ``shm-2`` and ``shm-4``: so many ranks of this machine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -173,31 +173,35 @@ def measured_tables() -> list[Table]:
     rows = measured()
     summary = Table(
         title="All-reduces of 1 KiB to 64 MiB beside their simulated times",
-        header=("place", "times", "mean error", "within 10%", "within 10% or the spread", "largest", "spread"),
+        header=(
+            "place",
+            "times",
+            "mean error",
+            "within 10%",
+            "within 10% or the spread",
+            "largest",
+            "spread",
+        ),
         notes=["Mean spread of the times that were measured twice. Fitted models:"],
     )
     every = Table(
         title="All-reduces in the lab and in shared memory, measured and simulated",
         header=("place", "algorithm", "size", "pieces", "measured (us)", "spread", "simulated (us)", "error"),
     )
-    for places, name in ((NETWORKS, "lab"), (("shm-2",), "shm"), (("shm-4",), "shm")):
+    for places, name in ((NETWORKS, "lab"), (("shm-2",), "shm")):
         own = [row for row in rows if row.place in places]
         bodies = {key: body for place in places for key, body in bodies_at(place).items()}
-        cores = {} if places != ("shm-4",) else {"workers": 2, "shared_workers": True}
-        start = Model(**{**vars(STARTS[name]), **cores})
-        half = fitted_to([row for row in own if row.time.size_bytes in FITTED], bodies, start)
-        whole = fitted_to(own, bodies, start)
+        half = fitted_to([row for row in own if row.time.size_bytes in FITTED], bodies, STARTS[name])
+        whole = fitted_to(own, bodies, STARTS[name])
         for place in places:
             parts = [
-                (f"{place}, fitted to half: that half", half, True),
-                (f"{place}, fitted to half: the rest", half, False),
-                (f"{place}, fitted to all", whole, None),
+                (f"{place}, fitted to half: that half", half, (True,)),
+                (f"{place}, fitted to half: the rest", half, (False,)),
+                (f"{place}, fitted to all", whole, (True, False)),
             ]
-            for words, found, given in parts:
+            for words, found, halves in parts:
                 chosen = [
-                    row
-                    for row in own
-                    if row.place == place and given in (None, row.time.size_bytes in FITTED)
+                    row for row in own if row.place == place and (row.time.size_bytes in FITTED) in halves
                 ]
                 summary.rows.append((words, *figures(chosen, errors_of(chosen, bodies, found.model))))
         where = " and ".join(places)
@@ -205,6 +209,11 @@ def measured_tables() -> list[Table]:
         summary.notes.append(f"* {where}, fitted to all: {whole.model.text}.")
         for row, error in zip(own, errors_of(own, bodies, half.model), strict=True):
             every.rows.append(line_of(row, error))
+    shared = [row for row in rows if row.place == "shm-4"]
+    model = replace(whole.model, workers=2, shared_workers=True)
+    errors = errors_of(shared, bodies_at("shm-4"), model)
+    summary.rows.append(("shm-4, as fitted to shm-2, two cores for all", *figures(shared, errors)))
+    every.rows += [line_of(row, error) for row, error in zip(shared, errors, strict=True)]
     return [summary, every]
 
 
@@ -244,7 +253,7 @@ def line_of(row: Measured, error: float) -> tuple[str, ...]:
     """A line of the table of all times."""
     time = row.time
     return (
-        row.place + ("" if time.size_bytes in FITTED else ", predicted"),
+        row.place + ("" if time.size_bytes in FITTED and row.place != "shm-4" else ", predicted"),
         time.algorithm.removeprefix(f"{row.place} "),
         f"{time.size_bytes:,}",
         str(time.pieces),
@@ -272,9 +281,7 @@ def measure(*, rounds: int = 41, most_bytes: int = SIZES[-1], places: Sequence[s
                 print(f"{place}, run {number}: {size} bytes, {count} rounds", file=sys.stderr, flush=True)
                 for row in bench_rows(place, size, count):
                     cells = [row[key] for key in ("pieces", "time_us", "fastest_us", "slowest_us")]
-                    lines.append(
-                        ",".join(map(str, (place, row["algorithm"], size, number, count, *cells)))
-                    )
+                    lines.append(",".join(map(str, (place, row["algorithm"], size, number, count, *cells))))
     DATA.write_text("".join(f"{line}\n" for line in [*head, *lines]))
 
 

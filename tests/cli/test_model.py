@@ -77,7 +77,9 @@ def test_pieces_that_ran_are_simulated(run: Run, tmp_path: Path) -> None:
         row = {"collective": "all_reduce", "algorithm": "recursive-doubling", "size_bytes": size}
         lines.append(json.dumps({**row, "time_us": time_us, "pieces": 8}))
     told.write_text("\n".join(lines))
-    done = run("model", "fit", told, "star", "--set", "gpus=4", "-c", "all_reduce", "--model", "ideal", "--json")
+    done = run(
+        "model", "fit", told, "star", "--set", "gpus=4", "-c", "all_reduce", "--model", "ideal", "--json"
+    )
     assert done.code == 0, done.err
     assert done.json["worst_error"] < 0.05
     assert done.json["model"]["efficiency"] == pytest.approx(TRUE.efficiency, rel=0.1)

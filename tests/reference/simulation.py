@@ -295,7 +295,9 @@ class FifoNetwork:
         machine = self.machine
         message.hops.append(now)
         # As if the bucket had been empty all the time, but as much earlier as it takes to fill.
-        self.spent[link] = max(now - self.burst[link], self.spent[link]) + machine.duration(message.bytes, link)
+        self.spent[link] = max(now - self.burst[link], self.spent[link]) + machine.duration(
+            message.bytes, link
+        )
         served = self.free[link] = max(now, self.spent[link])
         last = max(served, self.tail.get(message, 0.0))
         if len(message.hops) == 1 and machine.model.buffered:

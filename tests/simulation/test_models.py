@@ -65,7 +65,10 @@ class TestNames:
             ({"workers": 1, "copy_gb_per_s": 2.0, "cache_bytes": 10}, "give all three"),
             ({"workers": 1, "copy_gb_per_s": 2.0, "memory_gb_per_s": 1.0}, "give all three"),
             ({"workers": 1, "cache_bytes": 10, "memory_gb_per_s": 1.0}, "give all three"),
-            ({"workers": 1, "copy_gb_per_s": 2.0, "cache_bytes": 10, "memory_gb_per_s": 0.0}, "copying above 0"),
+            (
+                {"workers": 1, "copy_gb_per_s": 2.0, "cache_bytes": 10, "memory_gb_per_s": 0.0},
+                "copying above 0",
+            ),
         ],
     )
     def test_bad_files_are_refused(self, tmp_path: Path, change: dict[str, object], words: str) -> None:
@@ -114,8 +117,9 @@ class TestWorkers:
     def test_launch_and_efficiency(self) -> None:
         assert self.times(launch_us=5.0, efficiency=0.5) == [7.0, 7.0, 7.0]
 
-
-    @pytest.mark.parametrize(("size_bytes", "copied_us"), [(2000, 1.0), (3000, 1.5), (4500, 3.375), (6000, 6.0)])
+    @pytest.mark.parametrize(
+        ("size_bytes", "copied_us"), [(2000, 1.0), (3000, 1.5), (4500, 3.375), (6000, 6.0)]
+    )
     def test_buffers_beyond_the_cache_are_copied_from_memory(self, size_bytes: int, copied_us: float) -> None:
         """A third of a buffer for each rank at 1 GB/s in cache, up to 3,000 bytes; half of 4,500 at 0.5 GB/s."""
         model = Model(overhead_us=0, workers=1, copy_gb_per_s=2, cache_bytes=3000, memory_gb_per_s=1)
@@ -123,7 +127,9 @@ class TestWorkers:
         body = shift_on(star(3, gb_per_s=10**6), 1)
         found = simulate(body, size_bytes, model=model, pieces=1).time_us
         assert found == pytest.approx(copied_us * 2 / 3, rel=1e-3)
-        assert (found > simulate(body, size_bytes, model=both, pieces=1).time_us * 1.01) is (size_bytes > 3000)
+        assert (found > simulate(body, size_bytes, model=both, pieces=1).time_us * 1.01) is (
+            size_bytes > 3000
+        )
 
 
 class TestBursts:

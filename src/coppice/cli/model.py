@@ -95,9 +95,9 @@ def fit_model(
     """Fit a model of time to measured times, and say how well it predicts them.
 
     Launch, occupancy of workers, efficiency of links and, where the model has no protocols, what a message costs are
-    chosen so that the simulated times of the measured algorithms come closest; so are the rates of copying, the cache and
-    the burst of links, where the model has them. What ran in a known number of pieces is simulated in so many. Give the
-    result to other commands with --model.
+    chosen so that the simulated times of the measured algorithms come closest; so are the rates of copying, the cache
+    and the burst of links, where the model has them. What ran in a known number of pieces is simulated in so many. Give
+    the result to other commands with --model.
 
     \b
     Examples:

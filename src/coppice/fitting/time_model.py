@@ -1,14 +1,14 @@
 """A model of time fitted to measured times: the figures with which simulations come closest to what was measured.
 
-Error of a time is the logarithm of predicted over measured, so that small and large messages count alike and being twice
-too long is as bad as twice too short. Its loss is that of Huber in its smooth form, ``sqrt(e^2 + d^2) - d`` with d of 5%:
-squares where errors are small, magnitudes where they are large, so that a few times that went wrong do not bend the rest.
-What is made small is the mean of it, over the logarithms of the figures: by steps of Levenberg ("A method for the solution
-of certain non-linear problems in least squares", Quart. Appl. Math. 2, 1944) with weights after Huber as long as they
-help, and then, since times have kinks where another protocol or number of pieces is the fastest, by the pattern search of
-Hooke and Jeeves ("Direct search solution of numerical and statistical problems", J. ACM 8, 1961): each figure is raised and
-lowered by a step, and steps are halved when nothing helps any more. It takes some dozen simulations of every measured
-time for each figure, and is deterministic.
+Error of a time is the logarithm of predicted over measured, so that small and large messages count alike and being
+twice too long is as bad as twice too short. Its loss is that of Huber in its smooth form, ``sqrt(e^2 + d^2) - d`` with
+d of 5%: squares where errors are small, magnitudes where they are large, so that a few times that went wrong do not
+bend the rest. What is made small is the mean of it, over the logarithms of the figures: by steps of Levenberg ("A
+method for the solution of certain non-linear problems in least squares", Quart. Appl. Math. 2, 1944) with weights after
+Huber as long as they help, and then, since times have kinks where another protocol or number of pieces is the fastest,
+by the pattern search of Hooke and Jeeves ("Direct search solution of numerical and statistical problems", J. ACM 8,
+1961): each figure is raised and lowered by a step, and steps are halved when nothing helps any more. It takes some
+dozen simulations of every measured time for each figure, and is deterministic.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ def fit(
     """The model that predicts measured times best.
 
     Of a model with protocols the launch, the occupancy of workers and the efficiency of links are fitted; of one
-    without also the overhead of messages. Where the model has them, so are the rate at which workers copy, what fits into
-    a cache with the rate beyond it, and the burst of links. Occupancy is the same at both ends.
+    without also the overhead of messages. Where the model has them, so are the rate at which workers copy, what fits
+    into a cache with the rate beyond it, and the burst of links. Occupancy is the same at both ends.
 
     Args:
         times: What was measured, with times above 0.
@@ -302,7 +302,9 @@ class _FigureSearch:
                 else:
                     steps[key] /= 2
             if moved != figures:  # as far again in the same direction
-                further = {key: _moved(key, moved[key], math.log(moved[key] / figures[key])) for key in figures}
+                further = {
+                    key: _moved(key, moved[key], math.log(moved[key] / figures[key])) for key in figures
+                }
                 figures = min(moved, further, key=self.loss)
         return figures
 

@@ -140,7 +140,9 @@ class Model:
                 msg = f"expected a {name} of 0 or more bytes, found {amount}."
                 raise InputError(msg)
         if self.burst_bytes and self.sharing is Sharing.FAIR:
-            msg = "expected links without bursts with fair sharing, found `burst_bytes`: choose sharing `fifo`."
+            msg = (
+                "expected links without bursts with fair sharing, found `burst_bytes`: choose sharing `fifo`."
+            )
             raise InputError(msg)
         if bool(self.cache_bytes) is (self.memory_gb_per_s is None) or (
             self.cache_bytes and self.copy_gb_per_s is None
