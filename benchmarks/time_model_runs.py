@@ -29,7 +29,8 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.simulation import Model
 from coppice.topology import preset
-from lab import chosen_scale, mpi_launcher, mpi_variables, scaled, standing, topologies
+from coppice.topology.operations import scale as scaled
+from lab import chosen_scale, mpi_launcher, mpi_variables, standing, topologies
 from tables import Table
 
 __all__ = ["measure", "measured_tables"]
