@@ -288,13 +288,14 @@ def measure(*, rounds: int = 41, most_bytes: int = SIZES[-1], places: Sequence[s
 
 def bench_rows(place: str, size: int, rounds: int) -> list[Mapping[str, str]]:
     """What `coppice bench` measures of all algorithms at one size."""
-    command = [sys.executable, "-m", "coppice", "bench", "all_reduce", "-s", str(size), "-n", str(rounds)]
+    command = ["-m", "coppice", "bench", "all_reduce", "-s", str(size), "-n", str(rounds)]
     command += ["-w", "3", "-a", ",".join(ALGORITHMS), "--json"]
     if kind_of(place) == "shm":
         ranks = place.removeprefix("shm-")
         command += ["--engine", "shm", "--topology", "star", "--set", f"gpus={ranks}"]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        return [json.loads(line) for line in done.stdout.splitlines()]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", ranks]
+        done = subprocess.run([*launcher, *command], check=True, capture_output=True, text=True)
+        return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     with (
         standing("model", topologies()[place], chosen_scale(topologies()[place])) as lab,
         tempfile.TemporaryDirectory() as directory,
@@ -303,7 +304,7 @@ def bench_rows(place: str, size: int, rounds: int) -> list[Mapping[str, str]]:
         launch_mpi(
             lab,
             "open-mpi",
-            [*command, "--engine", "mpi", "--output", str(output), "--timeout", "120"],
+            [sys.executable, *command, "--engine", "mpi", "--output", str(output), "--timeout", "120"],
             launcher=mpi_launcher("open-mpi"),
             environment=mpi_variables("open-mpi"),
             timeout_s=1200,
