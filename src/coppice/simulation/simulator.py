@@ -191,7 +191,7 @@ def _bursts_us(topology: Topology, model: Model) -> NDArray[np.float64]:
     """Time in which the bucket of each link fills; empty where links have none."""
     if not model.burst_bytes:
         return np.zeros(0)
-    return model.burst_bytes * topology.denominator / topology.capacity / 1000
+    return float(model.burst_bytes) * topology.denominator / topology.capacity / 1000
 
 
 def _worker_groups(topology: Topology, model: Model) -> NDArray[np.int32]:
