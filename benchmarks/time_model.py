@@ -4,7 +4,8 @@
 
 ``DIR`` holds ``nccl_allreduce.csv`` (gpu, ranks, bytes, time_out_of_place_us): all-reduces of an A100 and a V100 box.
 Every other row in order of size is for fitting (some, evenly over the logarithm of the size), the rest is predicted.
-Without it that part is left out.
+Without it that part is left out. What ran on this machine is kept in time_model.csv (see time_model_runs.py);
+``--measure`` measures it anew, which takes the lab (Linux, root), Open MPI, and an idle machine for about an hour.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from coppice.topology import preset
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
 from tables import Table, replace_generated
+from time_model_runs import measure, measured_tables
 
 HERE = Path(__file__).resolve().parent
 SIZES = tuple(2**k for k in range(10, 29, 6))
@@ -131,15 +133,18 @@ def main() -> None:
     """Print the tables, and write them where asked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--nccl-tests", type=Path, metavar="DIR", help="folder with nccl_allreduce.csv")
+    parser.add_argument("--measure", action="store_true", help="measure on this machine, over time_model.csv")
     parser.add_argument("--write", action="store_true", help="into time_model.md")
     options = parser.parse_args()
-    parts = {"nccl": nccl_table()}
+    if options.measure:
+        measure()
+    parts = {"runs": measured_tables(), "nccl": [nccl_table()]}
     if options.nccl_tests is not None:
-        parts["published"] = published_table(options.nccl_tests)
-    for name, table in parts.items():
-        print(table.text())
+        parts["published"] = [published_table(options.nccl_tests)]
+    for name, tables in parts.items():
+        print("\n".join(table.text() for table in tables))
         if options.write:
-            replace_generated(HERE / "time_model.md", name, table.markdown())
+            replace_generated(HERE / "time_model.md", name, "\n".join(table.markdown() for table in tables))
 
 
 if __name__ == "__main__":

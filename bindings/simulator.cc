@@ -13,6 +13,7 @@ static nb::dict to_dict(Simulation found) {
   result["cause"] = to_numpy(std::move(found.cause));
   result["reason"] = to_numpy(std::move(found.reason));
   result["hop_begin"] = to_numpy(std::move(found.hop_begin));
+  result["hop_end"] = to_numpy(std::move(found.hop_end));
   result["hop_behind"] = to_numpy(std::move(found.hop_behind));
   result["limit"] = to_numpy(std::move(found.limit));
   result["rate_message"] = to_numpy(std::move(found.rate_message));
@@ -31,6 +32,7 @@ void init_simulator(nb::module_& m) {
          Column<double> due,
          Column<std::int32_t> send_gate, Column<std::int32_t> receive_gate, Column<std::uint8_t> chained,
          Column<std::int64_t> after_start, Column<std::int32_t> after, Column<double> rate, Column<double> latency,
+         Column<double> burst,
          Column<std::int64_t> route_start, Column<std::int32_t> route_links, Column<double> overhead,
          Column<std::int32_t> sender, Column<std::int32_t> receiver, std::int32_t num_gpus,
          Column<double> send_occupancy, Column<double> receive_occupancy, Column<std::int32_t> group, bool buffered, std::int32_t workers,
@@ -39,7 +41,7 @@ void init_simulator(nb::module_& m) {
         Traffic traffic{.route = view(route), .bytes = view(bytes), .added = view(added), .wave = view(wave), .job = view(job), .due = view(due),
                         .send_gate = view(send_gate), .receive_gate = view(receive_gate), .chained = view(chained),
                         .after_start = view(after_start), .after = view(after)};
-        Fabric fabric{.rate = view(rate), .latency = view(latency), .route_start = view(route_start),
+        Fabric fabric{.rate = view(rate), .latency = view(latency), .burst = view(burst), .route_start = view(route_start),
                       .route_links = view(route_links), .overhead = view(overhead), .sender = view(sender),
                       .receiver = view(receiver), .num_gpus = num_gpus, .send_occupancy = view(send_occupancy),
                       .receive_occupancy = view(receive_occupancy), .group = view(group)};
@@ -50,7 +52,7 @@ void init_simulator(nb::module_& m) {
         }));
       },
       nb::arg("route"), nb::arg("bytes"), nb::arg("added"), nb::arg("wave"), nb::arg("job"), nb::arg("due"), nb::arg("send_gate"), nb::arg("receive_gate"),
-      nb::arg("chained"), nb::arg("after_start"), nb::arg("after"), nb::arg("rate"), nb::arg("latency"),
+      nb::arg("chained"), nb::arg("after_start"), nb::arg("after"), nb::arg("rate"), nb::arg("latency"), nb::arg("burst"),
       nb::arg("route_start"), nb::arg("route_links"), nb::arg("overhead"), nb::arg("sender"), nb::arg("receiver"),
       nb::arg("num_gpus"), nb::arg("send_occupancy"), nb::arg("receive_occupancy"), nb::arg("group"), nb::arg("buffered"), nb::arg("workers"),
       nb::arg("copy_rate"), nb::arg("fair"), nb::arg("store_and_forward"), nb::arg("send_engines"), nb::arg("receive_engines"),

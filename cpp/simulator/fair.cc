@@ -1,5 +1,6 @@
 // Links that all messages on them share at max-min fair rates.
 #include <algorithm>
+#include <stdexcept>
 
 #include "simulator/fair_share.h"
 #include "simulator/loop.h"
@@ -170,6 +171,7 @@ class FairNetwork : public SimulatorLoop<FairNetwork> {
 
 Simulation simulate_fair(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options,
                          const StopFlag& stop) {
+  if (!fabric.burst.empty()) throw std::invalid_argument("links that are shared fairly have no burst");
   Simulation out = empty_simulation(traffic, fabric, options);
   FairNetwork(traffic, fabric, options, out).run(stop);
   return out;

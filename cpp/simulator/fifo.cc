@@ -13,10 +13,16 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
  public:
   FifoNetwork(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options, Simulation& out)
       : SimulatorLoop(traffic, fabric, options, out, !options.store_and_forward),
+        burst_(fabric.num_links(), 0),
         free_(fabric.num_links(), 0),
+        spent_(fabric.num_links(), 0),
         last_(fabric.num_links(), -1),
         queues_(traffic.wave.empty() ? 0 : fabric.num_links()),
         at_(traffic.size(), 0) {
+    for (std::size_t link = 0; link < fabric.burst.size(); ++link) {
+      burst_[link] = on_grid(fabric.burst[link]);
+      spent_[link] = -burst_[link];
+    }
     if (!options.keep_hops) return;
     hop_start_.reserve(traffic.size());
     std::int64_t hops = 0;
@@ -26,6 +32,7 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
     }
     out.hop_begin.assign(static_cast<std::size_t>(hops), -1);
     out.hop_behind.assign(static_cast<std::size_t>(hops), -1);
+    if (!fabric.burst.empty()) out.hop_end.assign(static_cast<std::size_t>(hops), -1);
   }
 
   void head(Message m) {
@@ -80,17 +87,20 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
     const std::int32_t link = links[hop];
     const double bytes = static_cast<double>(traffic_.bytes[m]);
     const double begin = std::max(now_, free_[link]), busy = on_grid(bytes / fabric_.rate[link]);
+    spent_[link] = std::max(begin - burst_[link], spent_[link]) + busy;
+    const double end = std::max(begin, spent_[link]);
     if (options_.keep_hops) {
       out_.hop_begin[hop_start_[m] + hop] = begin;
+      if (!out_.hop_end.empty()) out_.hop_end[hop_start_[m] + hop] = end;
       if (begin > since) out_.hop_behind[hop_start_[m] + hop] = last_[link];
     }
-    free_[link] = begin + busy;
+    free_[link] = end;
     last_[link] = m;
-    out_.link_busy[link] += busy;
+    out_.link_busy[link] += end - begin;
     out_.link_bytes[link] += bytes;
     // Until the message has arrived, this is when its last byte comes to the next node.
     double& tail = out_.arrived[m];
-    tail = std::max(begin + busy, tail);
+    tail = std::max(end, tail);
     if (hop == 0) left(m, tail);
     tail += latency_[link];
     if (static_cast<std::size_t>(hop) + 1 == links.size()) {
@@ -101,7 +111,9 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
     events_.push(Event(options_.store_and_forward ? tail : begin + latency_[link], head_of(m), m));
   }
 
+  std::vector<double> burst_;            // per link: time in which what it lets through at once comes at its rate
   std::vector<double> free_;             // per link: end of the last message on it
+  std::vector<double> spent_;            // per link: end of the last message if its bucket had been empty all the time
   std::vector<Message> last_;            // per link: that message
   std::vector<Queue> queues_;            // per link, with waves
   std::int64_t arrivals_ = 0;            // messages that had to wait so far

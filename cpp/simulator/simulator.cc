@@ -56,6 +56,8 @@ void check_simulation(const Traffic& traffic, const Fabric& fabric, const Simula
 
   require(fabric.latency.size() == fabric.num_links(), "latency must have an entry per link");
   require_durations(fabric.latency, "latency must be finite and not negative");
+  require(fabric.burst.empty() || fabric.burst.size() == fabric.num_links(), "burst must have an entry per link");
+  require_durations(fabric.burst, "burst must be finite and not negative");
   for (double rate : fabric.rate) require(rate > 0 && std::isfinite(rate), "rate must be finite and positive");
   require_offsets(fabric.route_start, fabric.num_routes(), fabric.route_links, "route_start must cut route_links");
   require_range(fabric.route_links, 0, static_cast<std::int32_t>(fabric.num_links()) - 1, "routes must take links");

@@ -37,6 +37,14 @@
 // the bytes may come later, as packets between those of others. Store and forward: head' = tail'. A message has arrived
 // with the tail of its last link.
 //
+// Bursts. What limits a rate by a bucket of tokens, as shapers do, lets so many bytes through at once after a rest. With
+// the *burst* of a link, the time in which its bucket fills, the link has served a message at
+//
+//     link free = max(begin, spent'),     spent' = max(begin - burst, spent) + bytes / rate,
+//
+// where spent begins at -burst: the bucket is full at first. Every link of a path has a bucket of its own, so that a burst
+// passes cut-through links in a row once, and not once for each.
+//
 // A message may end at a switch that copies or adds (receiver -1). With cut-through what waits for its gate there
 // starts when the heads of all members have come, and its last byte goes on after theirs.
 //
@@ -92,6 +100,7 @@ struct Traffic {
 struct Fabric {
   std::span<const double> rate;                  // bytes per ns of each link, > 0
   std::span<const double> latency;               // ns of each link, >= 0
+  std::span<const double> burst;                 // ns in which a link's bucket fills, >= 0 (first in first out); empty: 0
   std::span<const std::int64_t> route_start;     // links of route r: route_links[route_start[r] .. route_start[r + 1])
   std::span<const std::int32_t> route_links;
   std::span<const double> overhead;              // ns per message of each route, >= 0
@@ -136,6 +145,7 @@ struct Simulation {
   std::vector<std::int32_t> cause;        // message that it waited for last, or -1
   std::vector<std::int8_t> reason;        // a Cause
   std::vector<double> hop_begin;          // per hop, message by message, where kept: begin on the link
+  std::vector<double> hop_end;            // likewise the end there, where links have bursts
   std::vector<std::int32_t> hop_behind;   // message that it queued behind on that link, or -1
                                           // (fair sharing: one hop per message, its whole route)
   std::vector<std::int32_t> limit;        // fair sharing, per message: link that decided its last rate, or -1

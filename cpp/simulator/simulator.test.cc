@@ -13,7 +13,7 @@ namespace {
 struct World {
   std::vector<std::int32_t> route, wave, job, send_gate, receive_gate, after;
   std::vector<std::int64_t> bytes, added, after_start, route_start{0};
-  std::vector<double> due, rate, latency, overhead, send_occupancy, receive_occupancy;
+  std::vector<double> due, rate, latency, burst, overhead, send_occupancy, receive_occupancy;
   std::vector<std::int32_t> group;  // empty: workers do not count
   std::vector<std::uint8_t> chained;
   std::vector<std::int32_t> route_links, sender, receiver;
@@ -47,7 +47,7 @@ struct World {
             .receive_gate = receive_gate, .chained = chained, .after_start = after_start, .after = after};
   }
   Fabric fabric() const {
-    return {.rate = rate, .latency = latency, .route_start = route_start, .route_links = route_links,
+    return {.rate = rate, .latency = latency, .burst = burst, .route_start = route_start, .route_links = route_links,
             .overhead = overhead, .sender = sender, .receiver = receiver, .num_gpus = 4,
             .send_occupancy = send_occupancy, .receive_occupancy = receive_occupancy, .group = group};
   }
@@ -257,6 +257,8 @@ TEST(simulator_refuses_columns_that_do_not_fit) {
   refuses([](World& w) { w.rate[0] = 0; });
   refuses([](World& w) { w.latency[0] = -1; });
   refuses([](World& w) { w.latency.clear(); });
+  refuses([](World& w) { w.burst = {-1}; });
+  refuses([](World& w) { w.burst = {0, 0}; });
   refuses([](World& w) { w.route_links[0] = 1; });
   refuses([](World& w) { w.route_start = {0, 2}; });
   refuses([](World& w) { w.overhead[0] = -1; });
@@ -310,4 +312,24 @@ TEST(simulator_buffered_senders_go_on_when_a_message_has_left) {
     CHECK((found.start == Times{0, 10}));
     CHECK((found.done == Times{113, 123}));
   }
+}
+
+TEST(simulator_links_let_a_burst_through_after_a_rest) {
+  World world;
+  const std::int32_t first = world.link(1), second = world.link(1, 3);
+  world.burst = {8, 8};
+  const std::int32_t near = world.path(0, 1, {first}), far = world.path(0, 2, {first, second});
+  world.due = {0, 0, 10, 100, 200};
+  for (const std::int64_t bytes : {5, 5, 5, 20}) world.message(near, bytes);
+  world.message(far, 20);
+  // The bucket of 8 ns: 5 at once, 3 of the next 5 at once. At 10 there are 8 in it again, at 100 no more than 8.
+  // Both buckets on the way let the same 8 through: the path is no faster than its first link.
+  const Simulation found = world.fifo();
+  CHECK((found.arrived == Times{0, 2, 10, 112, 215}));
+  CHECK((found.hop_begin == Times{0, 0, 10, 100, 200, 200}));
+  CHECK((found.hop_end == Times{0, 2, 10, 112, 212, 212}));
+  CHECK((found.link_busy == Times{26, 12}));
+  world.options.store_and_forward = true;  // all of it has come when the second link begins
+  CHECK_EQ(world.fifo().arrived[4], 227);
+  CHECK_THROWS(std::invalid_argument, world.fair());
 }

@@ -127,6 +127,7 @@ def simulate_messages(
     after: NDArray[np.int32],
     rate: NDArray[np.float64],
     latency: NDArray[np.float64],
+    burst: NDArray[np.float64],
     route_start: NDArray[np.int64],
     route_links: NDArray[np.int32],
     overhead: NDArray[np.float64],

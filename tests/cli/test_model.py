@@ -67,6 +67,24 @@ def test_a_fit_finds_the_model_that_made_the_times(run: Run, tmp_path: Path) -> 
     assert len(record["rows"]) == 8
 
 
+def test_pieces_that_ran_are_simulated(run: Run, tmp_path: Path) -> None:
+    """Times of recursive doubling in 8 pieces fit a model that makes every piece a message, and not otherwise."""
+    bodies = bodies_of(preset("star", gpus=4), Collective.ALL_REDUCE, ["recursive-doubling"])
+    told = tmp_path / "bench.json"
+    lines = []
+    for size in SIZES[1:]:
+        time_us = predicted_us(bodies, "recursive-doubling", size, TRUE, 8)
+        row = {"collective": "all_reduce", "algorithm": "recursive-doubling", "size_bytes": size}
+        lines.append(json.dumps({**row, "time_us": time_us, "pieces": 8}))
+    told.write_text("\n".join(lines))
+    done = run(
+        "model", "fit", told, "star", "--set", "gpus=4", "-c", "all_reduce", "--model", "ideal", "--json"
+    )
+    assert done.code == 0, done.err
+    assert done.json["worst_error"] < 0.05
+    assert done.json["model"]["efficiency"] == pytest.approx(TRUE.efficiency, rel=0.1)
+
+
 def test_the_table_of_nccl_tests_is_read(run: Run, tmp_path: Path) -> None:
     table = tmp_path / "all_gather_perf.txt"
     table.write_text(

@@ -145,13 +145,13 @@ class Machine:
 
 
 def simulated(schedule: Schedule, size_bytes: int, model: Model, *, pieces: int = 1) -> list[Message]:
-    """All messages with their times; ``pieces`` says how many pieces the rows are cut into, piece after piece."""
+    """All messages with their times; ``pieces`` says how many pieces compete for links by turn."""
     messages = messages_of(schedule, size_bytes, steps_bind=model.steps_bind)
     machine = Machine(schedule, model)
     network = (
         FairNetwork(machine)
         if model.sharing is Sharing.FAIR
-        else FifoNetwork(machine, len(messages) // pieces)
+        else FifoNetwork(machine, waves_of(schedule, messages, pieces))
     )
     now = 0.0
     while True:
@@ -254,14 +254,22 @@ def starting(machine: Machine, network: Network, messages: list[Message], now: f
             yield message
 
 
+def waves_of(schedule: Schedule, messages: list[Message], pieces: int) -> dict[Message, int]:
+    """Piece of each message; the pieces of a chunk follow each other."""
+    return {message: int(schedule.chunk[message.rows[0]]) % pieces for message in messages}
+
+
 class FifoNetwork:
     """Links that serve one message at a time: of those that wait the one of the earliest piece, then by arrival."""
 
-    def __init__(self, machine: Machine, messages_of_a_piece: int) -> None:
+    def __init__(self, machine: Machine, wave: dict[Message, int]) -> None:
         self.machine = machine
-        self.messages_of_a_piece = max(1, messages_of_a_piece)
+        self.wave = wave
         self.links = list(machine.rate)
         self.free = dict.fromkeys(machine.rate, 0.0)
+        burst = machine.model.burst_bytes
+        self.burst = {link: on_grid(burst / float(rate)) for link, rate in machine.rate.items()}
+        self.spent = {link: -self.burst[link] for link in machine.rate}
         self.waiting: dict[tuple[int, int], list[Message]] = {link: [] for link in machine.rate}
         self.tail: dict[Message, float] = {}  # when the last byte comes to the next node
 
@@ -277,7 +285,7 @@ class FifoNetwork:
     def free_link(self, number: int, now: float) -> None:
         link = self.links[number]
         waiting = self.waiting[link]
-        message = min(waiting, key=lambda m: (m.number // self.messages_of_a_piece, waiting.index(m)))
+        message = min(waiting, key=lambda m: (self.wave[m], waiting.index(m)))
         waiting.remove(message)
         self.serve(message, link, now)
         if waiting:
@@ -286,7 +294,11 @@ class FifoNetwork:
     def serve(self, message: Message, link: tuple[int, int], now: float) -> None:
         machine = self.machine
         message.hops.append(now)
-        served = self.free[link] = now + machine.duration(message.bytes, link)
+        # As if the bucket had been empty all the time, but as much earlier as it takes to fill.
+        self.spent[link] = max(now - self.burst[link], self.spent[link]) + machine.duration(
+            message.bytes, link
+        )
+        served = self.free[link] = max(now, self.spent[link])
         last = max(served, self.tail.get(message, 0.0))
         if len(message.hops) == 1 and machine.model.buffered:
             machine.at(last, LEFT, message)

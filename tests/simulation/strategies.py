@@ -62,6 +62,7 @@ def models(draw: st.DrawFn, *, sharing: Sharing | None = None) -> Model:
         send_us=draw(st.sampled_from((0.0, 0.3, 1.0))),
         receive_us=draw(st.sampled_from((0.0, 0.2))),
         copy_gb_per_s=draw(st.sampled_from((None, 0.5, 3.0))) if workers else None,
+        burst_bytes=draw(st.sampled_from((0, 0, 100, 3000))) if how is Sharing.FIFO else 0,
         buffered=draw(st.booleans()),
         steps_bind=draw(st.booleans()),
         overhead_us=draw(st.sampled_from((0.0, 0.7, 2.0))),

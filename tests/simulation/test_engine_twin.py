@@ -30,7 +30,7 @@ def test_turns_equal_the_twin_to_the_last_bit(
     found = simulate(schedule, size, model=model, pieces=pieces)
     stepped = schedule.step.max(initial=-1) >= 0
     cut = in_pieces(schedule, pieces)
-    expected = simulated(cut, size, model, pieces=1 if stepped else pieces)
+    expected = simulated(cut, size, model, pieces=1 if stepped and model.steps_bind else pieces)
     assert [message.bytes for message in expected] == found.num_bytes.tolist()
     assert [message.rows[0] for message in expected] == found.messages.first_row.tolist()
     assert [message.start / NS for message in expected] == found.start_us.tolist()
@@ -53,7 +53,7 @@ def test_fair_shares_equal_the_twin(schedule: Schedule, size: int, model: Model)
 @settings(max_examples=200, deadline=None)
 @given(schedules(), SIZES, models(sharing=Sharing.FIFO))
 def test_a_link_serves_one_message_at_a_time(schedule: Schedule, size: int, model: Model) -> None:
-    """So it carries no more than its rate allows in any interval."""
+    """So it carries no more than its rate allows in any interval, and a burst on top of it."""
     found = simulate(schedule, size, model=model)
     carried = np.zeros(found.topology.num_links)
     for link in range(found.topology.num_links):
@@ -61,7 +61,15 @@ def test_a_link_serves_one_message_at_a_time(schedule: Schedule, size: int, mode
         assert (begin[1:] >= end[:-1] - 1e-8).all()
         carried[link] = found.num_bytes[message].sum()
         rate = float(found.topology.gb_per_s(link))
-        assert end - begin == pytest.approx(found.num_bytes[message] / rate / NS, abs=1e-8)
+        alone = found.num_bytes[message] / rate / NS
+        if model.burst_bytes:
+            assert (end - begin <= alone + 1e-8).all()
+            sums = np.concatenate([[0], np.cumsum(found.num_bytes[message])])
+            through = sums[1:][None, :] - sums[:-1][:, None]  # [first, last]
+            allowed = model.burst_bytes + rate * NS * (end[None, :] - begin[:, None])
+            assert (np.triu(through - allowed) <= 1e-3).all()
+        else:
+            assert end - begin == pytest.approx(alone, abs=1e-8)
         assert (end <= found.arrived_us[message] - found.topology.latency_us[link] + 1e-8).all()
         assert (begin >= found.start_us[message]).all()
     assert carried.tolist() == found.link_bytes.tolist()

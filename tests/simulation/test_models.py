@@ -14,7 +14,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.planners.planning import plan
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_pieces
 from coppice.selection.nccl import select_by_cost
 from coppice.selection.selection import SelectionRequest
 from coppice.simulation import DEFAULT_MODEL, IDEAL, Model, fastest, model_of, named_models, simulate
@@ -25,6 +25,12 @@ from coppice.topology import preset, star
 from simulation.cases import ring_on, shift_on
 
 ALL_REDUCE, ALL_GATHER = Collective.ALL_REDUCE, Collective.ALL_GATHER
+
+
+def chunks_of(body: object, pieces: int) -> list[int]:
+    """Chunk of each row, once it is cut."""
+    assert isinstance(body, Schedule)
+    return in_pieces(body, pieces).chunk.tolist()
 
 
 class TestNames:
@@ -54,6 +60,15 @@ class TestNames:
             ({"send_us": -1.0}, "occupancy of senders of 0 or more"),
             ({"efficiency": 0.0}, "efficiency above 0"),
             ({"copy_gb_per_s": 2.0}, "give `workers`"),
+            ({"burst_bytes": -1}, "a burst of 0 or more bytes"),
+            ({"burst_bytes": 10, "sharing": "fair"}, "choose sharing `fifo`"),
+            ({"workers": 1, "copy_gb_per_s": 2.0, "cache_bytes": 10}, "give all three"),
+            ({"workers": 1, "copy_gb_per_s": 2.0, "memory_gb_per_s": 1.0}, "give all three"),
+            ({"workers": 1, "cache_bytes": 10, "memory_gb_per_s": 1.0}, "give all three"),
+            (
+                {"workers": 1, "copy_gb_per_s": 2.0, "cache_bytes": 10, "memory_gb_per_s": 0.0},
+                "copying above 0",
+            ),
         ],
     )
     def test_bad_files_are_refused(self, tmp_path: Path, change: dict[str, object], words: str) -> None:
@@ -102,8 +117,67 @@ class TestWorkers:
     def test_launch_and_efficiency(self) -> None:
         assert self.times(launch_us=5.0, efficiency=0.5) == [7.0, 7.0, 7.0]
 
+    @pytest.mark.parametrize(
+        ("size_bytes", "copied_us"), [(2000, 1.0), (3000, 1.5), (4500, 3.375), (6000, 6.0)]
+    )
+    def test_buffers_beyond_the_cache_are_copied_from_memory(self, size_bytes: int, copied_us: float) -> None:
+        """A third of a buffer for each rank at 1 GB/s in cache, up to 3,000 bytes; half of 4,500 at 0.5 GB/s."""
+        model = Model(overhead_us=0, workers=1, copy_gb_per_s=2, cache_bytes=3000, memory_gb_per_s=1)
+        both = replace(model, memory_gb_per_s=None, cache_bytes=0)
+        body = shift_on(star(3, gb_per_s=10**6), 1)
+        found = simulate(body, size_bytes, model=model, pieces=1).time_us
+        assert found == pytest.approx(copied_us * 2 / 3, rel=1e-3)
+        assert (found > simulate(body, size_bytes, model=both, pieces=1).time_us * 1.01) is (
+            size_bytes > 3000
+        )
+
+
+class TestBursts:
+    """A ring of three on a switch: 3,000 bytes at 1 GB/s are a message of 1 us from each to the next."""
+
+    @pytest.mark.parametrize(("burst", "expected"), [(0, 1.0), (400, 0.6), (1000, 0.0), (10**6, 0.0)])
+    def test_what_a_bucket_holds_passes_two_links_at_once(self, burst: int, expected: float) -> None:
+        model = Model(overhead_us=0, burst_bytes=burst)
+        found = simulate(shift_on(star(3, gb_per_s=1), 1), 3000, model=model, pieces=1)
+        assert found.time_us == pytest.approx(expected)
+        assert found.summary()["time_us"] == found.critical_path()[-1].end_us
+
+    def test_buckets_fill_at_the_rate_of_the_link(self) -> None:
+        """Four steps of a ring, 1,000 bytes in each: the bucket of 2,500 is empty after two and a half."""
+        model = Model(overhead_us=0, burst_bytes=2500)
+        found = simulate(ring_on(star(3, gb_per_s=1)), 3000, model=model, pieces=1)
+        assert found.time_us == pytest.approx(1.5)
+        resting = replace(model, overhead_us=1.0)  # of which it fills again
+        assert simulate(ring_on(star(3, gb_per_s=1)), 3000, model=resting, pieces=1).time_us == 4.0
+
+    def test_a_rate_is_reached_all_the_same(self) -> None:
+        plain, burst = Model(), Model(burst_bytes=80_000)
+        body = ring_on(star(4, gb_per_s=1))
+        slow, quick = (simulate(body, 10**9, model=model, pieces=1).time_us for model in (plain, burst))
+        assert slow * 0.999 < quick < slow - 70
+        assert simulate(body, 1000, model=burst).time_us == pytest.approx(6.0)
+
+    def test_protocols_are_not_left_out_for_bytes_that_a_burst_lets_through(self) -> None:
+        body = ring_on(preset("dgx-a100"))
+        model = replace(DEFAULT_MODEL, burst_bytes=10**9)
+        alone = {
+            name: simulate(body, 2**24, model=replace(model, protocols=(name,))).time_us
+            for name in model.protocols
+        }
+        assert simulate(body, 2**24, model=model).time_us == min(alone.values())
+
 
 class TestSteps:
+    def test_the_earliest_piece_goes_first_where_only_data_bind_steps(self) -> None:
+        """Pieces of recursive doubling overtake each other otherwise, and links wait for the earlier ones."""
+        problem = Problem(topology=preset("dgx-a100", boxes=2), collective=ALL_REDUCE)
+        entry = find("recursive-doubling", ALL_REDUCE)
+        body = make(entry, case_of(entry, problem))
+        free = Model(steps_bind=False)
+        cut = simulate(body, 2**24, model=free, pieces=16)
+        assert cut.messages.wave.tolist() == [int(row) % 16 for row in chunks_of(body, 16)]
+        assert cut.time_us < 0.85 * simulate(body, 2**24, model=free, pieces=1).time_us
+
     def test_rings_that_share_ranks_do_not_wait_for_each_other(self) -> None:
         """Each of eight rings crosses between boxes elsewhere; only data bind, so a chunk pays for its own hops."""
         problem = Problem(topology=preset("dgx-h100", boxes=4), collective=ALL_REDUCE)

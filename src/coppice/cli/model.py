@@ -95,8 +95,9 @@ def fit_model(
     """Fit a model of time to measured times, and say how well it predicts them.
 
     Launch, occupancy of workers, efficiency of links and, where the model has no protocols, what a message costs are
-    chosen so that the simulated times of the measured algorithms come closest. Give the result to other commands with
-    --model.
+    chosen so that the simulated times of the measured algorithms come closest; so are the rates of copying, the cache
+    and the burst of links, where the model has them. What ran in a known number of pieces is simulated in so many. Give
+    the result to other commands with --model.
 
     \b
     Examples:
@@ -167,6 +168,7 @@ class _BenchRow(msgspec.Struct):
     algorithm: str
     size_bytes: int
     time_us: float
+    pieces: int = 0
     refusal: str = ""
 
 
@@ -203,7 +205,9 @@ def _bench_times(data: bytes, collective: Collective) -> list[MeasuredTime] | No
     except msgspec.DecodeError:
         return None
     return [
-        MeasuredTime(algorithm=row.algorithm, size_bytes=row.size_bytes, time_us=row.time_us)
+        MeasuredTime(
+            algorithm=row.algorithm, size_bytes=row.size_bytes, time_us=row.time_us, pieces=row.pieces or None
+        )
         for row in rows
         if row.collective == collective
         and not row.refusal

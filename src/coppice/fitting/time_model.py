@@ -1,10 +1,14 @@
 """A model of time fitted to measured times: the figures with which simulations come closest to what was measured.
 
-Error of a time is the logarithm of predicted over measured, and what is made small is the mean of its squares, so that
-small and large messages count alike and being twice too long is as bad as twice too short. The search is the pattern
-search of Hooke and Jeeves ("Direct search solution of numerical and statistical problems", J. ACM 8, 1961) over the
-logarithms of the figures: each is raised and lowered by a step, and steps are halved when nothing helps any more. It
-takes some hundred simulations of every measured time, and is deterministic.
+Error of a time is the logarithm of predicted over measured, so that small and large messages count alike and being
+twice too long is as bad as twice too short. Its loss is that of Huber in its smooth form, ``sqrt(e^2 + d^2) - d`` with
+d of 5%: squares where errors are small, magnitudes where they are large, so that a few times that went wrong do not
+bend the rest. What is made small is the mean of it, over the logarithms of the figures: by steps of Levenberg ("A
+method for the solution of certain non-linear problems in least squares", Quart. Appl. Math. 2, 1944) with weights after
+Huber as long as they help, and then, since times have kinks where another protocol or number of pieces is the fastest,
+by the pattern search of Hooke and Jeeves ("Direct search solution of numerical and statistical problems", J. ACM 8,
+1961): each figure is raised and lowered by a step, and steps are halved when nothing helps any more. It takes some
+dozen simulations of every measured time for each figure, and is deterministic.
 """
 
 from __future__ import annotations
@@ -13,10 +17,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.errors import InputError
+from coppice.errors import InputError, UnreachableError
 from coppice.planners.choice import FOREST, from_catalogue
 from coppice.planners.planning import plan
 from coppice.planners.ring.best import best_ring, ring_schedule
@@ -31,8 +39,18 @@ __all__ = ["FittedModel", "MeasuredTime", "bodies_of", "fit", "predicted_us"]
 LIBRARY = "library"
 """Name of an algorithm that a GPU library chose by itself."""
 
-_STEPS = (math.log(2.0), math.log(1.05))
-_LEAST = {"efficiency": 0.05}
+_HUBER = 0.05
+_SLOPE, _REACH = math.log(1.05), math.log(4.0)
+"""Steps with which slopes are taken, and the longest step of a figure."""
+_DAMPING, _MOST_DAMPING = 1e-2, 1e3
+_NONE = 0.001**2 / (2 * _HUBER)
+"""Loss that counts as none: errors of 0.1%."""
+_WORTH = 0.01
+"""A step is followed by another one where it makes the loss smaller by this share."""
+_STEPS = (math.log(1.15), math.log(1.03))
+"""First and last steps of the pattern search."""
+_RANGE = {"efficiency": (0.05, 1.0), "burst_bytes": (1.0, 1e12), "cache_bytes": (1.0, 1e12)}
+_WHOLE = ("burst_bytes", "cache_bytes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +61,14 @@ class MeasuredTime:
         algorithm: Name of the algorithm, ``forest``, or ``library`` for the choice of a GPU library.
         size_bytes: M.
         time_us: What it took.
+        pieces: Pieces of a chunk that ran; in more than one only data bind steps, as with the engines of `coppice run`.
+            None: the fastest number.
     """
 
     algorithm: str
     size_bytes: int
     time_us: float
+    pieces: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +120,16 @@ def bodies_of(topology: Topology, collective: Collective, algorithms: Sequence[s
         elif name == FOREST:
             found[name] = (plan(problem, ring=False).plan.body,)
         else:
-            found[name] = (from_catalogue(problem, name).body,)
+            found[name] = (_catalogue_body(problem, name),)
     return found
+
+
+def _catalogue_body(problem: Problem, name: str) -> Schedule | Forest:
+    """What an algorithm makes, through other ranks where nothing else leads to a peer, as messages of processes go."""
+    try:
+        return from_catalogue(problem, name).body
+    except UnreachableError:
+        return from_catalogue(problem, name, relay_gpus=True).body
 
 
 def _library(problem: Problem) -> list[Schedule | Forest]:
@@ -119,7 +148,9 @@ def _library(problem: Problem) -> list[Schedule | Forest]:
     return found
 
 
-def predicted_us(bodies: Bodies, algorithm: str, size_bytes: int, model: Model) -> float:
+def predicted_us(
+    bodies: Bodies, algorithm: str, size_bytes: int, model: Model, pieces: int | None = None
+) -> float:
     """The simulated time of an algorithm at a size.
 
     Args:
@@ -127,9 +158,13 @@ def predicted_us(bodies: Bodies, algorithm: str, size_bytes: int, model: Model) 
         algorithm: One of these names.
         size_bytes: M.
         model: What messages cost.
+        pieces: As :attr:`MeasuredTime.pieces`.
     """
+    if pieces is not None and pieces > 1:
+        model = replace(model, steps_bind=False)
     return min(
-        fastest(body, size_bytes, model=model, most=64, keep_hops=False).time_us for body in bodies[algorithm]
+        fastest(body, size_bytes, model=model, pieces=pieces, most=64, keep_hops=False).time_us
+        for body in bodies[algorithm]
     )
 
 
@@ -144,7 +179,8 @@ def fit(
     """The model that predicts measured times best.
 
     Of a model with protocols the launch, the occupancy of workers and the efficiency of links are fitted; of one
-    without also the overhead of messages and, where workers copy, their rate. Occupancy is the same at both ends.
+    without also the overhead of messages. Where the model has them, so are the rate at which workers copy, what fits
+    into a cache with the rate beyond it, and the burst of links. Occupancy is the same at both ends.
 
     Args:
         times: What was measured, with times above 0.
@@ -175,41 +211,102 @@ def fit(
         found = "none" if not times else f"{min(row.time_us for row in times):g} us"
         msg = f"expected measured times above 0, found {found}: give at least one."
         raise InputError(msg)
-    figures = _start(start)
-    steps = dict.fromkeys(figures, _STEPS[0])
-    known: dict[tuple[float, ...], tuple[float, tuple[float, ...]]] = {}
+    search = _FigureSearch(times, bodies, start, on_progress)
+    figures = search.patterned(search.descended(_start(start)))
+    return FittedModel(
+        model=replace(_with(start, figures), name=name),
+        errors=tuple(math.expm1(error) for error in search.errors(figures)),
+        tried=len(search.known),
+    )
 
-    def errors(at: dict[str, float]) -> tuple[float, tuple[float, ...]]:
-        key = tuple(at.values())
-        if key not in known:
-            model = _with(start, at)
+
+_Figures = dict[str, float]
+
+
+class _FigureSearch:
+    """The search for the figures with the least loss."""
+
+    def __init__(
+        self,
+        times: Sequence[MeasuredTime],
+        bodies: Bodies,
+        start: Model,
+        on_progress: Callable[[int, float], None] | None,
+    ) -> None:
+        self._times, self._bodies, self._start, self._on_progress = times, bodies, start, on_progress
+        self._least = math.inf
+        self.known: dict[Model, NDArray[np.float64]] = {}
+
+    def errors(self, figures: _Figures) -> NDArray[np.float64]:
+        """Logarithms of predicted over measured times."""
+        model = _with(self._start, figures)
+        if model not in self.known:
             ratios = [
-                predicted_us(bodies, row.algorithm, row.size_bytes, model) / row.time_us for row in times
+                predicted_us(self._bodies, row.algorithm, row.size_bytes, model, row.pieces) / row.time_us
+                for row in self._times
             ]
-            cost = sum(math.log(ratio) ** 2 for ratio in ratios) / len(ratios)
-            known[key] = cost, tuple(ratio - 1 for ratio in ratios)
-            if on_progress is not None:
-                least = min(known.values())[1]
-                on_progress(len(known), sum(map(abs, least)) / len(least))
-        return known[key]
+            self.known[model] = np.log(ratios)
+            self._least = min(self._least, float(np.mean(np.abs(np.array(ratios) - 1))))
+            if self._on_progress is not None:
+                self._on_progress(len(self.known), self._least)
+        return self.known[model]
 
-    best = errors(figures)
-    while max(steps.values()) > _STEPS[1]:
-        moved = dict(figures)
-        for key in figures:
-            for sign in (1, -1):
-                tried = {**moved, key: _moved(key, moved[key], sign * steps[key])}
-                if errors(tried)[0] < best[0] * (1 - 1e-6):
-                    moved, best = tried, errors(tried)
+    def loss(self, figures: _Figures) -> float:
+        """What is made small."""
+        return float(np.mean(np.sqrt(self.errors(figures) ** 2 + _HUBER**2) - _HUBER))
+
+    def descended(self, figures: _Figures) -> _Figures:
+        """The figures after damped steps along slopes, as long as they help."""
+        damping = _DAMPING
+        while damping < _MOST_DAMPING and self.loss(figures) > _NONE:
+            errors, before = self.errors(figures), self.loss(figures)
+            slopes = np.stack([self._slope(figures, key) for key in figures], axis=1)
+            weighted = slopes / np.sqrt(errors**2 + _HUBER**2)[:, None]
+            normal, right = weighted.T @ slopes, -(weighted.T @ errors)
+            scale = np.diag(np.maximum(normal.diagonal(), 1e-6))
+            while damping < _MOST_DAMPING:
+                step = np.clip(np.linalg.solve(normal + damping * scale, right), -_REACH, _REACH)
+                tried = {
+                    key: _moved(key, value, by)
+                    for (key, value), by in zip(figures.items(), step.tolist(), strict=True)
+                }
+                if self.loss(tried) < before:
                     break
+                damping *= 10
             else:
-                steps[key] /= 2
-        if moved != figures:  # as far again in the same direction
-            further = {key: _moved(key, moved[key], math.log(moved[key] / figures[key])) for key in figures}
-            figures = moved
-            if errors(further)[0] < best[0]:
-                figures, best = further, errors(further)
-    return FittedModel(model=replace(_with(start, figures), name=name), errors=best[1], tried=len(known))
+                return figures
+            figures, damping = tried, max(damping / 10, _DAMPING / 100)
+            if self.loss(figures) > before * (1 - _WORTH):
+                return figures
+        return figures
+
+    def _slope(self, figures: _Figures, key: str) -> NDArray[np.float64]:
+        """What a small change of the logarithm of a figure changes."""
+        moved = _moved(key, figures[key], _SLOPE)
+        if moved == figures[key]:  # at the end of its range
+            moved = _moved(key, figures[key], -_SLOPE)
+        change = self.errors({**figures, key: moved}) - self.errors(figures)
+        return np.asarray(change / math.log(moved / figures[key]))
+
+    def patterned(self, figures: _Figures) -> _Figures:
+        """The figures after raising and lowering each, by ever smaller steps."""
+        steps = dict.fromkeys(figures, _STEPS[0])
+        while max(steps.values()) > _STEPS[1] and self.loss(figures) > _NONE:
+            moved = dict(figures)
+            for key in figures:
+                for sign in (1, -1):
+                    tried = {**moved, key: _moved(key, moved[key], sign * steps[key])}
+                    if self.loss(tried) < self.loss(moved) * (1 - 1e-6):
+                        moved = tried
+                        break
+                else:
+                    steps[key] /= 2
+            if moved != figures:  # as far again in the same direction
+                further = {
+                    key: _moved(key, moved[key], math.log(moved[key] / figures[key])) for key in figures
+                }
+                figures = min(moved, further, key=self.loss)
+        return figures
 
 
 def _start(model: Model) -> dict[str, float]:
@@ -219,20 +316,25 @@ def _start(model: Model) -> dict[str, float]:
         figures["overhead_us"] = model.overhead_us or 1.0
     if model.workers:
         figures["send_us"] = model.send_us or 0.1
-    if model.copy_gb_per_s is not None:
-        figures["copy_gb_per_s"] = model.copy_gb_per_s
+    for key in ("copy_gb_per_s", "memory_gb_per_s"):
+        if getattr(model, key) is not None:
+            figures[key] = getattr(model, key)
+    for key in _WHOLE:
+        if getattr(model, key):
+            figures[key] = float(getattr(model, key))
     return figures
 
 
 def _moved(key: str, value: float, step: float) -> float:
     """A figure after a step of its logarithm, in range."""
-    moved = value * math.exp(step)
-    return min(1.0, max(moved, _LEAST[key])) if key in _LEAST else min(max(moved, 1e-3), 1e6)
+    least, most = _RANGE.get(key, (1e-3, 1e6))
+    return min(max(value * math.exp(step), least), most)
 
 
 def _with(start: Model, figures: Mapping[str, float]) -> Model:
-    """The model with fitted figures."""
-    values = {key: float(f"{value:.4g}") for key, value in figures.items()}
+    """The model with fitted figures, each with four digits."""
+    values: dict[str, Any] = {key: float(f"{value:.4g}") for key, value in figures.items()}
+    values.update({key: round(values[key]) for key in _WHOLE if key in values})
     if "send_us" in values:
         values["receive_us"] = values["send_us"]
-    return replace(start, **values)  # type: ignore[arg-type]
+    return replace(start, **values)

@@ -171,7 +171,7 @@ def messages_of(
         chained=chained,
         after_start=after_start,
         after=after,
-        wave=_waves(schedule, pieces),
+        wave=_waves(schedule, pieces, steps_bind=steps_bind),
         job=np.zeros(0, dtype=np.int32),
         due_us=np.zeros(0, dtype=np.float64),
     )
@@ -243,12 +243,12 @@ def _distinct_rows(table: NDArray[np.int32], below: int) -> tuple[NDArray[np.int
     return table[first], which.reshape(-1)
 
 
-def _waves(schedule: Schedule, pieces: int) -> NDArray[np.int32]:
+def _waves(schedule: Schedule, pieces: int, *, steps_bind: bool) -> NDArray[np.int32]:
     """Piece of each row, where nothing but links holds back the later pieces."""
     rows = schedule.num_transfers
-    if pieces == 1 or not rows or schedule.step[0] >= 0:
+    if pieces == 1 or not rows or (schedule.step[0] >= 0 and steps_bind):
         return np.zeros(0, dtype=np.int32)
-    return np.repeat(np.arange(pieces, dtype=np.int32), rows // pieces)
+    return (schedule.chunk % pieces).astype(np.int32)
 
 
 def _routes(schedule: Schedule) -> Routes:

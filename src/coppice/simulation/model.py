@@ -50,6 +50,10 @@ class Model:
         send_us: Time for which a message occupies a worker of its sender.
         receive_us: Likewise of its receiver.
         copy_gb_per_s: Rate at which a worker handles bytes; None: bytes cost it nothing.
+        cache_bytes: Buffers up to this size stay in the cache of a worker, which handles them at this rate; of longer
+            ones ever less does, and from twice the size on nothing, since every pass over a buffer evicts what the
+            next one needs first. 0: all bytes alike.
+        memory_gb_per_s: Rate at which a worker handles what does not stay in its cache.
         reduce_gb_per_s: Rate at which a GPU adds what it has received; None: adding takes no time.
         protocols: Names of the protocols of which the fastest is taken at each size; none: all bytes on the wire are
             data (see :mod:`coppice.simulation.channels`).
@@ -57,6 +61,8 @@ class Model:
         channel_gb_per_s: Data that a channel carries; None: the protocol's figure for the generation of the GPUs.
         generation: Generation of the GPUs; None: the topology's name tells it, or nothing that depends on it counts.
         efficiency: Share of the rate of links that wires carry at best.
+        burst_bytes: Bytes that a link lets through at once after a rest, as what limits its rate by a bucket of tokens
+            does: the bucket, full at first, fills at the rate of the link (FIFO); 0: none.
         least_piece_bytes: Chunks are not cut into smaller pieces than this.
         sharing: How messages share a link.
         store_and_forward: Switches forward whole messages only, instead of passing bytes on as they come (FIFO).
@@ -81,12 +87,15 @@ class Model:
     send_us: float = 0.0
     receive_us: float = 0.0
     copy_gb_per_s: float | None = None
+    cache_bytes: int = 0
+    memory_gb_per_s: float | None = None
     reduce_gb_per_s: float | None = None
     protocols: tuple[str, ...] = ()
     channels: int | None = None
     channel_gb_per_s: float | None = None
     generation: str | None = None
     efficiency: float = 1.0
+    burst_bytes: int = 0
     least_piece_bytes: int = 4096
     sharing: Sharing = Sharing.FIFO
     store_and_forward: bool = False
@@ -112,7 +121,11 @@ class Model:
             if not 0 <= getattr(self, name) < 2**31:
                 msg = f"expected {name} of 0 (any number) or more, found {getattr(self, name)}."
                 raise InputError(msg)
-        for rate, what in ((self.reduce_gb_per_s, "adding"), (self.copy_gb_per_s, "copying")):
+        for rate, what in (
+            (self.reduce_gb_per_s, "adding"),
+            (self.copy_gb_per_s, "copying"),
+            (self.memory_gb_per_s, "copying"),
+        ):
             if rate is not None and not (isfinite(rate) and rate > 0):
                 msg = f"expected a rate of {what} above 0 GB/s, found {rate}: leave it out where {what} is free."
                 raise InputError(msg)
@@ -121,6 +134,23 @@ class Model:
             raise InputError(msg)
         if self.least_piece_bytes < 1:
             msg = f"expected a least piece of 1 byte or more, found {self.least_piece_bytes}."
+            raise InputError(msg)
+        for name, amount in (("burst", self.burst_bytes), ("cache", self.cache_bytes)):
+            if not 0 <= amount < 2**62:
+                msg = f"expected a {name} of 0 or more bytes, found {amount}."
+                raise InputError(msg)
+        if self.burst_bytes and self.sharing is Sharing.FAIR:
+            msg = (
+                "expected links without bursts with fair sharing, found `burst_bytes`: choose sharing `fifo`."
+            )
+            raise InputError(msg)
+        if bool(self.cache_bytes) is (self.memory_gb_per_s is None) or (
+            self.cache_bytes and self.copy_gb_per_s is None
+        ):
+            msg = (
+                "expected `cache_bytes`, `copy_gb_per_s` for what it holds and `memory_gb_per_s` for the rest, or no "
+                "cache, found only some of them: give all three, or leave out the first and the last."
+            )
             raise InputError(msg)
         if self.store_and_forward and self.sharing is Sharing.FAIR:
             msg = "expected cut-through switches with fair sharing, found store-and-forward: choose sharing `fifo`."
@@ -151,6 +181,8 @@ class Model:
             parts.append(self._workers_text())
         if self.efficiency < 1:
             parts.append(f"{100 * self.efficiency:.3g}% of the rate of links")
+        if self.burst_bytes:
+            parts.append(f"bursts of {self.burst_bytes:,} bytes")
         if self.channels is not None:
             parts.append(f"{self.channels} channels")
         parts.append(f"{self.sharing} links")
@@ -164,6 +196,22 @@ class Model:
             parts.append(f"adding at {self.reduce_gb_per_s:g} GB/s")
         return f"{self.name}: {', '.join(parts)}"
 
+    def copying_gb_per_s(self, size_bytes: int) -> float | None:
+        """Rate at which a worker handles bytes of a buffer of so many bytes; None: they cost it nothing.
+
+        Args:
+            size_bytes: What the collective works on, M.
+
+        Examples:
+            >>> model = Model(workers=1, copy_gb_per_s=16, cache_bytes=2**20, memory_gb_per_s=4)
+            >>> [model.copying_gb_per_s(size) for size in (2**20, 3 * 2**19, 2**21)]
+            [16.0, 6.4, 4.0]
+        """
+        if self.copy_gb_per_s is None or self.memory_gb_per_s is None:
+            return self.copy_gb_per_s
+        inside = min(1.0, max(0.0, 2 - size_bytes / self.cache_bytes))
+        return 1 / (inside / self.copy_gb_per_s + (1 - inside) / self.memory_gb_per_s)
+
     def _workers_text(self) -> str:
         """Occupancy in words."""
         where = "of all GPUs together" if self.shared_workers else "of a GPU"
@@ -174,6 +222,8 @@ class Model:
             else f"{self.send_us:g} and {self.receive_us:g} us"
         )
         copying = f" and {self.copy_gb_per_s:g} GB/s" if self.copy_gb_per_s is not None else ""
+        if self.memory_gb_per_s is not None:
+            copying += f" ({self.memory_gb_per_s:g} GB/s beyond {self.cache_bytes:,} bytes)"
         return f"{self.workers or 'any'} {each} {where} for {spent}{copying}"
 
 

@@ -102,6 +102,7 @@ def run(
     Raises:
         InputError: If messages wait for each other in a circle.
     """
+    burst_us = _bursts_us(messages.topology, model)
     messages = on_wire(messages, Wire() if wire is None else wire, model=model)
     topology, routes = messages.topology, messages.routes
     sender, receiver = topology.rank[routes.src], topology.rank[routes.dst]
@@ -126,6 +127,7 @@ def run(
         messages.after,
         topology.capacity / topology.denominator,
         topology.latency_us * _NS_PER_US,
+        np.pad(burst_us, (0, topology.num_links - len(burst_us) if model.burst_bytes else 0)) * _NS_PER_US,
         routes.link_start,
         routes.links,
         overhead_us * _NS_PER_US,
@@ -137,7 +139,7 @@ def run(
         _worker_groups(topology, model) if busy and model.workers else np.zeros(0, dtype=np.int32),
         buffered=model.buffered,
         workers=model.workers,
-        copy_rate=model.copy_gb_per_s or 0.0,
+        copy_rate=model.copying_gb_per_s(size_bytes) or 0.0,
         fair=model.sharing is Sharing.FAIR,
         store_and_forward=model.store_and_forward,
         send_engines=model.send_engines,
@@ -150,7 +152,7 @@ def run(
         row = int(messages.first_row[np.flatnonzero(found["start"] < 0)[0]])
         msg = f"expected dependencies without circles, but transfer {row} waits for itself: verify the schedule."
         raise InputError(msg)
-    for column in ("start", "arrived", "done", "hop_begin", "link_busy", "rate_since"):
+    for column in ("start", "arrived", "done", "hop_begin", "hop_end", "link_busy", "rate_since"):
         found[column] /= _NS_PER_US
     fair = model.sharing is Sharing.FAIR
     return Timeline(
@@ -177,7 +179,19 @@ def run(
 
 def _hops(messages: Messages, found: dict[str, Any], *, fair: bool) -> MessageHops:
     hops = np.ones(messages.count, dtype=np.int64) if fair else messages.routes.num_links[messages.route]
-    return MessageHops(start=offsets(hops), begin_us=found["hop_begin"], behind=found["hop_behind"])
+    return MessageHops(
+        start=offsets(hops),
+        begin_us=found["hop_begin"],
+        end_us=found["hop_end"] if len(found["hop_end"]) else None,
+        behind=found["hop_behind"],
+    )
+
+
+def _bursts_us(topology: Topology, model: Model) -> NDArray[np.float64]:
+    """Time in which the bucket of each link fills; empty where links have none."""
+    if not model.burst_bytes:
+        return np.zeros(0)
+    return float(model.burst_bytes) * topology.denominator / topology.capacity / 1000
 
 
 def _worker_groups(topology: Topology, model: Model) -> NDArray[np.int32]:
@@ -359,8 +373,8 @@ def _least_us(messages: Messages, wire: Wire, model: Model) -> float:
     carried = np.bincount(messages.route, weights=messages.num_bytes, minlength=len(routes.src))
     of_link = np.repeat(carried, routes.num_links)
     load = np.bincount(routes.links, weights=of_link, minlength=topology.num_links)
-    busiest = float((load * topology.denominator / topology.capacity).max(initial=0.0)) / 1000
-    least = busiest * float(wire.expansion) / model.efficiency
+    on_wire = load * float(wire.expansion) / model.efficiency - model.burst_bytes
+    least = float((on_wire * topology.denominator / topology.capacity).max(initial=0.0)) / 1000
     if wire.gpu_gb_per_s is not None:
         sent = np.bincount(routes.src, weights=carried, minlength=topology.num_nodes)[topology.rank_nodes]
         least = max(least, float(sent.max(initial=0.0)) / float(wire.gpu_gb_per_s) / 1000)

@@ -43,13 +43,15 @@ class MessageHops(Brief):
 
     Attributes:
         start: MessageHops of message m are ``start[m] .. start[m + 1] - 1``, in the order of its route (int64).
-        begin_us: When it begins (float64). First in, first out, it holds the link for its bytes / the link's rate.
+        begin_us: When it begins (float64). First in, first out, it holds the link until its end.
         behind: Message that it queued behind, -1 where nothing was in the way (int32).
+        end_us: When the link has served it, where links let bursts through (float64); None: after its bytes / the rate.
     """
 
     start: NDArray[np.int64]
     begin_us: NDArray[np.float64]
     behind: NDArray[np.int32]
+    end_us: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True, repr=False)
@@ -166,7 +168,7 @@ class Timeline(Shown):
         return self.algbw_gb_per_s * float(self.collective.busbw_factor(self.topology.num_ranks))
 
     def utilisation(self, link: int) -> float:
-        """Share of its capacity that ``link`` used over the whole time, 0 .. 1."""
+        """Share of its capacity that ``link`` used over the whole time, 0 .. 1; more with a burst."""
         topology = self.topology
         rate = int(topology.capacity[link]) / topology.denominator
         return float(self.link_bytes[link]) / (rate * self.time_us * 1000) if self.time_us else 0.0
@@ -231,9 +233,10 @@ class Timeline(Shown):
         place = np.full(len(routes.num_links), -1, dtype=np.int64)
         place[np.searchsorted(routes.link_start, at, side="right") - 1] = at
         message = np.flatnonzero(place[route] >= 0)
-        begin = hops.begin_us[hops.start[message] + place[route[message]] - routes.link_start[route[message]]]
+        hop = hops.start[message] + place[route[message]] - routes.link_start[route[message]]
+        begin = hops.begin_us[hop]
         rate = int(self.topology.capacity[link]) / self.topology.denominator
-        end = begin + self.num_bytes[message] / rate / 1000
+        end = begin + self.num_bytes[message] / rate / 1000 if hops.end_us is None else hops.end_us[hop]
         order = np.lexsort((message, end, begin))
         return message[order].astype(np.int32), begin[order], end[order]
 
@@ -268,7 +271,10 @@ class Timeline(Shown):
             return stop - first
         links = self._links(message)
         rate = self.topology.capacity[links] / self.topology.denominator
-        served = self.hops.begin_us[first:stop] + self.num_bytes[message] / rate / 1000
+        if self.hops.end_us is None:
+            served = self.hops.begin_us[first:stop] + self.num_bytes[message] / rate / 1000
+        else:
+            served = self.hops.end_us[first:stop]
         latency = self.topology.latency_us[links]
         arrival = served + latency[::-1].cumsum()[::-1]
         late = np.flatnonzero(arrival >= arrival.max() - _TIE_US)

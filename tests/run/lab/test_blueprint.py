@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from coppice.errors import InputError, UnreachableError
+from coppice.planners.planning import plan
 from coppice.run.lab.blueprint import Blueprint, draw, load_of
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset
@@ -112,3 +113,15 @@ def test_load_rule_counts_what_arrives_at_all_ranks() -> None:
     assert not load_of(boxes, Fraction(1, 5_000), cores=2).fits
     assert load_of(boxes, Fraction(1, 5_000), cores=4).fits
     assert load_of(preset("ring", gpus=8), Fraction(1), cores=1).limit_bits_per_s == 5_000_000_000
+
+
+@pytest.mark.parametrize("name", ["recursive-doubling", "ring", "forest"])
+def test_transfers_take_the_routes_of_the_lab(name: str) -> None:
+    topology = preset("ring", gpus=6)
+    lab = draw(topology, Fraction(1, 100))
+    algorithm = None if name == "forest" else name
+    body = plan(topology, "all_reduce", algorithm=algorithm, relay_gpus=bool(algorithm), ring=False).plan.body
+    taken = lab.routed(body)
+    for src, dst, path in zip(taken.src.tolist(), taken.dst.tolist(), taken.path.tolist(), strict=True):
+        nodes = taken.path_nodes[taken.path_start[path] : taken.path_start[path + 1]]
+        assert nodes.tolist() == walk(lab, lab.rank_nodes[src], lab.rank_nodes[dst])

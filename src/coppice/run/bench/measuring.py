@@ -74,6 +74,7 @@ class BenchRow:
         op: Reduction, or ``none``.
         root: Root rank, or -1.
         in_place: One memory.
+        pieces: Pieces of every chunk that ran; 0 where no program of ours did.
         time_us: Median over rounds of the slowest rank's time.
         fastest_us: Least of the rounds.
         slowest_us: Most of the rounds.
@@ -94,6 +95,7 @@ class BenchRow:
     op: str
     root: int
     in_place: bool
+    pieces: int = 0
     time_us: float = 0.0
     fastest_us: float = 0.0
     slowest_us: float = 0.0
@@ -186,6 +188,7 @@ def bench(
             )
             try:
                 contenders[name] = _Contender(engine, groups[name], row, timeout_s=timeout_s)
+                row = replace(row, pieces=contenders[name].pieces)
             except InputError as error:  # raised on every rank alike
                 row = replace(row, refusal=str(error))
             rows.append(row)
@@ -277,6 +280,11 @@ class _Contender:
         if self._native is not None:
             self._fill()
             self._start()
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of every chunk, 0 where the program is not what runs."""
+        return self._program.pieces if self._native is None and self._direct is None else 0
 
     def run(self, *, check: bool) -> float:
         """Run it once, and give the seconds that it took on this rank."""

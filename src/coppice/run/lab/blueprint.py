@@ -13,14 +13,19 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from ipaddress import IPv4Address
+
+import numpy as np
 
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
+from coppice.run.programs.lower import schedule_of
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
 from coppice.topology.model import Topology
 
 __all__ = ["BITS_PER_GB", "Blueprint", "LabCable", "LabRoute", "Load", "draw", "load_of"]
@@ -96,6 +101,44 @@ class Blueprint:
             for cable in self.cables
             for node in (cable.near, cable.far)
         ]
+
+    def routed(self, body: Schedule | Forest) -> Schedule:
+        """What the lab makes of a schedule: every transfer takes the lab's route to its receiver, whatever it names.
+
+        Args:
+            body: On a topology with the nodes and links of this one.
+
+        Examples:
+            >>> from coppice.planners.planning import plan
+            >>> from coppice.topology.presets import preset
+            >>> ring = preset("ring", gpus=4)
+            >>> made = plan(ring, "all_reduce", algorithm="recursive-doubling", relay_gpus=True, ring=False).plan
+            >>> taken = draw(ring, Fraction(1, 100)).routed(made.body)
+            >>> [taken.path_nodes[taken.path_start[p] : taken.path_start[p + 1]].tolist() for p in range(5)]
+            [[1, 0], [3, 2], [0, 1], [2, 3], [2, 1, 0]]
+        """
+        schedule = schedule_of(body)
+        node_of = {end[1]: node for node, _, end in self.cable_ends}
+        following = {(route.node, route.to): node_of[route.via] for route in self.routes}
+        nodes: list[int] = []
+        start, known = [0], dict[tuple[int, int], int]()
+        path = np.empty(schedule.num_transfers, dtype=np.int32)
+        for row, ends in enumerate(zip(schedule.src.tolist(), schedule.dst.tolist(), strict=True)):
+            if ends not in known:
+                known[ends] = len(known)
+                node, last = (self.rank_nodes[rank] for rank in ends)
+                nodes.append(node)
+                while node != last:
+                    node = following[node, self.identity[last]]
+                    nodes.append(node)
+                start.append(len(nodes))
+            path[row] = known[ends]
+        return replace(
+            schedule,
+            path=path,
+            path_start=np.array(start, dtype=np.int64),
+            path_nodes=np.array(nodes, dtype=np.int32),
+        )
 
 
 def draw(topology: Topology, scale: Fraction) -> Blueprint:

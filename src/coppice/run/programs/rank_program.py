@@ -95,6 +95,7 @@ class RankProgram(Brief):
         predecessors_start: Row i waits for rows ``predecessors[predecessors_start[i] : predecessors_start[i + 1]]``
             (int64, length n + 1).
         predecessors: Earlier rows (int32).
+        pieces: Pieces into which every chunk is cut.
     """
 
     rank: int
@@ -119,6 +120,7 @@ class RankProgram(Brief):
     source_offset: NDArray[np.int64]
     predecessors_start: NDArray[np.int64]
     predecessors: NDArray[np.int32]
+    pieces: int = 1
 
     @classmethod
     def of_messages(

@@ -96,6 +96,7 @@ class RankRows:
             source_offset=table.source_offset,
             predecessors_start=predecessors_start,
             predecessors=predecessors,
+            pieces=memory.pieces,
         )
 
     def _addresses(self, staged: int) -> tuple[_Column, int]:
