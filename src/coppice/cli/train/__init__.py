@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from coppice.cli.train.estimate import estimate
 from coppice.cli.train.lr_report import lr_report
 from coppice.cli.train.policy import policy
 
@@ -21,5 +22,6 @@ def train() -> None:
     """Simulate training iterations, and draw what training left behind."""
 
 
+app.command("estimate")(estimate)
 app.command("policy")(policy)
 app.command("lr-report")(lr_report)
