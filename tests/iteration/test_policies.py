@@ -12,7 +12,7 @@ import pytest
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import POLICIES
-from coppice.iteration.policies.policy import Policy, UpdateScope
+from coppice.iteration.policies.data_parallel import DataParallelPolicy, UpdateScope
 from coppice.iteration.predicted import predict
 from coppice.iteration.steady import steady_iteration
 
@@ -65,7 +65,7 @@ def test_exact_times(work: LayerWorkload, policy: str, settings: dict[str, Any],
     assert seconds(work, policy, **settings) == pytest.approx(expected, abs=1e-8)
 
 
-class PriorityByLayer(Policy):
+class PriorityByLayer(DataParallelPolicy):
     """Slices with the layer as priority and no barrier: what later policies do."""
 
     name = "priority by layer"
@@ -125,7 +125,7 @@ def test_no_policy_beats_the_bound() -> None:
 
 
 def test_groups_that_lose_a_layer_are_refused() -> None:
-    class Lossy(Policy):
+    class Lossy(DataParallelPolicy):
         name = "lossy"
         about = "for the test"
 

@@ -101,7 +101,7 @@ class LayerWorkload:
         return max(self.compute_seconds, sent, whole)
 
 
-class _Record(msgspec.Struct, forbid_unknown_fields=True):
+class _LayerFile(msgspec.Struct, forbid_unknown_fields=True):
     """The file."""
 
     forward: list[float]
@@ -122,7 +122,7 @@ def read_workload(path: Path | str) -> LayerWorkload:
     """
     data = read_bytes(path, what="the workload")
     try:
-        record = msgspec.json.decode(data, type=_Record)
+        record = msgspec.json.decode(data, type=_LayerFile)
     except msgspec.DecodeError as error:
         msg = (
             f"expected a workload in {path} (forward, backward, bytes, bytes_per_second, message_seconds, workers), "

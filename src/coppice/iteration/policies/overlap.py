@@ -8,12 +8,12 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.policies.policy import Policy
+from coppice.iteration.policies.data_parallel import DataParallelPolicy
 
 __all__ = ["Bucketed", "Serial", "WaitFree"]
 
 
-class Serial(Policy):
+class Serial(DataParallelPolicy):
     """Nothing overlaps."""
 
     name = "serial"
@@ -21,7 +21,7 @@ class Serial(Policy):
     overlaps: ClassVar[bool] = False
 
 
-class WaitFree(Policy):
+class WaitFree(DataParallelPolicy):
     """Wait-free back-propagation (Poseidon, USENIX ATC 2017): gradients are sent as soon as they are there."""
 
     name = "wfbp"
@@ -43,7 +43,7 @@ class BucketOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     first_bytes: _Bytes = 2**20
 
 
-class Bucketed(Policy):
+class Bucketed(DataParallelPolicy):
     """Buckets of PyTorch DDP (Li et al., VLDB 2020), filled in the order of the backward pass.
 
     A bucket is launched when it is complete and all before it have been.
