@@ -1,4 +1,4 @@
-"""`coppice train estimate`: what it prints, and what it refuses."""
+"""`coppice train estimate` and `search`: what they print, and what they refuse."""
 
 from __future__ import annotations
 
@@ -43,3 +43,15 @@ def test_what_cannot_be(run: Run, words: str, message: str) -> None:
     found = run("train", "estimate", *words.split())
     assert found.code == 2
     assert message in found.err
+
+
+def test_the_search(run: Run) -> None:
+    words = ["train", "search", "gpt-7.5b", "--cluster", "dgx-a100", "--gpus", "16", "--global-batch", "32"]
+    shown = run(*words, "--top", "3").out.splitlines()
+    assert shown[0].startswith("gpt-7.5b on 16 GPUs of 2 x dgx-a100")
+    assert len(shown) == 5
+    assert all(len(line) <= 80 for line in shown)
+    found = run(*words, "--json").json
+    assert found["fitting"] + found["too_large"] == found["tried"]
+    assert len(found["layouts"]) == 10
+    assert "found 64: raise --boxes" in run(*words[:4], "--boxes", "2", "--gpus", "64").err

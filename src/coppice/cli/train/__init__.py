@@ -7,6 +7,7 @@ import typer
 from coppice.cli.train.estimate import estimate
 from coppice.cli.train.lr_report import lr_report
 from coppice.cli.train.policy import policy
+from coppice.cli.train.search import search
 
 __all__ = ["app"]
 
@@ -23,5 +24,6 @@ def train() -> None:
 
 
 app.command("estimate")(estimate)
+app.command("search")(search)
 app.command("policy")(policy)
 app.command("lr-report")(lr_report)
