@@ -40,6 +40,7 @@ ROOMS = (
     "report",
     "run",
     "tuning",
+    "iteration",
     "training",
     "cli",
 )

@@ -148,6 +148,21 @@ def simulate_messages(
     keep_hops: bool,
     keep_rates: bool,
 ) -> dict[str, Any]: ...
+def run_tasks(
+    stream: NDArray[np.int32],
+    seconds: NDArray[np.float64],
+    priority: NDArray[np.int64],
+    after_start: NDArray[np.int64],
+    after: NDArray[np.int32],
+    load_start: NDArray[np.int64],
+    load_link: NDArray[np.int32],
+    load: NDArray[np.float64],
+    num_streams: int,
+    num_links: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int32], int]: ...
+def path_lengths(
+    seconds: NDArray[np.float64], after_start: NDArray[np.int64], after: NDArray[np.int32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
 
 SHM_LAYOUT: int
 

@@ -16,7 +16,11 @@ def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list((tmp_path / "plans").iterdir())) == 2  # the plans of the communicator
 
 
-@pytest.mark.parametrize(("page", "count"), [("tuning.md", 2), ("selection.md", 3)])
+def test_iteration() -> None:
+    assert run_session("iteration.md") > 5
+
+
+@pytest.mark.parametrize(("page", "count"), [("tuning.md", 2), ("selection.md", 3), ("iteration.md", 6)])
 def test_commands(page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)

@@ -82,7 +82,7 @@ COMMANDS = {
     "lab": Place("coppice.cli.lab:app", "Build a topology on this machine, and run programs in it."),
     "logs": Place("coppice.cli.logs:logs", "Read what libraries and benchmarks leave behind."),
     "design": Place("coppice.cli.design:app", "Find which direct-connect network to build."),
-    "train": Place("coppice.cli.train:app", "Read and draw what training left behind."),
+    "train": Place("coppice.cli.train:app", "Simulate training iterations, draw what training left."),
     "tune": Place("coppice.cli.tune:app", "Measure the installed library, and tell it what to take."),
 }
 """Where each command is, and what it does: the help of the program shows that without loading any."""

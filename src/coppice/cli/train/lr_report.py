@@ -1,4 +1,4 @@
-"""`coppice train`: what training left behind, read and drawn."""
+"""`coppice train lr-report`: the learning rates that AutoLRS found."""
 
 from __future__ import annotations
 
@@ -14,19 +14,9 @@ from coppice.training.autolrs.log import SearchLog, read_search
 from coppice.training.autolrs.report import write_report
 from coppice.training.autolrs.settings import Method
 
-__all__ = ["app", "lr_report"]
-
-app = typer.Typer(
-    no_args_is_help=True, help="Read and draw what training left behind.", rich_markup_mode=None
-)
+__all__ = ["lr_report"]
 
 
-@app.callback()
-def train() -> None:
-    """Read and draw what training left behind."""
-
-
-@app.command("lr-report")
 def lr_report(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="Log that AutoLRS wrote (JSON lines).")],
     *,

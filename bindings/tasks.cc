@@ -1,0 +1,38 @@
+// Binding of tasks/tasks.h.
+#include "tasks/tasks.h"
+
+#include "bindings.h"
+
+using namespace coppice;
+
+void init_tasks(nb::module_& m) {
+  m.def(
+      "run_tasks",
+      [](Column<std::int32_t> stream, Column<double> seconds, Column<std::int64_t> priority,
+         Column<std::int64_t> after_start, Column<std::int32_t> after, Column<std::int64_t> load_start,
+         Column<std::int32_t> load_link, Column<double> load, std::int32_t num_streams, std::int32_t num_links) {
+        const Tasks tasks{.stream = view(stream), .seconds = view(seconds), .priority = view(priority),
+                          .after_start = view(after_start), .after = view(after), .load_start = view(load_start),
+                          .load_link = view(load_link), .load = view(load), .num_streams = num_streams,
+                          .num_links = num_links};
+        TaskTimes found = stoppable([&](const StopFlag& stop) { return run_tasks(tasks, stop); });
+        return nb::make_tuple(to_numpy(std::move(found.start)), to_numpy(std::move(found.finish)),
+                              to_numpy(std::move(found.cause)), found.finished);
+      },
+      nb::arg("stream"), nb::arg("seconds"), nb::arg("priority"), nb::arg("after_start"), nb::arg("after"),
+      nb::arg("load_start"), nb::arg("load_link"), nb::arg("load"), nb::arg("num_streams"), nb::arg("num_links"),
+      "Tasks on streams and shared links, in seconds: start, finish, cause, and how many finished; see tasks.h.");
+  m.def(
+      "path_lengths",
+      [](Column<double> seconds, Column<std::int64_t> after_start, Column<std::int32_t> after) {
+        const std::vector<std::int32_t> stream(seconds.size(), -1);
+        const std::vector<std::int64_t> priority(seconds.size(), 0);
+        const Tasks tasks{.stream = stream, .seconds = view(seconds), .priority = priority,
+                          .after_start = view(after_start), .after = view(after), .load_start = {}, .load_link = {},
+                          .load = {}};
+        PathLengths found = path_lengths(tasks);
+        return nb::make_tuple(to_numpy(std::move(found.head)), to_numpy(std::move(found.tail)));
+      },
+      nb::arg("seconds"), nb::arg("after_start"), nb::arg("after"),
+      "Longest paths before each task and from its start on; empty where tasks wait in a circle. See tasks.h.");
+}

@@ -1,0 +1,177 @@
+#include "tasks/tasks.h"
+
+#include <random>
+#include <stdexcept>
+
+#include "testing/testing.h"
+
+using namespace coppice;
+
+namespace {
+
+struct Load {
+  std::int32_t link;
+  double share;
+};
+
+/// A graph that is written down task by task.
+struct Graph {
+  std::vector<std::int32_t> stream, after, load_link;
+  std::vector<double> seconds, load;
+  std::vector<std::int64_t> priority, after_start{0}, load_start{0};
+  std::int32_t streams = 0, links = 0;
+
+  std::int32_t add(std::int32_t on, double takes, std::vector<std::int32_t> before = {}, std::int64_t rank = 0,
+                   std::vector<Load> loads = {}) {
+    stream.push_back(on);
+    seconds.push_back(takes);
+    priority.push_back(rank);
+    after.insert(after.end(), before.begin(), before.end());
+    after_start.push_back(static_cast<std::int64_t>(after.size()));
+    for (Load each : loads) {
+      load_link.push_back(each.link);
+      load.push_back(each.share);
+      links = std::max(links, each.link + 1);
+    }
+    load_start.push_back(static_cast<std::int64_t>(load.size()));
+    streams = std::max(streams, on + 1);
+    return static_cast<std::int32_t>(stream.size()) - 1;
+  }
+  Tasks tasks() const {
+    return {.stream = stream, .seconds = seconds, .priority = priority, .after_start = after_start, .after = after,
+            .load_start = load_start, .load_link = load_link, .load = load, .num_streams = streams, .num_links = links};
+  }
+  TaskTimes run() const { return run_tasks(tasks()); }
+};
+
+}  // namespace
+
+TEST(tasks_a_free_stream_takes_the_least_priority_then_the_least_id) {
+  Graph graph;
+  graph.add(0, 1);
+  graph.add(0, 1, {}, 5);
+  graph.add(0, 1, {}, 3);
+  graph.add(0, 1, {}, 3);
+  const TaskTimes times = graph.run();
+  CHECK((times.start == std::vector<double>{0, 3, 1, 2}));
+  CHECK((times.cause == std::vector<std::int32_t>{-1, 3, 0, 2}));
+}
+
+TEST(tasks_what_ends_now_has_ended_before_a_stream_chooses) {
+  Graph graph;
+  const auto a = graph.add(0, 2);
+  const auto b = graph.add(1, 2);
+  const auto barrier = graph.add(-1, 0, {b});
+  graph.add(0, 1, {a}, 9);
+  const auto urgent = graph.add(0, 1, {barrier}, 0);
+  const TaskTimes times = graph.run();
+  CHECK_EQ(times.start[urgent], 2.0);
+  CHECK_EQ(times.start[3], 3.0);
+  CHECK_EQ(times.cause[urgent], barrier);
+}
+
+TEST(tasks_tenths_add_up) {
+  Graph graph;
+  std::int32_t last = -1;
+  for (int k = 0; k < 10; ++k) last = graph.add(0, 0.1, last < 0 ? std::vector<std::int32_t>{} : std::vector{last});
+  const auto whole = graph.add(1, 1.0);
+  const TaskTimes times = graph.run();
+  CHECK(std::abs(times.finish[last] - times.finish[whole]) < 1e-9);
+}
+
+TEST(tasks_share_a_link) {
+  Graph graph;
+  // Two halves fit at full speed; a third one makes all three run at 2/3.
+  graph.add(-1, 2, {}, 0, {{0, 0.5}});
+  graph.add(-1, 2, {}, 0, {{0, 0.5}});
+  const auto late = graph.add(-1, 1);
+  graph.add(-1, 2, {late}, 0, {{0, 0.5}});
+  const TaskTimes times = graph.run();
+  CHECK(std::abs(times.finish[0] - 2.5) < 1e-9);
+  CHECK(std::abs(times.finish[1] - 2.5) < 1e-9);
+  CHECK(std::abs(times.finish[3] - 3.5) < 1e-9);
+}
+
+TEST(tasks_on_two_links_leave_the_rest_to_others) {
+  Graph graph;
+  graph.add(-1, 1, {}, 0, {{0, 1.0}, {1, 1.0}});
+  graph.add(-1, 1, {}, 0, {{0, 1.0}});
+  graph.add(-1, 1, {}, 0, {{1, 0.25}});
+  const TaskTimes times = graph.run();
+  CHECK(std::abs(times.finish[0] - 2) < 1e-9);
+  CHECK(std::abs(times.finish[1] - 2) < 1e-9);
+  CHECK_EQ(times.finish[2], 1.0);
+}
+
+TEST(tasks_in_a_circle_never_start) {
+  Graph graph;
+  graph.add(0, 1, {1});
+  graph.add(0, 1, {0});
+  graph.add(0, 1);
+  const TaskTimes times = graph.run();
+  CHECK_EQ(times.finished, 1);
+  CHECK(times.start[0] < 0 && times.start[1] < 0);
+  CHECK(path_lengths(graph.tasks()).head.empty());
+}
+
+TEST(tasks_columns_are_checked) {
+  Graph graph;
+  graph.add(0, 1);
+  graph.seconds[0] = -1;
+  CHECK_THROWS(std::invalid_argument, graph.run());
+  graph.seconds[0] = 1;
+  graph.stream[0] = 4;
+  CHECK_THROWS(std::invalid_argument, graph.run());
+}
+
+// No stream idles while it has something to do, none runs two at once, nothing starts early, no link is overloaded.
+TEST(tasks_of_random_graphs_keep_the_rules) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 400; ++round) {
+    Graph graph;
+    const int n = 1 + static_cast<int>(random() % 30);
+    for (int t = 0; t < n; ++t) {
+      std::vector<std::int32_t> before;
+      for (int other = 0; other < t; ++other)
+        if (random() % 6 == 0) before.push_back(other);
+      std::vector<Load> loads;
+      const std::int32_t stream = static_cast<std::int32_t>(random() % 4) - 1;
+      for (std::int32_t link = 0; link < 3; ++link)
+        if (random() % 3 == 0) loads.push_back({link, 0.25 * static_cast<double>(1 + random() % 5)});
+      graph.add(stream, static_cast<double>(random() % 4), before, static_cast<std::int64_t>(random() % 3), loads);
+    }
+    const TaskTimes times = graph.run();
+    CHECK_EQ(times.finished, n);
+    const PathLengths paths = path_lengths(graph.tasks());
+    std::vector<double> carried(3, 0);
+    double end = 0;
+    for (int t = 0; t < n; ++t) {
+      double ready = 0;
+      for (std::int32_t before : graph.tasks().predecessors(static_cast<std::size_t>(t)))
+        ready = std::max(ready, times.finish[before]);
+      CHECK(times.start[t] >= ready);
+      CHECK(times.start[t] >= paths.head[t] - 1e-9);
+      CHECK(times.finish[t] >= times.start[t] + graph.seconds[t] - 1e-9);
+      end = std::max(end, times.finish[t]);
+      for (auto k = graph.load_start[t]; k < graph.load_start[t + 1]; ++k)
+        carried[graph.load_link[k]] += graph.load[k] * graph.seconds[t];
+      if (graph.stream[t] < 0) {
+        CHECK_EQ(times.start[t], ready);
+        continue;
+      }
+      double idle_from = ready;  // its stream is busy from when it is ready until it starts
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (int other = 0; other < n; ++other) {
+          if (other == t || graph.stream[other] != graph.stream[t]) continue;
+          const bool apart = times.finish[other] <= times.start[t] || times.finish[t] <= times.start[other];
+          CHECK(apart || graph.seconds[t] == 0 || graph.seconds[other] == 0);
+          if (times.start[other] <= idle_from && times.finish[other] > idle_from && times.finish[other] <= times.start[t])
+            idle_from = times.finish[other], moved = true;
+        }
+      }
+      CHECK(idle_from >= times.start[t]);
+    }
+    for (double seconds : carried) CHECK(seconds <= end + 1e-9);
+  }
+}

@@ -1,0 +1,29 @@
+"""`coppice train`: the training iteration simulated, and what training left behind."""
+
+from __future__ import annotations
+
+import typer
+
+from coppice.cli.train.estimate import estimate
+from coppice.cli.train.lr_report import lr_report
+from coppice.cli.train.policy import policy
+from coppice.cli.train.search import search
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Simulate training iterations, and draw what training left behind.",
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def train() -> None:
+    """Simulate training iterations, and draw what training left behind."""
+
+
+app.command("estimate")(estimate)
+app.command("search")(search)
+app.command("policy")(policy)
+app.command("lr-report")(lr_report)

@@ -1,0 +1,62 @@
+"""`coppice train policy`: an iteration under a policy of communication, beside what no policy can beat."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from coppice.cli.options.inputs import JsonOption, parse_settings
+from coppice.cli.output.render import print_fields, print_json
+from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.predicted import predict
+from coppice.text import plural
+
+__all__ = ["policy"]
+
+
+def policy(
+    workload: Annotated[
+        str,
+        typer.Argument(
+            metavar="WORKLOAD",
+            help="JSON file: forward and backward (seconds of each layer), bytes (of its gradients), bytes_per_second, "
+            "message_seconds, workers; - is standard input.",
+        ),
+    ],
+    *,
+    name: Annotated[
+        str, typer.Option("--policy", metavar="NAME", help=f"One of: {', '.join(POLICIES)}.")
+    ] = "wfbp",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Option of the policy; may be repeated."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate training iterations under a policy, and print the time of one in the long run.
+
+    Layers are computed in turn, forward and then backward; their gradients cross one network, a message at a time. The
+    lower bound holds for every policy of the same kind.
+
+    \b
+    Examples:
+      coppice train policy workload.json --policy ddp --set bucket_bytes=4000000
+      coppice train policy workload.json --policy breadth-first --set stages=4 --set chunks=2 --json
+    """  # noqa: D301 (\b is for the help formatter)
+    from coppice.iteration.layers import read_workload
+
+    found = predict(read_workload(workload), name, parse_settings(settings or (), option="--set"))
+    if as_json:
+        print_json(found.record())
+        return
+    least = found.lower_bound_seconds
+    more = f": the iteration takes {found.iteration_seconds / least - 1:.3%} more" if least else ""
+    repeated = plural(found.period, "iteration") if found.period else "never within those simulated"
+    fields = [
+        ("iteration", f"{found.iteration_seconds:.6g} s"),
+        ("lower bound", f"{least:.6g} s{more}"),
+        ("computes", f"{found.compute_seconds:.6g} s"),
+        ("repeats after", repeated),
+    ]
+    print_fields(f"{name}: {POLICIES[name].about}", fields)

@@ -1,0 +1,91 @@
+"""Boxes of GPUs as training jobs see them, from a topology."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from coppice.errors import InputError
+from coppice.iteration.devices import CALIBRATIONS, DEVICES, Device
+from coppice.iteration.estimate import Cluster
+from coppice.text import suggestion
+from coppice.topology.model import Topology
+
+__all__ = ["cluster_of", "device_in"]
+
+_NAMED = {"b200": "B200", "h100": "H100", "h200": "H200", "a100": "A100-80G", "1v": "V100", "v100": "V100"}
+_CONSTANTS = {
+    "V100": "A100-80G",
+    "A100": "A100-80G",
+    "H200": "H100",
+    "B200": "H100",
+    "GB200": "H100",
+    "GB300": "H100",
+}
+"""Whose constants a device takes that has none of its own."""
+
+
+def device_in(name: str) -> str | None:
+    """The device that the name of a topology speaks of.
+
+    Examples:
+        >>> device_in("4 x dgx-a100"), device_in("ring")
+        ('A100-80G', None)
+    """
+    return next((device for word, device in _NAMED.items() if word in name.lower()), None)
+
+
+def cluster_of(topology: Topology, device: str | None = None) -> Cluster:
+    """The cluster that a topology describes.
+
+    Links of a GPU and of the NICs of a box have the rates of the topology; peaks and constants are the device's.
+
+    Args:
+        topology: Boxes that are all alike.
+        device: Name of the GPUs; None takes it from the name of the topology.
+
+    Raises:
+        InputError: If the device is not known, or boxes differ.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> found = cluster_of(preset("dgx-a100", boxes=4))
+        >>> found.device.name, found.device.box, found.device.link_bytes_per_second, found.nic_bytes_per_second
+        ('A100-80G', 8, 300000000000.0, 200000000000.0)
+    """
+    name = device or device_in(topology.name)
+    if name not in DEVICES:
+        found = (
+            f"topology {topology.name!r}"
+            if device is None
+            else f"{device!r}: {suggestion(device, list(DEVICES))}"
+        )
+        msg = (
+            f"expected a device ({', '.join(DEVICES)}) to name, found {found}: name one (`device=A100-80G`)."
+        )
+        raise InputError(msg)
+    sheet = DEVICES[name]
+    ranks = np.flatnonzero(topology.rank >= 0)
+    boxes = np.unique(topology.host[ranks], return_counts=True)
+    if len(set(boxes[1].tolist())) > 1:
+        msg = f"expected boxes with as many GPUs each, found {', '.join(map(str, sorted(set(boxes[1].tolist()))))}."
+        raise InputError(msg)
+    rates = topology.capacity / topology.denominator * 1e9
+    from_host, to_host = topology.host[topology.src], topology.host[topology.dst]
+    from_gpu, leaves = topology.rank[topology.src] >= 0, (from_host >= 0) & (from_host != to_host)
+    nics = float(rates[leaves].sum()) / len(boxes[0])
+    # What GPUs send to NICs of their box leaves it, as much as these carry.
+    relayed = float(rates[leaves & ~from_gpu].sum())
+    links = (float(rates[from_gpu & (from_host == to_host)].sum()) - relayed) / len(ranks)
+    own = Device(
+        name=name,
+        flops=sheet.flops,
+        memory_bytes_per_second=sheet.memory_bytes_per_second,
+        memory_bytes=sheet.memory_bytes,
+        link_bytes_per_second=links,
+        box=int(boxes[1][0]),
+    )
+    return Cluster(
+        device=own,
+        nic_bytes_per_second=nics or links * own.box,
+        calibration=CALIBRATIONS[_CONSTANTS.get(name, name)],
+    )

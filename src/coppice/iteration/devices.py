@@ -1,0 +1,117 @@
+"""GPUs as training jobs see them: peaks of data sheets, and constants with which times meet what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+__all__ = ["CALIBRATIONS", "DEVICES", "Calibration", "Device"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A GPU in its box, by its data sheet.
+
+    Attributes:
+        name: Its name.
+        flops: Dense 16-bit operations a second.
+        memory_bytes_per_second: Rate of its memory.
+        memory_bytes: Its size.
+        link_bytes_per_second: What it sends to the other GPUs of its box, in one direction.
+        box: GPUs of a box.
+    """
+
+    name: str
+    flops: float
+    memory_bytes_per_second: float
+    memory_bytes: float
+    link_bytes_per_second: float
+    box: int = 8
+
+
+_SHEETS = (
+    ("V100", 125e12, 0.9e12, 32e9, 150e9, 8),
+    ("A100", 312e12, 1.555e12, 40e9, 300e9, 8),
+    ("A100-80G", 312e12, 2.039e12, 80e9, 300e9, 8),
+    ("H100", 989.4e12, 3.35e12, 80e9, 450e9, 8),
+    ("H200", 989.4e12, 4.8e12, 141e9, 450e9, 8),
+    ("B200", 2250e12, 8e12, 180e9, 900e9, 8),
+    ("GB200", 2500e12, 8e12, 186e9, 900e9, 64),
+    ("GB300", 2500e12, 8e12, 279e9, 900e9, 64),
+)
+DEVICES = {
+    name: Device(
+        name=name,
+        flops=flops,
+        memory_bytes_per_second=rate,
+        memory_bytes=size,
+        link_bytes_per_second=link,
+        box=box,
+    )
+    for name, flops, rate, size, link, box in _SHEETS
+}
+"""By name; NVIDIA's data sheets of V100 SXM2, A100 SXM4 (40 and 80 GB), H100 SXM5, H200 SXM, B200, and of the NVL72
+racks of GB200 and GB300, of whose 72 GPUs jobs use 64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What data sheets do not say, the same for every job on a kind of GPU: ten numbers.
+
+    Attributes:
+        matrix_share: Share of the peak that large matrix products reach.
+        half_tokens: Tokens of a micro-batch with which they reach half of that.
+        attention_share: Share of the peak that scores, softmax and context reach.
+        memory_share: Share of the rate of memory that passes over activations and weights reach.
+        host_seconds: What a pass over a layer takes at least: the host has to launch its kernels.
+        near_seconds: What a sum inside a box takes for each doubling of its ranks.
+        near_share: Share of the rate of links in a box.
+        far_seconds: What a message between boxes takes by itself.
+        far_share: Share of the rate of NICs.
+        gradient_share: Share of the rate of NICs that is left to sums of gradients.
+    """
+
+    matrix_share: float = 0.85
+    half_tokens: float = 400.0
+    attention_share: float = 0.15
+    memory_share: float = 0.8
+    host_seconds: float = 2e-4
+    near_seconds: float = 2e-5
+    near_share: float = 0.7
+    far_seconds: float = 5e-5
+    far_share: float = 0.9
+    gradient_share: float = 0.5
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Names of the numbers."""
+        return [each.name for each in fields(cls)]
+
+
+CALIBRATIONS = {
+    "A100-80G": Calibration(
+        matrix_share=0.8502,
+        half_tokens=296.9,
+        attention_share=0.3127,
+        memory_share=0.95,
+        host_seconds=2.255e-06,
+        near_seconds=8.794e-05,
+        near_share=0.9218,
+        far_seconds=2.71e-06,
+        far_share=0.95,
+        gradient_share=0.5313,
+    ),
+    "H100": Calibration(
+        matrix_share=0.95,
+        half_tokens=1581.0,
+        attention_share=0.2351,
+        memory_share=0.95,
+        host_seconds=1e-06,
+        near_seconds=0.0003457,
+        near_share=0.95,
+        far_seconds=1e-06,
+        far_share=0.4866,
+        gradient_share=0.2168,
+    ),
+}
+"""Fitted by `benchmarks/exam.py --fit`: A100 to 48 published iterations of GPT on 64 to 512 GPUs, H100 to 15 of
+Llama-like models on 8 to 512 GPUs (benchmarks/exam.md)."""

@@ -1,0 +1,1 @@
+"""Pipelines: which device runs which pass of which stage for which micro-batch, and in which order."""

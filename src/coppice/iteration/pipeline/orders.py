@@ -1,0 +1,162 @@
+"""Published orders of pipelines, as programs of devices.
+
+Stage c * p + d is chunk c of device d of p. With forward and backward times f and b of a device for a micro-batch, m
+micro-batches and v chunks an iteration takes m (f + b) + (p - 1) (f + b) / v without communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from coppice.errors import InputError
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+
+__all__ = ["ORDERS", "breadth_first", "gpipe", "interleaved", "one_f_one_b", "zero_bubble"]
+
+
+def _check(devices: int, micro_batches: int, chunks: int = 1) -> None:
+    for what, value in (("devices", devices), ("micro-batches", micro_batches), ("chunks", chunks)):
+        if value < 1:
+            msg = f"expected 1 or more {what} of a pipeline, found {value}."
+            raise InputError(msg)
+
+
+def gpipe(devices: int, micro_batches: int) -> PipelineOrder:
+    """All forward passes, then all backward passes (GPipe; Huang et al., NeurIPS 2019)."""
+    return breadth_first(devices, micro_batches, 1)
+
+
+def breadth_first(devices: int, micro_batches: int, chunks: int) -> PipelineOrder:
+    """All micro-batches of a chunk before the next chunk (Lamy-Poirier, MLSys 2023).
+
+    Examples:
+        >>> [str(each) for each in breadth_first(2, 2, 2).devices[0]]
+        ['0F0', '0F1', '2F0', '2F1', '2B0', '2B1', '0B0', '0B1']
+    """
+    _check(devices, micro_batches, chunks)
+    programs = []
+    for device in range(devices):
+        stages = [chunk * devices + device for chunk in range(chunks)]
+        forward = [StagePass(stage, Work.FORWARD, k) for stage in stages for k in range(micro_batches)]
+        backward = [
+            StagePass(stage, Work.BACKWARD, k) for stage in reversed(stages) for k in range(micro_batches)
+        ]
+        programs.append((*forward, *backward))
+    return PipelineOrder(devices=tuple(programs), stages=devices * chunks, micro_batches=micro_batches)
+
+
+def one_f_one_b(devices: int, micro_batches: int) -> PipelineOrder:
+    """One forward, one backward pass in turn (PipeDream-Flush; Narayanan et al., ICML 2021).
+
+    Device d begins with p - 1 - d forward passes, so that it holds the activations of p - d micro-batches at most.
+    """
+    return interleaved(devices, micro_batches, 1)
+
+
+def interleaved(devices: int, micro_batches: int, chunks: int) -> PipelineOrder:
+    """One forward, one backward pass of chunks in turn, p micro-batches of each.
+
+    Source: Megatron-LM (Narayanan et al., SC 2021, section 2.2).
+
+    Raises:
+        InputError: If there is more than one chunk and the micro-batches are no multiple of the devices.
+
+    Examples:
+        >>> [str(each) for each in interleaved(2, 2, 2).devices[1]]
+        ['1F0', '1F1', '3F0', '3B0', '3F1', '3B1', '1B0', '1B1']
+    """
+    _check(devices, micro_batches, chunks)
+    if chunks > 1 and micro_batches % devices:
+        msg = (
+            f"expected micro-batches that are a multiple of {devices} devices for interleaved chunks, found "
+            f"{micro_batches}: take {micro_batches + devices - micro_batches % devices}, or one chunk."
+        )
+        raise InputError(msg)
+    total = micro_batches * chunks
+    programs = []
+    for device in range(devices):
+
+        def turn(k: int, *, work: Work, device: int = device) -> StagePass:
+            group, inside = divmod(k, devices * chunks)
+            chunk, k = divmod(inside, devices) if chunks > 1 else (0, inside)
+            if work is Work.BACKWARD:
+                chunk = chunks - 1 - chunk
+            return StagePass(chunk * devices + device, work, group * devices + k)
+
+        ahead = devices - 1 - device
+        if chunks > 1:
+            ahead = total if micro_batches == devices else 2 * ahead + (chunks - 1) * devices
+        ahead = min(ahead, total)
+        forward = [turn(k, work=Work.FORWARD) for k in range(total)]
+        backward = [turn(k, work=Work.BACKWARD) for k in range(total)]
+        program = forward[:ahead]
+        for k in range(ahead, total):
+            program += [forward[k], backward[k - ahead]]
+        programs.append((*program, *backward[total - ahead :]))
+    return PipelineOrder(devices=tuple(programs), stages=devices * chunks, micro_batches=micro_batches)
+
+
+def zero_bubble(devices: int, micro_batches: int) -> PipelineOrder:
+    """Backward passes in two parts; those of weights fill what would be bubbles (ZB-H1; Qi et al., ICLR 2024).
+
+    Made by running it with passes of equal time. Device d of p, when it is free, takes a forward pass that has come
+    while it is fewer than p - d ahead of its gradients of inputs and holds fewer than p micro-batches; else gradients
+    of inputs that have come; else gradients of weights. With forward time f and times i and w of the two
+    parts, all alike, the bubble is (p - 1) (f + i - w).
+    """
+    _check(devices, micro_batches)
+    arrives: dict[StagePass, int] = {StagePass(0, Work.FORWARD, k): 0 for k in range(micro_batches)}
+    programs: list[list[StagePass]] = [[] for _ in range(devices)]
+    count = [dict.fromkeys(Work, 0) for _ in range(devices)]
+    time = 0
+    while any(each[Work.WEIGHT] < micro_batches for each in count):
+        for device in range(devices):
+            own = count[device]
+            taken = _next_pass(device, own, arrives, time, most=devices)
+            if taken is None:
+                continue
+            own[taken.work] += 1
+            programs[device].append(taken)
+            for after in _enables(taken, devices):
+                arrives[after] = time + 1
+        time += 1
+    return PipelineOrder(devices=tuple(map(tuple, programs)), stages=devices, micro_batches=micro_batches)
+
+
+def _next_pass(
+    device: int, done: dict[Work, int], arrives: dict[StagePass, int], time: int, *, most: int
+) -> StagePass | None:
+    """What a free device does now."""
+    never = time + 1
+    forward = StagePass(device, Work.FORWARD, done[Work.FORWARD])
+    ahead = done[Work.FORWARD] - done[Work.INPUT] < most - device
+    room = done[Work.FORWARD] - done[Work.WEIGHT] < most
+    if ahead and room and arrives.get(forward, never) <= time:
+        return forward
+    for work in (Work.INPUT, Work.WEIGHT):
+        gradient = StagePass(device, work, done[work])
+        if arrives.get(gradient, never) <= time:
+            return gradient
+    return None
+
+
+def _enables(done: StagePass, stages: int) -> Sequence[StagePass]:
+    """Passes that may run after this one."""
+    stage, work, _ = done
+    if work is Work.FORWARD:
+        last = stage == stages - 1
+        return [done._replace(work=Work.INPUT) if last else done._replace(stage=stage + 1)]
+    if work is Work.INPUT:
+        weight = done._replace(work=Work.WEIGHT)
+        return [weight, done._replace(stage=stage - 1)] if stage else [weight]
+    return []
+
+
+ORDERS: dict[str, Callable[[int, int, int], PipelineOrder]] = {
+    "gpipe": lambda devices, micro_batches, _: gpipe(devices, micro_batches),
+    "1f1b": lambda devices, micro_batches, _: one_f_one_b(devices, micro_batches),
+    "interleaved": interleaved,
+    "breadth-first": breadth_first,
+    "zero-bubble": lambda devices, micro_batches, _: zero_bubble(devices, micro_batches),
+}
+"""Orders by name, of devices, micro-batches and chunks of a device."""

@@ -1,0 +1,78 @@
+"""Orders of pipelines as PyTorch reads and writes them: a row for each rank, cells such as ``2F0``.
+
+The format is that of ``torch.distributed.pipelining`` (``_load_csv`` and ``_dump_csv`` of its schedules, compute only):
+stage, type (F, I, W, or B for both parts), micro-batch. An empty cell is a wait. ``(0F7;7B3)OVERLAP_F_B`` holds passes
+that run at once; they are taken in turn.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+from coppice.errors import InputError
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+
+__all__ = ["order_csv", "read_order_csv"]
+
+_CELL = re.compile(r"(\d{1,6})([FBIW])(\d{1,6})")
+_BOTH = re.compile(r"\((.*)\)OVERLAP_F_B")
+
+
+def order_csv(order: PipelineOrder) -> str:
+    """The order as text.
+
+    Examples:
+        >>> from coppice.iteration.pipeline.orders import gpipe
+        >>> print(order_csv(gpipe(2, 2)), end="")
+        0F0,0F1,0B0,0B1
+        1F0,1F1,1B0,1B1
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(
+        [str(each) for each in program] for program in order.devices
+    )
+    return text.getvalue()
+
+
+def read_order_csv(text: str, *, file: str = "the pipeline order") -> PipelineOrder:
+    """The order in a text.
+
+    Raises:
+        InputError: If a cell is no pass (with its line and column), or the passes are no order of a pipeline.
+
+    Examples:
+        >>> read_order_csv("0F0,0F1,0B0,0B1").micro_batches
+        2
+    """
+    devices: list[tuple[StagePass, ...]] = []
+    for line, row in enumerate(csv.reader(io.StringIO(text)), start=1):
+        program: list[StagePass] = []
+        for column, cell in enumerate(row, start=1):
+            both = _BOTH.fullmatch(cell.strip())
+            for word in both[1].split(";") if both else [cell.strip()]:
+                if not word:
+                    continue
+                found = _CELL.fullmatch(word)
+                if found is None:
+                    msg = (
+                        f"expected a pass such as 2F0 (stage, one of F, B, I and W, micro-batch), found {word!r} at "
+                        f"{file}:{line}, cell {column}."
+                    )
+                    raise InputError(msg)
+                program.append(StagePass(int(found[1]), Work(found[2]), int(found[3])))
+        devices.append(tuple(program))
+    every = [each for program in devices for each in program]
+    if not every:
+        msg = f"expected a row of passes for each device in {file}, found none."
+        raise InputError(msg)
+    try:
+        return PipelineOrder(
+            devices=tuple(devices),
+            stages=1 + max(each.stage for each in every),
+            micro_batches=1 + max(each.micro_batch for each in every),
+        )
+    except InputError as error:
+        msg = f"{file}: {error}"
+        raise InputError(msg) from None

@@ -1,0 +1,42 @@
+"""The policies by name."""
+
+from __future__ import annotations
+
+from coppice.errors import InputError
+from coppice.iteration.policies.overlap import Bucketed, Serial, WaitFree
+from coppice.iteration.policies.pipelined import (
+    BreadthFirst,
+    GPipe,
+    Interleaved,
+    OneForwardOneBackward,
+    ZeroBubble,
+)
+from coppice.iteration.policies.policy import Policy
+
+__all__ = ["POLICIES", "policy_named"]
+
+POLICIES: dict[str, type[Policy]] = {
+    each.name: each
+    for each in (
+        Serial,
+        WaitFree,
+        Bucketed,
+        GPipe,
+        OneForwardOneBackward,
+        Interleaved,
+        BreadthFirst,
+        ZeroBubble,
+    )
+}
+
+
+def policy_named(name: str) -> type[Policy]:
+    """The policy of a name.
+
+    Raises:
+        InputError: If there is none.
+    """
+    if name not in POLICIES:
+        msg = f"expected a policy ({', '.join(POLICIES)}), found {name!r}."
+        raise InputError(msg)
+    return POLICIES[name]

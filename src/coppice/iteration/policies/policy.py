@@ -1,0 +1,84 @@
+"""What every policy is: a name, options, and the tasks of iterations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.tasks import TaskGraph
+
+__all__ = ["IterationGraph", "NoOptions", "Policy"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IterationGraph:
+    """Tasks of some iterations in a row.
+
+    Attributes:
+        graph: The tasks.
+        first: For each iteration, the task whose start begins it.
+        last: For each iteration, the tasks with whose ends it is over.
+    """
+
+    graph: TaskGraph
+    first: Sequence[int]
+    last: Sequence[Sequence[int]]
+
+
+class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """For policies without options."""
+
+
+class Policy(ABC):
+    """What may start when, in which order, cut how.
+
+    Attributes:
+        name: What users call it.
+        about: What it is, in a line, with its publication.
+        options: A ``msgspec.Struct`` with its options and their defaults.
+        settings: An instance of it.
+    """
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    options: ClassVar[type[msgspec.Struct]] = NoOptions
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    @classmethod
+    def of(cls, **settings: Any) -> Policy:
+        """The policy with options by name, texts where they come from a command line.
+
+        Raises:
+            InputError: If it has no such option, or a value does not fit.
+        """
+        known = cls.options.__struct_fields__
+        for name in settings:
+            if name not in known:
+                has = f"it takes {', '.join(known)}" if known else "it takes none"
+                msg = f"expected options of policy {cls.name}, found {name!r}: {has}."
+                raise InputError(msg)
+        try:
+            return cls(msgspec.convert(settings, cls.options, strict=False))
+        except msgspec.ValidationError as error:
+            msg = f"expected options that policy {cls.name} can use, found otherwise: {error}."
+            raise InputError(msg) from None
+
+    @abstractmethod
+    def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
+        """The tasks of so many iterations in a row."""
+
+    @abstractmethod
+    def lower_bound_seconds(self, workload: LayerWorkload) -> float:
+        """What no policy of the same kind can beat."""
+
+    @abstractmethod
+    def compute_seconds(self, workload: LayerWorkload) -> float:
+        """Time for which the busiest device computes in an iteration."""

@@ -1,0 +1,72 @@
+"""The time of an iteration under a policy, with what no policy can beat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.catalogue import policy_named
+from coppice.iteration.steady import steady_iteration
+
+__all__ = ["PredictedIteration", "predict"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedIteration:
+    """An iteration in the long run.
+
+    Attributes:
+        policy: Name of the policy.
+        iteration_seconds: Time from one iteration to the next.
+        lower_bound_seconds: What no policy of the same kind can beat.
+        compute_seconds: Time for which the busiest device computes.
+        period: Iterations after which the distances repeat; 0: they did not.
+    """
+
+    policy: str
+    iteration_seconds: float
+    lower_bound_seconds: float
+    compute_seconds: float
+    period: int
+
+    def record(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        return {
+            "policy": self.policy,
+            "iteration_seconds": self.iteration_seconds,
+            "lower_bound_seconds": self.lower_bound_seconds,
+            "compute_seconds": self.compute_seconds,
+            "period": self.period,
+        }
+
+
+def predict(
+    workload: LayerWorkload, policy: str, settings: Mapping[str, Any] | None = None
+) -> PredictedIteration:
+    """The time of an iteration of a workload under a policy.
+
+    Args:
+        workload: Layers and network.
+        policy: Name of the policy (see :data:`coppice.iteration.policies.catalogue.POLICIES`).
+        settings: Options of the policy by name.
+
+    Raises:
+        InputError: If there is no such policy or option, or the workload does not suit it.
+
+    Examples:
+        >>> three = LayerWorkload(forward=(1, 1, 1), backward=(2, 2, 2), bytes=(2, 2, 8), bytes_per_second=1.0)
+        >>> found = predict(three, "wfbp")
+        >>> found.iteration_seconds, found.lower_bound_seconds
+        (17.0, 15.0)
+    """
+    chosen = policy_named(policy).of(**dict(settings or {}))
+    steady = steady_iteration(lambda count: chosen.iterations(workload, count))
+    return PredictedIteration(
+        policy=policy,
+        iteration_seconds=steady.seconds,
+        lower_bound_seconds=chosen.lower_bound_seconds(workload),
+        compute_seconds=chosen.compute_seconds(workload),
+        period=steady.period,
+    )

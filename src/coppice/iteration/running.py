@@ -1,0 +1,124 @@
+"""Simulation of a graph of tasks: when each starts and ends, what it waited for, and what no order can beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice import _core
+from coppice.errors import InputError
+from coppice.iteration.tasks import TaskGraph
+
+__all__ = ["TaskTimes", "lower_bound_seconds", "run_tasks"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TaskTimes:
+    """When the tasks of a graph run.
+
+    Attributes:
+        graph: The graph.
+        start: Seconds at which each task starts.
+        finish: Seconds at which each ends.
+        cause: Task whose end let it start, by a dependency or by leaving the stream; -1: none.
+    """
+
+    graph: TaskGraph
+    start: NDArray[np.float64]
+    finish: NDArray[np.float64]
+    cause: NDArray[np.int32]
+
+    @property
+    def seconds(self) -> float:
+        """From the start of the first task to the end of the last one."""
+        return float(self.finish.max(initial=0.0))
+
+    def busy_seconds(self, stream: int) -> float:
+        """Time for which a stream runs tasks."""
+        own = self.graph.stream == stream
+        return float((self.finish[own] - self.start[own]).sum())
+
+
+def run_tasks(graph: TaskGraph) -> TaskTimes:
+    """When each task runs: natively, by the rules of ``cpp/tasks/tasks.h``.
+
+    A task is ready when all that it comes after has ended; a free stream takes the ready task with the least
+    priority, of equal ones the one submitted first, and runs it to its end. Tasks that load links beyond their capacity
+    get max-min fair speeds. Times are multiples of 2^-34 s.
+
+    Raises:
+        InputError: If tasks wait for each other in a circle; it names one.
+
+    Examples:
+        >>> from coppice.iteration.tasks import TaskGraphBuilder
+        >>> graph = TaskGraphBuilder()
+        >>> network = graph.stream("network")
+        >>> for name, priority in (("a", 0), ("b", 2), ("c", 1)):
+        ...     number = graph.add(name, "all_reduce", network, 1.5, priority=priority)
+        >>> run_tasks(graph.build()).start.tolist()
+        [0.0, 3.0, 1.5]
+    """
+    start, finish, cause, finished = _core.run_tasks(
+        graph.stream,
+        graph.seconds,
+        graph.priority,
+        graph.after_start,
+        graph.after,
+        graph.load_start,
+        graph.load_link,
+        graph.load,
+        num_streams=len(graph.streams),
+        num_links=len(graph.links),
+    )
+    if finished < len(graph):
+        circle = " after ".join(graph.names[task] for task in _circle(graph, start < 0))
+        msg = f"expected tasks that do not wait for themselves, found {circle}."
+        raise InputError(msg)
+    return TaskTimes(graph=graph, start=start, finish=finish, cause=cause)
+
+
+def _circle(graph: TaskGraph, stuck: NDArray[np.bool_]) -> list[int]:
+    """Tasks that wait for each other in a circle, the first one again at the end."""
+    at, seen = int(np.flatnonzero(stuck)[0]), {}
+    path: list[int] = []
+    while at not in seen:
+        seen[at] = len(path)
+        path.append(at)
+        at = next(int(before) for before in graph.predecessors(at) if stuck[before])
+    return [*path[seen[at] :], at]
+
+
+def lower_bound_seconds(graph: TaskGraph) -> float:
+    """What no order of the tasks on their streams can beat.
+
+    The longest path of tasks that wait for each other; for every stream the least time before any of its tasks, all of
+    its tasks, and the least time after any of them; for every link the same with the share that tasks take of it.
+
+    Raises:
+        InputError: If tasks wait for each other in a circle.
+    """
+    if not len(graph):
+        return 0.0
+    head, tail = _core.path_lengths(graph.seconds, graph.after_start, graph.after)
+    if not len(head):
+        run_tasks(graph)  # which says where
+    longest = float((head + tail).max())
+    after = tail - graph.seconds
+
+    def load(
+        owner: NDArray[np.int32], tasks: NDArray[np.int64], seconds: NDArray[np.float64], count: int
+    ) -> float:
+        """The largest sum of an owner with what comes before and after it in any case."""
+        total = np.bincount(owner, weights=seconds, minlength=count)
+        first, last = np.full(count, np.inf), np.full(count, np.inf)
+        np.minimum.at(first, owner, head[tasks])
+        np.minimum.at(last, owner, after[tasks])
+        return float(np.where(np.isfinite(first), total + first + last, 0.0).max(initial=0.0))
+
+    on_streams = np.flatnonzero(graph.stream >= 0)
+    streams = load(graph.stream[on_streams], on_streams, graph.seconds[on_streams], len(graph.streams))
+    on_links = np.repeat(np.arange(len(graph)), np.diff(graph.load_start))
+    links = load(graph.load_link, on_links, graph.load * graph.seconds[on_links], len(graph.links))
+    return max(longest, streams, links)

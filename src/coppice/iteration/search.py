@@ -1,0 +1,145 @@
+"""Layouts of a model on a cluster: all that divide it and fit into memory, the fastest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from coppice.errors import InputError
+from coppice.iteration.estimate import Cluster, Estimate, estimate
+from coppice.iteration.memory import Memory, memory_of
+from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+
+__all__ = ["FoundLayout", "LayoutSearch", "search_layouts"]
+
+_RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundLayout:
+    """A layout that fits.
+
+    Attributes:
+        layout: The layout.
+        estimate: Its iteration.
+        memory: What a GPU keeps.
+    """
+
+    layout: Layout
+    estimate: Estimate
+    memory: Memory
+
+    @property
+    def why(self) -> str:
+        """What costs most beside its layers, in words."""
+        found = self.estimate
+        costs = {
+            "tensor parallelism": found.tensor,
+            "bubble": found.bubble,
+            "gradients": found.gradients,
+            "head": found.head,
+            "sends": found.sends,
+        }
+        name = max(costs, key=lambda each: costs[each])
+        return f"{name} {100 * costs[name] / found.seconds:.3g}%"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutSearch:
+    """What a search found.
+
+    Attributes:
+        found: Layouts that fit, the fastest first.
+        tried: Layouts that divide the model and the batch.
+        too_large: Those of them that do not fit into memory.
+    """
+
+    found: Sequence[FoundLayout]
+    tried: int
+    too_large: int
+
+
+def search_layouts(
+    model: Transformer, cluster: Cluster, gpus: int, global_batch: int, *, fused_attention: bool = True
+) -> LayoutSearch:
+    """All layouts of a model over so many GPUs.
+
+    Tensor parallelism stays inside a box; of recomputation the least that fits is taken, of sharing out states of the
+    optimizer both ways. Exhaustive: what the cost grows with is the number of divisors of GPUs, layers and batch.
+
+    Args:
+        model: The model.
+        cluster: The GPUs and their network.
+        gpus: How many of them.
+        global_batch: Sequences of an iteration.
+        fused_attention: Scores of attention stay on the chip.
+
+    Raises:
+        InputError: If no layout divides the model and the batch, or none fits; it says by how much.
+    """
+    found: list[FoundLayout] = []
+    tried = too_large = 0
+    least: tuple[float, Layout] | None = None
+    for layout in _layouts(model, cluster, gpus, global_batch, fused_attention=fused_attention):
+        tried += 1
+        for recompute in _RECOMPUTES:
+            each = replace(layout, recompute=recompute)
+            held = memory_of(model, each)
+            if held.total <= cluster.device.memory_bytes:
+                found.append(FoundLayout(layout=each, estimate=estimate(model, each, cluster), memory=held))
+                break
+            if least is None or held.total < least[0]:
+                least = held.total, each
+        else:
+            too_large += 1
+    if not found:
+        room = cluster.device.memory_bytes / 1e9
+        if least is None:
+            msg = (
+                f"expected a layout over {gpus} GPUs that divides {model.layers} layers and a batch of {global_batch}, "
+                "found none: change the number of GPUs or the batch."
+            )
+        else:
+            msg = (
+                f"expected a layout that fits {room:.0f} GB, found {least[0] / 1e9:.3g} GB at least (tp "
+                f"{least[1].tensor}, pp {least[1].pipeline}, dp {least[1].data}): take more GPUs."
+            )
+        raise InputError(msg)
+    found.sort(key=lambda each: each.estimate.seconds)
+    return LayoutSearch(found=found, tried=tried, too_large=too_large)
+
+
+def _layouts(
+    model: Transformer, cluster: Cluster, gpus: int, global_batch: int, *, fused_attention: bool
+) -> Iterator[Layout]:
+    """Layouts that divide everything."""
+    for tensor in _divisors(gpus):
+        if tensor > cluster.device.box or cluster.device.box % tensor or model.heads % tensor:
+            continue
+        for pipeline in _divisors(gpus // tensor):
+            data = gpus // tensor // pipeline
+            if model.layers % pipeline or global_batch % data:
+                continue
+            for micro_batch in _divisors(global_batch // data):
+                count = global_batch // data // micro_batch
+                held = model.layers // pipeline
+                chunks = [1]
+                if pipeline > 1 and count % pipeline == 0:
+                    chunks = _divisors(held)
+                for each in chunks:
+                    for shard in (Shard.NONE, Shard.ZERO1) if data > 1 else (Shard.NONE,):
+                        yield Layout(
+                            tensor=tensor,
+                            pipeline=pipeline,
+                            data=data,
+                            chunks=each,
+                            micro_batch=micro_batch,
+                            global_batch=global_batch,
+                            sequence_parallel=tensor > 1,
+                            fused_attention=fused_attention,
+                            shard=shard,
+                        )
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]

@@ -1,0 +1,171 @@
+"""Graphs of tasks: what a training iteration does, on which stream, after what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError
+
+__all__ = ["TaskGraph", "TaskGraphBuilder"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TaskGraph:
+    """Tasks in the order in which they were submitted, as columns.
+
+    Attributes:
+        names: Name of each task, for people.
+        kinds: Index into ``kind_names`` of each task.
+        kind_names: Kinds of tasks, such as ``forward``.
+        streams: Names of the streams; a stream runs one task at a time.
+        stream: Stream of each task, int32; -1: it starts as soon as it can.
+        seconds: Time of each task alone, float64.
+        priority: A free stream takes the ready task with the least, of equal ones the one submitted first; int64.
+        after_start: Task t comes after ``after[after_start[t]:after_start[t + 1]]``.
+        after: These tasks, int32.
+        links: Names of the links that tasks share.
+        load_start: Task t loads ``load_link[load_start[t]:load_start[t + 1]]``.
+        load_link: These links, int32.
+        load: Share of each that the task takes at full speed, float64.
+    """
+
+    names: Sequence[str]
+    kinds: NDArray[np.int32]
+    kind_names: tuple[str, ...]
+    streams: tuple[str, ...]
+    stream: NDArray[np.int32]
+    seconds: NDArray[np.float64]
+    priority: NDArray[np.int64]
+    after_start: NDArray[np.int64]
+    after: NDArray[np.int32]
+    links: tuple[str, ...]
+    load_start: NDArray[np.int64]
+    load_link: NDArray[np.int32]
+    load: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} tasks on {len(self.streams)} streams and {len(self.links)} links>"
+
+    def predecessors(self, task: int) -> NDArray[np.int32]:
+        """What a task comes after."""
+        return self.after[self.after_start[task] : self.after_start[task + 1]]
+
+
+@dataclass
+class TaskGraphBuilder:
+    """Adds tasks one by one; a task is known by its number.
+
+    Examples:
+        >>> graph = TaskGraphBuilder()
+        >>> compute = graph.stream("compute")
+        >>> first = graph.add("F0", "forward", compute, 1.0)
+        >>> second = graph.add("F1", "forward", compute, 2.0, after=[first])
+        >>> graph.build()
+        <2 tasks on 1 streams and 0 links>
+    """
+
+    _names: list[str] = field(default_factory=list)
+    _kinds: list[int] = field(default_factory=list)
+    _kind: dict[str, int] = field(default_factory=dict)
+    _streams: dict[str, int] = field(default_factory=dict)
+    _links: dict[str, int] = field(default_factory=dict)
+    _stream: list[int] = field(default_factory=list)
+    _seconds: list[float] = field(default_factory=list)
+    _priority: list[int] = field(default_factory=list)
+    _after: list[int] = field(default_factory=list)
+    _after_start: list[int] = field(default_factory=lambda: [0])
+    _load_link: list[int] = field(default_factory=list)
+    _load: list[float] = field(default_factory=list)
+    _load_start: list[int] = field(default_factory=lambda: [0])
+
+    def __len__(self) -> int:
+        return len(self._stream)
+
+    def stream(self, name: str) -> int:
+        """The stream of a name; it is added the first time."""
+        return self._streams.setdefault(name, len(self._streams))
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        stream: int,
+        seconds: float,
+        *,
+        after: Iterable[int] = (),
+        priority: int = 0,
+        loads: Mapping[str, float] | None = None,
+    ) -> int:
+        """Submit a task.
+
+        Args:
+            name: Its name.
+            kind: Its kind.
+            stream: Its stream, or -1.
+            seconds: Time that it takes alone.
+            after: Tasks that it comes after; they may be submitted later.
+            priority: A free stream takes the least.
+            loads: Share of each link, by name, that it takes at full speed.
+
+        Returns:
+            Its number.
+        """
+        self._names.append(name)
+        self._kinds.append(self._kind.setdefault(kind, len(self._kind)))
+        self._stream.append(stream)
+        self._seconds.append(seconds)
+        self._priority.append(priority)
+        self._after.extend(after)
+        self._after_start.append(len(self._after))
+        for link, share in (loads or {}).items():
+            self._load_link.append(self._links.setdefault(link, len(self._links)))
+            self._load.append(share)
+        self._load_start.append(len(self._load))
+        return len(self._stream) - 1
+
+    def barrier(self, name: str, after: Iterable[int]) -> int:
+        """Submit a task that takes no time and no stream.
+
+        Returns:
+            Its number.
+        """
+        return self.add(name, "barrier", -1, 0.0, after=after)
+
+    def build(self) -> TaskGraph:
+        """The graph.
+
+        Raises:
+            InputError: If a task takes a negative or infinite time, or comes after one that there is not.
+        """
+        seconds = np.asarray(self._seconds, dtype=np.float64)
+        bad = np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0)))
+        if len(bad):
+            task = int(bad[0])
+            msg = f"expected tasks of 0 or more seconds, found {self._seconds[task]} for {self._names[task]}."
+            raise InputError(msg)
+        after = np.asarray(self._after, dtype=np.int64)
+        if len(after) and not (after.min() >= 0 and after.max() < len(seconds)):
+            msg = f"expected tasks to come after tasks below {len(seconds)}, found {after.max()}."
+            raise InputError(msg)
+        return TaskGraph(
+            names=tuple(self._names),
+            kinds=np.asarray(self._kinds, dtype=np.int32),
+            kind_names=tuple(self._kind),
+            streams=tuple(self._streams),
+            stream=np.asarray(self._stream, dtype=np.int32),
+            seconds=seconds,
+            priority=np.asarray(self._priority, dtype=np.int64),
+            after_start=np.asarray(self._after_start, dtype=np.int64),
+            after=after.astype(np.int32),
+            links=tuple(self._links),
+            load_start=np.asarray(self._load_start, dtype=np.int64),
+            load_link=np.asarray(self._load_link, dtype=np.int32),
+            load=np.asarray(self._load, dtype=np.float64),
+        )

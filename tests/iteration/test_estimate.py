@@ -1,0 +1,137 @@
+"""Estimates of iterations: against the simulated pipeline, against known formulas, and what must change how."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coppice.errors import InputError
+from coppice.iteration.cluster import cluster_of, device_in
+from coppice.iteration.devices import CALIBRATIONS, DEVICES
+from coppice.iteration.estimate import Cluster, estimate
+from coppice.iteration.memory import memory_of
+from coppice.iteration.models import MODELS, model_named
+from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
+from coppice.iteration.pipeline.orders import interleaved
+from coppice.iteration.running import run_tasks
+from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.topology.presets import preset
+
+GPT = MODELS["gpt-175b"]
+A100 = Cluster(device=DEVICES["A100-80G"], nic_bytes_per_second=200e9, calibration=CALIBRATIONS["A100-80G"])
+BASE = Layout(tensor=8, pipeline=8, data=1, global_batch=64)
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+@pytest.mark.parametrize("micro_batches", [8, 16, 64])
+def test_the_closed_form_is_the_simulated_pipeline(chunks: int, micro_batches: int) -> None:
+    layout = replace(BASE, chunks=chunks, global_batch=micro_batches)
+    free = replace(A100, calibration=replace(A100.calibration, near_seconds=0.0, far_seconds=0.0))
+    found = estimate(GPT, layout, free)
+    one = (found.compute + found.tensor) / micro_batches / chunks
+    head = found.head / micro_batches
+    order = interleaved(8, micro_batches, chunks)
+    passes = [one] * (order.stages - 1) + [one + head]
+    times = StageTimes(forward=[each / 3 for each in passes], backward=[2 * each / 3 for each in passes])
+    simulated = run_tasks(pipeline_graph(order, times, 1).graph).seconds
+    closed = (
+        found.compute + found.tensor + found.head + found.bubble - 7 * found.sends / micro_batches / chunks
+    )
+    # The head delays a device whose other chunks have slack where there are several.
+    assert closed == pytest.approx(simulated, rel=1e-6 if chunks == 1 else 0.03)
+
+
+def test_operations_are_those_of_the_paper() -> None:
+    # 96 B s l h^2 (1 + s / 6h + V / 16 l h) counts one more forward pass of the layers (Narayanan et al., SC 2021).
+    for model in (GPT, MODELS["gpt-1t"]):
+        h, s, layers, vocab = model.hidden, model.seq, model.layers, model.vocab
+        paper = 96 * s * layers * h**2 * (1 + s / (6 * h) + vocab / (16 * layers * h))
+        recomputed = 24 * s * layers * h**2 * (1 + s / (6 * h))
+        assert 3 * model.forward_flops(1) == pytest.approx(paper - recomputed, rel=1e-12)
+
+
+def test_sizes_of_models() -> None:
+    for name, billions in (("gpt-175b", 174.6), ("gpt-530b", 529.6), ("gpt-1t", 1008.0), ("gpt-7.5b", 7.5)):
+        assert model_named(name).parameters / 1e9 == pytest.approx(billions, rel=0.01)
+    assert MODELS["llama3-70b"].parameters / 1e9 == pytest.approx(69.5, rel=0.02)
+    with pytest.raises(InputError, match="expected a model"):
+        model_named("gpt-5")
+
+
+def test_what_costs_what() -> None:
+    base = estimate(GPT, BASE, A100)
+    assert base.gradients == 0
+    assert base.mfu < 0.7
+    full = estimate(GPT, replace(BASE, recompute=Recompute.FULL), A100)
+    assert full.compute == pytest.approx(4 / 3 * base.compute)
+    assert full.tensor == pytest.approx(1.5 * base.tensor)
+    chunked = estimate(GPT, replace(BASE, chunks=3), A100)
+    assert chunked.bubble < base.bubble / 2
+    fused = estimate(GPT, replace(BASE, fused_attention=True), A100)
+    assert fused.compute < base.compute
+    far = estimate(GPT, replace(BASE, tensor=16, pipeline=4), A100)
+    assert far.tensor > 2 * base.tensor
+    replicas = replace(BASE, data=4, global_batch=256)
+    assert estimate(GPT, replicas, A100).gradients > 0
+    zero3 = replace(replicas, shard=Shard.ZERO3)
+    assert estimate(GPT, zero3, A100).gradients > estimate(GPT, replicas, A100).gradients
+    halved = estimate(GPT, replace(BASE, context=2), A100)
+    assert halved.compute < 0.6 * base.compute
+    assert estimate(GPT, BASE, replace(A100, precision=2.0)).seconds < base.seconds
+
+
+def test_memory_of_known_jobs() -> None:
+    # Korthikanti et al., section 4: s b h / t (34 + 5 a s / h) for a layer with sequence parallelism.
+    one = Layout(tensor=8, sequence_parallel=True)
+    unit = GPT.seq * GPT.hidden
+    held = memory_of(GPT, one).activations / GPT.layers
+    assert held == pytest.approx(unit / 8 * (34 + 5 * 96 * 2048 / 12288))
+    selective = memory_of(GPT, replace(one, recompute=Recompute.SELECTIVE)).activations / GPT.layers
+    assert selective == pytest.approx(unit / 8 * 34)
+    assert memory_of(GPT, replace(one, recompute=Recompute.FULL)).activations == pytest.approx(
+        96 * 2 * unit / 8
+    )
+    plain = memory_of(GPT, replace(BASE, data=4, global_batch=256))
+    sharded = memory_of(GPT, replace(BASE, data=4, global_batch=256, shard=Shard.ZERO1))
+    assert sharded.optimizer == pytest.approx(plain.optimizer / 4)
+    assert sharded.total < plain.total
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tensor": 0}, "`tensor` of 1 or more"),
+        ({"data": 3, "global_batch": 64}, "multiple of 1 sequences x 3 replicas, found 64"),
+    ],
+)
+def test_layouts_that_cannot_be(fields: dict[str, int], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Layout(**fields)
+    with pytest.raises(InputError, match="2 or 3 matrices"):
+        Transformer(layers=1, hidden=8, heads=1, ffn=8, seq=8, vocab=8, mlp_matrices=4)
+    with pytest.raises(InputError, match="`vocab` of 1 or more"):
+        Transformer(layers=1, hidden=8, heads=1, ffn=8, seq=8, vocab=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "boxes", "device", "link", "nics"),
+    [
+        ("dgx-a100", 4, "A100-80G", 300e9, 200e9),
+        ("dgx-h100", 2, "H100", 450e9, 400e9),
+        ("dgx-b200", 2, "B200", 900e9, 400e9),
+    ],
+)
+def test_clusters_from_topologies(name: str, boxes: int, device: str, link: float, nics: float) -> None:
+    found = cluster_of(preset(name, boxes=boxes))
+    assert (found.device.name, found.device.box) == (device, 8)
+    assert found.device.link_bytes_per_second == pytest.approx(link)
+    assert found.nic_bytes_per_second == pytest.approx(nics)
+
+
+def test_devices_are_named() -> None:
+    assert device_in("2 x hgx-h200") == "H200"
+    with pytest.raises(InputError, match=r"found topology 'ring of 4': name one"):
+        cluster_of(preset("ring", gpus=4))
+    with pytest.raises(InputError, match="found 'H1000'"):
+        cluster_of(preset("ring", gpus=4), "H1000")

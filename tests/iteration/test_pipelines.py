@@ -1,0 +1,157 @@
+"""Orders of pipelines: their formulas on a grid, what they hold, PyTorch's files, and bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.iteration.pipeline.orders import (
+    ORDERS,
+    breadth_first,
+    gpipe,
+    interleaved,
+    one_f_one_b,
+    zero_bubble,
+)
+from coppice.iteration.pipeline.torch_csv import order_csv, read_order_csv
+from coppice.iteration.predicted import predict
+from coppice.iteration.running import run_tasks
+
+
+def makespan(order: PipelineOrder, chunks: int = 1, forward: float = 1.0, backward: float = 2.0) -> float:
+    times = StageTimes(
+        forward=[forward / chunks] * order.stages,
+        backward=[backward / chunks] * order.stages,
+        weight_share=0.5,
+    )
+    return run_tasks(pipeline_graph(order, times, 1).graph).seconds
+
+
+GRID = [(p, m) for p in (1, 2, 3, 4, 8) for m in (p, 2 * p, 4 * p)]
+
+
+@pytest.mark.parametrize(("devices", "micro_batches"), GRID)
+def test_bubbles_follow_the_formula(devices: int, micro_batches: int) -> None:
+    ideal = 3.0 * micro_batches
+    for order in (gpipe, one_f_one_b):
+        assert makespan(order(devices, micro_batches)) == pytest.approx(ideal + 3 * (devices - 1), abs=1e-8)
+    for chunks in (1, 2, 4):
+        for looped in (interleaved, breadth_first):
+            found = makespan(looped(devices, micro_batches, chunks), chunks)
+            assert found == pytest.approx(ideal + 3 * (devices - 1) / chunks, abs=1e-8)
+    if micro_batches >= 2 * devices:
+        assert makespan(zero_bubble(devices, micro_batches)) == pytest.approx(ideal + devices - 1, abs=1e-8)
+
+
+@pytest.mark.parametrize(("devices", "micro_batches"), GRID)
+def test_what_devices_hold(devices: int, micro_batches: int) -> None:
+    assert gpipe(devices, micro_batches).peak_micro_batches() == [micro_batches] * devices
+    held = one_f_one_b(devices, micro_batches).peak_micro_batches()
+    assert held == [min(devices - device, micro_batches) for device in range(devices)]
+    assert max(zero_bubble(devices, micro_batches).peak_micro_batches()) <= devices
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 3, 5, 7])
+def test_orders_of_any_number_of_micro_batches(micro_batches: int) -> None:
+    for name in ("gpipe", "1f1b", "breadth-first", "zero-bubble"):
+        assert makespan(ORDERS[name](3, micro_batches, 1)) >= 3 * micro_batches
+
+
+def test_interleaving_wants_a_multiple() -> None:
+    with pytest.raises(InputError, match="a multiple of 4 devices for interleaved chunks, found 6: take 8"):
+        interleaved(4, 6, 2)
+    with pytest.raises(InputError, match="1 or more devices"):
+        gpipe(0, 1)
+
+
+PIPE = {
+    gradients: LayerWorkload(
+        forward=(0.25,) * 16, backward=(0.5,) * 16, bytes=(gradients / 4,) * 16, bytes_per_second=1.0
+    )
+    for gradients in (0, 16)
+}
+
+
+@pytest.mark.parametrize(
+    ("gradients", "policy", "settings", "expected"),
+    [
+        (0, "gpipe", {}, 33),
+        (0, "1f1b", {}, 33),
+        (0, "interleaved", {"chunks": 2}, 28.5),
+        (0, "breadth-first", {"chunks": 2}, 28.5),
+        (0, "interleaved", {"chunks": 4}, 26.25),
+        (0, "breadth-first", {"chunks": 4}, 26.25),
+        (0, "zero-bubble", {}, 27),
+        (16, "gpipe", {}, 49),
+        (16, "1f1b", {}, 49),
+        (16, "interleaved", {"chunks": 4}, 36.25),
+        (16, "breadth-first", {"chunks": 4}, 30.25),
+    ],
+)
+def test_exact_times(gradients: int, policy: str, settings: dict[str, int], expected: float) -> None:
+    found = predict(PIPE[gradients], policy, settings)
+    assert found.iteration_seconds == pytest.approx(expected, abs=1e-8)
+    assert found.lower_bound_seconds <= found.iteration_seconds + 1e-8
+    assert found.compute_seconds == pytest.approx(24)
+
+
+def test_the_best_orders_attain_the_bound() -> None:
+    for policy, chunks in (("1f1b", None), ("breadth-first", 4)):
+        found = predict(PIPE[16], policy, {} if chunks is None else {"chunks": chunks})
+        assert found.iteration_seconds == pytest.approx(found.lower_bound_seconds, abs=1e-8)
+
+
+def test_transfers_delay_a_pipeline() -> None:
+    order = one_f_one_b(4, 1)
+    times = StageTimes(forward=[1] * 4, backward=[2] * 4, transfer=0.5)
+    assert run_tasks(pipeline_graph(order, times, 1).graph).seconds == pytest.approx(12 + 6 * 0.5, abs=1e-8)
+
+
+def test_orders_survive_pytorchs_file() -> None:
+    for order in (interleaved(4, 8, 2), zero_bubble(4, 8), breadth_first(2, 3, 2)):
+        assert read_order_csv(order_csv(order)) == order
+
+
+def test_files_are_read_as_pytorch_writes_them() -> None:
+    order = read_order_csv("0F0,,0F1,0I0,(0W0;0B1)OVERLAP_F_B\n")
+    assert [str(each) for each in order.devices[0]] == ["0F0", "0F1", "0I0", "0W0", "0B1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0F0,0X0", r"found '0X0' at o\.csv:1, cell 2"),
+        ("0F0junk", r"found '0F0junk' at o\.csv:1, cell 1"),
+        ("", "found none"),
+        ("0B0,0F0", r"o\.csv: expected 0F0 before 0B0 on device 0"),
+        ("0F0,0F0,0B0", "0F0 once on device 0"),
+        ("0F0", "one backward pass of stage 0 over micro-batch 0"),
+        ("0F0,0I0", "found 1 of 2 parts"),
+        ("0F0,0B0\n0F1,0B1", "stage 0 on one device, found it on 0 and 1"),
+    ],
+)
+def test_files_that_are_no_order(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_order_csv(text, file="o.csv")
+
+
+def test_an_order_in_which_devices_wait_for_each_other_is_named() -> None:
+    forward, backward = Work.FORWARD, Work.BACKWARD
+    first = [
+        StagePass(0, forward, 0),
+        StagePass(0, backward, 0),
+        StagePass(0, forward, 1),
+        StagePass(0, backward, 1),
+    ]
+    second = [
+        StagePass(1, forward, 1),
+        StagePass(1, backward, 1),
+        StagePass(1, forward, 0),
+        StagePass(1, backward, 0),
+    ]
+    order = PipelineOrder(devices=(tuple(first), tuple(second)), stages=2, micro_batches=2)
+    with pytest.raises(InputError, match=r"do not wait for themselves, found .* after "):
+        makespan(order)

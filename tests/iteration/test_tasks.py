@@ -1,0 +1,93 @@
+"""Graphs of tasks: the native simulator against its twin, what it refuses, and what no order can beat."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from coppice.errors import InputError
+from coppice.iteration.running import lower_bound_seconds, run_tasks
+from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
+from reference import tasks as reference
+
+
+def graph_of(seed: int, *, shared: bool) -> TaskGraph:
+    """Up to 24 tasks on up to 3 streams, with whole and broken durations."""
+    draw = random.Random(seed)
+    graph = TaskGraphBuilder()
+    streams = [graph.stream(f"stream {number}") for number in range(draw.randint(1, 3))]
+    for task in range(draw.randint(1, 24)):
+        graph.add(
+            f"task {task}",
+            draw.choice(["forward", "all_reduce"]),
+            draw.choice([-1, *streams]),
+            draw.choice([0.0, 1.0, 2.0, 0.1, draw.random()]),
+            after=[before for before in range(task) if draw.random() < 0.15],
+            priority=draw.randint(0, 2),
+            loads={f"link {k}": draw.choice([0.25, 0.5, 0.75, 1.0]) for k in range(3) if draw.random() < 0.3}
+            if shared
+            else None,
+        )
+    return graph.build()
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["streams", "shared links"])
+def test_the_native_simulator_agrees_with_its_twin(shared: bool) -> None:
+    for seed in range(400):
+        graph = graph_of(seed, shared=shared)
+        times = run_tasks(graph)
+        start, finish = reference.run(graph)
+        if shared:  # speeds are rounded otherwise there
+            np.testing.assert_allclose(times.start, start, atol=1e-7)
+            np.testing.assert_allclose(times.finish, finish, atol=1e-7)
+        else:
+            assert times.start.tolist() == start
+            assert times.finish.tolist() == finish
+
+
+def test_no_run_beats_the_bound() -> None:
+    for seed in range(1000):
+        graph = graph_of(seed, shared=seed % 2 == 0)
+        assert run_tasks(graph).seconds >= lower_bound_seconds(graph) - 1e-7
+
+
+def test_what_a_task_waited_for_ends_when_it_starts() -> None:
+    for seed in range(200):
+        times = run_tasks(graph_of(seed, shared=False))
+        for task, cause in enumerate(times.cause):
+            if cause >= 0:
+                assert times.finish[cause] <= times.start[task]
+
+
+def test_tasks_that_wait_for_themselves_are_named() -> None:
+    graph = TaskGraphBuilder()
+    compute = graph.stream("compute")
+    graph.add("first", "forward", compute, 1.0)
+    graph.add("second", "forward", compute, 1.0, after=[0, 2])
+    graph.add("third", "forward", compute, 1.0, after=[1])
+    with pytest.raises(InputError, match="found second after third after second"):
+        run_tasks(graph.build())
+    with pytest.raises(InputError, match="second after third after second"):
+        lower_bound_seconds(graph.build())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "after", "words"),
+    [
+        (-1.0, [], "found -1.0 for bad"),
+        (float("nan"), [], "found nan for bad"),
+        (1.0, [7], "tasks below 1, found 7"),
+    ],
+)
+def test_a_task_that_cannot_be(seconds: float, after: list[int], words: str) -> None:
+    graph = TaskGraphBuilder()
+    graph.add("bad", "forward", graph.stream("compute"), seconds, after=after)
+    with pytest.raises(InputError, match=words):
+        graph.build()
+
+
+def test_nothing_takes_no_time() -> None:
+    empty = TaskGraphBuilder().build()
+    assert run_tasks(empty).seconds == lower_bound_seconds(empty) == 0.0
