@@ -41,7 +41,7 @@ class FoundLayout:
             "sends": found.sends,
         }
         name = max(costs, key=lambda each: costs[each])
-        return f"{name} {100 * costs[name] / found.seconds:.3g}%"
+        return f"{name} {100 * costs[name] / found.seconds:.0f}%"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ def search(
     size = machines.device.memory_bytes / 1e9
     lines = [f"{model} on {plural(count, 'GPU')} of {topology.name}: {plural(result.tried, 'layout')}"]
     lines[0] += f", {len(result.found)} fit {size:.0f} GB"
-    lines.append(" tp  pp   dp  vp  mb  recompute  states     time    MFU    GB  most beside layers")
+    lines.append(" tp  pp   dp  vp  mb  recompute  states     time    MFU    GB  costs most")
     for each in result.found[:top]:
         layout = each.layout
         lines.append(
