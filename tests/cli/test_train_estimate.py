@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cli.conftest import Run
@@ -55,3 +57,26 @@ def test_the_search(run: Run) -> None:
     assert found["fitting"] + found["too_large"] == found["tried"]
     assert len(found["layouts"]) == 10
     assert "found 64: raise --boxes" in run(*words[:5], "--boxes", "2", "--gpus", "64").err
+
+
+def test_a_simulated_order_and_its_trace(run: Run, tmp_path: Path) -> None:
+    words = [
+        "train",
+        "estimate",
+        "gpt-7.5b",
+        "--cluster",
+        "dgx-a100",
+        "--boxes",
+        "2",
+        "--parallel",
+        "tp=8,pp=2",
+        "--global-batch",
+        "16",
+    ]
+    found = run(*words, "--order", "zero-bubble", "--json").json
+    assert found["order"] == "zero-bubble"
+    assert found["simulated_seconds"] >= found["lower_bound_seconds"] - 1e-9
+    shown = run(*words, "--trace", str(tmp_path / "trace.json"))
+    assert "as 1f1b" in shown.out
+    assert (tmp_path / "trace.json").stat().st_size > 1000
+    assert "expected an order" in run(*words, "--order", "best").err

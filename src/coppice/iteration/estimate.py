@@ -18,9 +18,10 @@ import math
 from dataclasses import dataclass
 
 from coppice.iteration.devices import Calibration, Device
+from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
-__all__ = ["Cluster", "Estimate", "estimate"]
+__all__ = ["Cluster", "Estimate", "estimate", "stage_times"]
 
 _HALF = 2  # bytes of an element of activations, parameters and gradients
 _STATES = 30  # bytes that Adam reads and writes for a parameter, its 32-bit states and copy included
@@ -174,19 +175,60 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
     )
 
 
+def stage_times(model: Transformer, layout: Layout, cluster: Cluster) -> StageTimes:
+    """The times of the stages of a job, for the simulation of its pipeline in any order.
+
+    The head is on the last stage; the gradients of a stage are summed over replicas by themselves.
+    """
+    work = _Work.of(model, layout, cluster)
+    stages = layout.pipeline * layout.chunks
+    held = model.layers / stages
+    activations = _HALF * work.tokens * model.hidden
+    summing = cluster.ring_seconds(activations, layout.tensor, 1)
+    again = 2 * (layout.recompute is Recompute.FULL)
+    gathering = _gathering(model, layout, cluster)
+    forward = [held * (work.forward + 2 * summing + gathering / 3)] * stages
+    backward = [held * (work.backward + (2 + again) * summing + gathering * 2 / 3)] * stages
+    forward[-1] += work.head / 3
+    backward[-1] += 2 * work.head / 3
+    replicas = layout.data * layout.context
+    reduction = [0.0] * stages
+    if layout.shard is not Shard.ZERO3:
+        share = cluster.calibration.gradient_share
+        sizes = [_HALF * model.layer_parameters * held / layout.tensor] * stages
+        for end in {0, stages - 1}:
+            sizes[end] += _HALF * model.vocab * model.hidden / layout.tensor
+        reduction = [cluster.ring_seconds(size, replicas, layout.tensor, share=share) for size in sizes]
+    return StageTimes(
+        forward=forward,
+        backward=backward,
+        transfer=cluster.send_seconds(activations / layout.tensor, layout.tensor * replicas)
+        if stages > 1
+        else 0.0,
+        reduction=reduction,
+    )
+
+
 @dataclass(frozen=True)
 class _Work:
     """What a GPU computes for a micro-batch.
 
     Attributes:
         tokens: Its tokens.
-        layer: Seconds of a layer, forward, backward and what is computed again.
-        head: Seconds of the output layer and the loss.
+        forward: Seconds of the forward pass of a layer.
+        backward: Seconds of its backward pass, with what is computed again.
+        head: Seconds of the output layer and the loss, forward and backward.
     """
 
     tokens: float
-    layer: float
+    forward: float
+    backward: float
     head: float
+
+    @property
+    def layer(self) -> float:
+        """Seconds of a layer, forward and backward."""
+        return self.forward + self.backward
 
     @classmethod
     def of(cls, model: Transformer, layout: Layout, cluster: Cluster) -> _Work:
@@ -208,7 +250,8 @@ class _Work:
         words = own * model.vocab
         return cls(
             tokens=tokens,
-            layer=forward + backward + again[layout.recompute],
+            forward=forward,
+            backward=backward + again[layout.recompute],
             head=6 * words * model.hidden / matrices + _LOSS * words * _HALF / memory,
         )
 

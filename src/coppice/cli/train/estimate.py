@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -11,8 +12,11 @@ from coppice.cli.output.render import print_fields, print_json
 from coppice.errors import CheckError, InputError
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.estimate import estimate as run
+from coppice.iteration.job import SimulatedJob, simulate_job
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS, model_named
+from coppice.iteration.pipeline.orders import ORDERS
+from coppice.iteration.trace import write_task_trace
 from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.text import seconds_text
 
@@ -54,6 +58,18 @@ def estimate(
     device: Annotated[
         str | None, typer.Option("--device", metavar="NAME", help="GPU [default: by the topology's name].")
     ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            "--order", metavar="NAME", help=f"Simulate the pipeline in an order: {', '.join(ORDERS)}."
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace", metavar="FILE", help="Write the simulated tasks for Perfetto [implies --order]."
+        ),
+    ] = None,
     rates: RatesOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -91,6 +107,11 @@ def estimate(
         raise InputError(msg)
     machines = cluster_of(topology, device)
     found, held = run(chosen, layout, machines), memory_of(chosen, layout)
+    if trace is not None and order is None:
+        order = "interleaved" if layout.chunks > 1 else "1f1b"
+    simulated = None if order is None else simulate_job(chosen, layout, machines, order)
+    if simulated is not None and trace is not None:
+        write_task_trace(simulated.times, trace)
     fits = held.total <= machines.device.memory_bytes
     times = {name: getattr(found, name) for name in _PARTS}
     memory = {name: getattr(held, name) for name in ("parameters", "gradients", "optimizer", "activations")}
@@ -106,6 +127,7 @@ def estimate(
                 "fits": fits,
                 "device": machines.device.name,
                 "least_seconds": found.compute + found.head + found.optimizer,
+                **_simulated_record(simulated),
             }
         )
     else:
@@ -123,6 +145,11 @@ def estimate(
             ("memory", f"{held.total / 1e9:.3g} GB of a {machines.device.name}{room}"),
             ("of it (GB)", kept),
         ]
+        if simulated is not None:
+            beyond = max(0.0, simulated.seconds / simulated.lower_bound_seconds - 1)
+            words = f"{seconds_text(simulated.seconds)} without the optimizer"
+            words += f", {beyond:.2%} above the bound of any order"
+            fields.insert(1, (f"as {simulated.order}", words))
         print_fields(f"{model} on {topology.name}", fields)
     if not fits:
         msg = (
@@ -141,6 +168,14 @@ _PARTS = {
     "gradients": "sums of gradients",
     "optimizer": "optimizer",
 }
+
+
+def _simulated_record(simulated: SimulatedJob | None) -> dict[str, Any]:
+    """The simulation as JSON values."""
+    if simulated is None:
+        return {}
+    bound = simulated.lower_bound_seconds
+    return {"order": simulated.order, "simulated_seconds": simulated.seconds, "lower_bound_seconds": bound}
 
 
 def _degrees(text: str) -> dict[str, int]:
