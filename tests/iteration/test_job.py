@@ -28,7 +28,7 @@ def test_no_order_beats_the_bound_or_the_closed_form_by_much(order: str) -> None
     chunks = 3 if order in ("interleaved", "breadth-first") else 1
     layout = replace(LAYOUT, chunks=chunks)
     found = simulate_job(GPT, layout, CLUSTER, order)
-    assert found.seconds >= found.lower_bound_seconds - 1e-9
+    assert found.seconds >= found.lower_bound_seconds * (1 - 1e-6)
     closed = estimate(GPT, layout, CLUSTER)
     if order == "1f1b":  # sends and the last sums of gradients overlap with something there
         assert found.seconds + closed.optimizer == pytest.approx(closed.seconds, rel=0.02)
