@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
+from coppice.rows import offsets
 
 __all__ = ["TaskGraph", "TaskGraphBuilder"]
 
@@ -79,8 +80,7 @@ class TaskGraphBuilder:
     _stream: list[int] = field(default_factory=list)
     _seconds: list[float] = field(default_factory=list)
     _priority: list[int] = field(default_factory=list)
-    _after: list[int] = field(default_factory=list)
-    _after_start: list[int] = field(default_factory=lambda: [0])
+    _after: list[list[int]] = field(default_factory=list)
     _load_link: list[int] = field(default_factory=list)
     _load: list[float] = field(default_factory=list)
     _load_start: list[int] = field(default_factory=lambda: [0])
@@ -122,13 +122,16 @@ class TaskGraphBuilder:
         self._stream.append(stream)
         self._seconds.append(seconds)
         self._priority.append(priority)
-        self._after.extend(after)
-        self._after_start.append(len(self._after))
+        self._after.append(list(after))
         for link, share in (loads or {}).items():
             self._load_link.append(self._links.setdefault(link, len(self._links)))
             self._load.append(share)
         self._load_start.append(len(self._load))
         return len(self._stream) - 1
+
+    def await_tasks(self, task: int, after: Iterable[int]) -> None:
+        """Let a task that was submitted come after others as well."""
+        self._after[task].extend(after)
 
     def barrier(self, name: str, after: Iterable[int]) -> int:
         """Submit a task that takes no time and no stream.
@@ -150,7 +153,7 @@ class TaskGraphBuilder:
             task = int(bad[0])
             msg = f"expected tasks of 0 or more seconds, found {self._seconds[task]} for {self._names[task]}."
             raise InputError(msg)
-        after = np.asarray(self._after, dtype=np.int64)
+        after = np.asarray([before for each in self._after for before in each], dtype=np.int64)
         if len(after) and not (after.min() >= 0 and after.max() < len(seconds)):
             msg = f"expected tasks to come after tasks below {len(seconds)}, found {after.max()}."
             raise InputError(msg)
@@ -162,7 +165,7 @@ class TaskGraphBuilder:
             stream=np.asarray(self._stream, dtype=np.int32),
             seconds=seconds,
             priority=np.asarray(self._priority, dtype=np.int64),
-            after_start=np.asarray(self._after_start, dtype=np.int64),
+            after_start=offsets(np.asarray([len(each) for each in self._after], dtype=np.int64)),
             after=after.astype(np.int32),
             links=tuple(self._links),
             load_start=np.asarray(self._load_start, dtype=np.int64),

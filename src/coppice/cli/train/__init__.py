@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from coppice.cli.train.estimate import estimate
+from coppice.cli.train.importing import import_trace
 from coppice.cli.train.lr_report import lr_report
 from coppice.cli.train.policy import policy
 from coppice.cli.train.search import search
@@ -26,4 +27,5 @@ def train() -> None:
 app.command("estimate")(estimate)
 app.command("search")(search)
 app.command("policy")(policy)
+app.command("import")(import_trace)
 app.command("lr-report")(lr_report)

@@ -1,0 +1,294 @@
+"""Measured iterations: a Kineto trace (PyTorch's profiler) of one rank as a graph of tasks, and its replay.
+
+What is taken from the trace: operations of the device with their streams, calls of the runtime that launched them
+(equal ``correlation``), and steps (``ProfilerStep#N``). A thread of the host is a chain of its calls and of the time
+between them; an operation runs after the call that launched it and after what is before it on its stream. A call that
+synchronises ends when what it waited for is done. Where an operation began later than all that, it waited for one of
+another stream that ended just then, if there is one; otherwise the wait is kept as it is. A thread that pauses while
+another one makes calls is taken to wait for the last of these, as the threads of autograd and of the program do.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coppice.errors import InputError
+from coppice.files import read_bytes
+from coppice.iteration.running import TaskTimes, run_tasks
+from coppice.iteration.tasks import TaskGraphBuilder
+
+__all__ = ["MeasuredTrace", "Replay", "read_kineto"]
+
+_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_HOST = ("cuda_runtime", "cuda_driver", "hip_runtime")
+_COMMUNICATION = re.compile(r"nccl|rccl|c10d|oneccl", re.IGNORECASE)
+_SYNCHRONISES = re.compile(r"(Device|Stream|Event)Synchronize|^cudaMemcpy$|^hipMemcpy$")
+_MOST_BYTES = 4 * 2**30
+_PAUSE_US = 100.0  # a thread that makes no call for so long may wait for another
+_NEAR_US = 12.0  # an operation that waits for another stream begins so soon after it
+
+
+class _Event(msgspec.Struct):
+    """What is needed of an event."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    ts: float = 0.0
+    dur: float = 0.0
+    tid: int | str = 0
+    args: dict[str, Any] = {}
+
+
+class _TraceFile(msgspec.Struct, rename={"events": "traceEvents"}):
+    """The file."""
+
+    events: list[_Event]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A replayed trace.
+
+    Attributes:
+        times: When tasks run.
+        seconds: From the first task to the last.
+    """
+
+    times: TaskTimes
+
+    @property
+    def seconds(self) -> float:
+        """From the first task to the last."""
+        return self.times.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredTrace:
+    """What a trace tells about the rank that it is of, in microseconds from its first event.
+
+    Attributes:
+        steps: Lengths of the profiled steps.
+        operations: Operations of the device: begin, end, stream, whether they communicate, name, call or -1.
+        calls: Calls of the runtime: begin, end, thread, whether they synchronise, name.
+    """
+
+    steps: Sequence[float]
+    operations: Sequence[tuple[float, float, int, bool, str, int]]
+    calls: Sequence[tuple[float, float, str, bool, str]]
+
+    @property
+    def span_us(self) -> float:
+        """From the first event to the last."""
+        ends = [each[1] for each in self.operations] + [each[1] for each in self.calls]
+        return max(ends) - self.begin_us
+
+    @property
+    def begin_us(self) -> float:
+        """When the first event begins."""
+        return min([each[0] for each in self.operations] + [each[0] for each in self.calls])
+
+    def busy_us(self) -> dict[str, float]:
+        """Time for which the device computes, communicates, communicates alone (exposed), and does nothing."""
+        compute = _union([each[:2] for each in self.operations if not each[3]])
+        communication = _union([each[:2] for each in self.operations if each[3]])
+        both = _union([each[:2] for each in self.operations])
+        return {
+            "compute": _length(compute),
+            "communication": _length(communication),
+            "exposed_communication": _length(both) - _length(compute),
+            "idle": self.span_us - _length(both),
+        }
+
+    def replay(self, scale: Mapping[str, float] | None = None) -> Replay:
+        """Simulate the trace, with times of operations scaled.
+
+        Args:
+            scale: Factors by kind: ``compute``, ``communication``, ``host``.
+
+        Raises:
+            InputError: If a kind is none of these, or a factor is not above 0.
+        """
+        factors = {"compute": 1.0, "communication": 1.0, "host": 1.0}
+        for kind, factor in (scale or {}).items():
+            if kind not in factors or not factor > 0:
+                msg = f"expected factors above 0 of {', '.join(factors)}, found {kind}={factor}."
+                raise InputError(msg)
+            factors[kind] = factor
+        return Replay(times=run_tasks(_graph(self, factors).build()))
+
+
+def _union(spans: Sequence[tuple[float, ...]]) -> list[tuple[float, float]]:
+    """Spans without overlap that cover the same."""
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted((each[0], each[1]) for each in spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _length(spans: Sequence[tuple[float, float]]) -> float:
+    return sum(end - begin for begin, end in spans)
+
+
+def _graph(trace: MeasuredTrace, factors: Mapping[str, float]) -> TaskGraphBuilder:
+    """The tasks of a trace."""
+    graph = TaskGraphBuilder()
+    start = trace.begin_us
+    launched = _host_tasks(graph, trace, start, factors["host"])
+    order = sorted(range(len(trace.operations)), key=lambda k: trace.operations[k][0])
+    by_end = sorted(range(len(trace.operations)), key=lambda k: trace.operations[k][1])
+    ends = [trace.operations[k][1] for k in by_end]
+    task_of: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for k in order:
+        begin, end, stream, communicates, name, call = trace.operations[k]
+        after = [] if call < 0 else [launched[call][0]]
+        ready = start if call < 0 else trace.calls[call][0]
+        if stream in last:
+            after.append(task_of[last[stream]])
+            ready = max(ready, trace.operations[last[stream]][1])
+        wait = begin - ready
+        if wait > 0:
+            # What ended just before this one began, on another stream.
+            place = bisect_right(ends, begin + 0.5) - 1
+            other = by_end[place] if place >= 0 else -1
+            late = begin - ends[place] if place >= 0 else wait
+            if other in task_of and trace.operations[other][2] != stream and late < min(wait, _NEAR_US):
+                after.append(task_of[other])
+                wait = max(0.0, late)
+            if wait > 0:
+                after = [graph.add("wait", "wait", -1, wait / 1e6, after=after)]
+        kind = "communication" if communicates else "compute"
+        task_of[k] = graph.add(
+            name, kind, graph.stream(f"stream {stream}"), (end - begin) * factors[kind] / 1e6, after=after
+        )
+        last[stream] = k
+    for number, k in _awaited(trace).items():
+        graph.await_tasks(launched[number][1], [task_of[k]])
+    return graph
+
+
+def _awaited(trace: MeasuredTrace) -> dict[int, int]:
+    """For each call that synchronises the operation whose end it waited for.
+
+    A call that returned after the operation that it launched had ended waited for it, as copies to the host do. A call
+    to synchronise waited for the last of those that ended before it returned.
+    """
+    found = {}
+    for k, (_, end, _, _, _, call) in enumerate(trace.operations):
+        if call >= 0 and end <= trace.calls[call][1]:
+            found[call] = k
+    done = sorted((operation[1], k) for k, operation in enumerate(trace.operations))
+    for number, (begin, end, _, waits, _) in enumerate(trace.calls):
+        place = bisect_right(done, (end, len(done))) - 1
+        if waits and place >= 0 and done[place][0] > begin:
+            found[number] = done[place][1]
+    return found
+
+
+def _host_tasks(
+    graph: TaskGraphBuilder, trace: MeasuredTrace, start: float, factor: float
+) -> dict[int, tuple[int, int]]:
+    """Chains of calls of each thread; for each call the task before it and the task that it is."""
+    found: dict[int, tuple[int, int]] = {}
+    threads: dict[str, list[int]] = defaultdict(list)
+    for number, (_, _, thread, _, _) in enumerate(trace.calls):
+        threads[thread].append(number)
+    awaited = _awaited(trace)
+    by_end = sorted((call[1], number) for number, call in enumerate(trace.calls))
+    joins: list[tuple[int, int]] = []
+    for thread, numbers in threads.items():
+        stream = graph.stream(f"thread {thread}")
+        at, previous = start, -1
+        for number in sorted(numbers, key=lambda each: trace.calls[each][:2]):
+            begin, end, _, _, name = trace.calls[number]
+            gap, after = max(0.0, begin - at), [previous] if previous >= 0 else []
+            if gap > _PAUSE_US and (other := _last_elsewhere(trace, by_end, thread, at, begin)) >= 0:
+                gap = begin - trace.calls[other][1]
+                joins.append((len(graph), other))
+            before = graph.add("host", "host", stream, gap * factor / 1e6, after=after)
+            ready = max(begin, at)
+            if number in awaited:  # it takes what is left of it once the device is done
+                ready = max(ready, trace.operations[awaited[number]][1])
+            call = graph.add(name, "call", stream, max(0.0, end - ready) * factor / 1e6, after=[before])
+            # The operation that a call launches may begin before the call returns, and a call may wait for it.
+            found[number] = before, call
+            previous = call
+            at = max(at, end)
+    for task, other in joins:
+        graph.await_tasks(task, [found[other][1]])
+    return found
+
+
+def _last_elsewhere(
+    trace: MeasuredTrace, by_end: Sequence[tuple[float, int]], thread: str, after: float, before: float
+) -> int:
+    """The call of another thread that ended last in a span; -1: there is none."""
+    place = bisect_right(by_end, (before, len(by_end))) - 1
+    while place >= 0 and by_end[place][0] > after:
+        if trace.calls[by_end[place][1]][2] != thread:
+            return by_end[place][1]
+        place -= 1
+    return -1
+
+
+def read_kineto(path: Path | str) -> MeasuredTrace:
+    """The trace in a file, gzipped or not.
+
+    Raises:
+        InputError: If the file is no trace, or no operation of a device is in it.
+    """
+    data = read_bytes(path, what="the trace", most_bytes=_MOST_BYTES)
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError) as error:
+            msg = f"expected a whole gzip file in {path}, found otherwise: {error}."
+            raise InputError(msg) from None
+    try:
+        events = msgspec.json.decode(data, type=_TraceFile).events
+    except msgspec.DecodeError as error:
+        msg = (
+            f"expected a trace of PyTorch's profiler in {path} (with traceEvents), found otherwise: {error}."
+        )
+        raise InputError(msg) from None
+    whole = [each for each in events if each.ph == "X"]
+    calls: list[tuple[float, float, str, bool, str]] = []
+    number_of: dict[Any, int] = {}
+    for each in whole:
+        if each.cat in _HOST:
+            number_of[each.args.get("correlation", -1)] = len(calls)
+            waits = bool(_SYNCHRONISES.search(each.name))
+            calls.append((each.ts, each.ts + each.dur, str(each.tid), waits, each.name))
+    operations = [
+        (
+            each.ts,
+            each.ts + each.dur,
+            int(each.args.get("stream", 0) or 0),
+            bool(_COMMUNICATION.search(each.name)),
+            each.name[:80],
+            number_of.get(each.args.get("correlation", -2), -1),
+        )
+        for each in whole
+        if each.cat in _DEVICE
+    ]
+    if not operations:
+        msg = f"expected operations of a GPU in {path}, found none: profile with ProfilerActivity.CUDA."
+        raise InputError(msg)
+    on_device = {each.tid for each in whole if each.cat in _DEVICE}
+    steps = [
+        each.dur for each in whole if each.name.startswith("ProfilerStep#") and each.tid not in on_device
+    ]
+    return MeasuredTrace(steps=steps, operations=operations, calls=calls)
