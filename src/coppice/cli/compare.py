@@ -167,7 +167,7 @@ def compare(
         if as_json:
             print_json(found.record())
         else:
-            print_lines([*gain_lines(found), "", *gain_words(found)])
+            print_lines([f"# model: {found.model.text}", "#", *gain_lines(found), "", *gain_words(found)])
         return
     keeps(results)
     names = None if algorithms is None else [name.strip() for name in algorithms.split(",")]

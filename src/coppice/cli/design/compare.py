@@ -15,6 +15,7 @@ from coppice.design.purchase.market import Market, Quote, compare_networks, csv_
 from coppice.design.purchase.performance import MOST_SIMULATED
 from coppice.design.purchase.request import read_prices, read_workload
 from coppice.files import write_atomically
+from coppice.simulation.model import IDEAL
 from coppice.text import columns, size_text
 from coppice.topology.model import exact_rate
 
@@ -75,7 +76,7 @@ def _lines(market: Market) -> list[str]:
     workload, prices = market.workload, market.prices
     how = (
         "simulated, all groups at once" if workload.ranks <= MOST_SIMULATED else "bounds of each group alone"
-    )
+    ) + f" (model {IDEAL.text})"
     lines = [
         f"# networks for {workload.ranks} ranks in {workload.hosts} hosts of {workload.host_ports} ports; {how}"
     ]

@@ -22,6 +22,7 @@ from coppice.design.schedules.breadth_first import moore_steps
 from coppice.files import write_atomically
 from coppice.report.topology.picture import topology_svg
 from coppice.schedule.files.plan_file import write_plan
+from coppice.simulation.model import IDEAL
 from coppice.text import parse_sizes, percent_text, plural, rate_text, size_text
 from coppice.topology.model import exact_rate
 from coppice.topology.readers.document import write_topology
@@ -177,6 +178,8 @@ def _time_fields(found: Evaluation) -> list[tuple[str, str]]:
         trees = found.forest_times_us.get(size)
         beside = "" if trees is None else f"; trees {trees:,.2f} us"
         fields.append(("simulated" if place == 0 else "", f"{size_text(size)}: {time:,.2f} us{beside}"))
+    if fields:
+        fields.append(("model", IDEAL.text))
     return fields
 
 
