@@ -26,10 +26,15 @@ def test_a_preset_whose_exports_hung(safety) -> None:
 
 
 @pytest.mark.parametrize(
-    ("only", "exports"), [("dgx-h100 x 16", 6), ("dgx-a100 x 32", 4), ("torus of 8 x 16", 4)]
+    ("only", "exports"),
+    [
+        ("dgx-h100 x 16", 6),
+        pytest.param("dgx-a100 x 32", 4, marks=pytest.mark.slow),
+        pytest.param("torus of 8 x 16", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_clusters_of_128_and_256_ranks(safety, only: str, exports: int) -> None:
-    """A part of the table of large clusters: what needs no second of planning."""
+    """A part of the table of large clusters."""
     [(label, topology)] = safety.large_topologies(only)
     assert label == only
     assert topology.num_ranks in (128, 256)
