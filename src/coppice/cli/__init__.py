@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from coppice.cli.output.breaking import broken, room_of
 from coppice.cli.output.kept import interrupted_words, keeps
 from coppice.cli.output.terminal import use_terminal_characters
 from coppice.errors import CheckError, CoppiceError
@@ -185,7 +186,9 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
 
 def _failed(message: str, code: int) -> typer.Exit:
     """Print ``message`` as one line on standard error; the exit to raise."""
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    words = f"error: {' '.join(message.split())}"
+    for line in broken(words, room_of(sys.stderr)):
+        typer.echo(line, err=True)
     return typer.Exit(code)
 
 

@@ -15,6 +15,7 @@ from coppice.cli.options.completion import algorithm_names
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.measuring import JobsOption, ModelOption, OverheadOption, SizesOption, chosen_model
 from coppice.cli.options.problem import ProblemOptions
+from coppice.cli.output.breaking import room_of
 from coppice.cli.output.kept import keeps
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.comparison.gain import gain as find_gain
@@ -167,7 +168,15 @@ def compare(
         if as_json:
             print_json(found.record())
         else:
-            print_lines([f"# model: {found.model.text}", "#", *gain_lines(found), "", *gain_words(found)])
+            print_lines(
+                [
+                    f"# model: {found.model.text}",
+                    "#",
+                    *gain_lines(found, room=room_of()),
+                    "",
+                    *gain_words(found),
+                ]
+            )
         return
     keeps(results)
     names = None if algorithms is None else [name.strip() for name in algorithms.split(",")]
@@ -210,10 +219,10 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
         f"# optimum: {optimum}",
         f"# latency bound: {first.latency.time_us:g} us: {first.latency.why}",
         "#",
-        *best_lines(first, made[1] if len(made) > 1 else None),
+        *best_lines(first, made[1] if len(made) > 1 else None, room=room_of()),
     ]
     if every:
-        lines += ["#", *algorithm_lines(first)]
+        lines += ["#", *algorithm_lines(first, room=room_of())]
     lines += ["", "best per size", *(f"  {line}" for line in range_lines(first))]
     if first.picks:
         lines += ["", "NCCL would pick", *(f"  {line}" for line in pick_lines(first.picks))]

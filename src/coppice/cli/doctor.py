@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption, parse_settings
-from coppice.cli.output.render import print_json, print_lines
+from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.doctor import TUNING_TARGETS, Given, diagnose
 from coppice.doctor.given import OPTIONS
 from coppice.export.msccl.targets import TARGETS
@@ -72,7 +72,7 @@ def doctor(
     told = parse_settings(options or (), option="--option")
     given = Given.parse(told) if target in TUNING_TARGETS else None
     for warning in given.warnings if given else ():
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
     diagnosis = diagnose(
         Path(file),
         target,

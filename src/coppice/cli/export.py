@@ -23,7 +23,7 @@ from coppice.cli.options.inputs import (
     parse_settings,
 )
 from coppice.cli.options.measuring import chosen_model
-from coppice.cli.output.render import Stages, print_json, to_stdout, write_text
+from coppice.cli.output.render import Stages, print_json, print_note, to_stdout, write_text
 from coppice.doctor import diagnose
 from coppice.errors import CoppiceError, InputError
 from coppice.export.msccl.targets import TARGETS
@@ -303,7 +303,7 @@ def _export_format(
         print_json({"to": to, "output": str(output), "notes": notes})
         return
     for note in notes:
-        typer.echo(f"note: {note}", err=True)
+        print_note(f"note: {note}")
     if made.summary:
         typer.echo(f"{made.summary} written to {output}")
 

@@ -14,7 +14,7 @@ from coppice.cli.options.inputs import (
     SetOption,
     load_topology,
 )
-from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
+from coppice.cli.output.render import Stages, print_fields, print_json, print_note, to_stdout
 from coppice.errors import InputError
 from coppice.export.importing import import_plan
 from coppice.schedule.files.plan_file import write_plan
@@ -73,7 +73,7 @@ def import_file(
         if output is not None:
             write_plan(made.plan, output)
     for warning in made.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
     if printed:
         return
     plan, program = made.plan, made.program

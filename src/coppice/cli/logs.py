@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import Stages, print_json, print_lines
+from coppice.cli.output.breaking import room_of
+from coppice.cli.output.render import Stages, print_json, print_lines, print_note
 from coppice.errors import InputError
 from coppice.logs.reading import read_logs
 from coppice.logs.records import Log, LoggedMeasurement, collective_named
@@ -58,7 +59,7 @@ def logs(
         print_lines(_lines(found))
     for log in found:
         for warning in log.warnings:
-            typer.echo(f"warning: {warning.rstrip('.')}.", err=True)
+            print_note(f"warning: {warning.rstrip('.')}.")
 
 
 def _lines(found: Sequence[Log]) -> list[str]:
@@ -187,7 +188,7 @@ def _times(measured: Sequence[LoggedMeasurement]) -> list[tuple[str, ...]]:
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     hidden = len(rows) - _MOST_LINES - 1
-    return columns(rows[: _MOST_LINES + 1]) + (
+    return columns(rows[: _MOST_LINES + 1], room=room_of(), spare=[7, 5, 4, 12, 11, 2, 1]) + (
         [f"... and {hidden} more (--json gives all)"] if hidden > 0 else []
     )
 

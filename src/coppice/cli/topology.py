@@ -20,7 +20,7 @@ from coppice.cli.options.inputs import (
     settings_with_rates,
     with_options,
 )
-from coppice.cli.output.render import print_fields, print_json, print_lines, write_text
+from coppice.cli.output.render import print_fields, print_json, print_lines, print_note, write_text
 from coppice.errors import InputError
 from coppice.text import rate_text, suggestion
 from coppice.topology import (
@@ -181,7 +181,7 @@ def compose(
         label = found["name"] or ("box" if len(hosts) == 1 else Path(spec).stem)
         joined += repeated(Host(name=label, topology=host.topology, ports=ports), int(found["count"] or 1))
     for warning in told:
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
     chosen = fabric_from_fields(fabric, parse_settings(settings or ()))
     sources = dict.fromkeys(host.topology.source for host in joined if host.topology.source)
     title = " + ".join(text.rpartition("/")[2] for text in hosts)[:_MAX_NAME]
@@ -283,7 +283,7 @@ def _deliver(topology: Topology, output: Path | None, *, name: str | None, as_js
         return
     print_lines([f"wrote {output}: {summary.ranks} ranks, {topology.num_nodes} nodes, {summary.links} links"])
     for warning in summary.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
 
 
 def _preset_json(name: str) -> dict[str, Any]:

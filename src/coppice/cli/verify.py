@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import Stages, print_fields, print_json
+from coppice.cli.output.render import Stages, print_fields, print_json, print_note
 from coppice.export.msccl.document import is_xml, parse_document
 from coppice.export.msccl.reader import program_of
 from coppice.export.mscclpp.document import is_mscclpp
@@ -156,7 +156,7 @@ def _verify_program(data: bytes, *, name: str, as_json: bool) -> None:
         report.require_ok()
         return
     for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
     fields = [("failure", sentence) for sentence in report.failures]
     fields += [
         ("checked", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.checked.items())),

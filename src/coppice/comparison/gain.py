@@ -132,8 +132,8 @@ def gain(problems: Mapping[int, Problem], size_bytes: int, **options: Any) -> Ga
     return Gain(size_bytes=size_bytes, rows=tuple(rows), model=model)
 
 
-def gain_lines(found: Gain) -> list[str]:
-    """The table."""
+def gain_lines(found: Gain, *, room: int | None = None) -> list[str]:
+    """The table; columns that are left out for want of ``room`` are named below."""
     heads = [("boxes", ""), ("ranks", ""), ("limit", "(GB/s)"), ("optimal", "(GB/s)")]
     for family in FAMILIES:
         heads += [(family, "(GB/s)"), ("gain", "")]
@@ -151,7 +151,7 @@ def gain_lines(found: Gain) -> list[str]:
             )
         cells.append(", ".join(rival.algorithm for rival in row.rivals.values() if rival is not None))
         rows.append(cells)
-    return aligned(heads, rows)
+    return aligned(heads, rows, room=room, spare=[len(heads) - 1, 2])
 
 
 def gain_words(found: Gain) -> list[str]:

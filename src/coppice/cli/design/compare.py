@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption
+from coppice.cli.output.breaking import room_of
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.comparison.plot import check_picture
 from coppice.design.purchase.market import Market, Quote, compare_networks, csv_text, draw
@@ -95,9 +96,10 @@ def _lines(market: Market) -> list[str]:
     names = [f"{place} us" for place in range(1, len(workload.collectives) + 1)]
     heads = ["network", "switches", "cables", prices.currency, *names, "iteration us"]
     heads += ["slowdown", f"{prices.currency} s", ""]
+    spare = [1, 2, *range(4, 4 + len(names)), 4 + len(names) + 1]
     best = market.quotes[0].cost_per_rate
     rows = [heads, *(_row(quote, best) for quote in market.quotes)]
-    return [*lines, "", *columns(rows, "l" + "r" * (len(heads) - 1))]
+    return [*lines, "", *columns(rows, "l" + "r" * (len(heads) - 1), room=room_of(), spare=spare)]
 
 
 def _row(quote: Quote, best: float) -> list[str]:

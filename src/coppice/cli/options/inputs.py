@@ -20,6 +20,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from coppice.cli.options.completion import preset_names
+from coppice.cli.output.render import print_note
 from coppice.errors import InputError
 from coppice.topology import Topology, round_rates, subset
 from coppice.topology.sources import resolve_reading
@@ -199,7 +200,7 @@ def load_topology(
     options = settings_with_rates(settings, rates)
     reading = resolve_reading(spec, boxes=boxes, options=options)
     for warning in reading.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
     topology = reading.topology
     if round_digits is not None:
         topology = round_rates(topology, round_digits)

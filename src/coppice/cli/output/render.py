@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.status import Status
 from rich.text import Text
 
+from coppice.cli.output.breaking import LEAST_ROOM, broken, room_of
 from coppice.errors import InputError
 from coppice.files import write_atomically
 
@@ -24,13 +25,11 @@ __all__ = [
     "print_fields",
     "print_json",
     "print_lines",
+    "print_note",
     "progress_bar",
     "to_stdout",
     "write_text",
 ]
-
-LEAST_ROOM = 20
-"""Columns that values need to be wrapped in; where names leave fewer, the terminal breaks lines."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -44,8 +43,14 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_lines(lines: Sequence[str]) -> None:
-    """Print lines as they are."""
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    """Print lines: as they are in a pipe or a file, on a terminal broken where they are longer than it is wide."""
+    room = room_of()
+    sys.stdout.write("".join(f"{each}\n" for line in lines for each in broken(line, room)))
+
+
+def print_note(words: str) -> None:
+    """Print a note for the user on standard error."""
+    sys.stderr.write("".join(f"{line}\n" for line in broken(words, room_of(sys.stderr))))
 
 
 def write_text(text: str, output: Path | None) -> None:
@@ -66,7 +71,9 @@ def print_fields(title: str, fields: Sequence[tuple[str, str]], *, file: TextIO 
     console = Console(highlight=False, soft_wrap=True, file=file)
     width = max((len(name) for name, _ in fields), default=0)
     room = console.width - width - 4 if console.is_terminal else 0
-    console.print(Text(title, style="bold"))
+    console.print(
+        Text("\n".join(broken(title, console.width if console.is_terminal else None)), style="bold")
+    )
     for name, value in fields:
         lines = [value]
         if room >= LEAST_ROOM:

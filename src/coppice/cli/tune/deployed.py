@@ -9,7 +9,8 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.measuring import LauncherWordsOption
-from coppice.cli.output.render import print_json, print_lines, to_stdout, write_text
+from coppice.cli.output.breaking import room_of
+from coppice.cli.output.render import print_json, print_lines, print_note, to_stdout, write_text
 from coppice.errors import CheckError
 from coppice.text import columns, short_size
 from coppice.tuning.exports import FORMS, export_table
@@ -48,7 +49,7 @@ def export(
         print_json({"to": to, "output": str(output), "notes": notes})
         return
     for note in notes:
-        typer.echo(f"note: {note}", err=True)
+        print_note(f"note: {note}")
 
 
 @plugin_app.callback()
@@ -148,4 +149,4 @@ def _lines(found: tuple[Checked, ...]) -> list[str]:
         )
         for each in found
     ]
-    return columns(rows)
+    return columns(rows, room=room_of(), spare=[5, 4])

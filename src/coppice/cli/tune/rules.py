@@ -17,7 +17,8 @@ from coppice.cli.options.inputs import (
     load_topology,
     with_options,
 )
-from coppice.cli.output.render import print_json, print_lines
+from coppice.cli.output.breaking import room_of
+from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.logs.reading import read_logs
@@ -130,7 +131,7 @@ def from_logs(
     found, network = asked.fit(runs)
     _write(found, network, output)
     for each in left:
-        typer.echo(f"note: {each}", err=True)
+        print_note(f"note: {each}")
     if as_json:
         print_json(found.record())
         return
@@ -185,7 +186,7 @@ def _lines(found: Fit) -> list[str]:
     refused = {str(choice): reason for size in sizes for choice, reason in size.refused}
     lines = [
         f"{title}: another choice than the default at {len(changed)} of {len(sizes)} sizes",
-        *columns(rows),
+        *columns(rows, room=room_of(), spare=[1, 2, 8, 7]),
     ]
     lines.append(f"{repeats} times, {outliers} of them far from the others; all count")
     lines += [f"{choice} did not run: {reason}" for choice, reason in refused.items()]
