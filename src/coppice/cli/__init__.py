@@ -21,6 +21,7 @@ from coppice.cli.output.breaking import broken, room_of
 from coppice.cli.output.kept import interrupted_words, keeps
 from coppice.cli.output.terminal import use_terminal_characters
 from coppice.errors import CheckError, CoppiceError
+from coppice.interrupts import loading, running
 from coppice.version import __version__
 
 __all__ = ["COMMANDS", "Commands", "app", "command_named", "main", "with_flags"]
@@ -105,7 +106,9 @@ class _WhenAsked(dict[str, Any]):
     def get(self, name: str, default: Any = None) -> Any:
         """The command, made when it is asked for the first time."""
         if name in self and self[name] is None:
-            found, outer = command_named(name), typer.Typer(add_completion=False, **_STYLE)
+            with loading():
+                found = command_named(name)
+            outer = typer.Typer(add_completion=False, **_STYLE)
             if isinstance(found, typer.Typer):
                 outer.add_typer(found, name=name)
                 made = typer.main.get_group(outer).commands[name]
@@ -123,8 +126,9 @@ class Commands(TyperGroup):
         """Run the chosen command."""
         keeps(None)
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
+            with running():
+                result = super().invoke(ctx)
+                sys.stdout.flush()
         except CoppiceError as error:
             code = CHECK_FAILED if isinstance(error, CheckError) else BAD_INPUT
             command = self.get_command(ctx, ctx.invoked_subcommand or "")

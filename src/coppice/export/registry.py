@@ -254,6 +254,7 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
         "ompi-rules": ExportFormat(
             summary="Rules file by which Open MPI picks an algorithm for ranks and sizes, from simulated times.",
             make=export_ompi_rules,
+            tells_stages=True,
             options={
                 "collectives": _names("names such as all_reduce,broadcast"),
                 "sizes": _sizes("sizes at which algorithms are compared, such as 1K:16M"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from coppice.bounds.problem import Problem
@@ -60,6 +60,7 @@ def compared(
     *,
     model: Model | str | os.PathLike[str] | None = None,
     jobs: int | None = None,
+    on_progress: Callable[[int, int, str], None] | None = None,
 ) -> Comparison:
     """The comparison of Open MPI's algorithms for a collective, ranks as numbered.
 
@@ -70,6 +71,7 @@ def compared(
         model: What messages cost, a model or its name or file; None is ``ideal``, a microsecond a message: the default
             of GPU libraries has protocols that MPI has not.
         jobs: Number of processes.
+        on_progress: Told the units done, those in all, and what was done last.
 
     Raises:
         InputError: If Open MPI has no rules for the collective, or there is no such model.
@@ -84,6 +86,7 @@ def compared(
         order="rank",
         relay_gpus=False,
         jobs=jobs,
+        on_progress=on_progress,
     )
 
 

@@ -8,10 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import wrap
+from time import monotonic
 from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.status import Status
 from rich.text import Text
 
@@ -30,6 +38,10 @@ __all__ = [
     "to_stdout",
     "write_text",
 ]
+
+
+LEAST_SECONDS = 2
+"""Stages that take longer tell how long."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -116,7 +128,13 @@ def progress_bar(words: str = "starting") -> Iterator[Progressing | None]:
     if not console.is_terminal:
         yield None
         return
-    shown = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    shown = (
+        SpinnerColumn(),
+        TextColumn("{task.description:24}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*shown, console=console, transient=True) as progress:
         task = progress.add_task(words)
 
@@ -127,15 +145,17 @@ def progress_bar(words: str = "starting") -> Iterator[Progressing | None]:
 
 
 class Stages:
-    """A spinner on standard error that says what goes on, and nothing where that is no terminal."""
+    """A spinner on standard error that says what goes on and for how long, and nothing where that is no terminal."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._status: Status | None = None
+        self._words = "starting"
+        self._since = monotonic()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            self._status = self._console.status("starting")
+            self._status = self._console.status(self)
             self._status.start()
         return self
 
@@ -145,5 +165,11 @@ class Stages:
 
     def begin(self, words: str) -> None:
         """Say that a stage begins."""
+        self._words, self._since = words, monotonic()
         if self._status is not None:
-            self._status.update(words)
+            self._status.update(self)
+
+    def __rich__(self) -> Text:
+        """The stage, and from some seconds on how long it has taken."""
+        seconds = int(monotonic() - self._since)
+        return Text(f"{self._words}, {seconds} s" if seconds >= LEAST_SECONDS else self._words)

@@ -12,7 +12,7 @@ for a topology come from simulated times of Open MPI's algorithms (:mod:`coppice
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isqrt
@@ -171,6 +171,7 @@ def export_ompi_rules(
     version: str | None = None,
     model: ModelChoice | None = None,
     jobs: int | None = None,
+    on_stage: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """A rules file for communicators of all ranks, from simulated times of Open MPI's algorithms.
 
@@ -183,6 +184,7 @@ def export_ompi_rules(
             5.0 where there is none (6.0 for JSON).
         model: What messages cost, a model of time or its name or file; None is ``ideal``.
         jobs: Number of processes that compare.
+        on_stage: Called with what goes on.
 
     Raises:
         InputError: If a name or model is unknown, Open MPI has no rules for a collective, or the version does not read
@@ -199,7 +201,10 @@ def export_ompi_rules(
     if topology.num_ranks < 2 or not chosen or not sizes:
         msg = "expected 2 ranks, a collective and a size at least: there is nothing to choose otherwise."
         raise InputError(msg)
-    compared_by = {each: compared(topology, each, sizes, model=model, jobs=jobs) for each in chosen}
+    compared_by = {
+        each: compared(topology, each, sizes, model=model, jobs=jobs, on_progress=_told(each, on_stage))
+        for each in chosen
+    }
     assumed = next(iter(compared_by.values())).model
     found = {collective: choices_of(comparison, reader) for collective, comparison in compared_by.items()}
     rules = {collective: {topology.num_ranks: rules_of(choices)} for collective, choices in found.items()}
@@ -227,6 +232,11 @@ def export_ompi_rules(
 
 SUFFIXES = {"classic": ".conf", "json": ".json"}
 """Usual ends of names of rules files, by form."""
+
+
+def _told(collective: Collective, on_stage: Callable[[str], None]) -> Callable[[int, int, str], None]:
+    """What tells how far a comparison is."""
+    return lambda done, total, name: on_stage(f"comparing {collective}: {done} of {total} ({name})")
 
 
 def _nodes(topology: Topology) -> int:
