@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +13,11 @@ from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.breaking import LEAST_ROOM, room_of
 from coppice.cli.output.render import print_lines
 from coppice.collectives import Collective
-from coppice.planners.algorithms.listing import Listed, listed
 from coppice.text import columns
+
+if TYPE_CHECKING:
+    from coppice.planners.algorithms.listing import Listed
+
 
 __all__ = ["algorithms"]
 
@@ -49,6 +52,8 @@ def algorithms(
       coppice algorithms rabenseifner
       coppice algorithms --json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.planners.algorithms.listing import listed
+
     entries = listed(collective, name)
     if as_json:
         sys.stdout.write(json.dumps([_record(entry) for entry in entries], indent=2) + "\n")

@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,18 +24,15 @@ from coppice.cli.options.inputs import (
 )
 from coppice.cli.options.measuring import chosen_model
 from coppice.cli.output.render import Stages, print_json, print_note, to_stdout, write_text
-from coppice.doctor import diagnose
 from coppice.errors import CoppiceError, InputError
 from coppice.export.msccl.targets import TARGETS
-from coppice.export.registry import FORMATS, ExportOption, OptionKind, is_plan_file
-from coppice.export.registry import export as export_to
-from coppice.report.page import DEFAULT_SIZE_BYTES
-from coppice.report.reporting import report_text
-from coppice.schedule.files.plan_file import read_plan
-from coppice.simulation.simulator import fastest
-from coppice.simulation.trace import write_trace
+from coppice.export.registry import FORMATS, OptionKind
 from coppice.text import parse_size, suggestion
-from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.export.registry import ExportOption
+    from coppice.topology.model import Topology
+
 
 __all__ = ["FLAGS", "NAMES", "PICTURES", "RUNTIMES", "SOURCE_FLAGS", "export", "flags_of", "option_help"]
 
@@ -263,6 +260,8 @@ def _plan_or_topology(
     ranks: str | None,
 ) -> str | Topology:
     """The name of a plan file as it is; anything else is a topology."""
+    from coppice.export.registry import is_plan_file
+
     if not is_plan_file(source):
         if FORMATS[to].takes_plan:
             msg = f"{to} is made of a plan, found none at {source}: make one with `coppice plan ... -o plan.json`."
@@ -278,6 +277,9 @@ def _export_format(
     source: str | Topology, to: str, values: Mapping[str, Any], *, output: Path | None, as_json: bool
 ) -> None:
     """Write a format; notes go to standard error."""
+    from coppice.doctor import diagnose
+    from coppice.export.registry import export as export_to
+
     printed = output is None or str(output) == "-"
     if to == "chakra" and printed:
         msg = "Chakra traces are a file for each rank: name a directory (`-o traces`)."
@@ -321,6 +323,12 @@ def _export_picture(
     source: str, to: str, *, output: Path | None, size: str | None, model: str | None
 ) -> None:
     """Write what `coppice simulate --trace` or `coppice report` writes."""
+    from coppice.report.page import DEFAULT_SIZE_BYTES
+    from coppice.report.reporting import report_text
+    from coppice.schedule.files.plan_file import read_plan
+    from coppice.simulation.simulator import fastest
+    from coppice.simulation.trace import write_trace
+
     if to == "trace" and (output is None or str(output) == "-"):
         msg = "a trace is a file: name it (`-o trace.json`)."
         raise InputError(msg)

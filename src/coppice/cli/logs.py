@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,9 +12,11 @@ from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.breaking import room_of
 from coppice.cli.output.render import Stages, print_json, print_lines, print_note
 from coppice.errors import InputError
-from coppice.logs.reading import read_logs
-from coppice.logs.records import Log, LoggedMeasurement, collective_named
 from coppice.text import columns, plural, short_size
+
+if TYPE_CHECKING:
+    from coppice.logs.records import Log, LoggedMeasurement
+
 
 __all__ = ["logs"]
 
@@ -46,6 +48,9 @@ def logs(
       coppice logs inspector/*.log --json
       coppice logs nccl.log graph.xml topo.xml
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.logs.reading import read_logs
+    from coppice.logs.records import collective_named
+
     given = None if collective is None else collective_named(collective)
     if collective is not None and given is None:
         msg = f"expected --collective with a name such as all_reduce, found {collective!r}."

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.breaking import room_of
 from coppice.cli.output.render import Stages, print_json, print_lines
-from coppice.comparison.plot import check_picture
-from coppice.design.purchase.market import Market, Quote, compare_networks, csv_text, draw
-from coppice.design.purchase.performance import MOST_SIMULATED
-from coppice.design.purchase.request import read_prices, read_workload
 from coppice.files import write_atomically
 from coppice.simulation.model import IDEAL
 from coppice.text import columns, size_text
-from coppice.topology.model import exact_rate
+
+if TYPE_CHECKING:
+    from coppice.design.purchase.market import Market, Quote
+
 
 __all__ = ["compare"]
 
@@ -54,6 +53,11 @@ def compare(
       coppice design compare examples/network-workload.toml --prices examples/network-prices.toml
       coppice design compare workload.json --prices prices.json --oversubscription 1,2,4 --csv all.csv --plot all.svg
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.comparison.plot import check_picture
+    from coppice.design.purchase.market import compare_networks, csv_text, draw
+    from coppice.design.purchase.request import read_prices, read_workload
+    from coppice.topology.model import exact_rate
+
     ratios = [exact_rate(part.strip(), where="--oversubscription") for part in oversubscription.split(",")]
     if picture is not None:
         check_picture(picture)
@@ -74,6 +78,8 @@ def compare(
 
 def _lines(market: Market) -> list[str]:
     """The printed comparison."""
+    from coppice.design.purchase.performance import MOST_SIMULATED
+
     workload, prices = market.workload, market.prices
     how = (
         "simulated, all groups at once" if workload.ranks <= MOST_SIMULATED else "bounds of each group alone"

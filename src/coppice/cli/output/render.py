@@ -9,23 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from textwrap import wrap
 from time import monotonic
-from typing import Any, Protocol, Self, TextIO
-
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.status import Status
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from coppice.cli.output.breaking import LEAST_ROOM, broken, room_of
 from coppice.errors import InputError
 from coppice.files import write_atomically
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
 
 __all__ = [
     "Progressing",
@@ -80,6 +72,9 @@ def print_fields(title: str, fields: Sequence[tuple[str, str]], *, file: TextIO 
 
     On a terminal names are dimmed, and long values go on below their beginning; in a pipe or a file a line is a field.
     """
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(highlight=False, soft_wrap=True, file=file)
     width = max((len(name) for name, _ in fields), default=0)
     room = console.width - width - 4 if console.is_terminal else 0
@@ -124,6 +119,16 @@ class Progressing(Protocol):
 @contextmanager
 def progress_bar(words: str = "starting") -> Iterator[Progressing | None]:
     """What to call with progress: a bar on standard error, and None where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
@@ -148,6 +153,9 @@ class Stages:
     """A spinner on standard error that says what goes on and for how long, and nothing where that is no terminal."""
 
     def __init__(self) -> None:
+        from rich.console import Console
+        from rich.status import Status
+
         self._console = Console(stderr=True)
         self._status: Status | None = None
         self._words = "starting"
@@ -171,5 +179,7 @@ class Stages:
 
     def __rich__(self) -> Text:
         """The stage, and from some seconds on how long it has taken."""
+        from rich.text import Text
+
         seconds = int(monotonic() - self._since)
         return Text(f"{self._words}, {seconds} s" if seconds >= LEAST_SECONDS else self._words)
