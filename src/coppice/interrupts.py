@@ -1,52 +1,56 @@
-"""What Ctrl-C does to the program: while it loads it ends at once, while a command is at work that may tidy up."""
+"""What Ctrl-C does to the program: while it loads it ends at once, while a command is at work that may tidy up.
+
+Little is imported here: until it is there, Ctrl-C ends the program with a traceback.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 __all__ = ["loading", "running"]
 
 
-@contextmanager
-def loading() -> Iterator[None]:
+class _Handling:
+    """A handler of Ctrl-C for a while, in place of another one; any further one and other threads stay as they are."""
+
+    def __init__(self, before: object, handler: object) -> None:
+        self._before, self._handler = before, handler
+        self._changed = False
+
+    def __enter__(self) -> None:
+        if signal.getsignal(signal.SIGINT) is self._before:
+            self._changed = _handle(self._handler)
+
+    def __exit__(self, *_: object) -> None:
+        if self._changed:
+            _handle(self._before)
+
+
+def loading() -> _Handling:
     """Let Ctrl-C end the program at once while modules are being loaded and options are read.
 
     An exception inside an import can come out as another one; nothing is open yet that would need care. Programs that
     handle Ctrl-C in a way of their own keep it.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or not _in_main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, _leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return _Handling(signal.default_int_handler, _leave)
 
 
-@contextmanager
-def running() -> Iterator[None]:
+def running() -> _Handling:
     """Let Ctrl-C raise KeyboardInterrupt within :func:`loading`: a command that is at work may have to tidy up."""
-    if not _in_main_thread() or signal.getsignal(signal.SIGINT) is not _leave:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return _Handling(_leave, signal.default_int_handler)
+
+
+def _handle(handler: object) -> bool:
+    """Take a handler, where this is the main thread, which alone can."""
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, handler)  # type: ignore[arg-type]
+    except ValueError:
+        return False
+    return True
 
 
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
-def _leave(*_: Any) -> None:
+def _leave(*_: object) -> None:
     if os.isatty(2):
         os.write(2, b"interrupted: no file was left half-written.\n")
     os._exit(130)
