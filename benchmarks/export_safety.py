@@ -1,20 +1,22 @@
 """Exports that hang: every preset, collective and target, at every size from 1 KiB to 4 GiB.
 
-    python benchmarks/export_safety.py [--quick] [--only PATTERN] [--write]
+    python benchmarks/export_safety.py [--quick | --large] [--only PATTERN] [--write]
 
 Each plan is exported with default options (without the race for the range of sizes, which only makes the range
 smaller). A file *hangs* at a size if its thread blocks wait for each other for ever where the runtime cuts steps into
 messages as its buffers need, or if proxies are told of too few steps. It is carried out with the messages of the
 smallest and of the largest size, in the buffers of the target: between them, none hangs that does not at the largest
-(proved in ``coppice.program.two_sided.cutting``, and tried size by size in the tests). Nothing is timed.
+(proved in ``coppice.program.two_sided.cutting``, and tried size by size in the tests). Nothing is timed. ``--large``
+judges 128 and 256 ranks, in one process that gets at most 4 GiB of memory.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import resource
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +50,28 @@ HERE = Path(__file__).resolve().parent
 SMALLEST, LARGEST = 2**10, 2**32
 QUICK_RANKS, MOST_RANKS = 16, 128
 COLLECTIVES = tuple(each for each in Collective if each is not Collective.BARRIER)
+MOST_MEMORY = 4 * 2**30
+"""Address space of the process that judges large clusters, in bytes."""
+LARGE: Mapping[str, Mapping[str, int | tuple[int, ...]]] = {
+    "dgx-1v x 16": {"boxes": 16},
+    "dgx-1v x 32": {"boxes": 32},
+    "dgx-a100 x 16": {"boxes": 16},
+    "dgx-a100 x 32": {"boxes": 32},
+    "dgx-a100-pcie x 16": {"boxes": 16},
+    "dgx-h100 x 16": {"boxes": 16},
+    "dgx-h100 x 32": {"boxes": 32},
+    "dgx-b200 x 32": {"boxes": 32},
+    "mi250 x 8": {"boxes": 8},
+    "mi250 x 16": {"boxes": 16},
+    "mi300x x 16": {"boxes": 16},
+    "mi300x x 32": {"boxes": 32},
+    "fat-tree of 8 leaves": {"leaves": 8, "gpus_per_leaf": 16},
+    "fat-tree of 16 leaves": {"leaves": 16, "gpus_per_leaf": 16},
+    "torus of 8 x 16": {"dims": (8, 16)},
+    "torus of 16 x 16": {"dims": (16, 16)},
+    "hypercube of 7 dimensions": {"dimension": 7},
+}
+"""Clusters of 128 and 256 ranks: presets by the first word, with their parameters."""
 SAFE, LIMITED, HANGS, REFUSED = "safe at every size", "limited by maxBytes", "HANGS", "refused"
 
 
@@ -79,6 +103,22 @@ def topologies(most_ranks: int, only: str) -> Iterator[tuple[str, Topology]]:
                 continue
             if topology.num_ranks <= most_ranks:
                 yield label, topology
+
+
+def large_topologies(only: str) -> Iterator[tuple[str, Topology]]:
+    """The clusters of :data:`LARGE`."""
+    for label, parameters in LARGE.items():
+        if fnmatch.fnmatch(label, only):
+            yield label, preset(label.split()[0], **parameters)
+
+
+def judged_collectives(label: str) -> Collection[Collective]:
+    """Collectives that are judged on a cluster: all, but no all-to-all of more than 64 ranks on direct links.
+
+    Its flow takes minutes to find.
+    """
+    direct = label in LARGE and label.startswith(("torus", "hypercube"))
+    return [each for each in COLLECTIVES if not (direct and each is Collective.ALL_TO_ALL)]
 
 
 def hangs(program: Program, target: MscclTarget, topology: Topology, low: int, high: int) -> bool:
@@ -139,17 +179,21 @@ def verdict(made: Plan, target: str) -> Verdict:
     return Verdict(SAFE, sends_first)
 
 
-def verdicts(topology: Topology) -> Iterator[tuple[Collective, str, Verdict]]:
-    """All collectives and targets on a topology."""
-    for collective in COLLECTIVES:
+def verdicts(
+    topology: Topology,
+    collectives: Collection[Collective] = COLLECTIVES,
+    targets: Collection[str] = tuple(TARGETS),
+) -> Iterator[tuple[Collective, str, Verdict]]:
+    """Collectives and targets on a topology."""
+    for collective in collectives:
         root = 0 if collective.rooted else None
         try:
             made = plan(Problem(topology=topology, collective=collective, root=root)).plan
         except CoppiceError as error:
             yield collective, "-", Verdict(REFUSED, told=str(error))
             continue
-        for target, runtime in TARGETS.items():
-            if collective in runtime.collectives:
+        for target in targets:
+            if collective in TARGETS[target].collectives:
                 yield collective, target, verdict(made, target)
 
 
@@ -159,26 +203,32 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help=f"up to {QUICK_RANKS} ranks only")
+    parser.add_argument("--large", action="store_true", help="clusters of 128 and 256 ranks only")
     parser.add_argument("--only", default="*", help="topologies that match this pattern, such as 'dgx-a100*'")
     parser.add_argument("--ranks", type=int, default=MOST_RANKS, help="most ranks of a topology")
     parser.add_argument("--write", action="store_true", help="rewrite the table in export_safety.md")
     options = parser.parse_args()
     header = ("topology", "ranks", "exports", SAFE, LIMITED, HANGS, "sending first would hang", REFUSED)
-    table = Table(title="Exports by what happens from 1 KiB to 4 GiB", header=header)
-    reasons: Counter[str] = Counter()
+    size = " on 128 and 256 ranks" if options.large else ""
+    table = Table(title=f"Exports by what happens from 1 KiB to 4 GiB{size}", header=header)
+    reasons: list[str] = []
+    told: dict[str, Counter[str]] = {LIMITED: Counter(), REFUSED: Counter()}
     totals: Counter[str] = Counter()
     first = 0
-    for label, topology in topologies(QUICK_RANKS if options.quick else options.ranks, options.only):
-        found = list(verdicts(topology))
+    chosen = topologies(QUICK_RANKS if options.quick else options.ranks, options.only)
+    if options.large:
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+        chosen = large_topologies(options.only)
+    for label, topology in chosen:
+        found = list(verdicts(topology, judged_collectives(label)))
         words = Counter(each.word for _, _, each in found)
         sending = sum(each.sends_first for _, _, each in found)
         totals += words
         first += sending
-        reasons.update(
-            f"{collective} on {label}{'' if target == '-' else f' for {target}'}: {each.told}"
-            for collective, target, each in found
-            if each.told
-        )
+        for collective, target, each in found:
+            if each.told:
+                told[each.word][f"{collective}{'' if target == '-' else f' for {target}'}"] += 1
+                reasons.append(f"{collective} on {label} for {target}: {each.told}")
         counts = [words[word] for word in (SAFE, LIMITED, HANGS)]
         table.rows.append(
             (
@@ -193,10 +243,18 @@ def main() -> None:
         print(*table.rows[-1], sep="  ", flush=True)
     counts = [totals[word] for word in (SAFE, LIMITED, HANGS)]
     table.rows.append(("all", "", str(sum(counts)), *map(str, counts), str(first), str(totals[REFUSED])))
-    table.notes += [f"{sentence}" for sentence in sorted(reasons)]
+    for word, which in told.items():
+        if which:
+            names = ", ".join(f"{name} ({count})" for name, count in sorted(which.items()))
+            table.notes.append(f"{word[0].upper()}{word[1:]}: {names}.")
     table.show(Console())
+    print(*sorted(reasons), sep="\n")
+    if options.large:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        print(f"{peak} MiB of memory at most")
     if options.write:
-        replace_generated(HERE / "export_safety.md", "export_safety.py", table.markdown())
+        script = "export_safety.py --large" if options.large else "export_safety.py"
+        replace_generated(HERE / "export_safety.md", script, table.markdown())
 
 
 if __name__ == "__main__":

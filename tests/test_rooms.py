@@ -17,6 +17,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "coppice"
 ROOMS = (
     "version",
     "errors",
+    "interrupts",
     "text",
     "files",
     "rows",

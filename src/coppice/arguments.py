@@ -5,13 +5,12 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any, ParamSpec, TypeVar
-
-import numpy as np
 
 from coppice.errors import InputError
 from coppice.text import nearest
@@ -20,11 +19,15 @@ __all__ = ["CallableRoom", "checked", "shown"]
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
-_NUMBERS: dict[object, tuple[type, ...]] = {
-    int: (int, np.integer),
-    float: (int, float, np.integer, np.floating),
-    Fraction: (int, np.integer, Fraction),
-}
+_NUMBERS: dict[object, tuple[type, ...]] = {int: (int,), float: (int, float), Fraction: (int, Fraction)}
+
+
+def _of_numpy(hint: object) -> tuple[type[Any], ...]:
+    """NumPy's numbers that stand for others; it is not loaded for this, as without it there are none."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return ()
+    return (numpy.integer, numpy.floating) if hint is float else (numpy.integer,)
 
 
 def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
@@ -72,7 +75,7 @@ def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
                     f"see help(coppice.{name})."
                 )
                 raise InputError(msg)
-            if isinstance(value, np.integer):
+            if isinstance(value, _of_numpy(int)):
                 bound.arguments[key] = int(value)
         return function(*bound.args, **bound.kwargs)
 
@@ -118,7 +121,7 @@ def _fits(value: object, hint: Any) -> bool:
     if origin is collections.abc.Callable or hint is collections.abc.Callable:
         return callable(value)
     if hint in _NUMBERS:
-        return isinstance(value, _NUMBERS[hint]) and not isinstance(value, bool)
+        return isinstance(value, (*_NUMBERS[hint], *_of_numpy(hint))) and not isinstance(value, bool)
     if origin is None:
         return isinstance(value, hint) if isinstance(hint, type) else True
     if not isinstance(value, origin) or (isinstance(value, (str, bytes)) and origin not in (str, bytes)):

@@ -315,17 +315,41 @@ def suggestion(word: str, known: Iterable[str], *, otherwise: str | None = None)
     return f"use one of {', '.join(names)}." if otherwise is None else otherwise
 
 
-def columns(rows: Sequence[Sequence[str]], sides: str = "") -> list[str]:
-    """A table as aligned text, the same on a terminal and in a pipe.
+def columns(
+    rows: Sequence[Sequence[str]],
+    sides: str = "",
+    *,
+    room: int | None = None,
+    spare: Sequence[int] = (),
+    heads: int = 1,
+    words: int | None = None,
+) -> list[str]:
+    """A table as aligned text.
 
     Args:
         rows: Cells, the heads first.
         sides: ``l`` or ``r`` for each column: set left or right; all left where it is empty.
+        room: Characters that a line has room for, None for any number.
+        spare: Numbers of the columns that are left out where there is no room, in this order, until there is; then a
+            last line names them.
+        heads: Rows that name the columns.
+        words: Characters that are enough for the last column, of words that may go on below; None for all.
 
     Examples:
         >>> columns([("name", "us"), ("ring", "12.5")], "lr")
         ['name    us', 'ring  12.5']
+        >>> columns([("name", "steps", "us"), ("ring", "14", "12.5")], "lrr", room=12, spare=[1])
+        ['name    us', 'ring  12.5', 'left out: steps; JSON or a wider terminal shows it']
     """
+    gone = _without_room(rows, room, spare, words)
+    if gone:
+        names = [" ".join(filter(None, (row[column] for row in rows[:heads]))) for column in gone]
+        kept = [column for column in range(len(rows[0])) if column not in gone]
+        lines = columns(
+            [[row[each] for each in kept] for row in rows], "".join(sides[each : each + 1] for each in kept)
+        )
+        shows = "it" if len(names) == 1 else "them"
+        return [*lines, f"left out: {', '.join(names)}; JSON or a wider terminal shows {shows}"]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -334,6 +358,23 @@ def columns(rows: Sequence[Sequence[str]], sides: str = "") -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def _without_room(
+    rows: Sequence[Sequence[str]], room: int | None, spare: Sequence[int], words: int | None
+) -> list[int]:
+    """The columns out of ``spare`` that a table is too wide for."""
+    if room is None or not rows:
+        return []
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    widths[-1] = widths[-1] if words is None else min(widths[-1], words)
+    width, gone = sum(widths) + 2 * len(widths) - 2, []
+    for column in spare:
+        if width <= room:
+            break
+        width -= widths[column] + 2
+        gone.append(column)
+    return gone
 
 
 def bar(share: float, *, width: int = 30) -> str:

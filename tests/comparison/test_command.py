@@ -169,7 +169,7 @@ def test_an_interrupted_comparison_says_what_it_keeps(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coppice.cli.compare.run_comparison", interrupted)
+    monkeypatch.setattr("coppice.comparison.sweep.compare", interrupted)
     done = run(*words, "--sizes", "1K:1G")
     assert (done.code, done.out) == (130, "")
     assert done.err == f"interrupted: {results} keeps 2 measurements, from which the same command goes on.\n"

@@ -309,7 +309,7 @@ def test_the_doctor_is_asked_before_rules_are_written(
     """A file with an error is not written."""
     path = tmp_path / "rules.conf"
     wrong = Exported(text="1\n2\n1\n4\n1\n0 7 0 0\n", read_as="ompi-rules", known={"version": "5.0.11"})
-    monkeypatch.setattr("coppice.cli.export.export_to", lambda *_, **__: wrong)
+    monkeypatch.setattr("coppice.export.registry.export", lambda *_, **__: wrong)
     with pytest.raises(CheckError, match="allreduce has no algorithm 7"):
         export("star", to="ompi-rules", settings=["gpus=4"], output=path)
     assert not path.exists()

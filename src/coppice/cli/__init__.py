@@ -17,9 +17,11 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from coppice.cli.output.breaking import broken, room_of
 from coppice.cli.output.kept import interrupted_words, keeps
 from coppice.cli.output.terminal import use_terminal_characters
 from coppice.errors import CheckError, CoppiceError
+from coppice.interrupts import loading, running
 from coppice.version import __version__
 
 __all__ = ["COMMANDS", "Commands", "app", "command_named", "main", "with_flags"]
@@ -107,7 +109,9 @@ class _WhenAsked(dict[str, Any]):
     def get(self, name: str, default: Any = None) -> Any:
         """The command, made when it is asked for the first time."""
         if name in self and self[name] is None:
-            found, outer = command_named(name), typer.Typer(add_completion=False, **_STYLE)
+            with loading():
+                found = command_named(name)
+            outer = typer.Typer(add_completion=False, **_STYLE)
             if isinstance(found, typer.Typer):
                 outer.add_typer(found, name=name)
                 made = typer.main.get_group(outer).commands[name]
@@ -125,8 +129,9 @@ class Commands(TyperGroup):
         """Run the chosen command."""
         keeps(None)
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
+            with running():
+                result = super().invoke(ctx)
+                sys.stdout.flush()
         except CoppiceError as error:
             code = CHECK_FAILED if isinstance(error, CheckError) else BAD_INPUT
             command = self.get_command(ctx, ctx.invoked_subcommand or "")
@@ -188,7 +193,9 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
 
 def _failed(message: str, code: int) -> typer.Exit:
     """Print ``message`` as one line on standard error; the exit to raise."""
-    typer.echo(f"error: {' '.join(message.split())}", err=True)
+    words = f"error: {' '.join(message.split())}"
+    for line in broken(words, room_of(sys.stderr)):
+        typer.echo(line, err=True)
     return typer.Exit(code)
 
 

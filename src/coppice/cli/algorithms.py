@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from coppice.cli.options.completion import algorithm_names, collective_names
 from coppice.cli.options.inputs import JsonOption
+from coppice.cli.output.breaking import LEAST_ROOM, room_of
+from coppice.cli.output.render import print_lines
 from coppice.collectives import Collective
-from coppice.planners.algorithms.listing import Listed, listed
+from coppice.text import columns
+
+if TYPE_CHECKING:
+    from coppice.planners.algorithms.listing import Listed
+
 
 __all__ = ["algorithms"]
 
@@ -48,6 +52,8 @@ def algorithms(
       coppice algorithms rabenseifner
       coppice algorithms --json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.planners.algorithms.listing import listed
+
     entries = listed(collective, name)
     if as_json:
         sys.stdout.write(json.dumps([_record(entry) for entry in entries], indent=2) + "\n")
@@ -75,22 +81,26 @@ def _record(entry: Listed) -> dict[str, Any]:
 
 
 def _print_table(entries: tuple[Listed, ...]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("algorithm", "collectives", "ranks", "parameters", "what it does"):
-        table.add_column(heading, no_wrap=heading != "what it does")
-    for entry in entries:
-        names = ", ".join(collective.value for collective in entry.collectives)
-        table.add_row(entry.name, names, entry.ranks, ", ".join(entry.parameters), entry.summary)
-    console = Console(highlight=False)
-    console = console if console.is_terminal else Console(highlight=False, width=240)
-    console.print(table)
+    rows = [("algorithm", "collectives", "ranks", "parameters", "what it does")]
+    rows += [
+        (
+            entry.name,
+            ", ".join(collective.value for collective in entry.collectives),
+            entry.ranks,
+            ", ".join(entry.parameters),
+            entry.summary,
+        )
+        for entry in entries
+    ]
+    print_lines(columns(rows, room=room_of(), spare=[3, 2, 4], words=LEAST_ROOM))
 
 
 def _print_details(entry: Listed) -> None:
     names = ", ".join(collective.value for collective in entry.collectives)
-    typer.echo(f"{entry.name}: {entry.summary}")
-    typer.echo(f"  performs  {names}")
-    typer.echo(f"  ranks     {entry.ranks}")
-    typer.echo(f"  source    {entry.source}")
-    for key, parameter in entry.parameters.items():
-        typer.echo(f"  --parameter {key}={parameter.default}  {parameter.summary}")
+    lines = [f"{entry.name}: {entry.summary}"]
+    lines += [f"  performs  {names}", f"  ranks     {entry.ranks}", f"  source    {entry.source}"]
+    lines += [
+        f"  --parameter {key}={parameter.default}  {parameter.summary}"
+        for key, parameter in entry.parameters.items()
+    ]
+    print_lines(lines)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -16,8 +17,10 @@ from coppice.cli.options.measuring import EngineOption, SteppedSizes, TimeoutOpt
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.files import write_atomically
-from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.topology.model import Topology
+
 
 __all__ = ["bench"]
 
@@ -100,6 +103,7 @@ def bench(
       coppice lab run -- coppice bench all_gather -b 16M -e 16M
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.run.bench.measuring import bench as measure
+    from coppice.run.engines.datatype import DataType, ReduceOp
     from coppice.run.engines.launched import engine_name, open_engine
 
     what, kind, reduction = Collective.named(collective), _named(DataType, dtype), _named(ReduceOp, op)
@@ -162,7 +166,7 @@ def bench(
         raise CheckError(msg)
 
 
-Kind = TypeVar("Kind", DataType, ReduceOp)
+Kind = TypeVar("Kind", bound=StrEnum)
 
 
 def _named(kind: type[Kind], text: str) -> Kind:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from coppice.bounds.describe import describe_cut
-from coppice.bounds.figures import BoundFigures, bound_figures, bound_record
-from coppice.bounds.result import Bound
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, TreesOption, parse_trees
 from coppice.cli.output.render import Stages, print_fields, print_json
-from coppice.schedule.explanation import title_of
 from coppice.text import bandwidth_text, percent_text, plural, rate_line
+
+if TYPE_CHECKING:
+    from coppice.bounds.figures import BoundFigures
+    from coppice.bounds.result import Bound
+
 
 __all__ = ["bound", "bound_fields"]
 
@@ -38,6 +40,9 @@ def bound(
       coppice bound dgx-a100 --boxes 4 --ranks 0-15 --json
       coppice bound torus --set dims=4x4x4 --collective all_to_all
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.bounds.figures import bound_figures, bound_record
+    from coppice.schedule.explanation import title_of
+
     count, tolerance = parse_trees(trees)
     with Stages() as stages:
         stages.begin("reading the topology")
@@ -53,6 +58,8 @@ def bound(
 
 def bound_fields(found: Bound) -> list[tuple[str, str]]:
     """The lines about a bound."""
+    from coppice.bounds.describe import describe_cut
+
     fields = [
         ("optimum", bandwidth_text(found.algbw_gb_per_s, found.busbw_gb_per_s)),
         ("time per shard", f"{found.inv_rate} ns per byte" if found.inv_rate else "0"),

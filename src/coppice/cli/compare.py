@@ -5,31 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coppice.bounds.describe import describe_cut
 from coppice.cli import with_flags
 from coppice.cli.options.completion import algorithm_names
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.measuring import JobsOption, ModelOption, OverheadOption, SizesOption, chosen_model
 from coppice.cli.options.problem import ProblemOptions
+from coppice.cli.output.breaking import room_of
 from coppice.cli.output.kept import keeps
 from coppice.cli.output.render import print_json, print_lines, progress_bar
-from coppice.comparison.gain import gain as find_gain
-from coppice.comparison.gain import gain_lines, gain_words
-from coppice.comparison.outcome import Comparison
-from coppice.comparison.picks import pick_lines
-from coppice.comparison.plot import check_picture, plot
-from coppice.comparison.sweep import compare as run_comparison
-from coppice.comparison.table import algorithm_lines, best_lines, csv_text, range_lines, refusal_lines
 from coppice.errors import InputError
 from coppice.files import write_atomically
-from coppice.schedule.explanation import title_of
 from coppice.simulation.model import Sharing
 from coppice.text import parse_sizes
-from coppice.topology.readers.link_rates import RateClass
+
+if TYPE_CHECKING:
+    from coppice.comparison.outcome import Comparison
+
 
 __all__ = ["compare"]
 
@@ -142,6 +137,12 @@ def compare(
       coppice compare dgx-a100 --boxes 4 --rates nominal,measured
       coppice compare dgx-h100 --boxes 1,2,4,8,16 --gain --sizes 1G
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.comparison.gain import gain as find_gain
+    from coppice.comparison.gain import gain_lines, gain_words
+    from coppice.comparison.plot import check_picture, plot
+    from coppice.comparison.sweep import compare as run_comparison
+    from coppice.comparison.table import csv_text
+
     wanted, counts, classes = parse_sizes(sizes, option="--sizes"), _counts(boxes), _classes(rates)
     if gain and (csv or picture or results or len(classes) > 1):
         msg = "--gain prints a table of its own: leave out --csv, --plot, --results and all rates but one."
@@ -167,7 +168,14 @@ def compare(
         if as_json:
             print_json(found.record())
         else:
-            print_lines([*gain_lines(found), "", *gain_words(found)])
+            print_lines(
+                [
+                    *gain_lines(found, room=room_of()),
+                    "",
+                    *gain_words(found),
+                    f"simulated with the model {found.model.text}.",
+                ]
+            )
         return
     keeps(results)
     names = None if algorithms is None else [name.strip() for name in algorithms.split(",")]
@@ -195,6 +203,11 @@ def compare(
 
 def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     """The printed comparison."""
+    from coppice.bounds.describe import describe_cut
+    from coppice.comparison.picks import pick_lines
+    from coppice.comparison.table import algorithm_lines, best_lines, range_lines, refusal_lines
+    from coppice.schedule.explanation import title_of
+
     first = made[0]
     problem, model = first.problem, first.model
     optimum = f"{float(first.optimum.algbw_gb_per_s):.6g} GB/s algbw: {describe_cut(first.optimum)}"
@@ -210,10 +223,10 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
         f"# optimum: {optimum}",
         f"# latency bound: {first.latency.time_us:g} us: {first.latency.why}",
         "#",
-        *best_lines(first, made[1] if len(made) > 1 else None),
+        *best_lines(first, made[1] if len(made) > 1 else None, room=room_of()),
     ]
     if every:
-        lines += ["#", *algorithm_lines(first)]
+        lines += ["#", *algorithm_lines(first, room=room_of())]
     lines += ["", "best per size", *(f"  {line}" for line in range_lines(first))]
     if first.picks:
         lines += ["", "NCCL would pick", *(f"  {line}" for line in pick_lines(first.picks))]
@@ -239,6 +252,8 @@ def _counts(boxes: str | None) -> list[int | None]:
 
 def _classes(rates: str | None) -> list[str | None]:
     """The value of ``--rates``."""
+    from coppice.topology.readers.link_rates import RateClass
+
     if rates is None:
         return [None]
     parts = [part.strip() for part in rates.split(",")]

@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption, parse_settings
-from coppice.cli.output.render import print_json, print_lines
-from coppice.doctor import TUNING_TARGETS, Given, diagnose
-from coppice.doctor.given import OPTIONS
-from coppice.export.msccl.targets import TARGETS
+from coppice.cli.options.names import JOB_FACTS, MSCCL_RUNTIMES, TUNING_FILES
+from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.text import parse_sizes
 
 __all__ = ["doctor"]
@@ -28,8 +26,8 @@ def doctor(
         typer.Option(
             "--target",
             metavar="NAME",
-            help=f"Runtime that is to read MSCCL XML ({', '.join(TARGETS)}), mscclpp, or kind of a tuning file "
-            f"({', '.join(TUNING_TARGETS)}).",
+            help=f"Runtime that is to read MSCCL XML ({', '.join(MSCCL_RUNTIMES)}), mscclpp, or kind of a tuning file "
+            f"({', '.join(TUNING_FILES)}).",
         ),
     ],
     ranks: Annotated[
@@ -46,7 +44,7 @@ def doctor(
         typer.Option(
             "--option",
             metavar="KEY=VALUE",
-            help=f"Tuning files: what is known of the job, out of {', '.join(OPTIONS)}; may be repeated.",
+            help=f"Tuning files: what is known of the job, out of {', '.join(JOB_FACTS)}; may be repeated.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -69,10 +67,12 @@ def doctor(
       coppice doctor table.csv --target nccl-tuner --option dialect=rccl-builtin --option log=nccl.log
       coppice doctor rules.conf --target ompi-rules --option shapes=4x32,1x8 --option version=5.0.11
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.doctor import Given, diagnose
+
     told = parse_settings(options or (), option="--option")
-    given = Given.parse(told) if target in TUNING_TARGETS else None
+    given = Given.parse(told) if target in TUNING_FILES else None
     for warning in given.warnings if given else ():
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
     diagnosis = diagnose(
         Path(file),
         target,

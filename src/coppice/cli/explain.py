@@ -9,8 +9,6 @@ import typer
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.cli.verify import PlanArgument
-from coppice.schedule.explanation import explain as explain_plan
-from coppice.schedule.explanation import title_of
 
 __all__ = ["explain"]
 
@@ -31,6 +29,9 @@ def explain(
       coppice explain plan.json
       coppice explain plan.json --top 40 --tree 3
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.schedule.explanation import explain as explain_plan
+    from coppice.schedule.explanation import title_of
+
     with Stages() as stages:
         stages.begin("reading and verifying the plan")
         found = explain_plan(plan)

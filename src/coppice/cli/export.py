@@ -6,11 +6,12 @@ import re
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coppice.cli import with_flags
+from coppice.cli.options.completion import model_names
 from coppice.cli.options.inputs import (
     BoxesOption,
     JsonOption,
@@ -21,20 +22,17 @@ from coppice.cli.options.inputs import (
     load_topology,
     parse_settings,
 )
-from coppice.cli.output.render import Stages, print_json, to_stdout, write_text
-from coppice.doctor import diagnose
+from coppice.cli.options.measuring import chosen_model
+from coppice.cli.output.render import Stages, print_json, print_note, to_stdout, write_text
 from coppice.errors import CoppiceError, InputError
 from coppice.export.msccl.targets import TARGETS
-from coppice.export.registry import FORMATS, ExportOption, OptionKind, is_plan_file
-from coppice.export.registry import export as export_to
-from coppice.report.page import DEFAULT_SIZE_BYTES
-from coppice.report.reporting import report_text
-from coppice.schedule.files.plan_file import read_plan
-from coppice.simulation.models import DEFAULT_MODEL
-from coppice.simulation.simulator import fastest
-from coppice.simulation.trace import write_trace
+from coppice.export.registry import FORMATS, OptionKind
 from coppice.text import parse_size, suggestion
-from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.export.registry import ExportOption
+    from coppice.topology.model import Topology
+
 
 __all__ = ["FLAGS", "NAMES", "PICTURES", "RUNTIMES", "SOURCE_FLAGS", "export", "flags_of", "option_help"]
 
@@ -45,11 +43,13 @@ FLAGS = {
     "protocol": "--protocol",
     "trees": "--trees",
     "size": "--size",
+    "model": "--model",
     "name": "--name",
     "in_place": "--in-place",
     "out_of_place": "--out-of-place",
 }
-"""Options that have flags of their own, for the formats of :data:`RUNTIMES`; all others stand in `--option`."""
+"""Options that have flags of their own, for the formats of :data:`RUNTIMES` (and the model of time, for all that
+simulate); all others stand in `--option`."""
 
 RUNTIMES = ("msccl-xml", "mscclpp-json", "chakra")
 """Formats whose options have flags of their own."""
@@ -125,6 +125,16 @@ def export(
             "faster than the library, by simulation]; others: the size of the message.",
         ),
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="NAME|FILE",
+            help="What messages cost where times are simulated: MSCCL XML without --size, trace and html "
+            "[default: nccl-2.30], ompi-rules [default: ideal]; see `coppice model`.",
+            autocompletion=model_names,
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(
@@ -177,6 +187,7 @@ def export(
         "protocol": protocol,
         "trees": trees,
         "size": size,
+        "model": model,
         "name": name,
         "in_place": in_place or None,
         "out_of_place": out_of_place or None,
@@ -195,7 +206,7 @@ def export(
             msg = f"{flag} does not go with --to {to}: leave it out (its options: {taken})."
             raise InputError(msg)
     if to in PICTURES:
-        _export_picture(source, to, output=output, size=size)
+        _export_picture(source, to, output=output, size=size, model=model)
         if as_json:
             print_json({"to": to, "output": str(output), "notes": []})
         return
@@ -216,17 +227,27 @@ def export(
 def flags_of(to: str) -> Collection[str]:
     """Flags that go with a format; all others are refused."""
     if to in PICTURES:
-        return {"--size"} if to in ("trace", "html") else set()
+        return {"--size", "--model"} if to in ("trace", "html") else set()
+    flags = set(_flagged(to).values())
     if to not in RUNTIMES:
-        return {"--option", *SOURCE_FLAGS}
-    flags = {FLAGS[option] for option in FORMATS[to].options if option in FLAGS}
+        return {*flags, "--option", *SOURCE_FLAGS}
     return {*flags, "--option"} if _own_options(to) else flags
+
+
+def _flagged(to: str) -> Mapping[str, str]:
+    """Options of a format that have flags of their own, with the flag."""
+    options = FORMATS[to].options.items()
+    return {
+        key: FLAGS[key]
+        for key, option in options
+        if key in FLAGS and (to in RUNTIMES or option.kind is OptionKind.MODEL)
+    }
 
 
 def _own_options(to: str) -> Mapping[str, ExportOption]:
     """Options of a format that stand in `--option`."""
-    options = FORMATS[to].options
-    return {key: option for key, option in options.items() if to not in RUNTIMES or key not in FLAGS}
+    flagged = _flagged(to)
+    return {key: option for key, option in FORMATS[to].options.items() if key not in flagged}
 
 
 def _plan_or_topology(
@@ -239,6 +260,8 @@ def _plan_or_topology(
     ranks: str | None,
 ) -> str | Topology:
     """The name of a plan file as it is; anything else is a topology."""
+    from coppice.export.registry import is_plan_file
+
     if not is_plan_file(source):
         if FORMATS[to].takes_plan:
             msg = f"{to} is made of a plan, found none at {source}: make one with `coppice plan ... -o plan.json`."
@@ -254,11 +277,14 @@ def _export_format(
     source: str | Topology, to: str, values: Mapping[str, Any], *, output: Path | None, as_json: bool
 ) -> None:
     """Write a format; notes go to standard error."""
+    from coppice.doctor import diagnose
+    from coppice.export.registry import export as export_to
+
     printed = output is None or str(output) == "-"
     if to == "chakra" and printed:
         msg = "Chakra traces are a file for each rank: name a directory (`-o traces`)."
         raise InputError(msg)
-    flags = {option: FLAGS[option] for option in FORMATS[to].options if option in FLAGS}
+    flags = _flagged(to)
     try:
         with Stages() as stages:
             stages.begin(f"making {to}")
@@ -279,7 +305,7 @@ def _export_format(
         print_json({"to": to, "output": str(output), "notes": notes})
         return
     for note in notes:
-        typer.echo(f"note: {note}", err=True)
+        print_note(f"note: {note}")
     if made.summary:
         typer.echo(f"{made.summary} written to {output}")
 
@@ -293,8 +319,16 @@ def _with_options(words: str, to: str) -> str:
     )
 
 
-def _export_picture(source: str, to: str, *, output: Path | None, size: str | None) -> None:
+def _export_picture(
+    source: str, to: str, *, output: Path | None, size: str | None, model: str | None
+) -> None:
     """Write what `coppice simulate --trace` or `coppice report` writes."""
+    from coppice.report.page import DEFAULT_SIZE_BYTES
+    from coppice.report.reporting import report_text
+    from coppice.schedule.files.plan_file import read_plan
+    from coppice.simulation.simulator import fastest
+    from coppice.simulation.trace import write_trace
+
     if to == "trace" and (output is None or str(output) == "-"):
         msg = "a trace is a file: name it (`-o trace.json`)."
         raise InputError(msg)
@@ -304,11 +338,11 @@ def _export_picture(source: str, to: str, *, output: Path | None, size: str | No
         plan = read_plan(source)
         if to == "trace" and output is not None:
             stages.begin("simulating")
-            timeline = fastest(plan.body, size_bytes, model=DEFAULT_MODEL)
+            timeline = fastest(plan.body, size_bytes, model=chosen_model(model))
             stages.begin("writing the trace")
             write_trace(timeline, output)
             return
-        text = report_text(plan, f".{to}", size=size_bytes, on_stage=stages.begin)
+        text = report_text(plan, f".{to}", size=size_bytes, model=model, on_stage=stages.begin)
     write_text(text, output)
 
 
@@ -320,6 +354,7 @@ _KINDS = {
     OptionKind.NAMES: "A,B,...",
     OptionKind.SIZES: "SIZES",
     OptionKind.FILE: "FILE",
+    OptionKind.MODEL: "NAME|FILE",
 }
 
 
@@ -340,7 +375,7 @@ def option_help(indent: str = "    ") -> str:
         if name in RUNTIMES:
             continue
         lines = textwrap.wrap(f"--to {name}: {chosen.summary} Its --option KEY=VALUE:", _WIDTH)
-        for key, option in chosen.options.items():
+        for key, option in _own_options(name).items():
             values = "|".join(option.choices) if option.choices else _KINDS[option.kind]
             head = f"  {key}={values}"
             lines += textwrap.wrap(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,13 +14,13 @@ from coppice.cli.options.inputs import (
     SetOption,
     load_topology,
 )
-from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
+from coppice.cli.output.render import Stages, print_fields, print_json, print_note, to_stdout
 from coppice.errors import InputError
-from coppice.export.importing import import_plan
-from coppice.schedule.files.plan_file import write_plan
-from coppice.schedule.schedule import Schedule
 from coppice.text import bandwidth_text, plural
-from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.schedule.schedule import Schedule
+
 
 __all__ = ["import_file"]
 
@@ -58,6 +58,10 @@ def import_file(
       coppice import algo.xml --topology mi250 --boxes 2 -o plan.json
       coppice import plan.mscclpp.json --topology dgx-h100 -o plan.json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.export.importing import import_plan
+    from coppice.schedule.files.plan_file import write_plan
+    from coppice.topology.model import Topology
+
     if topology is None and (boxes is not None or rates is not None or settings):
         msg = "--boxes, --rates and --set belong to a topology: give one with --topology."
         raise InputError(msg)
@@ -73,7 +77,7 @@ def import_file(
         if output is not None:
             write_plan(made.plan, output)
     for warning in made.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
     if printed:
         return
     plan, program = made.plan, made.program

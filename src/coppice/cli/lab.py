@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, progress_bar
 from coppice.errors import CheckError, InputError
-from coppice.run.lab.blueprint import Blueprint, Load, draw, load_of
-from coppice.run.lab.check import check_links
-from coppice.run.lab.launch import launch_mpi, launch_ranks
-from coppice.run.lab.namespaces import Lab, build, find, link_bytes, remove, remove_all
+
+if TYPE_CHECKING:
+    from coppice.run.lab.blueprint import Blueprint, Load
+    from coppice.run.lab.namespaces import Lab
+
 
 __all__ = ["app"]
 
@@ -52,6 +53,9 @@ def up(
       coppice lab run -- python train.py
       coppice lab down
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.run.lab.blueprint import draw, load_of
+    from coppice.run.lab.namespaces import build
+
     loaded = asked.load()
     factor = _factor(scale)
     blueprint = draw(loaded, factor)
@@ -76,6 +80,9 @@ def up(
 @app.command("check")
 def check(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
     """Measure every link with a TCP stream; exit code 1 if one carries less than 90% of its rate."""
+    from coppice.run.lab.check import check_links
+    from coppice.run.lab.namespaces import find
+
     lab = find(name)
     ids = lab.blueprint.topology.node_ids
     with progress_bar("measuring links") as progress:
@@ -146,6 +153,9 @@ def run(
       coppice lab run -- python -m coppice bench all_gather -b 1M -e 16M
       coppice lab run --mpi open-mpi -- python -m coppice bench all_reduce --engine mpi
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.run.lab.launch import launch_mpi, launch_ranks
+    from coppice.run.lab.namespaces import find
+
     lab = find(name)
     if mpi is None:
         if launcher is not None or options:
@@ -161,6 +171,8 @@ def run(
 @app.command("bytes")
 def counters(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
     """Bytes that every link has carried, as the kernel counts them."""
+    from coppice.run.lab.namespaces import find, link_bytes
+
     lab = find(name)
     ids = lab.blueprint.topology.node_ids
     counted = link_bytes(lab)
@@ -175,6 +187,9 @@ def counters(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
 @app.command("status")
 def status(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
     """Say what stands."""
+    from coppice.run.lab.blueprint import load_of
+    from coppice.run.lab.namespaces import find
+
     lab = find(name)
     load = load_of(lab.blueprint.topology, lab.blueprint.scale)
     if as_json:
@@ -191,6 +206,8 @@ def down(
     as_json: JsonOption = False,
 ) -> None:
     """Take a lab down, with every process in it; also what was left of one that was interrupted."""
+    from coppice.run.lab.namespaces import remove, remove_all
+
     if every:
         names = remove_all()
         if as_json:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import Stages, print_json, print_lines
+from coppice.cli.output.breaking import room_of
+from coppice.cli.output.render import Stages, print_json, print_lines, print_note
 from coppice.errors import InputError
-from coppice.logs.reading import read_logs
-from coppice.logs.records import Log, LoggedMeasurement, collective_named
 from coppice.text import columns, plural, short_size
+
+if TYPE_CHECKING:
+    from coppice.logs.records import Log, LoggedMeasurement
+
 
 __all__ = ["logs"]
 
@@ -45,6 +48,9 @@ def logs(
       coppice logs inspector/*.log --json
       coppice logs nccl.log graph.xml topo.xml
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.logs.reading import read_logs
+    from coppice.logs.records import collective_named
+
     given = None if collective is None else collective_named(collective)
     if collective is not None and given is None:
         msg = f"expected --collective with a name such as all_reduce, found {collective!r}."
@@ -58,7 +64,7 @@ def logs(
         print_lines(_lines(found))
     for log in found:
         for warning in log.warnings:
-            typer.echo(f"warning: {warning.rstrip('.')}.", err=True)
+            print_note(f"warning: {warning.rstrip('.')}.")
 
 
 def _lines(found: Sequence[Log]) -> list[str]:
@@ -187,7 +193,7 @@ def _times(measured: Sequence[LoggedMeasurement]) -> list[tuple[str, ...]]:
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
     hidden = len(rows) - _MOST_LINES - 1
-    return columns(rows[: _MOST_LINES + 1]) + (
+    return columns(rows[: _MOST_LINES + 1], room=room_of(), spare=[7, 5, 4, 12, 11, 2, 1]) + (
         [f"... and {hidden} more (--json gives all)"] if hidden > 0 else []
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,15 +22,8 @@ from coppice.cli.options.problem import (
     parse_trees,
 )
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
-from coppice.comparison.planned import plan_for
 from coppice.errors import InputError
-from coppice.planners.alternatives import Preferred, lowest
-from coppice.planners.planning import PlannedResult
-from coppice.planners.planning import plan as make_plan
-from coppice.schedule.explanation import title_of
-from coppice.schedule.files.plan_file import write_plan
 from coppice.simulation.model import Model
-from coppice.simulation.simulated import model_record, sizes_reaching
 from coppice.text import (
     bandwidth_text,
     parse_sizes,
@@ -41,6 +34,11 @@ from coppice.text import (
     size_text,
     time_text,
 )
+
+if TYPE_CHECKING:
+    from coppice.planners.alternatives import Preferred
+    from coppice.planners.planning import PlannedResult
+
 
 __all__ = ["plan"]
 
@@ -111,6 +109,13 @@ def plan(
       coppice plan dgx-h100 --boxes 4 --collective broadcast --algorithm binary --parameter segments=16
       coppice plan nccl.xml --ranks 0,1,2 --relays --collective broadcast --root 1 -o -
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.comparison.planned import plan_for
+    from coppice.planners.alternatives import lowest
+    from coppice.planners.planning import plan as make_plan
+    from coppice.schedule.explanation import title_of
+    from coppice.schedule.files.plan_file import write_plan
+    from coppice.simulation.simulated import model_record, sizes_reaching
+
     printed = to_stdout(output, as_json=as_json)
     assumed = chosen_model(model)
     count, tolerance = parse_trees(trees)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,9 +12,10 @@ from coppice.cli.options.inputs import BoxesOption, JsonOption, SetOption, load_
 from coppice.cli.options.measuring import EngineOption, TimeoutOption
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.errors import InputError
-from coppice.run.engines.launched import engine_name, open_engine
-from coppice.run.probe.network import Probed, probe_network
-from coppice.topology.readers.document import write_topology
+
+if TYPE_CHECKING:
+    from coppice.run.probe.network import Probed
+
 
 __all__ = ["probe"]
 
@@ -50,6 +51,10 @@ def probe(
       torchrun --nproc-per-node 8 -m coppice probe -o measured.json
       mpirun -np 16 coppice probe --engine mpi --expect cluster.json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.run.engines.launched import engine_name, open_engine
+    from coppice.run.probe.network import probe_network
+    from coppice.topology.readers.document import write_topology
+
     if expect is None and (boxes is not None or settings):
         msg = "--boxes and --set go with --expect PRESET: add it, or leave them out."
         raise InputError(msg)

@@ -12,7 +12,6 @@ from coppice.cli.options.measuring import ModelOption
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.cli.verify import PlanArgument
 from coppice.errors import InputError
-from coppice.report.reporting import report as write_report
 from coppice.text import size_text
 
 __all__ = ["report"]
@@ -72,6 +71,8 @@ def report(
       coppice report plan.json -o topology.svg
       coppice report plan.json -o topology.dot
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.report.reporting import report as write_report
+
     if whole is None and (boxes is not None or settings):
         msg = "--boxes and --set go with --whole PRESET: add it, or leave them out."
         raise InputError(msg)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import (
     BoxesOption,
     JsonOption,
@@ -18,15 +17,17 @@ from coppice.cli.options.inputs import (
     parse_settings,
 )
 from coppice.cli.options.measuring import SizesOption
+from coppice.cli.options.names import COST_INPUTS, SELECTING
 from coppice.cli.options.problem import CollectiveOption, RootOption
 from coppice.cli.output.render import print_fields, print_json, print_lines, to_stdout
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.selection import LIBRARIES, Selection
-from coppice.selection import select as make_selection
-from coppice.selection.nccl import SETTINGS
 from coppice.text import columns, parse_sizes, plural, short_size, size_text
-from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.selection import Selection
+    from coppice.topology.model import Topology
+
 
 __all__ = ["select"]
 
@@ -34,7 +35,7 @@ MOST_PLANNED = 4_096
 """Ranks on one switch, up to which `-o` makes a topology where only their number is given."""
 
 LibraryOption = Annotated[
-    str, typer.Option("--library", "-l", help=f"One of: {', '.join(LIBRARIES)}.", metavar="NAME")
+    str, typer.Option("--library", "-l", help=f"One of: {', '.join(SELECTING)}.", metavar="NAME")
 ]
 
 
@@ -63,7 +64,7 @@ def select(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help=f"Input of NCCL's cost model ({', '.join(SETTINGS)}) or parameter of a preset; may be repeated.",
+            help=f"Input of NCCL's cost model ({', '.join(COST_INPUTS)}) or parameter of a preset; may be repeated.",
         ),
     ] = None,
     function: Annotated[
@@ -110,6 +111,8 @@ def select(
       coppice select --library open-mpi --collective all_reduce --ranks 48 --size 1K:1G:4
       coppice select --library nccl --log tuning.log --collective all_reduce --size 1M --why
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.selection import select as make_selection
+
     printed = to_stdout(output, as_json=as_json)
     inputs, others = _sorted_settings(settings, library)
     wanted = parse_sizes(sizes, option="--size")
@@ -174,7 +177,7 @@ def select(
 def _sorted_settings(settings: list[str] | None, library: str) -> tuple[dict[str, str], list[str]]:
     """Inputs of the cost model, and parameters of a preset."""
     parsed = parse_settings(settings or ())
-    inputs = {key: value for key, value in parsed.items() if key in SETTINGS and library == "nccl"}
+    inputs = {key: value for key, value in parsed.items() if key in COST_INPUTS and library == "nccl"}
     return inputs, [f"{key}={value}" for key, value in parsed.items() if key not in inputs]
 
 
@@ -209,6 +212,8 @@ def _load(
 
 def _write(picked: Selection, topology: Topology | None, *, root: int | None, output: str) -> None:
     """Write the schedule of the pick as a plan."""
+    from coppice.bounds.problem import Problem
+
     if picked.ours is None:
         msg = f"{picked.runs_as} of {picked.library} has no schedule here: {picked.reason}."
         raise InputError(msg)

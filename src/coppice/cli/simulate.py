@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.measuring import ModelOption, OverheadOption, chosen_model
+from coppice.cli.output.breaking import room_of
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
-from coppice.comparison.table import aligned, number
 from coppice.errors import InputError
-from coppice.schedule.explanation import title_of
-from coppice.schedule.files.plan_file import read_plan
-from coppice.schedule.plan import Plan
-from coppice.simulation.channels import protocol as protocol_of
-from coppice.simulation.critical import critical_lines, time_by_reason
-from coppice.simulation.jobs import JobResult, Together, read_jobs, simulate_together
 from coppice.simulation.model import Model, Sharing, protocol_text
-from coppice.simulation.simulated import Simulated, rate_figures, simulate_sizes, simulated_record
-from coppice.simulation.timeline import Timeline
-from coppice.simulation.trace import write_trace
-from coppice.simulation.utilisation import busiest_links
 from coppice.text import bar, parse_sizes, percent_text, plural, short_size, size_text
+
+if TYPE_CHECKING:
+    from coppice.schedule.plan import Plan
+    from coppice.simulation.jobs import JobResult, Together
+    from coppice.simulation.simulated import Simulated
+    from coppice.simulation.timeline import Timeline
+
 
 __all__ = ["simulate"]
 
@@ -151,6 +148,12 @@ def simulate(
       coppice simulate ring.json --size 16M --seeds 100
       coppice simulate --jobs jobs.json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.schedule.explanation import title_of
+    from coppice.schedule.files.plan_file import read_plan
+    from coppice.simulation.critical import critical_lines
+    from coppice.simulation.simulated import simulate_sizes, simulated_record
+    from coppice.simulation.trace import write_trace
+
     if channel_rate is not None and channels is None:
         msg = "expected a number of channels with --channel-rate, found none: give both."
         raise InputError(msg)
@@ -223,6 +226,10 @@ def _simulate_jobs(
     path: Path, *, model: Model, pieces: int | None, trace: Path | None, as_json: bool
 ) -> None:
     """Simulate the jobs of a file together, and print what becomes of each."""
+    from coppice.comparison.table import number
+    from coppice.simulation.jobs import read_jobs, simulate_together
+    from coppice.simulation.trace import write_trace
+
     with Stages() as progress:
         progress.begin("reading the plans")
         jobs, topology = read_jobs(path, model=model, pieces=pieces)
@@ -269,6 +276,9 @@ def model_fields(plan: Plan, model: Model) -> list[tuple[str, str]]:
 
 def single_fields(row: Simulated, *, best: bool) -> list[tuple[str, str]]:
     """The lines about one size; ``best`` says that the number of pieces was chosen."""
+    from coppice.comparison.table import number
+    from coppice.simulation.critical import time_by_reason
+
     timeline = row.timeline
     fields = model_fields(row.plan, timeline.model)
     chosen = " (the best)" if best else ""
@@ -296,6 +306,8 @@ def single_fields(row: Simulated, *, best: bool) -> list[tuple[str, str]]:
 
 def _protocol_line(name: str) -> str:
     """What a protocol costs."""
+    from coppice.simulation.channels import protocol as protocol_of
+
     found = protocol_of(name)
     share = percent_text(Fraction(found.data_bytes, found.wire_bytes))
     return (
@@ -306,6 +318,8 @@ def _protocol_line(name: str) -> str:
 
 def table_lines(rows: Sequence[Simulated]) -> list[str]:
     """One line for each size, in the style of nccl-tests."""
+    from coppice.comparison.table import aligned, number
+
     protocols = rows[0].timeline.protocol is not None
     hashed = rows[0].hashed is not None
     heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of optimum", "")]
@@ -331,11 +345,14 @@ def table_lines(rows: Sequence[Simulated]) -> list[str]:
         if timeline.protocol is not None:
             cells.append(protocol_text(timeline.protocol))
         lines.append([*cells, str(timeline.pieces), busy])
-    return aligned(heads, lines)
+    last = len(heads) - 1
+    return aligned(heads, lines, room=room_of(), spare=[last - 1, 3, 2, last])
 
 
 def busiest_lines(timeline: Timeline, count: int) -> list[str]:
     """One line for each of the busiest links: a bar, its use, its rate and name."""
+    from coppice.simulation.utilisation import busiest_links
+
     topology = timeline.topology
     lines = []
     for link in busiest_links(timeline, count):
@@ -349,6 +366,8 @@ def busiest_lines(timeline: Timeline, count: int) -> list[str]:
 
 def job_lines(found: Together) -> list[str]:
     """One line for each job."""
+    from coppice.comparison.table import aligned, number
+
     heads = [("job", ""), ("collective", ""), ("size", "(B)"), ("start", "(us)"), ("time", "(us)")]
     heads += [("alone", "(us)"), ("slowdown", ""), ("shared link", "")]
     rows = [
@@ -364,10 +383,12 @@ def job_lines(found: Together) -> list[str]:
         ]
         for result in found.results
     ]
-    return aligned(heads, rows)
+    return aligned(heads, rows, room=room_of(), spare=[3, 5, 7])
 
 
 def _shared_text(result: JobResult) -> str:
+    from coppice.comparison.table import number
+
     shared = result.shared
     if shared is None:
         return "none" if result.slowdown <= 1 else "none: it waits for engines"
@@ -378,10 +399,15 @@ def _shared_text(result: JobResult) -> str:
 
 
 def _figures(timeline: Timeline) -> list[str]:
+    from coppice.comparison.table import number
+    from coppice.simulation.simulated import rate_figures
+
     return [number(value) for value in rate_figures(timeline).values()]
 
 
 def _rate_text(row: Simulated, timeline: Timeline) -> str:
+    from coppice.comparison.table import number
+
     share = percent_text(_share(row.least_us, timeline.time_us))
     goal = "the optimum" if row.plan.bound is not None else "the plan's own rate"
     return (

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,26 +20,16 @@ from coppice.cli.options.inputs import (
     settings_with_rates,
     with_options,
 )
-from coppice.cli.output.render import print_fields, print_json, print_lines, write_text
+from coppice.cli.options.names import FABRICS
+from coppice.cli.output.render import print_fields, print_json, print_lines, print_note, write_text
 from coppice.errors import InputError
 from coppice.text import rate_text, suggestion
-from coppice.topology import (
-    PRESETS,
-    Topology,
-    exact_rate,
-    remove_links,
-    remove_nodes,
-    scale_nodes,
-    set_link_rate,
-    summarize,
-)
-from coppice.topology.composition.compose import Host, gpu_ports, repeated
-from coppice.topology.composition.compose import compose as compose_hosts
-from coppice.topology.composition.fabric import FABRIC_KINDS, fabric_from_fields
-from coppice.topology.presets import Preset
-from coppice.topology.readers.document import topology_json, write_topology
-from coppice.topology.sources import resolve_host
-from coppice.topology.summary import LinkGroup, Summary
+
+if TYPE_CHECKING:
+    from coppice.topology import Topology
+    from coppice.topology.presets import Preset
+    from coppice.topology.summary import LinkGroup, Summary
+
 
 __all__ = ["app"]
 
@@ -70,6 +60,8 @@ def list_presets(
       coppice topology list
       coppice topology list dgx-h100
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.topology import PRESETS
+
     if name is not None and name not in PRESETS:
         msg = f"there is no preset {name!r}: {suggestion(name, PRESETS)}"
         raise InputError(msg)
@@ -94,6 +86,8 @@ def show(asked: TopologyOptions, *, as_json: JsonOption = False) -> None:
       coppice topology show torus --set dims=4x4x4
       coppice topology show nccl.xml --json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.topology import summarize
+
     summary = summarize(asked.load())
     if as_json:
         print_json(summary_json(summary))
@@ -131,7 +125,7 @@ def compose(
     ],
     *,
     fabric: Annotated[
-        str, typer.Option("--fabric", help=f"Joins the hosts: {', '.join(FABRIC_KINDS)}.")
+        str, typer.Option("--fabric", help=f"Joins the hosts: {', '.join(FABRICS)}.")
     ] = "switch",
     settings: Annotated[
         list[str] | None,
@@ -161,6 +155,12 @@ def compose(
       coppice topology compose 4xdgx-h100 --fabric rail --set spines=4 -o cluster.json
       coppice topology compose 2xdgx-a100 mi250.json@amd --port-rate 25 -o mixed.json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.topology import exact_rate
+    from coppice.topology.composition.compose import Host, gpu_ports, repeated
+    from coppice.topology.composition.compose import compose as compose_hosts
+    from coppice.topology.composition.fabric import fabric_from_fields
+    from coppice.topology.sources import resolve_host
+
     options = settings_with_rates(host_settings, rates, option="--host-set")
     joined: list[Host] = []
     told: list[str] = []
@@ -181,7 +181,7 @@ def compose(
         label = found["name"] or ("box" if len(hosts) == 1 else Path(spec).stem)
         joined += repeated(Host(name=label, topology=host.topology, ports=ports), int(found["count"] or 1))
     for warning in told:
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
     chosen = fabric_from_fields(fabric, parse_settings(settings or ()))
     sources = dict.fromkeys(host.topology.source for host in joined if host.topology.source)
     title = " + ".join(text.rpartition("/")[2] for text in hosts)[:_MAX_NAME]
@@ -236,6 +236,8 @@ def degrade(
       coppice topology degrade dgx-a100 --boxes 2 --node box0/nic3=50% -o slow.json
       coppice topology degrade box.json --link gpu0,gpu1=12.5 --remove rank7 -o broken.json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.topology import remove_links, remove_nodes, scale_nodes, set_link_rate
+
     if not (links or nodes or removed):
         msg = "expected something to degrade, found no --link, --node or --remove: name one."
         raise InputError(msg)
@@ -271,6 +273,9 @@ def _link_ends(text: str, where: str) -> tuple[str, str]:
 
 def _deliver(topology: Topology, output: Path | None, *, name: str | None, as_json: bool) -> None:
     """Write the native file, or print it where no file is named."""
+    from coppice.topology import summarize
+    from coppice.topology.readers.document import topology_json, write_topology
+
     if name is not None:
         topology = replace(topology, name=name)
     if output is None or str(output) == "-":
@@ -283,10 +288,12 @@ def _deliver(topology: Topology, output: Path | None, *, name: str | None, as_js
         return
     print_lines([f"wrote {output}: {summary.ranks} ranks, {topology.num_nodes} nodes, {summary.links} links"])
     for warning in summary.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
 
 
 def _preset_json(name: str) -> dict[str, Any]:
+    from coppice.topology import PRESETS
+
     preset = PRESETS[name]
     return {
         "name": preset.name,

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption
-from coppice.cli.output.render import Stages, print_fields, print_json
-from coppice.export.msccl.document import is_xml, parse_document
-from coppice.export.msccl.reader import program_of
-from coppice.export.mscclpp.document import is_mscclpp
-from coppice.export.mscclpp.document import parse_document as parse_json
-from coppice.export.mscclpp.reader import program_of as one_sided_program_of
+from coppice.cli.output.render import Stages, print_fields, print_json, print_note
 from coppice.files import file_name, read_bytes
-from coppice.program.one_sided.program import OneSidedProgram
-from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided
-from coppice.program.two_sided.program import Program
-from coppice.program.two_sided.verify import ProgramReport, verify_program
-from coppice.schedule.files.plan_file import decode_plan
-from coppice.schedule.plan import Plan
-from coppice.schedule.verification.report import Report
-from coppice.schedule.verification.verify import verify as check
 from coppice.text import bandwidth_text, percent_text, plural
+
+if TYPE_CHECKING:
+    from coppice.schedule.plan import Plan
+    from coppice.schedule.verification.report import Report
+
 
 __all__ = ["PlanArgument", "verify"]
 
@@ -47,6 +39,11 @@ def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
       coppice verify plan.mscclpp.json
       coppice export plan.json --to msccl-xml --target msccl | coppice verify -
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.export.msccl.document import is_xml
+    from coppice.export.mscclpp.document import is_mscclpp
+    from coppice.schedule.files.plan_file import decode_plan
+    from coppice.schedule.verification.verify import verify as check
+
     data, name = read_bytes(plan), file_name(plan)
     if is_xml(data) or is_mscclpp(data):
         _verify_program(data, name=name, as_json=as_json)
@@ -117,6 +114,15 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
 
 def _verify_program(data: bytes, *, name: str, as_json: bool) -> None:
     """Verify the program in MSCCL XML, or in an execution plan of MSCCL++, and print what was found."""
+    from coppice.export.msccl.document import is_xml, parse_document
+    from coppice.export.msccl.reader import program_of
+    from coppice.export.mscclpp.document import parse_document as parse_json
+    from coppice.export.mscclpp.reader import program_of as one_sided_program_of
+    from coppice.program.one_sided.program import OneSidedProgram
+    from coppice.program.one_sided.verify import OneSidedReport, verify_one_sided
+    from coppice.program.two_sided.program import Program
+    from coppice.program.two_sided.verify import ProgramReport, verify_program
+
     program: Program | OneSidedProgram
     report: ProgramReport | OneSidedReport
     facts: dict[str, object] = {}
@@ -156,7 +162,7 @@ def _verify_program(data: bytes, *, name: str, as_json: bool) -> None:
         report.require_ok()
         return
     for warning in warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
     fields = [("failure", sentence) for sentence in report.failures]
     fields += [
         ("checked", ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.checked.items())),

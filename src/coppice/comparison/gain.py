@@ -14,6 +14,9 @@ from coppice.comparison.table import aligned, number
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.choice import optimal_planner
+from coppice.simulation.model import Model
+from coppice.simulation.models import DEFAULT_MODEL
+from coppice.simulation.simulated import model_record
 from coppice.text import plural, short_size
 
 __all__ = ["FAMILIES", "Gain", "GainRow", "gain", "gain_lines", "gain_words"]
@@ -56,15 +59,18 @@ class Gain:
     Attributes:
         size_bytes: Size M of every comparison.
         rows: By number of boxes, ascending.
+        model: How they were simulated.
     """
 
     size_bytes: int
     rows: tuple[GainRow, ...]
+    model: Model = DEFAULT_MODEL
 
     def record(self) -> dict[str, Any]:
         """JSON values."""
         return {
             "size_bytes": self.size_bytes,
+            "model": model_record(self.model),
             "rows": [
                 {
                     "boxes": row.boxes,
@@ -100,7 +106,7 @@ def gain(problems: Mapping[int, Problem], size_bytes: int, **options: Any) -> Ga
     Raises:
         InputError: If no optimal planner performs the collective, or see :func:`~coppice.comparison.compare`.
     """
-    rows = []
+    rows, model = [], DEFAULT_MODEL
     for boxes, problem in sorted(problems.items()):
         optimal = optimal_planner(problem.collective)
         if optimal is None:
@@ -113,6 +119,7 @@ def gain(problems: Mapping[int, Problem], size_bytes: int, **options: Any) -> Ga
         tried = [optimal, *(name for members in names.values() for name in members)]
         alike: dict[str, Any] = {"relay_gpus": False, "in_network": False, **options}
         found = compare(problem, sizes=[size_bytes], algorithms=tried, **alike)
+        model = found.model
         rows.append(
             GainRow(
                 boxes=boxes,
@@ -122,11 +129,11 @@ def gain(problems: Mapping[int, Problem], size_bytes: int, **options: Any) -> Ga
                 limit_us=found.limit_us(size_bytes),
             )
         )
-    return Gain(size_bytes=size_bytes, rows=tuple(rows))
+    return Gain(size_bytes=size_bytes, rows=tuple(rows), model=model)
 
 
-def gain_lines(found: Gain) -> list[str]:
-    """The table."""
+def gain_lines(found: Gain, *, room: int | None = None) -> list[str]:
+    """The table; columns that are left out for want of ``room`` are named below."""
     heads = [("boxes", ""), ("ranks", ""), ("limit", "(GB/s)"), ("optimal", "(GB/s)")]
     for family in FAMILIES:
         heads += [(family, "(GB/s)"), ("gain", "")]
@@ -144,7 +151,7 @@ def gain_lines(found: Gain) -> list[str]:
             )
         cells.append(", ".join(rival.algorithm for rival in row.rivals.values() if rival is not None))
         rows.append(cells)
-    return aligned(heads, rows)
+    return aligned(heads, rows, room=room, spare=[len(heads) - 1, 2])
 
 
 def gain_words(found: Gain) -> list[str]:

@@ -38,10 +38,13 @@ class _WorkerProcess(SpawnProcess):
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 (the name is multiprocessing's)
         script = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")
+        # Ctrl-C reaches all processes of a terminal: this one is deaf to it until it has its own way to end.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return SpawnProcess._Popen(process_obj)  # noqa: SLF001
         finally:
             sys.modules["__main__"] = script
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Context(SpawnContext):
@@ -135,3 +138,4 @@ def run(
 def _die_on_interrupt() -> None:
     """Ctrl-C reaches all processes of a terminal: let it end these without a word."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -38,12 +38,15 @@ COLUMNS = (
 """Columns of the CSV file."""
 
 
-def best_lines(comparison: Comparison, achievable: Comparison | None = None) -> list[str]:
+def best_lines(
+    comparison: Comparison, achievable: Comparison | None = None, *, room: int | None = None
+) -> list[str]:
     """The best algorithm at each size, beside it the optimal planner's.
 
     Args:
         comparison: What was found.
         achievable: The same at measured link rates, for a further pair of columns.
+        room: Characters that a line has room for: columns that are left out for it are named below.
     """
     optimal = comparison.optimal_name
     heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of limit", "")]
@@ -66,10 +69,12 @@ def best_lines(comparison: Comparison, achievable: Comparison | None = None) -> 
             cells += ["-", "-"] if row is None else [number(row.time_us), number(row.algbw_gb_per_s)]
         cells.append(" ".join(filter(None, (best.algorithm, parameters_text(best)))))
         rows.append(cells)
-    return aligned(heads, rows)
+    last = len(heads) - 2
+    spare = [3, *([last] if optimal is not None else []), 2, *([last - 1] if optimal is not None else [])]
+    return aligned(heads, rows, room=room, spare=spare)
 
 
-def algorithm_lines(comparison: Comparison) -> list[str]:
+def algorithm_lines(comparison: Comparison, *, room: int | None = None) -> list[str]:
     """Every algorithm at every size, the fastest first."""
     heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of limit", "")]
     heads.append(("algorithm", ""))
@@ -78,7 +83,7 @@ def algorithm_lines(comparison: Comparison) -> list[str]:
         for size in comparison.sizes
         for row in comparison.fastest_first(size)
     ]
-    return aligned(heads, rows)
+    return aligned(heads, rows, room=room, spare=[3, 2])
 
 
 def range_lines(comparison: Comparison) -> list[str]:
@@ -132,8 +137,16 @@ def _figures(comparison: Comparison, row: SimulatedTime) -> list[str]:
     ]
 
 
-def aligned(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns of numbers set right, the last one, of words, left."""
+def aligned(
+    heads: Sequence[tuple[str, str]],
+    rows: Sequence[Sequence[str]],
+    *,
+    room: int | None = None,
+    spare: Sequence[int] = (),
+) -> list[str]:
+    """Columns of numbers set right, the last one, of words, left; ``room`` and ``spare`` as in ``columns``."""
     lines = [[top for top, _ in heads], [unit for _, unit in heads], *rows]
-    text = columns(lines, "r" * (len(heads) - 1) + "l")
-    return [f"{'#' if position < 2 else ' '} {line}".rstrip() for position, line in enumerate(text)]
+    sides = "r" * (len(heads) - 1) + "l"
+    text = columns(lines, sides, room=None if room is None else room - 2, spare=spare, heads=2)
+    plain = range(2, len(lines))
+    return [f"{' ' if position in plain else '#'} {line}".rstrip() for position, line in enumerate(text)]

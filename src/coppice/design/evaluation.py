@@ -26,6 +26,7 @@ from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify
 from coppice.simulation.model import IDEAL
+from coppice.simulation.simulated import model_record
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
 
@@ -97,6 +98,7 @@ class Evaluation:
             "verified": self.report.ok,
             "failures": list(self.report.failures),
             "checked": self.report.checked,
+            "model": model_record(IDEAL),
             "simulated_us": {str(size): time for size, time in self.times_us.items()},
             "forest_simulated_us": {str(size): time for size, time in self.forest_times_us.items()},
         }

@@ -22,6 +22,7 @@ from coppice.export.nccl.tuner import Dialect, export_nccl_tuner
 from coppice.export.open_mpi.writer import FORMS, export_ompi_rules
 from coppice.export.rank_order import LAUNCHERS, export_rank_order
 from coppice.export.rccl import export_rccl_rings, export_rccl_trees
+from coppice.fitting.size_range import MODEL_KINDS
 from coppice.program.two_sided.program import Program
 from coppice.schedule.files.plan_file import FORMAT, read_plan
 from coppice.schedule.plan import Plan
@@ -43,6 +44,7 @@ class OptionKind(enum.StrEnum):
     SIZES = "sizes"
     SIZE_RANGE = "range of sizes"
     FILE = "file"
+    MODEL = "model of time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,8 @@ class ExportOption:
             case OptionKind.NAMES:
                 parts = given.split(",") if isinstance(given, str) else _items(name, given, "names")
                 return tuple(_of_type(str, name, part, "names").strip() for part in parts)
+            case OptionKind.MODEL:
+                return _of_type(MODEL_KINDS, name, given, "a model of time, its name or its file")
             case OptionKind.FILE:
                 return Path(_of_type((str, os.PathLike), name, given, "the name of a file"))
             case _:
@@ -164,6 +168,8 @@ _text, _choice, _number = map(_option, (OptionKind.TEXT, OptionKind.CHOICE, Opti
 
 _flag, _names, _file = map(_option, (OptionKind.FLAG, OptionKind.NAMES, OptionKind.FILE))
 
+_model = _option(OptionKind.MODEL)
+
 _size, _sizes, _range = map(_option, (OptionKind.SIZE, OptionKind.SIZES, OptionKind.SIZE_RANGE))
 
 FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
@@ -189,6 +195,7 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
                     "messages that are to use it, as LOW:HIGH, a list or all (default: where it is faster than "
                     "the library, by simulation)"
                 ),
+                "model": _model("model of time of that simulation (default: nccl-2.30)"),
                 "name": _text("label of the algorithm"),
                 "in_place": _flag("for calls in place (default: for both where one file can serve both)"),
                 "out_of_place": _flag("for calls out of place"),
@@ -247,6 +254,7 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
         "ompi-rules": ExportFormat(
             summary="Rules file by which Open MPI picks an algorithm for ranks and sizes, from simulated times.",
             make=export_ompi_rules,
+            tells_stages=True,
             options={
                 "collectives": _names("names such as all_reduce,broadcast"),
                 "sizes": _sizes("sizes at which algorithms are compared, such as 1K:16M"),
@@ -254,6 +262,7 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
                 "version": _text(
                     "version of Open MPI that is to read it (default: the installed one, else 5.0)"
                 ),
+                "model": _model("model of time of the comparison (default: ideal)"),
                 "jobs": _number("processes that compare (default: one per core)"),
             },
         ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from coppice.bounds.problem import Problem
@@ -17,7 +18,8 @@ from coppice.selection import SelectionRequest, select, tables_of
 from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED, algorithms_of
 from coppice.selection.rules import decide, parse_rules
 from coppice.selection.tables import FunctionEntry
-from coppice.simulation.model import IDEAL
+from coppice.simulation.model import IDEAL, Model
+from coppice.simulation.models import model_of
 from coppice.topology.model import Topology
 
 __all__ = ["COMPARED", "OmpiChoice", "choices_of", "compared"]
@@ -52,18 +54,27 @@ class OmpiChoice:
 
 
 def compared(
-    topology: Topology, collective: Collective, sizes: Sequence[int], *, jobs: int | None = None
+    topology: Topology,
+    collective: Collective,
+    sizes: Sequence[int],
+    *,
+    model: Model | str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+    on_progress: Callable[[int, int, str], None] | None = None,
 ) -> Comparison:
-    """The comparison of Open MPI's algorithms for a collective, ranks as numbered, a microsecond a message (``ideal``).
+    """The comparison of Open MPI's algorithms for a collective, ranks as numbered.
 
     Args:
         topology: Where it runs, one rank on each GPU.
         collective: A key of :data:`~coppice.selection.open_mpi_names.FUNCTIONS`.
         sizes: Sizes M in bytes.
+        model: What messages cost, a model or its name or file; None is ``ideal``, a microsecond a message: the default
+            of GPU libraries has protocols that MPI has not.
         jobs: Number of processes.
+        on_progress: Told the units done, those in all, and what was done last.
 
     Raises:
-        InputError: If Open MPI has no rules for the collective.
+        InputError: If Open MPI has no rules for the collective, or there is no such model.
     """
     names = {entry.ours for _, entry in _algorithms(collective)}
     problem = Problem(topology=topology, collective=collective, root=0 if collective.rooted else None)
@@ -71,10 +82,11 @@ def compared(
         problem,
         sizes=sizes,
         algorithms=sorted(name for name in names if name),
-        model=IDEAL,
+        model=IDEAL if model is None else model_of(model),
         order="rank",
         relay_gpus=False,
         jobs=jobs,
+        on_progress=on_progress,
     )
 
 

@@ -1,13 +1,15 @@
 """At which sizes a runtime should take a file: where the plan beats what the library would do otherwise.
 
-Both sides are simulated with the default model of time, as everything is. The plan runs as its file says: with its
-protocol, cut into as many passes as the runtime makes, since a chunk that does not fit into the buffer of a connection
-is sent in several, and no faster than its busiest thread block can send. The library may choose ring or tree and any
-protocol, with the best number of pieces, at every size anew. That is a model, and leans towards the library.
+Both sides are simulated with one model of time, the default one unless another is asked for. The plan runs as its file
+says: with its protocol, cut into as many passes as the runtime makes, since a chunk that does not fit into the buffer
+of a connection is sent in several, and no faster than its busiest thread block can send. The library may choose ring or
+tree and any protocol, with the best number of pieces, at every size anew. That is a model, and leans towards the
+library.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -25,23 +27,32 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import generation_of, num_boxes, protocol
-from coppice.simulation.model import protocol_text
-from coppice.simulation.models import DEFAULT_MODEL
+from coppice.simulation.model import Model, protocol_text
+from coppice.simulation.models import DEFAULT_MODEL, model_of
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
 
 __all__ = [
     "LADDER",
+    "MODEL_KINDS",
     "MOST_PIECES",
     "MOST_RANKS",
     "PASS_BYTES",
     "RIVALS",
+    "ModelChoice",
     "Race",
     "WinningRange",
     "block_gb_per_s",
     "busiest_gb_per_s",
+    "model_name",
     "winning_range",
 ]
+
+ModelChoice = Model | str | os.PathLike[str]
+"""A model of time, or its name or file, as :func:`~coppice.simulation.models.model_of` takes it."""
+
+MODEL_KINDS = (Model, str, os.PathLike)
+"""Its types, as ``isinstance`` takes them."""
 
 LADDER = tuple(4**exponent for exponent in range(5, 17))
 """Sizes at which both sides are simulated, 1 KiB to 4 GiB; where they change places, one size in between as well."""
@@ -103,11 +114,13 @@ class WinningRange:
         min_bytes: Smallest size of the file: 0 where the plan wins at the smallest that was simulated.
         max_bytes: Largest size; where it wins at the largest that was simulated, that of the program (None: no limit).
         races: What was simulated, by size.
+        model: The model of time behind them.
     """
 
     min_bytes: int
     max_bytes: int | None
     races: tuple[Race, ...]
+    model: Model = DEFAULT_MODEL
 
     @property
     def inside(self) -> tuple[Race, ...]:
@@ -137,6 +150,7 @@ def winning_range(
     program: Program,
     *,
     ladder: Sequence[int] = LADDER,
+    model: ModelChoice | None = None,
     on_stage: Callable[[str], None] | None = None,
 ) -> WinningRange | None:
     """The run of sizes over which a plan gains most over what the library would do.
@@ -148,13 +162,15 @@ def winning_range(
         plan: The plan.
         program: Its program; the range holds no size above its ``max_bytes``.
         ladder: Sizes to simulate, ascending.
+        model: What messages of both sides cost, a model or its name or file
+            (:func:`~coppice.simulation.models.model_of`).
         on_stage: Called with what goes on.
 
     Returns:
         The range; None where the plan wins nowhere.
 
     Raises:
-        InputError: If the library has nothing to compare with on this topology.
+        InputError: If the library has nothing to compare with on this topology, or there is no such model.
 
     Examples:
         >>> from coppice.planners.planning import plan
@@ -167,7 +183,7 @@ def winning_range(
         >>> found.min_bytes, found.max_bytes, [race.won for race in found.races if race.size_bytes < 2**21]
         (262144, None, [False, False, False, True, True])
     """
-    rivals = _rivals(plan.problem)
+    rivals, assumed = _rivals(plan.problem), model_of(model)
     races: dict[int, Race] = {}
     most = program.max_bytes
     ladder = [size for size in ladder if most is None or size <= most]
@@ -176,8 +192,8 @@ def winning_range(
         if size not in races:
             if on_stage is not None:
                 on_stage(f"racing the library at {size:,} bytes")
-            own = _own_us(plan, program, size)
-            least = min(_library_us(name, body, size) for name, body in rivals)
+            own = _own_us(plan, program, size, assumed)
+            least = min(_library_us(name, body, size, assumed) for name, body in rivals)
             races[size] = Race(size_bytes=size, plan_us=own, rival_us=least[0], rival=least[1])
         return races[size]
 
@@ -196,6 +212,7 @@ def winning_range(
         min_bytes=low if place.get(low) != 0 else 0,
         max_bytes=most if high == ladder[-1] else high,
         races=tuple(races[size] for size in sorted(races)),
+        model=assumed,
     )
 
 
@@ -245,24 +262,38 @@ def _rivals(problem: Problem) -> list[tuple[str, Schedule | Forest]]:
     return found
 
 
-def _library_us(name: str, body: Schedule | Forest, size: int) -> tuple[float, str]:
+def _library_us(name: str, body: Schedule | Forest, size: int, model: Model) -> tuple[float, str]:
     """Time of an algorithm of the library with its fastest protocol, and both names."""
-    found = fastest(body, size, model=DEFAULT_MODEL, most=MOST_PIECES, keep_hops=False)
-    return found.time_us, f"{name} with {protocol_text(found.protocol or '')}"
+    found = fastest(body, size, model=model, most=MOST_PIECES, keep_hops=False)
+    protocol_words = "" if found.protocol is None else f" with {protocol_text(found.protocol)}"
+    return found.time_us, f"{name}{protocol_words}"
 
 
-def _own_us(plan: Plan, program: Program, size: int) -> float:
-    """Time of the plan as its file is run: in passes, and no faster than its busiest thread block can send."""
+def _own_us(plan: Plan, program: Program, size: int, model: Model) -> float:
+    """Time of the plan as its file is run: in passes, and no faster than its busiest thread block can send.
+
+    A model without protocols says what messages cost whatever the protocol of the file.
+    """
     name = program.protocol
     chunk = -(-size // program.num_chunks)
     passes = max(1, -(-chunk // PASS_BYTES[name]))
-    model = replace(DEFAULT_MODEL, protocols=(name.lower(),))
+    if model.protocols:
+        model = replace(model, protocols=(name.lower(),))
     time_us = fastest(plan.body, size, model=model, pieces=passes, keep_hops=False).time_us
-    carried = block_gb_per_s(plan.topology, name)
+    carried = block_gb_per_s(plan.topology, name) if model.protocols else None
     if carried is None:
         return time_us
     share = float(busiest_gb_per_s(program, Fraction(1)))
     return max(time_us, protocol(name).start_us + size * share / carried / 1000)
+
+
+def model_name(model: ModelChoice | None) -> str:
+    """What a model is called; None is the default.
+
+    >>> model_name(None)
+    'nccl-2.30'
+    """
+    return model_of(model).name
 
 
 def busiest_gb_per_s(program: Program, algbw_gb_per_s: Fraction) -> Fraction:

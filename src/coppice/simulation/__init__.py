@@ -1,11 +1,18 @@
-"""Simulation: when every message of a schedule runs on a topology, and what it waits for."""
+"""Simulation: when every message of a schedule runs on a topology, and what it waits for.
+
+Loaded when asked for: who only needs a model of time loads no simulator.
+"""
 
 from __future__ import annotations
 
-from coppice.simulation.model import IDEAL, Model, Sharing
-from coppice.simulation.models import DEFAULT_MODEL, model_of, named_models
-from coppice.simulation.simulator import fastest, simulate
-from coppice.simulation.timeline import Timeline
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coppice.simulation.model import IDEAL, Model, Sharing
+    from coppice.simulation.models import DEFAULT_MODEL, model_of, named_models
+    from coppice.simulation.simulator import fastest, simulate
+    from coppice.simulation.timeline import Timeline
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -18,3 +25,24 @@ __all__ = [
     "named_models",
     "simulate",
 ]
+
+_MODULES = {
+    "DEFAULT_MODEL": "models",
+    "IDEAL": "model",
+    "Model": "model",
+    "Sharing": "model",
+    "Timeline": "timeline",
+    "fastest": "simulator",
+    "model_of": "models",
+    "named_models": "models",
+    "simulate": "simulator",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

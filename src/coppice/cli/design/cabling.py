@@ -9,8 +9,6 @@ import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import print_fields, print_json, write_text
-from coppice.design.cabling import CablingLimits, cabling_of
-from coppice.design.recipes.parser import parse
 from coppice.text import plural
 
 __all__ = ["MaxPanelsOption", "PanelPortsOption", "PortsPerNodeOption", "cabling"]
@@ -51,6 +49,9 @@ def cabling(
       coppice design cabling 'torus(4,6)' -o torus.csv
       coppice design cabling 'gkautz(4,1024)' --panel-ports 512 --max-panels 8 -o kautz.csv
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.design.cabling import CablingLimits, cabling_of
+    from coppice.design.recipes.parser import parse
+
     limits = CablingLimits(ports_per_node=ports_per_node, panel_ports=panel_ports, max_panels=max_panels)
     made = cabling_of(parse(recipe).build(), limits)
     printed = str(output) == "-"

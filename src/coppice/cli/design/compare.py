@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption
+from coppice.cli.output.breaking import room_of
 from coppice.cli.output.render import Stages, print_json, print_lines
-from coppice.comparison.plot import check_picture
-from coppice.design.purchase.market import Market, Quote, compare_networks, csv_text, draw
-from coppice.design.purchase.performance import MOST_SIMULATED
-from coppice.design.purchase.request import read_prices, read_workload
 from coppice.files import write_atomically
+from coppice.simulation.model import IDEAL
 from coppice.text import columns, size_text
-from coppice.topology.model import exact_rate
+
+if TYPE_CHECKING:
+    from coppice.design.purchase.market import Market, Quote
+
 
 __all__ = ["compare"]
 
@@ -52,6 +53,11 @@ def compare(
       coppice design compare examples/network-workload.toml --prices examples/network-prices.toml
       coppice design compare workload.json --prices prices.json --oversubscription 1,2,4 --csv all.csv --plot all.svg
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.comparison.plot import check_picture
+    from coppice.design.purchase.market import compare_networks, csv_text, draw
+    from coppice.design.purchase.request import read_prices, read_workload
+    from coppice.topology.model import exact_rate
+
     ratios = [exact_rate(part.strip(), where="--oversubscription") for part in oversubscription.split(",")]
     if picture is not None:
         check_picture(picture)
@@ -72,10 +78,12 @@ def compare(
 
 def _lines(market: Market) -> list[str]:
     """The printed comparison."""
+    from coppice.design.purchase.performance import MOST_SIMULATED
+
     workload, prices = market.workload, market.prices
     how = (
         "simulated, all groups at once" if workload.ranks <= MOST_SIMULATED else "bounds of each group alone"
-    )
+    ) + f" (model {IDEAL.text})"
     lines = [
         f"# networks for {workload.ranks} ranks in {workload.hosts} hosts of {workload.host_ports} ports; {how}"
     ]
@@ -94,9 +102,10 @@ def _lines(market: Market) -> list[str]:
     names = [f"{place} us" for place in range(1, len(workload.collectives) + 1)]
     heads = ["network", "switches", "cables", prices.currency, *names, "iteration us"]
     heads += ["slowdown", f"{prices.currency} s", ""]
+    spare = [1, 2, *range(4, 4 + len(names)), 4 + len(names) + 1]
     best = market.quotes[0].cost_per_rate
     rows = [heads, *(_row(quote, best) for quote in market.quotes)]
-    return [*lines, "", *columns(rows, "l" + "r" * (len(heads) - 1))]
+    return [*lines, "", *columns(rows, "l" + "r" * (len(heads) - 1), room=room_of(), spare=spare)]
 
 
 def _row(quote: Quote, best: float) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,19 +12,17 @@ from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsP
 from coppice.cli.options.completion import collective_names
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.options.measuring import JobsOption
+from coppice.cli.output.breaking import room_of
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.collectives import Collective
-from coppice.design.cabling import CablingLimits, cabling_of, check_limits
-from coppice.design.families.family import optimum
-from coppice.design.schedules.breadth_first import moore_steps
-from coppice.design.search.finder import find as find_graphs
-from coppice.design.search.finder import write_front
-from coppice.design.search.table import Cell, GraphEntry
-from coppice.design.search.workload import CollectiveWorkload, NetworkOption, baselines, options
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.text import columns, parse_size, plural, size_text
-from coppice.topology.model import exact_rate
+
+if TYPE_CHECKING:
+    from coppice.design.search.table import Cell, GraphEntry
+    from coppice.design.search.workload import CollectiveWorkload, NetworkOption
+
 
 __all__ = ["find"]
 
@@ -117,6 +115,12 @@ def find(
             msg = f"expected no --ranks and --degree before `{ctx.invoked_subcommand}`, found some: leave them out."
             raise InputError(msg)
         return
+    from coppice.design.cabling import CablingLimits, cabling_of, check_limits
+    from coppice.design.search.finder import find as find_graphs
+    from coppice.design.search.finder import write_front
+    from coppice.design.search.workload import baselines, options
+    from coppice.topology.model import exact_rate
+
     if ranks is None or degree is None:
         msg = "expected `--ranks` and `--degree` together, found one of them at most: give both, or a subcommand."
         raise InputError(msg)
@@ -135,6 +139,8 @@ def find(
         raise InputError(msg)
     workload = None
     if size is not None:
+        from coppice.design.search.workload import CollectiveWorkload
+
         workload = CollectiveWorkload(
             collective=collective,
             size_bytes=parse_size(size, option="--size"),
@@ -201,6 +207,9 @@ def _range(text: str, option: str) -> range:
 
 def _front_lines(cell: Cell, front: list[GraphEntry]) -> list[str]:
     """The front as a table."""
+    from coppice.design.families.family import optimum
+    from coppice.design.schedules.breadth_first import moore_steps
+
     rows = [("steps", "T_B", "", "links", "recipe")]
     for entry in front:
         links = "full duplex" if entry.facts.bidirectional else "one way"
@@ -213,7 +222,7 @@ def _front_lines(cell: Cell, front: list[GraphEntry]) -> list[str]:
         f"{plural(cell[0], 'rank')} of degree {cell[1]}: {plural(len(front), 'graph')} that nothing found beats",
         f"no graph takes fewer than {plural(moore_steps(*cell), 'step')} or less than T_B {best} = {float(best):.5f}",
         "",
-        *columns(rows, "rrlll"),
+        *columns(rows, "rrlll", room=room_of(), spare=[3]),
     ]
 
 
@@ -242,7 +251,7 @@ def _workload_lines(
     return [
         title,
         "",
-        *columns(rows, "lrrrrr"),
+        *columns(rows, "lrrrrr", room=room_of(), spare=[1, 3]),
     ]
 
 

@@ -9,19 +9,11 @@ from typing import Annotated
 
 import typer
 
-from coppice.bounds.problem import Problem
 from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
 from coppice.cli.options.problem import CollectiveOption
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.collectives import Collective
-from coppice.design.graph import graph_of
-from coppice.design.schedules.collectives import breadth_first_schedule
-from coppice.schedule.explanation import title_of
-from coppice.schedule.files.plan_file import write_plan
-from coppice.schedule.plan import Plan
-from coppice.schedule.verification.verify import verify
 from coppice.text import percent_text
-from coppice.topology import PRESETS
 
 __all__ = ["PiecesOption", "schedule"]
 
@@ -58,6 +50,14 @@ def schedule(
       coppice design schedule graph.json --json
       coppice design schedule torus --set dims=4x6 --collective all_reduce -o plan.json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.bounds.problem import Problem
+    from coppice.design.graph import graph_of
+    from coppice.design.schedules.collectives import breadth_first_schedule
+    from coppice.schedule.explanation import title_of
+    from coppice.schedule.files.plan_file import write_plan
+    from coppice.schedule.plan import Plan
+    from coppice.schedule.verification.verify import verify
+
     printed = to_stdout(output, as_json=as_json)
     with Stages() as stages:
         stages.begin("reading the topology")
@@ -116,6 +116,8 @@ def schedule(
 
 def _dropping_loops(topology: str, settings: list[str] | None) -> list[str]:
     """The settings, and for a file that its self-loops be dropped: they take ports and carry nothing."""
+    from coppice.topology import PRESETS
+
     given = list(settings or ())
     if topology in PRESETS or any(setting.startswith("self_links") for setting in given):
         return given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,17 +14,14 @@ from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.problem import CollectiveOption
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.collectives import Collective
-from coppice.design.evaluation import Evaluation, evaluate
-from coppice.design.families.family import optimum
-from coppice.design.recipes.parser import parse
-from coppice.design.recipes.recipe import Recipe
-from coppice.design.schedules.breadth_first import moore_steps
 from coppice.files import write_atomically
-from coppice.report.topology.picture import topology_svg
-from coppice.schedule.files.plan_file import write_plan
+from coppice.simulation.model import IDEAL
 from coppice.text import parse_sizes, percent_text, plural, rate_text, size_text
-from coppice.topology.model import exact_rate
-from coppice.topology.readers.document import write_topology
+
+if TYPE_CHECKING:
+    from coppice.design.evaluation import Evaluation
+    from coppice.design.recipes.recipe import Recipe
+
 
 __all__ = ["show"]
 
@@ -85,6 +82,13 @@ def show(
       coppice design show 'torus(4,6)' --collective all_reduce --plan plan.json --picture torus.svg
       coppice design show 'gkautz(4,64)' --collective all_to_all --json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.design.evaluation import evaluate
+    from coppice.design.recipes.parser import parse
+    from coppice.report.topology.picture import topology_svg
+    from coppice.schedule.files.plan_file import write_plan
+    from coppice.topology.model import exact_rate
+    from coppice.topology.readers.document import write_topology
+
     printed = to_stdout(output, plan, picture, as_json=as_json, holds="a file", instead="topo.json")
     sizes = parse_sizes(size, option="--size")
     rate = exact_rate(gb_per_s, where="--gb-per-s")
@@ -140,6 +144,9 @@ def _graph_fields(recipe: Recipe, found: Evaluation) -> list[tuple[str, str]]:
 
 def _schedule_fields(found: Evaluation) -> list[tuple[str, str]]:
     """What the schedule takes, and what the verifier says."""
+    from coppice.design.families.family import optimum
+    from coppice.design.schedules.breadth_first import moore_steps
+
     graph, designed, schedule = found.graph, found.designed, found.plan.schedule
     collective = found.plan.problem.collective
     fields: list[tuple[str, str]] = []
@@ -177,6 +184,8 @@ def _time_fields(found: Evaluation) -> list[tuple[str, str]]:
         trees = found.forest_times_us.get(size)
         beside = "" if trees is None else f"; trees {trees:,.2f} us"
         fields.append(("simulated" if place == 0 else "", f"{size_text(size)}: {time:,.2f} us{beside}"))
+    if fields:
+        fields.append(("model", IDEAL.text))
     return fields
 
 

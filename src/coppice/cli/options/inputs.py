@@ -15,14 +15,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from coppice.cli.options.completion import preset_names
+from coppice.cli.output.render import print_note
 from coppice.errors import InputError
-from coppice.topology import Topology, round_rates, subset
-from coppice.topology.sources import resolve_reading
+
+if TYPE_CHECKING:
+    from coppice.topology import Topology
+
 
 __all__ = [
     "BoxesOption",
@@ -196,10 +199,13 @@ def load_topology(
     Raises:
         InputError: If the topology cannot be had as asked.
     """
+    from coppice.topology import round_rates, subset
+    from coppice.topology.sources import resolve_reading
+
     options = settings_with_rates(settings, rates)
     reading = resolve_reading(spec, boxes=boxes, options=options)
     for warning in reading.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        print_note(f"warning: {warning}")
     topology = reading.topology
     if round_digits is not None:
         topology = round_rates(topology, round_digits)

@@ -11,7 +11,6 @@ import typer
 from coppice.cli.options.completion import model_names
 from coppice.errors import InputError
 from coppice.simulation.model import Model
-from coppice.simulation.models import model_of
 from coppice.text import parse_size, parse_sizes, plural
 
 __all__ = [
@@ -64,6 +63,8 @@ def chosen_model(name: str | None, *, overhead: float | None = None, **changes: 
     Raises:
         InputError: If there is no such model, or it has protocols and an overhead is given.
     """
+    from coppice.simulation.models import model_of
+
     model = model_of("ideal" if name is None and overhead is not None else name)
     if overhead is not None:
         if model.protocols:

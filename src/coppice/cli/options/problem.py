@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coppice.bounds.problem import Problem
-from coppice.bounds.weights import read_demands, read_weights
 from coppice.cli.options.completion import algorithm_names, collective_names
 from coppice.cli.options.inputs import TopologyOptions
 from coppice.collectives import Collective
 from coppice.errors import InputError
+
+if TYPE_CHECKING:
+    from coppice.bounds.problem import Problem
+
 
 __all__ = [
     "AlgorithmOption",
@@ -119,6 +121,9 @@ class ProblemOptions(TopologyOptions):
 
     def load_problem(self) -> Problem:
         """The problem; a rooted collective without ``--root`` has root 0."""
+        from coppice.bounds.problem import Problem
+        from coppice.bounds.weights import read_demands, read_weights
+
         topology, collective, weights = self.load(), self.collective, self.weights
         everywhere = collective is Collective.ALL_TO_ALL
         return Problem(

@@ -8,15 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import wrap
-from typing import Any, Protocol, Self, TextIO
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.status import Status
-from rich.text import Text
-
+from coppice.cli.output.breaking import LEAST_ROOM, broken, room_of
 from coppice.errors import InputError
 from coppice.files import write_atomically
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
 
 __all__ = [
     "Progressing",
@@ -24,13 +25,15 @@ __all__ = [
     "print_fields",
     "print_json",
     "print_lines",
+    "print_note",
     "progress_bar",
     "to_stdout",
     "write_text",
 ]
 
-LEAST_ROOM = 20
-"""Columns that values need to be wrapped in; where names leave fewer, the terminal breaks lines."""
+
+LEAST_SECONDS = 2
+"""Stages that take longer tell how long."""
 
 
 def print_json(value: Mapping[str, Any]) -> None:
@@ -44,8 +47,14 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 def print_lines(lines: Sequence[str]) -> None:
-    """Print lines as they are."""
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    """Print lines: as they are in a pipe or a file, on a terminal broken where they are longer than it is wide."""
+    room = room_of()
+    sys.stdout.write("".join(f"{each}\n" for line in lines for each in broken(line, room)))
+
+
+def print_note(words: str) -> None:
+    """Print a note for the user on standard error."""
+    sys.stderr.write("".join(f"{line}\n" for line in broken(words, room_of(sys.stderr))))
 
 
 def write_text(text: str, output: Path | None) -> None:
@@ -63,10 +72,15 @@ def print_fields(title: str, fields: Sequence[tuple[str, str]], *, file: TextIO 
 
     On a terminal names are dimmed, and long values go on below their beginning; in a pipe or a file a line is a field.
     """
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(highlight=False, soft_wrap=True, file=file)
     width = max((len(name) for name, _ in fields), default=0)
     room = console.width - width - 4 if console.is_terminal else 0
-    console.print(Text(title, style="bold"))
+    console.print(
+        Text("\n".join(broken(title, console.width if console.is_terminal else None)), style="bold")
+    )
     for name, value in fields:
         lines = [value]
         if room >= LEAST_ROOM:
@@ -105,11 +119,27 @@ class Progressing(Protocol):
 @contextmanager
 def progress_bar(words: str = "starting") -> Iterator[Progressing | None]:
     """What to call with progress: a bar on standard error, and None where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
         return
-    shown = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    shown = (
+        SpinnerColumn(),
+        TextColumn("{task.description:24}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*shown, console=console, transient=True) as progress:
         task = progress.add_task(words)
 
@@ -120,15 +150,20 @@ def progress_bar(words: str = "starting") -> Iterator[Progressing | None]:
 
 
 class Stages:
-    """A spinner on standard error that says what goes on, and nothing where that is no terminal."""
+    """A spinner on standard error that says what goes on and for how long, and nothing where that is no terminal."""
 
     def __init__(self) -> None:
+        from rich.console import Console
+        from rich.status import Status
+
         self._console = Console(stderr=True)
         self._status: Status | None = None
+        self._words = "starting"
+        self._since = monotonic()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            self._status = self._console.status("starting")
+            self._status = self._console.status(self)
             self._status.start()
         return self
 
@@ -138,5 +173,13 @@ class Stages:
 
     def begin(self, words: str) -> None:
         """Say that a stage begins."""
+        self._words, self._since = words, monotonic()
         if self._status is not None:
-            self._status.update(words)
+            self._status.update(self)
+
+    def __rich__(self) -> Text:
+        """The stage, and from some seconds on how long it has taken."""
+        from rich.text import Text
+
+        seconds = int(monotonic() - self._since)
+        return Text(f"{self._words}, {seconds} s" if seconds >= LEAST_SECONDS else self._words)

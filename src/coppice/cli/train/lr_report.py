@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.text import size_text
-from coppice.training.autolrs.log import SearchLog, read_search
-from coppice.training.autolrs.report import write_report
-from coppice.training.autolrs.settings import Method
+
+if TYPE_CHECKING:
+    from coppice.training.autolrs.log import SearchLog
+
 
 __all__ = ["lr_report"]
 
@@ -41,6 +42,9 @@ def lr_report(
       coppice train lr-report log.jsonl -o report.html
       coppice train lr-report log.jsonl -o schedule.svg
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.training.autolrs.log import read_search
+    from coppice.training.autolrs.report import write_report
+
     search = read_search(log)
     if output is not None:
         with Stages() as stages:
@@ -56,6 +60,8 @@ def lr_report(
 
 def _fields(search: SearchLog) -> list[tuple[str, str]]:
     """A line per stage."""
+    from coppice.training.autolrs.settings import Method
+
     fields = []
     for event in search.kept:
         if event.phase == "warmup":

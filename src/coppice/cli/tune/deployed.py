@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption, OutputOption
 from coppice.cli.options.measuring import LauncherWordsOption
-from coppice.cli.output.render import print_json, print_lines, to_stdout, write_text
+from coppice.cli.options.names import PLUGIN, TUNING_FORMS
+from coppice.cli.output.breaking import room_of
+from coppice.cli.output.render import print_json, print_lines, print_note, to_stdout, write_text
 from coppice.errors import CheckError
 from coppice.text import columns, short_size
-from coppice.tuning.exports import FORMS, export_table
-from coppice.tuning.nccl_plugin import NAME, TABLE_VARIABLE, build_plugin
-from coppice.tuning.records import read_runs
-from coppice.tuning.sweep import Checked, check_runs, measured_again
-from coppice.tuning.table import read_table, undo_line
+
+if TYPE_CHECKING:
+    from coppice.tuning.sweep import Checked
+
 
 __all__ = ["check", "export", "plugin_app"]
 
@@ -28,7 +29,7 @@ plugin_app = typer.Typer(
 def export(
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="Table of `coppice tune fit`.")],
     *,
-    to: Annotated[str, typer.Option("--to", metavar="|".join(FORMS), help="Form of its library.")],
+    to: Annotated[str, typer.Option("--to", metavar="|".join(TUNING_FORMS), help="Form of its library.")],
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,6 +40,9 @@ def export(
       coppice tune export table.csv --to ompi-rules -o rules.conf
       coppice tune export table.csv --to nccl-tuner -o tuner.csv
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.tuning.exports import export_table
+    from coppice.tuning.table import read_table
+
     if as_json:
         to_stdout(output or Path("-"), as_json=True, holds="the rules", instead="rules.conf")
     made = export_table(read_table(table), to)
@@ -48,7 +52,7 @@ def export(
         print_json({"to": to, "output": str(output), "notes": notes})
         return
     for note in notes:
-        typer.echo(f"note: {note}", err=True)
+        print_note(f"note: {note}")
 
 
 @plugin_app.callback()
@@ -60,7 +64,7 @@ def plugin() -> None:
 def build(
     *,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="File to write.")] = Path(
-        NAME
+        PLUGIN
     ),
     compiler: Annotated[
         str | None, typer.Option("--cc", metavar="COMMAND", help="C11 compiler [default: $CC, else cc].")
@@ -75,6 +79,8 @@ def build(
     Examples:
       coppice tune plugin build -o libnccl-tuner-coppice.so
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.tuning.nccl_plugin import TABLE_VARIABLE, build_plugin
+
     path = build_plugin(output, compiler=compiler)
     use = f"export NCCL_TUNER_PLUGIN={path} {TABLE_VARIABLE}=/path/of/table.csv"
     undo = "unset NCCL_TUNER_PLUGIN"
@@ -113,6 +119,10 @@ def check(
     Examples:
       coppice tune check table.csv runs.jsonl --ranks 8
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.tuning.records import read_runs
+    from coppice.tuning.sweep import check_runs, measured_again
+    from coppice.tuning.table import read_table, undo_line
+
     rules, known = read_table(table), read_runs([runs])
     if ranks or lab is not None:
         known = measured_again(
@@ -148,4 +158,4 @@ def _lines(found: tuple[Checked, ...]) -> list[str]:
         )
         for each in found
     ]
-    return columns(rows)
+    return columns(rows, room=room_of(), spare=[5, 4])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,17 +17,17 @@ from coppice.cli.options.inputs import (
     load_topology,
     with_options,
 )
-from coppice.cli.output.render import print_json, print_lines
+from coppice.cli.output.breaking import room_of
+from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.errors import InputError
 from coppice.files import write_atomically
-from coppice.logs.reading import read_logs
 from coppice.text import columns, short_size
-from coppice.topology.model import Topology
-from coppice.tuning.fit import NO_END, Fit, SizeRule, fit_runs
-from coppice.tuning.logged import runs_of_logs
-from coppice.tuning.records import TimedRun, read_runs
-from coppice.tuning.report import bounds_us, tuning_html
-from coppice.tuning.table import RuleTable, encode_table, undo_line
+
+if TYPE_CHECKING:
+    from coppice.topology.model import Topology
+    from coppice.tuning.fit import Fit, SizeRule
+    from coppice.tuning.records import TimedRun
+
 
 __all__ = ["FitOptions", "fit", "from_logs", "report"]
 
@@ -58,6 +58,9 @@ class FitOptions:
         self, runs: Sequence[TimedRun], *, extend: bool = False, seed: int = 0
     ) -> tuple[Fit, Topology | None]:
         """The fit of measurements, with bounds where a topology is named, and that topology."""
+        from coppice.tuning.fit import fit_runs
+        from coppice.tuning.report import bounds_us
+
         network = None
         if self.topology is not None:
             network = load_topology(self.topology, boxes=self.boxes, settings=self.settings)
@@ -91,6 +94,9 @@ def fit(
     Examples:
       coppice tune fit runs.jsonl --topology cluster.json -o table.csv
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.tuning.records import read_runs
+    from coppice.tuning.table import undo_line
+
     found, network = asked.fit(read_runs(runs), extend=extend, seed=seed)
     _write(found, network, output)
     if as_json:
@@ -123,6 +129,10 @@ def from_logs(
     Examples:
       coppice tune from-logs default-*.log ring-ll-*.log tree-ll-*.log -o table.csv
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.logs.reading import read_logs
+    from coppice.tuning.logged import runs_of_logs
+    from coppice.tuning.table import undo_line
+
     if library not in ("nccl", "rccl"):
         msg = f"expected --library nccl or rccl, found {library!r}: other libraries leave no logs of choices."
         raise InputError(msg)
@@ -130,7 +140,7 @@ def from_logs(
     found, network = asked.fit(runs)
     _write(found, network, output)
     for each in left:
-        typer.echo(f"note: {each}", err=True)
+        print_note(f"note: {each}")
     if as_json:
         print_json(found.record())
         return
@@ -155,6 +165,10 @@ def report(
     Examples:
       coppice tune report runs.jsonl --topology cluster.json -o tuning.html
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.tuning.records import read_runs
+    from coppice.tuning.report import tuning_html
+    from coppice.tuning.table import undo_line
+
     found, network = asked.fit(read_runs(runs))
     page = tuning_html(found, topology="" if network is None else network.name).encode()
     write_atomically(output, page)
@@ -166,6 +180,8 @@ def report(
 
 def _write(found: Fit, network: Topology | None, output: Path | None) -> None:
     """Write the table of a fit, where a file is named."""
+    from coppice.tuning.table import RuleTable, encode_table
+
     words = "" if network is None else f"{network.name} {network.sha256[:16]}"
     if output is not None:
         write_atomically(output, encode_table(RuleTable.of(found, topology=words)).encode())
@@ -185,7 +201,7 @@ def _lines(found: Fit) -> list[str]:
     refused = {str(choice): reason for size in sizes for choice, reason in size.refused}
     lines = [
         f"{title}: another choice than the default at {len(changed)} of {len(sizes)} sizes",
-        *columns(rows),
+        *columns(rows, room=room_of(), spare=[1, 2, 8, 7]),
     ]
     lines.append(f"{repeats} times, {outliers} of them far from the others; all count")
     lines += [f"{choice} did not run: {reason}" for choice, reason in refused.items()]
@@ -193,6 +209,8 @@ def _lines(found: Fit) -> list[str]:
 
 
 def _row(rule: SizeRule) -> tuple[str, ...]:
+    from coppice.tuning.fit import NO_END
+
     changed = rule.choice is not None
     return (
         str(rule.shape.collective),

@@ -10,12 +10,12 @@ import typer
 from coppice.cli.options.completion import collective_names
 from coppice.cli.options.inputs import JsonOption, OutputOption, with_options
 from coppice.cli.options.measuring import LauncherWordsOption, SteppedSizes
+from coppice.cli.options.names import TUNED
 from coppice.cli.output.kept import keeps
 from coppice.cli.output.render import print_json, print_lines
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.text import parse_sizes
-from coppice.tuning.table import LIBRARIES, undo_line
 
 __all__ = ["chosen_collectives", "sweep"]
 
@@ -24,9 +24,7 @@ __all__ = ["chosen_collectives", "sweep"]
 def sweep(
     stepped: SteppedSizes,
     *,
-    library: Annotated[
-        str, typer.Option("--library", "-l", metavar="|".join(LIBRARIES), help="The library.")
-    ],
+    library: Annotated[str, typer.Option("--library", "-l", metavar="|".join(TUNED), help="The library.")],
     output: OutputOption = None,
     collective: Annotated[
         str,
@@ -93,8 +91,8 @@ def sweep(
     from coppice.tuning.sweep import sweep_mpi
     from coppice.tuning.worker import Spec
 
-    if library not in LIBRARIES:
-        msg = f"expected --library {', '.join(LIBRARIES)}, found {library!r}."
+    if library not in TUNED:
+        msg = f"expected --library {', '.join(TUNED)}, found {library!r}."
         raise InputError(msg)
     if output is None or str(output) == "-":
         msg = "expected a file for the measurements, found none: give `-o runs.jsonl`, where a later run goes on."
@@ -141,6 +139,8 @@ def sweep(
 
 
 def _tell_end(output: Path, library: str, *, as_json: bool) -> None:
+    from coppice.tuning.table import undo_line
+
     undo = undo_line(library)
     if as_json:
         print_json({"library": library, "output": str(output), "undo": undo})

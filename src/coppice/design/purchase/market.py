@@ -16,6 +16,8 @@ from coppice.design.purchase.offers import Offer, offers
 from coppice.design.purchase.performance import NetworkTiming, Slowdown, slowdown, timing
 from coppice.design.purchase.request import Prices, TrainingWorkload
 from coppice.errors import InputError
+from coppice.simulation.model import IDEAL
+from coppice.simulation.simulated import model_record
 
 __all__ = ["Market", "Quote", "compare_networks", "csv_text", "draw", "together"]
 
@@ -74,6 +76,7 @@ class Market:
         """The figures as JSON values."""
         return {
             "ranks": self.workload.ranks,
+            "model": model_record(IDEAL),
             "currency": self.prices.currency,
             "quotes": [quote.record() for quote in self.quotes],
         }

@@ -20,10 +20,12 @@ from coppice.export.msccl.writer import msccl_xml
 from coppice.files import file_name, read_bytes
 from coppice.fitting.size_range import (
     MOST_RANKS,
+    ModelChoice,
     Race,
     WinningRange,
     block_gb_per_s,
     busiest_gb_per_s,
+    model_name,
     winning_range,
 )
 from coppice.fitting.trees import ELEMENT_BYTES, FittedPlan, fit_trees
@@ -87,6 +89,7 @@ def export_msccl_xml(
     protocol: str | None = None,
     trees: int | str | None = None,
     size: str | Sequence[int] | None = None,
+    model: ModelChoice | None = None,
     name: str | None = None,
     in_place: bool = False,
     out_of_place: bool = False,
@@ -103,6 +106,7 @@ def export_msccl_xml(
             (:func:`coppice.export.msccl.program.usual_protocol`).
         trees: Plan again with so many trees per root; ``plan`` takes those that the plan has.
         size: Messages that are to use the file: ``all``, ``LOW:HIGH`` or sizes in bytes; None is found by simulation.
+        model: Model of time of that simulation, or its name or file; None is the default.
         name: Label of the algorithm.
         in_place: For calls in place.
         out_of_place: For calls out of place.
@@ -123,6 +127,7 @@ def export_msccl_xml(
             "protocol": protocol,
             "trees": trees,
             "size": size,
+            "model": model,
             "name": name,
             "in_place": in_place,
             "out_of_place": out_of_place,
@@ -136,6 +141,9 @@ def export_msccl_xml(
         msg = f"expected `protocol` Simple, LL or LL128, found {protocol!r}."
         raise InputError(msg)
     sizes = wanted_sizes(size)
+    if model is not None and not sizes.found:
+        msg = "`model` is that of the simulation which finds the sizes, found `size` beside it: leave one of them out."
+        raise InputError(msg)
     count, keep = _wanted_trees(trees)
     form = MscclOptions(
         channels=channels,
@@ -158,7 +166,7 @@ def export_msccl_xml(
     program, notes = found.program, list(_fit_notes(found, chosen, form, sizes.wanted))
     notes.extend(_protocol_note(program, asked=protocol))
     if sizes.found:
-        race, note = _raced(found, on_stage)
+        race, note = _raced(found, model, on_stage)
         notes.append(note)
         if race is not None:
             program = replace(program, min_bytes=race.min_bytes, max_bytes=race.max_bytes)
@@ -360,8 +368,11 @@ def _load(found: FittedPlan, program: Program) -> tuple[Fraction, float | None]:
     return busiest_gb_per_s(program, found.plan.algbw_gb_per_s), block_gb_per_s(topology, program.protocol)
 
 
-def _raced(found: FittedPlan, on_stage: Callable[[str], None]) -> tuple[WinningRange | None, str]:
+def _raced(
+    found: FittedPlan, model: ModelChoice | None, on_stage: Callable[[str], None]
+) -> tuple[WinningRange | None, str]:
     """The range of sizes by simulation, and what there is to say about it."""
+    assumed = model_name(model)
     if found.program.num_ranks > MOST_RANKS:
         return None, (
             f"all sizes use it: the range is not simulated for more than {MOST_RANKS} ranks; "
@@ -369,13 +380,13 @@ def _raced(found: FittedPlan, on_stage: Callable[[str], None]) -> tuple[WinningR
         )
     on_stage("racing the library")
     try:
-        chosen = winning_range(found.plan, found.program, on_stage=on_stage)
+        chosen = winning_range(found.plan, found.program, model=model, on_stage=on_stage)
     except InputError as error:
         return None, f"all sizes use it: {error}"
     if chosen is None:
         return None, (
-            "all sizes use it, although by simulation the library is as fast at every size from 1K to 4G: measure "
-            "before you use it, or set `size`."
+            f"all sizes use it, although by simulation (model {assumed}) the library is as fast at every "
+            "size from 1K to 4G: measure before you use it, or set `size`."
         )
     return chosen, _range_note(chosen)
 
@@ -391,7 +402,7 @@ def _range_note(chosen: WinningRange) -> str:
         figures.append(f"not quite at {_race(worst)}")
     outside = [f"but at {_race(race)}" for race in (chosen.below, chosen.above) if race is not None]
     words = ", ".join(dict.fromkeys([*figures, *outside]))
-    return f"{_span(chosen)} use it, by simulation: {words}; `size=all` keeps all sizes."
+    return f"{_span(chosen)} use it, by simulation: {words} (model {chosen.model.name}); `size=all` keeps all sizes."
 
 
 def _span(chosen: WinningRange) -> str:

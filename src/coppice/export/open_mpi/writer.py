@@ -12,7 +12,7 @@ for a topology come from simulated times of Open MPI's algorithms (:mod:`coppice
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isqrt
@@ -22,6 +22,7 @@ from coppice.errors import InputError
 from coppice.export.exported import Exported
 from coppice.export.open_mpi.versions import FORMS, form_of, version_of
 from coppice.fitting.open_mpi import COMPARED, OmpiChoice, choices_of, compared
+from coppice.fitting.size_range import ModelChoice
 from coppice.selection.open_mpi_names import COLLECTIVES, FUNCTIONS
 from coppice.topology.model import Topology
 from coppice.version import __version__
@@ -168,7 +169,9 @@ def export_ompi_rules(
     sizes: Sequence[int] = DEFAULT_SIZES,
     form: str | None = None,
     version: str | None = None,
+    model: ModelChoice | None = None,
     jobs: int | None = None,
+    on_stage: Callable[[str], None] = lambda _: None,
 ) -> Exported:
     """A rules file for communicators of all ranks, from simulated times of Open MPI's algorithms.
 
@@ -179,10 +182,13 @@ def export_ompi_rules(
         form: One of :data:`~coppice.export.open_mpi.writer.FORMS`; None takes that of the version.
         version: Version of Open MPI that is to read it, such as ``5.0.11``; None asks the ``mpirun`` on PATH, and takes
             5.0 where there is none (6.0 for JSON).
+        model: What messages cost, a model of time or its name or file; None is ``ideal``.
         jobs: Number of processes that compare.
+        on_stage: Called with what goes on.
 
     Raises:
-        InputError: If a name is unknown, Open MPI has no rules for a collective, or the version does not read the form.
+        InputError: If a name or model is unknown, Open MPI has no rules for a collective, or the version does not read
+            the form.
     """
     reader = version_of(version, form)
     words = ".".join(map(str, reader))
@@ -195,10 +201,12 @@ def export_ompi_rules(
     if topology.num_ranks < 2 or not chosen or not sizes:
         msg = "expected 2 ranks, a collective and a size at least: there is nothing to choose otherwise."
         raise InputError(msg)
-    found = {
-        collective: choices_of(compared(topology, collective, sizes, jobs=jobs), reader)
-        for collective in chosen
+    compared_by = {
+        each: compared(topology, each, sizes, model=model, jobs=jobs, on_progress=_told(each, on_stage))
+        for each in chosen
     }
+    assumed = next(iter(compared_by.values())).model
+    found = {collective: choices_of(comparison, reader) for collective, comparison in compared_by.items()}
     rules = {collective: {topology.num_ranks: rules_of(choices)} for collective, choices in found.items()}
     notes = [_words(collective, choices) for collective, choices in found.items()]
     return Exported(
@@ -206,13 +214,14 @@ def export_ompi_rules(
             rules,
             version=reader,
             comments=[
-                f"coppice {__version__}, simulated on {topology.name} {topology.sha256[:16]}, for Open MPI {words}"
+                f"coppice {__version__}, simulated on {topology.name} {topology.sha256[:16]}, for Open MPI {words}",
+                f"model {assumed.text}",
             ],
         ),
         notes=(
             *notes,
             f"for Open MPI {words}: other versions number and read otherwise, `version=` names another one",
-            "times are simulated: measure before you rely on them",
+            f"times are simulated (model {assumed.text}): measure before you rely on them",
             "mpirun --mca coll ^han --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename FILE",
         ),
         suffix=SUFFIXES[form_of(reader)],
@@ -223,6 +232,11 @@ def export_ompi_rules(
 
 SUFFIXES = {"classic": ".conf", "json": ".json"}
 """Usual ends of names of rules files, by form."""
+
+
+def _told(collective: Collective, on_stage: Callable[[str], None]) -> Callable[[int, int, str], None]:
+    """What tells how far a comparison is."""
+    return lambda done, total, name: on_stage(f"comparing {collective}: {done} of {total} ({name})")
 
 
 def _nodes(topology: Topology) -> int:

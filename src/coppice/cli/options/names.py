@@ -1,0 +1,68 @@
+"""Names that the help of commands lists: the rooms that know what they mean load more than a help needs.
+
+A test compares each list with its room's.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "COST_INPUTS",
+    "FABRICS",
+    "JOB_FACTS",
+    "MSCCL_RUNTIMES",
+    "PLUGIN",
+    "SELECTING",
+    "TUNED",
+    "TUNING_FILES",
+    "TUNING_FORMS",
+]
+
+FABRICS = ("switch", "rail", "fat-tree", "dragonfly", "direct")
+"""Fabrics that join hosts."""
+
+SELECTING = ("open-mpi", "mpich", "mvapich2", "nccl")
+"""Libraries whose choice is known."""
+
+COST_INPUTS = (
+    "generation",
+    "cpu",
+    "channels",
+    "bw_intra",
+    "bw_inter",
+    "tree_bw_intra",
+    "nvls_channels",
+    "nvls_bw_intra",
+    "nvls_bw_inter",
+    "type_intra",
+    "type_inter",
+    "latency_inter",
+    "same_channels",
+    "collnet",
+)
+"""Inputs of NCCL's cost model."""
+
+TUNED = ("open-mpi", "mpich", "nccl", "rccl")
+"""Libraries that can be tuned."""
+
+TUNING_FORMS = ("nccl-tuner", "rccl-csv", "ompi-rules", "mpich-env")
+"""Forms in which libraries read rules."""
+
+PLUGIN = "libnccl-tuner-coppice.so"
+"""File of the tuner plugin."""
+
+MSCCL_RUNTIMES = ("rccl", "azure-executor", "msccl")
+"""Runtimes that read MSCCL XML."""
+
+TUNING_FILES = (
+    "nccl-tuner",
+    "nccl-graph",
+    "nccl-topo",
+    "rccl-rings",
+    "rccl-trees",
+    "ompi-rules",
+    "mpich-env",
+)
+"""Kinds of tuning files that the doctor judges."""
+
+JOB_FACTS = ("dialect", "topology", "boxes", "log", "dump", "shapes", "channels", "version", "gpus", "nics")
+"""What the doctor can be told of a job."""

@@ -1,0 +1,56 @@
+"""What Ctrl-C does to the program: while it loads it ends at once, while a command is at work that may tidy up.
+
+Little is imported here: until it is there, Ctrl-C ends the program with a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+__all__ = ["loading", "running"]
+
+
+class _Handling:
+    """A handler of Ctrl-C for a while, in place of another one; any further one and other threads stay as they are."""
+
+    def __init__(self, before: object, handler: object) -> None:
+        self._before, self._handler = before, handler
+        self._changed = False
+
+    def __enter__(self) -> None:
+        if signal.getsignal(signal.SIGINT) is self._before:
+            self._changed = _handle(self._handler)
+
+    def __exit__(self, *_: object) -> None:
+        if self._changed:
+            _handle(self._before)
+
+
+def loading() -> _Handling:
+    """Let Ctrl-C end the program at once while modules are being loaded and options are read.
+
+    An exception inside an import can come out as another one; nothing is open yet that would need care. Programs that
+    handle Ctrl-C in a way of their own keep it.
+    """
+    return _Handling(signal.default_int_handler, _leave)
+
+
+def running() -> _Handling:
+    """Let Ctrl-C raise KeyboardInterrupt within :func:`loading`: a command that is at work may have to tidy up."""
+    return _Handling(_leave, signal.default_int_handler)
+
+
+def _handle(handler: object) -> bool:
+    """Take a handler, where this is the main thread, which alone can."""
+    try:
+        signal.signal(signal.SIGINT, handler)  # type: ignore[arg-type]
+    except ValueError:
+        return False
+    return True
+
+
+def _leave(*_: object) -> None:
+    if os.isatty(2):
+        os.write(2, b"interrupted: no file was left half-written.\n")
+    os._exit(130)

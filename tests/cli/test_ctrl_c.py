@@ -1,0 +1,113 @@
+"""Ctrl-C on a terminal, which reaches all processes of a command: one line, exit code 130; long work tells its time."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+
+import pytest
+
+from coppice.comparison.pool import local_processes
+
+LINE = "interrupted: no file was left half-written."
+
+
+def press(words: str, when: Callable[[str], bool]) -> tuple[int, str]:
+    """Run a command on a terminal of its own and press Ctrl-C as soon as it shows something: exit code and text."""
+    process, terminal = pty.fork()
+    if process == 0:  # pragma: no cover (another program)
+        os.environ |= {"TERM": "xterm", "COLUMNS": "80"}
+        os.execv(sys.executable, [sys.executable, "-m", "coppice", *words.split()])
+    shown, pressed = "", False
+    while True:
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError:  # how Linux tells that the other end is closed
+            break
+        if not piece:
+            break
+        shown += piece.decode(errors="replace")
+        if not pressed and when(shown):
+            os.write(terminal, b"\x03")
+            pressed = True
+    _, status = os.waitpid(process, 0)
+    os.close(terminal)
+    assert pressed, shown
+    return os.waitstatus_to_exitcode(status), re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", shown)
+
+
+def check(code: int, shown: str) -> None:
+    assert code == 130, shown
+    assert shown.replace("\r", "").rstrip().endswith(LINE)
+    assert shown.count("interrupted") == 1
+    for word in ("Traceback", "Error", "error:", "Aborted"):
+        assert word not in shown
+
+
+def test_long_stages_tell_how_long_they_take() -> None:
+    code, shown = press(
+        "bound random-balanced --set gpus=60 -c all_to_all",
+        lambda text: "computing the bound, 2 s" in text,
+    )
+    check(code, shown)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "compare dgx-h100 --boxes 8 -c all_reduce --sizes 1K:4G -j 2",
+        "export fat-tree --to ompi-rules --option jobs=2 -o {folder}/rules.conf",
+    ],
+)
+def test_processes_that_are_being_started_say_nothing(words: str, tmp_path: Path) -> None:
+    """The spinner comes first, then the processes, which load for a while."""
+    starts = ("starting", "making ompi-rules", "0/1", "0/")
+    code, shown = press(words.format(folder=tmp_path), lambda text: any(start in text for start in starts))
+    check(code, shown)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 1.3, 1.6])
+def test_any_time_will_do(after: float) -> None:
+    process, terminal = pty.fork()
+    if process == 0:  # pragma: no cover (another program)
+        os.environ |= {"TERM": "xterm"}
+        words = "compare dgx-h100 --boxes 8 -c all_reduce --sizes 1K:4G -j 2"
+        os.execv(sys.executable, [sys.executable, "-m", "coppice", *words.split()])
+    threading.Timer(after, os.write, (terminal, b"\x03")).start()
+    shown = ""
+    while True:
+        try:
+            shown += os.read(terminal, 65536).decode(errors="replace")
+        except OSError:
+            break
+    _, status = os.waitpid(process, 0)
+    check(os.waitstatus_to_exitcode(status), re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", shown))
+
+
+def test_processes_are_deaf_to_ctrl_c_until_they_can_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And hear it once they work: it is blocked while they are started, and let through by what they do first."""
+    start, masks = SpawnProcess._Popen, []
+
+    def started(process: SpawnProcess) -> object:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        return start(process)
+
+    monkeypatch.setattr(SpawnProcess, "_Popen", staticmethod(started))
+    with local_processes(1) as pool:
+        assert not pool.submit(_blocked).result()
+    assert [signal.SIGINT in mask for mask in masks] == [True]
+    assert not _blocked(), "this process hears it, too"
+
+
+def _blocked() -> bool:
+    """Whether this process blocks the signal of Ctrl-C."""
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])

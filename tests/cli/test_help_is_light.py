@@ -1,0 +1,75 @@
+"""A help loads no room that computes: by the modules that are there then, since times say little on a busy machine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+
+from cli.test_times_name_models import commands
+from coppice.cli import COMMANDS, app
+from coppice.cli.options import names
+from coppice.doctor import TUNING_TARGETS
+from coppice.doctor.given import OPTIONS
+from coppice.export.msccl.targets import TARGETS
+from coppice.selection import LIBRARIES
+from coppice.selection.nccl import SETTINGS
+from coppice.topology.composition.fabric import FABRIC_KINDS
+from coppice.tuning.exports import FORMS
+from coppice.tuning.nccl_plugin import NAME
+from coppice.tuning.table import LIBRARIES as TUNED
+
+HEAVY = {"numpy", "highspy", "coppice._core", "msgspec", "multiprocessing", "rich.console", "rich.progress"}
+
+LOADING = {
+    "export": "its help lists the formats with their options, of which the writers are part",
+    "model": "fits, whose command names what it takes by the classes of the simulator",
+}
+"""Commands whose help loads more, and why."""
+
+PROGRAM = """
+import json, sys
+from coppice.cli import main
+sys.argv = ["coppice", *sys.argv[1:]]
+try:
+    main()
+except SystemExit:
+    pass
+print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+def modules(*words: str) -> set[str]:
+    """What a command has loaded when its help is printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words, "--help"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("Usage: coppice")
+    return set(json.loads(done.stderr))
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in LOADING])
+def test_no_help_loads_what_computes(name: str) -> None:
+    assert not modules(name) & HEAVY
+
+
+@pytest.mark.parametrize("name", ["design", "topology", "tune"])
+def test_no_help_of_a_subcommand_does(name: str) -> None:
+    inner = [words.split() for words in commands(get_command(app)) if words.startswith(f"{name} ")]
+    assert inner
+    assert not modules(*inner[-1]) & HEAVY
+
+
+def test_lists_of_names_are_those_of_their_rooms() -> None:
+    assert tuple(FABRIC_KINDS) == names.FABRICS
+    assert tuple(LIBRARIES) == names.SELECTING
+    assert tuple(SETTINGS) == names.COST_INPUTS
+    assert tuple(TUNED) == names.TUNED
+    assert tuple(FORMS) == names.TUNING_FORMS
+    assert names.PLUGIN == NAME
+    assert tuple(TARGETS) == names.MSCCL_RUNTIMES
+    assert tuple(TUNING_TARGETS) == names.TUNING_FILES
+    assert tuple(OPTIONS) == names.JOB_FACTS
