@@ -15,6 +15,9 @@ from coppice.cli.options import names
 from coppice.doctor import TUNING_TARGETS
 from coppice.doctor.given import OPTIONS
 from coppice.export.msccl.targets import TARGETS
+from coppice.iteration.pipeline.orders import ORDERS
+from coppice.iteration.policies.catalogue import POLICIES
+from coppice.planners.synthesis.catalogue import METHODS
 from coppice.selection import LIBRARIES
 from coppice.selection.nccl import SETTINGS
 from coppice.topology.composition.fabric import FABRIC_KINDS
@@ -73,3 +76,6 @@ def test_lists_of_names_are_those_of_their_rooms() -> None:
     assert tuple(TARGETS) == names.MSCCL_RUNTIMES
     assert tuple(TUNING_TARGETS) == names.TUNING_FILES
     assert tuple(OPTIONS) == names.JOB_FACTS
+    assert tuple(METHODS) == names.SYNTHESIS_METHODS
+    assert tuple(POLICIES) == names.POLICIES
+    assert tuple(ORDERS) == names.PIPELINE_ORDERS

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption, OutputOption, parse_settings, with_options
+from coppice.cli.options.names import SYNTHESIS_METHODS
 from coppice.cli.options.problem import ParameterOption, ProblemOptions
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.cli.plan import plan_fields
-from coppice.planners.synthesis.catalogue import METHODS
-from coppice.planners.synthesis.synthesizing import SynthesizedResult
-from coppice.planners.synthesis.synthesizing import synthesize as run
-from coppice.schedule.explanation import title_of
-from coppice.schedule.files.plan_file import write_plan
 from coppice.text import percent_text, seconds_text
+
+if TYPE_CHECKING:
+    from coppice.planners.synthesis.synthesizing import SynthesizedResult
 
 __all__ = ["synthesize"]
 
@@ -32,7 +31,9 @@ NOT_FOUND = 1
 def synthesize(
     asked: ProblemOptions,
     *,
-    method: Annotated[str, typer.Option("--method", metavar="NAME", help=f"One of: {', '.join(METHODS)}.")],
+    method: Annotated[
+        str, typer.Option("--method", metavar="NAME", help=f"One of: {', '.join(SYNTHESIS_METHODS)}.")
+    ],
     sketch: Annotated[
         Path | None, typer.Option("--sketch", metavar="FILE", help="Sketch file of TACCL's format.")
     ] = None,
@@ -67,6 +68,10 @@ def synthesize(
     Examples:
       coppice synthesize dgx-1v --collective all_gather --method sccl --steps 2 --rounds 3 --chunks 2
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.planners.synthesis.synthesizing import synthesize as run
+    from coppice.schedule.explanation import title_of
+    from coppice.schedule.files.plan_file import write_plan
+
     printed = to_stdout(output, as_json=as_json)
     named = {
         "sketch": None if sketch is None else str(sketch),

@@ -10,8 +10,11 @@ __all__ = [
     "FABRICS",
     "JOB_FACTS",
     "MSCCL_RUNTIMES",
+    "PIPELINE_ORDERS",
     "PLUGIN",
+    "POLICIES",
     "SELECTING",
+    "SYNTHESIS_METHODS",
     "TUNED",
     "TUNING_FILES",
     "TUNING_FORMS",
@@ -66,3 +69,12 @@ TUNING_FILES = (
 
 JOB_FACTS = ("dialect", "topology", "boxes", "log", "dump", "shapes", "channels", "version", "gpus", "nics")
 """What the doctor can be told of a job."""
+
+SYNTHESIS_METHODS = ("sccl", "taccl", "te-ccl", "tacos", "syccl", "blink")
+"""Methods of synthesis."""
+
+POLICIES = ("serial", "wfbp", "ddp", "gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble")
+"""Policies of communication in an iteration."""
+
+PIPELINE_ORDERS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble")
+"""Orders of pipelines."""

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption, load_topology
+from coppice.cli.options.names import PIPELINE_ORDERS
 from coppice.cli.output.render import print_fields, print_json
 from coppice.errors import CheckError, InputError
-from coppice.iteration.cluster import cluster_of
-from coppice.iteration.estimate import estimate as run
-from coppice.iteration.job import SimulatedJob, simulate_job
-from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS, model_named
-from coppice.iteration.pipeline.orders import ORDERS
-from coppice.iteration.trace import write_task_trace
 from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.text import seconds_text
+
+if TYPE_CHECKING:
+    from coppice.iteration.job import SimulatedJob
 
 __all__ = ["estimate"]
 
@@ -61,7 +59,9 @@ def estimate(
     order: Annotated[
         str | None,
         typer.Option(
-            "--order", metavar="NAME", help=f"Simulate the pipeline in an order: {', '.join(ORDERS)}."
+            "--order",
+            metavar="NAME",
+            help=f"Simulate the pipeline in an order: {', '.join(PIPELINE_ORDERS)}.",
         ),
     ] = None,
     trace: Annotated[
@@ -82,6 +82,12 @@ def estimate(
     Examples:
       coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.iteration.cluster import cluster_of
+    from coppice.iteration.estimate import estimate as run
+    from coppice.iteration.job import simulate_job
+    from coppice.iteration.memory import memory_of
+    from coppice.iteration.trace import write_task_trace
+
     chosen = model_named(model)
     topology = load_topology(cluster, boxes=boxes, rates=rates, settings=settings)
     layout = Layout(

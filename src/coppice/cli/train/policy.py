@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from coppice.cli.options.inputs import JsonOption, parse_settings
+from coppice.cli.options.names import POLICIES
 from coppice.cli.output.render import print_fields, print_json
-from coppice.iteration.policies.catalogue import POLICIES
-from coppice.iteration.predicted import predict
 from coppice.text import plural
 
 __all__ = ["policy"]
@@ -45,6 +44,8 @@ def policy(
       coppice train policy workload.json --policy breadth-first --set stages=4 --set chunks=2 --json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.layers import read_workload
+    from coppice.iteration.policies.catalogue import policy_named
+    from coppice.iteration.predicted import predict
 
     found = predict(read_workload(workload), name, parse_settings(settings or (), option="--set"))
     if as_json:
@@ -59,4 +60,4 @@ def policy(
         ("computes", f"{found.compute_seconds:.6g} s"),
         ("repeats after", repeated),
     ]
-    print_fields(f"{name}: {POLICIES[name].about}", fields)
+    print_fields(f"{name}: {policy_named(name).about}", fields)

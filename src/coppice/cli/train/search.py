@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption, load_topology
 from coppice.cli.output.render import print_json, print_lines
 from coppice.errors import InputError
-from coppice.iteration.cluster import cluster_of
 from coppice.iteration.models import MODELS, model_named
-from coppice.iteration.search import FoundLayout, search_layouts
 from coppice.text import plural, seconds_text
+
+if TYPE_CHECKING:
+    from coppice.iteration.search import FoundLayout
 
 __all__ = ["search"]
 
@@ -50,6 +51,9 @@ def search(
       coppice train search gpt-175b --cluster dgx-a100 --boxes 64 --global-batch 1536
       coppice train search llama3-70b --cluster dgx-h100 --gpus 64 --global-batch 256 --json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.iteration.cluster import cluster_of
+    from coppice.iteration.search import search_layouts
+
     chosen = model_named(model)
     topology = load_topology(cluster, boxes=boxes, rates=rates, settings=settings)
     machines = cluster_of(topology, device)
