@@ -1,0 +1,271 @@
+"""Channels and thread blocks for messages: every thread block has one peer each way at most, and one channel.
+
+Messages that instructions join into a chain, each passed on as it arrives, need one channel all the way, and at every
+rank on it one thread block that receives from the one side and sends to the other. Chains are placed one after the
+other, each on the first channel where that can be had.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coppice.errors import CheckError
+from coppice.program.two_sided.operations.instructions import InstructionGraph
+
+__all__ = ["MOST_CHANNELS", "BlockTable", "OpenBlock", "UnplacedChainError", "chains_of", "connect"]
+
+MOST_CHANNELS = 32
+"""Most channels of a runtime."""
+
+_Connection = tuple[bool, int, int, int]
+"""(it is the sending end, sender, receiver, channel)"""
+
+
+class UnplacedChainError(CheckError):
+    """What is asked for cannot be had for a chain, or there are not enough channels; ``chain`` are its messages."""
+
+    def __init__(self, message: str, chain: Sequence[int]) -> None:
+        super().__init__(message)
+        self.chain = tuple(chain)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBlock:
+    """A thread block that may still get peers.
+
+    Attributes:
+        rank: Its rank.
+        send: Peer that it sends to, or -1.
+        recv: Peer that it receives from, or -1.
+        channel: Channel, or -1 where it has no peer yet.
+        label: What its author calls it, or None.
+    """
+
+    rank: int
+    send: int = -1
+    recv: int = -1
+    channel: int = -1
+    label: int | None = None
+
+    def with_(self, other: OpenBlock) -> OpenBlock | None:
+        """Both as one thread block, None where they cannot be."""
+        pairs = ((self.send, other.send), (self.recv, other.recv), (self.channel, other.channel))
+        if any(min(pair) >= 0 and pair[0] != pair[1] for pair in pairs):
+            return None
+        if self.label is not None and other.label is not None and self.label != other.label:
+            return None
+        label = other.label if self.label is None else self.label
+        send, recv, channel = (max(pair) for pair in pairs)
+        return OpenBlock(self.rank, send, recv, channel, label)
+
+
+@dataclass
+class BlockTable:
+    """Thread blocks by number, and which of them has which end of a connection.
+
+    Attributes:
+        blocks: All thread blocks.
+        ends: Thread block of each end of a connection.
+        labels: Thread block of each (rank, label).
+        channel: Channel of each message.
+    """
+
+    blocks: dict[int, OpenBlock] = field(default_factory=dict)
+    ends: dict[_Connection, int] = field(default_factory=dict)
+    labels: dict[tuple[int, int], int] = field(default_factory=dict)
+    channel: list[int] = field(default_factory=list)
+
+    def new(self, block: OpenBlock) -> int:
+        """Add a thread block."""
+        number = max(self.blocks, default=-1) + 1
+        self.blocks[number] = block
+        if block.label is not None:
+            self.labels[block.rank, block.label] = number
+        return number
+
+    def end(self, connection: _Connection) -> int:
+        """The thread block at an end, a new one where there is none."""
+        if connection not in self.ends:
+            sends, src, dst, channel = connection
+            made = (
+                OpenBlock(src, send=dst, channel=channel)
+                if sends
+                else OpenBlock(dst, recv=src, channel=channel)
+            )
+            self.ends[connection] = self.new(made)
+        return self.ends[connection]
+
+    def labelled(self, rank: int, label: int) -> int:
+        """The thread block with a label, a new one where there is none."""
+        if (rank, label) not in self.labels:
+            self.new(OpenBlock(rank, label=label))
+        return self.labels[rank, label]
+
+    def merge(self, one: int, other: int) -> bool:
+        """Make two thread blocks one, if they can be."""
+        if one == other:
+            return True
+        both = self.blocks[one].with_(self.blocks[other])
+        if both is None:
+            return False
+        self.blocks[one] = both
+        del self.blocks[other]
+        for table in (self.ends, self.labels):
+            for key, number in table.items():
+                if number == other:
+                    table[key] = one  # type: ignore[index]
+        if both.label is not None:
+            self.labels[both.rank, both.label] = one
+        return True
+
+    def copy(self) -> BlockTable:
+        """An independent copy, to try something on."""
+        return BlockTable(dict(self.blocks), dict(self.ends), dict(self.labels), list(self.channel))
+
+
+def chains_of(graph: InstructionGraph) -> list[list[int]]:
+    """Messages in chains that are passed on as they arrive, each from its first message on."""
+    following: dict[int, int] = {}
+    for number in graph.present():
+        each = graph.at(number)
+        if each.received >= 0 and each.sent >= 0:
+            following[each.received] = each.sent
+    later = set(following.values())
+    chains = []
+    for message in range(len(graph.messages)):
+        if message not in later:
+            chain = [message]
+            while chain[-1] in following:
+                chain.append(following[chain[-1]])
+            chains.append(chain)
+    return chains
+
+
+def connect(
+    graph: InstructionGraph,
+    chains: Sequence[Sequence[int]],
+    *,
+    refused: Mapping[int, set[int]],
+    paired: bool,
+) -> BlockTable:
+    """Place all chains.
+
+    Args:
+        graph: The instructions.
+        chains: Their chains, in the order in which they are placed.
+        refused: Channels that a chain (by its first message) may not take.
+        paired: Thread blocks that only receive and such that only send become one, at most one with another.
+
+    Raises:
+        UnplacedChainError: If what is asked for cannot be had, or there are not enough channels.
+    """
+    table = BlockTable(channel=[-1] * len(graph.messages))
+    for number in graph.present():
+        each = graph.at(number)
+        if each.block is not None:
+            table.labelled(each.rank, each.block)
+    for chain in chains:
+        asked = [channel for message in chain if (channel := graph.messages[message].channel) is not None]
+        tried = asked[:1] or range(MOST_CHANNELS)
+        for channel in tried:
+            if channel in refused.get(chain[0], ()) and not asked:
+                continue
+            if _fits(graph, chain, channel, table):
+                _take(graph, chain, channel, table)
+                break
+        else:
+            raise UnplacedChainError(_refusal(graph, chain, asked), chain)
+    if paired:
+        _pair(table)
+    return table
+
+
+def _joins(
+    graph: InstructionGraph, chain: Sequence[int], channel: int
+) -> tuple[list[tuple[_Connection, int, int]], list[tuple[_Connection, _Connection]]]:
+    """Ends of connections that belong to a label, and ends that belong to one thread block."""
+    labelled, joined = [], []
+    for place, number in enumerate(chain):
+        message = graph.messages[number]
+        send, recv = graph.at(message.send), graph.at(message.recv)
+        out, into = (True, message.src, message.dst, channel), (False, message.src, message.dst, channel)
+        labelled += [
+            (end, each.rank, each.block)
+            for end, each in ((out, send), (into, recv))
+            if each.block is not None
+        ]
+        if place:
+            before = graph.messages[chain[place - 1]]
+            joined.append(((False, before.src, before.dst, channel), out))
+    return labelled, joined
+
+
+def _fits(graph: InstructionGraph, chain: Sequence[int], channel: int, table: BlockTable) -> bool:
+    """Whether a chain can be placed; the table stays as it is."""
+    labelled, joined = _joins(graph, chain, channel)
+    if not labelled and not joined:
+        return True
+    if not labelled and all(table.ends.get(one, -1) == table.ends.get(other, -2) for one, other in joined):
+        return True
+    return _take(graph, chain, channel, table.copy())
+
+
+def _take(graph: InstructionGraph, chain: Sequence[int], channel: int, table: BlockTable) -> bool:
+    """Place a chain; whether it could be placed, otherwise the table is of no use any more."""
+    labelled, joined = _joins(graph, chain, channel)
+    for number in chain:
+        message = graph.messages[number]
+        table.channel[number] = channel
+        table.end((True, message.src, message.dst, channel))
+        table.end((False, message.src, message.dst, channel))
+    return all(
+        table.merge(table.labelled(rank, label), table.end(end)) for end, rank, label in labelled
+    ) and all(table.merge(table.end(one), table.end(other)) for one, other in joined)
+
+
+def _pair(table: BlockTable) -> None:
+    """Make thread blocks that have one direction and no label share one, by the same peer or in order."""
+    free: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for number, block in table.blocks.items():
+        if block.label is None and min(block.send, block.recv) < 0 <= max(block.send, block.recv):
+            free[block.rank, block.channel][block.send < 0].append(number)
+    for senders, receivers in free.values():
+        peers = {table.blocks[number].recv: number for number in receivers}
+        left = []
+        for number in senders:
+            same = peers.pop(table.blocks[number].send, None)
+            if same is None:
+                left.append(number)
+            else:
+                table.merge(number, same)
+        for one, other in zip(left, peers.values(), strict=False):
+            table.merge(one, other)
+
+
+def _refusal(graph: InstructionGraph, chain: Sequence[int], asked: Sequence[int]) -> str:
+    """Why a chain cannot be placed."""
+    message = graph.messages[chain[0]]
+    send, recv = graph.at(message.send), graph.at(message.recv)
+    where = f"{send.where}: " if send.where else ""
+    if asked or any(
+        graph.at(end).block is not None
+        for number in chain
+        for end in (graph.messages[number].send, graph.messages[number].recv)
+    ):
+        blocks = " and ".join(
+            f"thread block {each.block} of rank {each.rank}"
+            for each in (send, recv)
+            if each.block is not None
+        )
+        wanted = " and ".join(word for word in (blocks, f"channel {asked[0]}" if asked else "") if word)
+        return (
+            f"{where}the message from rank {message.src} to rank {message.dst} cannot have "
+            f"{wanted or 'the thread blocks that are asked for'}: a thread block has one channel and one peer each "
+            "way, and a channel from one rank to another belongs to one thread block at either end; ask for others."
+        )
+    return (
+        f"{where}the message from rank {message.src} to rank {message.dst} finds no free channel: expected at most "
+        f"{MOST_CHANNELS}; send less at a time, or without instances."
+    )
