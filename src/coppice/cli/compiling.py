@@ -16,6 +16,7 @@ from coppice.cli.options.inputs import (
     load_topology,
     parse_settings,
 )
+from coppice.cli.options.problem import RelayGpusOption
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.errors import InputError
 from coppice.export.exported import Exported
@@ -24,7 +25,7 @@ from coppice.export.registry import export
 from coppice.language.compiled import CompiledProgram, compile_program, per_rank_program
 from coppice.schedule.explanation import title_of
 from coppice.schedule.files.plan_file import write_plan
-from coppice.text import bandwidth_text, percent_text, plural, seconds_text
+from coppice.text import bandwidth_text, percent_text, plural
 from coppice.topology.model import Topology
 
 __all__ = ["compile_file"]
@@ -72,6 +73,7 @@ def compile_file(
         typer.Option("--target", help="Who reads --program: rccl, azure-executor or msccl."),
     ] = None,
     boxes: BoxesOption = None,
+    relay_gpus: RelayGpusOption = False,
     rates: RatesOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -107,6 +109,7 @@ def compile_file(
                 file,
                 topology=None if topology is None else place,
                 parameters=parse_settings(parameters or (), option="--parameter"),
+                relay_gpus=relay_gpus,
                 on_stage=stages.begin,
             )
             written = None if program is None or target is None else _written(made, program, target)
@@ -169,5 +172,4 @@ def _fields(made: CompiledProgram) -> list[tuple[str, str]]:
         )
         form = f"{plural(source.instances, 'instance')}, {source.protocol}"
         fields.append(("thread blocks", f"{blocks}, up to {plural(found.most_steps, 'step')} each ({form})"))
-    fields.append(("took", seconds_text(sum(made.seconds.values()))))
     return fields

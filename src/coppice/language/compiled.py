@@ -128,6 +128,7 @@ def compile_program(
     *,
     topology: Any = None,
     parameters: Mapping[str, Any] | None = None,
+    relay_gpus: bool = False,
     on_stage: Callable[[str], None] = lambda _: None,
 ) -> CompiledProgram:
     """Compile a program over chunks, or a file that holds one, and verify what comes out.
@@ -141,6 +142,7 @@ def compile_program(
             program names, or all ranks at one switch. A function ``program`` that has a parameter ``ranks`` or
             ``topology`` gets it from here.
         parameters: Arguments of the function ``program``, as values or as text.
+        relay_gpus: Default routes may lead through other GPUs, where there is no other way.
         on_stage: Called with what goes on.
 
     Raises:
@@ -196,7 +198,7 @@ def compile_program(
     )
     found = bound(problem)
     stage("bound", "verifying the plan")
-    counted = verify_schedule(schedule, demands=program.demands)
+    counted = verify_schedule(schedule, demands=program.demands, relay_gpus=relay_gpus)
     counted.require_ok()
     plan = Plan(
         problem=problem,
@@ -210,6 +212,7 @@ def compile_program(
             "in_place": program.in_place,
             "instances": program.instances,
             "protocol": program.protocol,
+            **({"relay_gpus": True} if relay_gpus else {}),
         },
     )
     report = verify(plan)
