@@ -90,6 +90,7 @@ def lower_operations(
     if instances > 1:
         operations = [part for each in operations for part in _within_blocks(each, layout)]
     tried: list[tuple[int, Program]] = []
+    failed: list[CheckError] = []
     for joins, paired in ((True, True), (True, False), (False, False)):
         if joins and not fused:
             continue

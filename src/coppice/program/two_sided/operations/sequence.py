@@ -135,7 +135,7 @@ def _place(table: BlockTable) -> Callable[[int], tuple[int, int, int, int, int]]
 def _block_of(
     graph: InstructionGraph, table: BlockTable, lists: dict[int, list[int]], at: dict[int, int], number: int
 ) -> int:
-    """The thread block of an instruction; that of what it waits for, or the one with least to do, for work within."""
+    """The thread block of an instruction; for work within, that with least to do of those it waits for."""
     each = graph.at(number)
     if each.received >= 0:
         message = graph.messages[each.received]
@@ -145,9 +145,8 @@ def _block_of(
         return table.end((True, message.src, message.dst, table.channel[each.sent]))
     if each.block is not None:
         return table.labelled(each.rank, each.block)
-    if each.before:
-        return at[max(each.before)]
-    mine = [block for block, found in table.blocks.items() if found.rank == each.rank]
+    mine = sorted({at[earlier] for earlier in each.before})
+    mine = mine or [block for block, found in table.blocks.items() if found.rank == each.rank]
     if not mine:
         return table.new(OpenBlock(each.rank))
     return min(mine, key=lambda block: len(lists.get(block, ())))
