@@ -88,7 +88,8 @@ def own_row(name: str, parameters: dict[str, int]) -> tuple[str, ...]:
     seconds = time.perf_counter() - start
     words = f"{name} {' '.join(str(value) for value in parameters.values())}"
     if made.program is None:
-        raise SystemExit(f"{name}: expected thread blocks, found none")
+        msg = f"{name}: expected thread blocks, found none"
+        raise SystemExit(msg)
     return (words, str(made.source.num_operations), *figures(made.program, seconds), "yes")
 
 
@@ -139,7 +140,8 @@ def reference_rows(directory: Path, case: str, folder: Path) -> list[tuple[str, 
     try:
         theirs, _, _ = read_program(path)
         if not isinstance(theirs, Program):
-            raise SystemExit(f"{case}: expected sends and receives")
+            msg = f"{case}: expected sends and receives, found puts"
+            raise SystemExit(msg)
         rows.append((case, "msccl-tools", operations, *figures(theirs, found["seconds"]), verdict(theirs)))
     except CoppiceError as error:
         rows.append((case, "msccl-tools", operations, *["-"] * len(HEADER), str(error)[:90]))
@@ -152,7 +154,8 @@ def reference_rows(directory: Path, case: str, folder: Path) -> list[tuple[str, 
         seconds = time.perf_counter() - start
         back, _, _ = read_program(path)
         if not isinstance(back, Program):
-            raise SystemExit(f"{case}: expected sends and receives")
+            msg = f"{case}: expected sends and receives, found puts"
+            raise SystemExit(msg)
         rows.append(("", "coppice", operations, *figures(ours, seconds), verdict(back)))
     except CoppiceError as error:
         rows.append(("", "coppice", operations, *["-"] * len(HEADER), str(error)[:90]))
@@ -180,8 +183,8 @@ def main() -> None:
         if fnmatch.fnmatch(name, options.only):
             own.rows.append(own_row(name, parameters))
     own.notes.append(
-        "`steps`: of all ranks. `longest block`: steps of the fullest thread block. `thread blocks`: of the fullest GPU. "
-        "`compile`: from the file to a verified plan with its bound, and verified thread blocks; wall time."
+        "`steps`: of all ranks. `longest block`: steps of the fullest thread block. `thread blocks`: of the fullest "
+        "GPU. `compile`: from the file to a verified plan with its bound, and verified thread blocks; wall time."
     )
     tables = [own]
     if options.reference is not None:

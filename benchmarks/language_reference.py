@@ -17,7 +17,7 @@ import runpy
 import sys
 import time
 import types
-import xml.etree.ElementTree as ElementTree
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,8 @@ def run_example(directory: Path, example: str, arguments: list[str]) -> dict[str
 
 def _stand_in_for_lxml() -> None:
     module: Any = types.ModuleType("lxml")
-    module.etree = ElementTree
-    sys.modules["lxml"], sys.modules["lxml.etree"] = module, ElementTree
+    module.etree = ET
+    sys.modules["lxml"], sys.modules["lxml.etree"] = module, ET
 
 
 def _note_operations(language: Any, operations: list[list[Any]], programs: list[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 from types import FrameType, TracebackType
 
@@ -35,4 +36,9 @@ def raised_at(trace: TracebackType | None, file: str) -> str:
 
 
 def _place(file: str, line: int) -> str:
-    return f"{Path(file).name}:{line}"
+    return f"{_name(file)}:{line}"
+
+
+@cache
+def _name(file: str) -> str:
+    return Path(file).name

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from coppice.errors import CheckError
 from coppice.program.two_sided.operations.instructions import InstructionGraph
@@ -61,47 +62,56 @@ class OpenBlock:
         return OpenBlock(self.rank, send, recv, channel, label)
 
 
-@dataclass
 class BlockTable:
     """Thread blocks by number, and which of them has which end of a connection.
 
+    Everything is in dictionaries whose changes are noted, so that what was only tried can be taken back.
+
     Attributes:
         blocks: All thread blocks.
-        ends: Thread block of each end of a connection.
-        labels: Thread block of each (rank, label).
         channel: Channel of each message.
     """
 
-    blocks: dict[int, OpenBlock] = field(default_factory=dict)
-    ends: dict[_Connection, int] = field(default_factory=dict)
-    labels: dict[tuple[int, int], int] = field(default_factory=dict)
-    channel: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.blocks: dict[int, OpenBlock] = {}
+        self.channel: dict[int, int] = {}
+        self._ends: dict[_Connection, int] = {}
+        self._ends_of: dict[int, tuple[_Connection, ...]] = {}
+        self._labels: dict[tuple[int, int], int] = {}
+        self._made = 0
+        self._changes: list[tuple[dict[Any, Any], Any, Any]] = []
 
     def new(self, block: OpenBlock) -> int:
         """Add a thread block."""
-        number = max(self.blocks, default=-1) + 1
-        self.blocks[number] = block
+        number, self._made = self._made, self._made + 1
+        self._set(self.blocks, number, block)
         if block.label is not None:
-            self.labels[block.rank, block.label] = number
+            self._set(self._labels, (block.rank, block.label), number)
         return number
 
     def end(self, connection: _Connection) -> int:
         """The thread block at an end, a new one where there is none."""
-        if connection not in self.ends:
+        found = self._ends.get(connection)
+        if found is None:
             sends, src, dst, channel = connection
             made = (
                 OpenBlock(src, send=dst, channel=channel)
                 if sends
                 else OpenBlock(dst, recv=src, channel=channel)
             )
-            self.ends[connection] = self.new(made)
-        return self.ends[connection]
+            found = self.new(made)
+            self._set(self._ends, connection, found)
+            self._set(self._ends_of, found, (connection,))
+        return found
 
     def labelled(self, rank: int, label: int) -> int:
         """The thread block with a label, a new one where there is none."""
-        if (rank, label) not in self.labels:
-            self.new(OpenBlock(rank, label=label))
-        return self.labels[rank, label]
+        found = self._labels.get((rank, label))
+        return self.new(OpenBlock(rank, label=label)) if found is None else found
+
+    def place(self, message: int, channel: int) -> None:
+        """Give a message its channel."""
+        self._set(self.channel, message, channel)
 
     def merge(self, one: int, other: int) -> bool:
         """Make two thread blocks one, if they can be."""
@@ -110,19 +120,36 @@ class BlockTable:
         both = self.blocks[one].with_(self.blocks[other])
         if both is None:
             return False
-        self.blocks[one] = both
-        del self.blocks[other]
-        for table in (self.ends, self.labels):
-            for key, number in table.items():
-                if number == other:
-                    table[key] = one  # type: ignore[index]
+        moved = self._ends_of.get(other, ())
+        for connection in moved:
+            self._set(self._ends, connection, one)
+        self._set(self._ends_of, one, self._ends_of.get(one, ()) + moved)
+        self._set(self.blocks, one, both)
+        self._set(self.blocks, other, None)
         if both.label is not None:
-            self.labels[both.rank, both.label] = one
+            self._set(self._labels, (both.rank, both.label), one)
         return True
 
-    def copy(self) -> BlockTable:
-        """An independent copy, to try something on."""
-        return BlockTable(dict(self.blocks), dict(self.ends), dict(self.labels), list(self.channel))
+    def keep(self) -> None:
+        """What was done so far stays."""
+        self._changes.clear()
+
+    def take_back(self) -> None:
+        """Undo what was done since the last :meth:`keep`."""
+        for table, key, before in reversed(self._changes):
+            if before is None:
+                table.pop(key, None)
+            else:
+                table[key] = before
+        self._changes.clear()
+
+    def _set(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        """Change an entry; None takes it away."""
+        self._changes.append((table, key, table.get(key)))
+        if value is None:
+            del table[key]
+        else:
+            table[key] = value
 
 
 def chains_of(graph: InstructionGraph) -> list[list[int]]:
@@ -161,20 +188,22 @@ def connect(
     Raises:
         UnplacedChainError: If what is asked for cannot be had, or there are not enough channels.
     """
-    table = BlockTable(channel=[-1] * len(graph.messages))
+    table = BlockTable()
     for number in graph.present():
         each = graph.at(number)
         if each.block is not None:
             table.labelled(each.rank, each.block)
+    table.keep()
     for chain in chains:
         asked = [channel for message in chain if (channel := graph.messages[message].channel) is not None]
         tried = asked[:1] or range(MOST_CHANNELS)
         for channel in tried:
             if channel in refused.get(chain[0], ()) and not asked:
                 continue
-            if _fits(graph, chain, channel, table):
-                _take(graph, chain, channel, table)
+            if _take(graph, chain, channel, table):
+                table.keep()
                 break
+            table.take_back()
         else:
             raise UnplacedChainError(_refusal(graph, chain, asked), chain)
     if paired:
@@ -202,22 +231,12 @@ def _joins(
     return labelled, joined
 
 
-def _fits(graph: InstructionGraph, chain: Sequence[int], channel: int, table: BlockTable) -> bool:
-    """Whether a chain can be placed; the table stays as it is."""
-    labelled, joined = _joins(graph, chain, channel)
-    if not labelled and not joined:
-        return True
-    if not labelled and all(table.ends.get(one, -1) == table.ends.get(other, -2) for one, other in joined):
-        return True
-    return _take(graph, chain, channel, table.copy())
-
-
 def _take(graph: InstructionGraph, chain: Sequence[int], channel: int, table: BlockTable) -> bool:
-    """Place a chain; whether it could be placed, otherwise the table is of no use any more."""
+    """Place a chain; whether it could be placed, otherwise it has to be taken back."""
     labelled, joined = _joins(graph, chain, channel)
     for number in chain:
         message = graph.messages[number]
-        table.channel[number] = channel
+        table.place(number, channel)
         table.end((True, message.src, message.dst, channel))
         table.end((False, message.src, message.dst, channel))
     return all(

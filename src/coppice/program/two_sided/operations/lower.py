@@ -94,20 +94,26 @@ def lower_operations(
     for joins, paired in ((True, True), (True, False), (False, False)):
         if joins and not fused:
             continue
-        program = _lowered(
-            operations,
-            layout,
-            in_place=in_place,
-            instances=instances,
-            fused=joins,
-            paired=paired,
-            attributes={"name": name, "protocol": protocol},
-        )
+        try:
+            program = _lowered(
+                operations,
+                layout,
+                in_place=in_place,
+                instances=instances,
+                fused=joins,
+                paired=paired,
+                attributes={"name": name, "protocol": protocol},
+            )
+        except CheckError as error:
+            failed.append(error)
+            continue
         pairs = message_pairs(program, Findings())
         together, _ = fewest_together(program, pairs, depth=fifo_depth(protocol))
         if together == 1:
             return within_safe_sizes(program)
         tried.append((together or int(program.count.max()) + 1, program))
+    if not tried:
+        raise failed[0]
     return within_safe_sizes(min(tried, key=lambda each: each[0])[1])
 
 
@@ -235,12 +241,13 @@ def _built(
         each: (block, position) for block, steps in enumerate(lists) for position, each in enumerate(steps)
     }
     build = ProgramBuilder(ranks)
-    mine = [sum(block.rank == rank for block in blocks) for rank in range(ranks)]
+    mine: list[list[int]] = [[] for _ in range(ranks)]
+    for row, block in enumerate(blocks):
+        mine[block.rank].append(row)
     for rank in range(ranks):
         for part in range(instances):
-            for row, block in enumerate(blocks):
-                if block.rank != rank:
-                    continue
+            for row in mine[rank]:
+                block = blocks[row]
                 made = build.block(
                     rank, send=block.send, recv=block.recv, channel=max(block.channel, 0) + part * channels
                 )
@@ -254,7 +261,7 @@ def _built(
                         dst=_slot(found.dst, rank, part, instances, layout),
                         count=found.count,
                         after=[
-                            (number[other] + part * mine[rank], step)
+                            (number[other] + part * len(mine[rank]), step)
                             for other, step in _waits(graph, each, row, position, place, waited)
                         ],
                     )
