@@ -1,4 +1,4 @@
-"""Operations on slots lowered to programs: what is asked for is had, what is not needed is left out, what is long is cut."""
+"""Operations on slots lowered to programs: what is asked for is had, and what is not needed is left out."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import pytest
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.language import ChunkProgram, per_rank_program
-from coppice.program.memory import Buffer
+from coppice.program.memory import Buffer, memory_of
+from coppice.program.two_sided.operations.connections import chains_of, connect
+from coppice.program.two_sided.operations.instructions import instructions_of
 from coppice.program.two_sided.operations.lower import SlotLayout, lower_operations
 from coppice.program.two_sided.operations.operation import Hints, SlotOperation
+from coppice.program.two_sided.operations.sequence import sequence
 from coppice.program.two_sided.program import Program, StepOp
 from coppice.program.two_sided.verify import verify_program
 from reference.programs_run import run_program
@@ -232,6 +235,26 @@ def test_order_of_operations_within_what_they_touch_is_kept() -> None:
     lowered = per_rank_program(program)
     for seed in range(20):
         assert run_program(lowered, in_place=True, depth=2, seed=seed).good
+
+
+@pytest.mark.parametrize("room", [1, 2])
+def test_a_connection_delivers_in_the_order_of_sends(room: int) -> None:
+    """The first of two messages has to wait for its slot, the second for nothing but the first."""
+    operations = [
+        *[send(*ends, 0) for ends in ((2, 3), (3, 2), (2, 3), (3, 1))],
+        send(1, 2, 0),
+        send(0, 1, 0),  # overwrites what was sent on
+        send(0, 1, 1),
+    ]
+    memory = memory_of(layout(Collective.ALL_REDUCE, 4, 2), in_place=True)
+    graph = instructions_of(operations, memory)
+    table = connect(graph, chains_of(graph), refused={}, paired=True)
+    order = sequence(graph, table, room=room)
+    first, second = graph.messages[-2], graph.messages[-1]
+    assert table.channel[len(graph.messages) - 2] == table.channel[len(graph.messages) - 1]
+    assert order.index(first.send) < order.index(second.send)
+    assert order.index(first.recv) < order.index(second.recv)
+    assert (order.index(first.recv) < order.index(second.send)) == (room == 1)
 
 
 def test_a_mutant_is_noticed() -> None:
