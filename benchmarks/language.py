@@ -103,8 +103,8 @@ def replayed(found: dict[str, Any]) -> ChunkProgram:
         instances=found["instances"],
         protocol=found["protocol"],
     )
-    for adds, *source, rank, buffer, index, size in found["operations"]:
-        given = program.chunk(*source, size)
+    for adds, sender, held, first, rank, buffer, index, size in found["operations"]:
+        given = program.chunk(sender, held, first, size)
         if adds:
             program.chunk(rank, buffer, index, size).reduce(given)
         else:

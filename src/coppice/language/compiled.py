@@ -10,11 +10,15 @@ from fractions import Fraction
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from coppice.arguments import checked
+from coppice.bounds.describe import describe_cut
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
 from coppice.display import Brief
-from coppice.errors import InputError
+from coppice.errors import InputError, UnreachableError
 from coppice.language.chunk_program import ChunkProgram
 from coppice.language.source import read_chunk_program
 from coppice.language.to_schedule import schedule_of
@@ -29,6 +33,7 @@ from coppice.schedule.verification.verify import verify
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
+from coppice.topology.routing import Router
 
 __all__ = ["CompiledProgram", "compile_program", "per_rank_program"]
 
@@ -71,7 +76,7 @@ class CompiledProgram(Brief):
         busbw = plan.algbw_gb_per_s * plan.problem.collective.busbw_factor(plan.topology.num_ranks)
         return {
             **plan.problem.record(),
-            **({} if found is None else found.rates_record()),
+            **({} if found is None else _bound_record(found)),
             "planner": plan.planner,
             "parameters": dict(plan.parameters),
             "planned_inv_rate": str(plan.inv_rate),
@@ -83,7 +88,8 @@ class CompiledProgram(Brief):
             "max_link_load": None if self.report.max_link_load is None else str(self.report.max_link_load),
             "worst_link": None if worst < 0 else plan.topology.link_name(worst),
             "verified": self.report.ok,
-            "seconds": sum(self.seconds.values()),
+            "seconds": sum(self.seconds.values()) - self.seconds.get("verify", 0.0),
+            "verify_seconds": self.seconds.get("verify", 0.0),
             "seconds_by_stage": dict(self.seconds),
             "operations": self.source.num_operations,
             "chunks": self.source.num_chunks,
@@ -103,6 +109,17 @@ class CompiledProgram(Brief):
             if found is None or not self.plan.inv_rate
             else 1 - found.inv_rate / self.plan.inv_rate
         )
+
+
+def _bound_record(found: Bound) -> dict[str, Any]:
+    """The bound, and the cut that sets it."""
+    return {
+        **found.rates_record(),
+        "cut": [found.problem.topology.node_ids[node] for node in found.cut],
+        "cut_in_words": describe_cut(found),
+        "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
+        "alternatives": {name: str(rate) for name, rate in found.alternatives.items()},
+    }
 
 
 def _program_record(program: Program | None) -> dict[str, Any]:
@@ -186,7 +203,9 @@ def compile_program(
         raise InputError(msg)
     program.check()
     stage("trace", "following the chunks")
-    schedule = schedule_of(program, place or _own_topology(program))
+    place = place or _own_topology(program)
+    schedule = schedule_of(program, place)
+    _check_routes(program, place, relay_gpus=relay_gpus)
     stage("schedule", "making thread blocks")
     lowered = per_rank_program(program) if program.demands is None else None
     stage("program", "looking for the bound")
@@ -243,6 +262,31 @@ def per_rank_program(program: ChunkProgram, *, fused: bool = True) -> Program:
     )
     verify_program(made).require_ok()
     return made
+
+
+def _check_routes(program: ChunkProgram, topology: Topology, *, relay_gpus: bool) -> None:
+    """Refuse a message that no path leads along.
+
+    Raises:
+        UnreachableError: With the line.
+    """
+    first = {
+        (each.src_rank, each.dst_rank): each.where
+        for each in reversed(program.operations())
+        if each.src_rank != each.dst_rank
+    }
+    pairs = np.array(sorted(first, key=lambda pair: pair[::-1]), dtype=np.int64).reshape(-1, 2)
+    router = Router(topology, relay_gpus=relay_gpus)
+    try:
+        router.paths(pairs[:, 0], pairs[:, 1], np.zeros(len(pairs), dtype=np.int64))
+    except UnreachableError:
+        for pair in pairs:
+            try:
+                router.paths(pair[:1], pair[1:], np.zeros(1, dtype=np.int64))
+            except UnreachableError as error:
+                src, dst = (int(rank) for rank in pair)
+                msg = f"{first[src, dst]}: the message from rank {src} to rank {dst} has no way: {error}"
+                raise UnreachableError(msg) from None
 
 
 def _own_topology(program: ChunkProgram) -> Topology:

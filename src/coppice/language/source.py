@@ -122,7 +122,7 @@ def _told(name: str) -> Iterator[None]:
         msg = f"{short}:{line}: expected Python, found {error.msg}."
         raise InputError(msg) from None
     except CoppiceError as error:
-        if _PLACED.match(str(error)):
+        if str(error).startswith(f"{short}:") or _PLACED.match(str(error)):
             raise
         msg = f"{raised_at(error.__traceback__, name)}: {error}"
         raise type(error)(msg) from None
