@@ -151,7 +151,7 @@ def test_plans_run_on_the_numpy_engine(name: str, ranks: int) -> None:
 def test_plans_run_in_processes_with_shared_memory(tmp_path: Path) -> None:
     """A process for each rank carries out all examples one after the other."""
     ranks = 4
-    for name in ON_RUNTIMES:
+    for name in NAMES:
         coppice.write_plan(compiled(name, ranks), tmp_path / f"{name}.json")
     (tmp_path / "exchange").mkdir()
     worker = Path(__file__).with_name("shm_plans_rank.py")
@@ -165,7 +165,7 @@ def test_plans_run_in_processes_with_shared_memory(tmp_path: Path) -> None:
         for rank in range(ranks)
     ]
     printed = [process.communicate(timeout=300)[0] for process in started]
-    assert printed == [f"{len(ON_RUNTIMES)} right\n"] * ranks
+    assert printed == [f"{len(NAMES)} right\n"] * ranks
 
 
 def test_all_to_next_moves_blocks_to_the_next_rank() -> None:
@@ -178,6 +178,27 @@ def test_all_to_next_moves_blocks_to_the_next_rank() -> None:
         (rank, rank + 4) for rank in range(4)
     ]
     assert np.unique(schedule.chunk).size == schedule.num_chunks
+
+
+@pytest.mark.parametrize(("ranks", "boxes"), [(2, 1), (3, 1), (5, 1), (4, 2), (6, 3)])
+def test_all_to_next_runs_on_the_numpy_engine(ranks: int, boxes: int) -> None:
+    """Every rank but the first ends with what the one before it had."""
+    programs = lower_for_run(compiled("all_to_next", ranks, boxes).schedule, 6 * ranks, in_place=False)
+    rng = np.random.default_rng(ranks)
+    inputs = [rng.integers(0, 99, program.input_elements) for program in programs]
+    outputs = [np.zeros(program.output_elements, dtype=np.int64) for program in programs]
+
+    def work(engine: NumpyEngine) -> None:
+        rank = engine.rank
+        engine.run(
+            programs[rank], inputs[rank], outputs[rank], dtype=DataType.INT64, op=ReduceOp.SUM, timeout_s=60
+        )
+
+    assert run_ranks(ranks, work) == [None] * ranks
+    assert [len(inputs[-1]), len(outputs[0])] == [0, 0]
+    for rank in range(1, ranks):
+        assert len(outputs[rank]) > 0
+        np.testing.assert_array_equal(outputs[rank], inputs[rank - 1])
 
 
 def test_the_same_file_gives_the_same_bytes(tmp_path: Path) -> None:
