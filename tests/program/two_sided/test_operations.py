@@ -143,6 +143,18 @@ def test_thread_blocks_that_are_asked_for() -> None:
     ]
 
 
+def test_what_is_asked_for_comes_first() -> None:
+    """The first chain would take channel 0 through rank 1, where the second wants to turn."""
+    operations = [
+        *[send(0, 1, 0), send(1, 2, 0)],
+        *[send(0, 1, 1, channel=0), send(1, 3, 1, channel=0)],
+        *[send(0, 3, 0), send(0, 2, 1)],
+    ]
+    program = broadcast(operations, 4, 2)
+    turning = {row[1]: row[3] for row in blocks(program) if row[0] == 1 and row[4] == ["RECV_COPY_SEND"]}
+    assert turning == {2: 1, 3: 0}
+
+
 def test_places_that_are_asked_for() -> None:
     """The other way round than they were written down, at both ends."""
     operations = [send(0, 1, slot, send_step=3 - slot, recv_step=3 - slot) for slot in range(3)]

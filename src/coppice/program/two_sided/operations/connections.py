@@ -153,7 +153,10 @@ class BlockTable:
 
 
 def chains_of(graph: InstructionGraph) -> list[list[int]]:
-    """Messages in chains that are passed on as they arrive, each from its first message on."""
+    """Messages in chains that are passed on as they arrive, each from its first message on.
+
+    Chains for which something is asked come first, as they are placed in this order.
+    """
     following: dict[int, int] = {}
     for number in graph.present():
         each = graph.at(number)
@@ -167,7 +170,14 @@ def chains_of(graph: InstructionGraph) -> list[list[int]]:
             while chain[-1] in following:
                 chain.append(following[chain[-1]])
             chains.append(chain)
-    return chains
+    return sorted(chains, key=lambda chain: not any(_is_asked(graph, message) for message in chain))
+
+
+def _is_asked(graph: InstructionGraph, number: int) -> bool:
+    """Whether a message is to have a certain channel or thread block."""
+    message = graph.messages[number]
+    ends = graph.at(message.send), graph.at(message.recv)
+    return message.channel is not None or any(end.block is not None for end in ends)
 
 
 def connect(
@@ -268,11 +278,7 @@ def _refusal(graph: InstructionGraph, chain: Sequence[int], asked: Sequence[int]
     message = graph.messages[chain[0]]
     send, recv = graph.at(message.send), graph.at(message.recv)
     where = f"{send.where}: " if send.where else ""
-    if asked or any(
-        graph.at(end).block is not None
-        for number in chain
-        for end in (graph.messages[number].send, graph.messages[number].recv)
-    ):
+    if any(_is_asked(graph, number) for number in chain):
         blocks = " and ".join(
             f"thread block {each.block} of rank {each.rank}"
             for each in (send, recv)
