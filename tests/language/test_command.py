@@ -155,6 +155,20 @@ def test_a_message_without_a_way_is_told_with_its_line() -> None:
     assert package.verify(made).ok
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_one_program_for_calls_in_place_and_out_of_place(*, in_place: bool) -> None:
+    """The copy of a rank's own block is only made where it is not there already."""
+    program = ChunkProgram("all_gather", ranks=4, in_place=in_place)
+    for owner in range(4):
+        block = program.chunk(owner, "input", 0).copy(owner, "output", owner)
+        for step in range(1, 4):
+            block = block.copy((owner + step) % 4, "output")
+    made = compile_program(program)
+    assert made.program is not None
+    assert program.num_operations == 12 + 4 * (not in_place)
+    assert made.report.optimal
+
+
 def test_a_plan_file_keeps_what_made_it(tmp_path: Path) -> None:
     package.write_plan(compile_program(RING, parameters={"ranks": 3}), tmp_path / "plan.json")
     plan = read_plan(str(tmp_path / "plan.json"))

@@ -188,6 +188,30 @@ def test_a_program_without_one_of_its_operations_is_refused(seed: int) -> None:
         assert not report.ok
 
 
+def test_places_that_are_asked_for_run_or_are_refused() -> None:
+    """Every order of steps in thread blocks either comes to its end in all runs, or is refused with a line."""
+    refused = 0
+    for seed in range(80):
+        rng = random.Random(seed)
+        ranks = rng.randint(2, 4)
+        program = ChunkProgram("all_gather", ranks=ranks)
+        for owner in range(ranks):
+            reached = [program.chunk(owner, "output", owner)]
+            for rank in rng.sample(range(ranks), ranks):
+                if rank != owner:
+                    steps = {"send_step": rng.randrange(3), "recv_step": rng.randrange(3)}
+                    reached.append(rng.choice(reached).copy(rank, "output", **steps))
+        program.check()
+        try:
+            lowered = per_rank_program(program)
+        except CheckError as error:
+            refused += 1
+            assert str(error).startswith("test_random_programs.py:")
+            continue
+        assert runs_well(lowered, seed)
+    assert 0 < refused < 80
+
+
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_lowering_is_the_same_every_time(seed: int) -> None:

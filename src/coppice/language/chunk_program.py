@@ -87,6 +87,8 @@ class ChunkRef:
     ) -> ChunkRef:
         """Copy it to a rank (a message, or within a rank), in place of what is there.
 
+        Nothing is done where it lies there already, since input and output share memory.
+
         Args:
             rank: Rank that gets it.
             buffer: ``input``, ``output`` or a name of scratch memory.

@@ -136,7 +136,7 @@ class SlotTrace:
                 raise CheckError(msg)
 
     def copy(self, ref: HeldSlots, rank: Any, buffer: Any, index: Any, hints: Hints) -> HeldSlots:
-        """Copy slots to others; what these are then.
+        """Copy slots to others; what these are then. Nothing is done where they share their memory, as in place.
 
         Raises:
             CheckError: If the source was overwritten, or nothing orders this write and the last one.
@@ -146,6 +146,8 @@ class SlotTrace:
         self.fresh(ref, where)
         rank, index, _ = self._slots(rank, buffer, ref.index if index is None else index, ref.size, where)
         source, target = self._states_of(ref), self._states(rank, buffer, index, ref.size)
+        if all(one is other for one, other in zip(source, target, strict=True)):
+            return self.held(rank, buffer, index, ref.size, where)  # in place, it is there already
         if any(one is other for one in source for other in target):
             msg = f"{where}: expected slots that do not overlap, found a copy of {ref} onto itself."
             raise InputError(msg)
