@@ -156,6 +156,7 @@ class TestWrongArguments:
     RIGHT: Mapping[str, tuple[tuple[Any, ...], Mapping[str, Any]]] = {
         "algorithms": ((), {}),
         "bound": (("star", "all_gather"), {}),
+        "compile_program": (("PROGRAM",), {}),
         "compare": (("star", "all_gather"), {"sizes": [1024], "algorithms": ["ring"], "jobs": 1}),
         "design": ((4, 2), {"jobs": 1}),
         "doctor": (("<algo/>",), {"target": "rccl"}),
@@ -206,6 +207,7 @@ class TestWrongArguments:
             "PLAN": coppice.plan("star", "all_gather", ring=False),
             "FILE": "missing.file",
             "OUT": "out.html",
+            "PROGRAM": coppice.ChunkProgram("all_reduce", ranks=1),
         }
         args, kwargs = self.RIGHT[name]
         args = tuple(files.get(each, each) if isinstance(each, str) else each for each in args)
@@ -341,7 +343,12 @@ class TestShown:
 
     def test_commands_have_their_verb(self) -> None:
         """What a command does can be done from Python: by a function of the same name, or by what is listed here."""
-        elsewhere = {"topology": "load", "import": "import_plan", "logs": "read_logs"}
+        elsewhere = {
+            "topology": "load",
+            "compile": "compile_program",
+            "import": "import_plan",
+            "logs": "read_logs",
+        }
         rooms = {
             "model": "simulation",
             "bench": "run",

@@ -17,11 +17,12 @@ collective on it; every verb takes what the others return::
     coppice.doctor("algo.xml", target="rccl", ranks=16)      would that runtime load and use it?
     coppice.write_plan(result, "plan.json")              and read_plan
 
-Besides: :func:`algorithms` lists what can be planned, :func:`select` says what a library would pick and why,
-:func:`design` which network to build, :func:`import_plan` reads algorithm files of runtimes and :func:`read_logs` what
-libraries print. The options have the names of the command line. Objects print in short, and show themselves as a table
-and a picture in a notebook. What cannot be used raises :class:`InputError`: what was expected, what was found, and what
-to do. docs/python.md is a study from start to end.
+Besides: :func:`compile_program` makes a plan of a collective that you write down yourself, chunk by chunk
+(:class:`ChunkProgram`), :func:`algorithms` lists what can be planned, :func:`select` says what a library would pick and
+why, :func:`design` which network to build, :func:`import_plan` reads algorithm files of runtimes and :func:`read_logs`
+what libraries print. The options have the names of the command line. Objects print in short, and show themselves as a
+table and a picture in a notebook. What cannot be used raises :class:`InputError`: what was expected, what was found,
+and what to do. docs/python.md is a study from start to end.
 
 Importing this package loads nothing else: every name comes with its module, when it is first used.
 """
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from coppice.export.exported import Exported
     from coppice.export.importing import import_plan
     from coppice.export.registry import export
+    from coppice.language import ChunkProgram, ChunkRef, CompiledProgram, compile_program
     from coppice.logs.reading import read_logs
     from coppice.planners.algorithms.listing import listed as algorithms
     from coppice.planners.planning import PlannedResult, plan
@@ -67,8 +69,11 @@ if TYPE_CHECKING:
 _LAZY = {
     "Bound": "coppice.bounds.result",
     "CheckError": "coppice.errors",
+    "ChunkProgram": "coppice.language",
+    "ChunkRef": "coppice.language",
     "Collective": "coppice.collectives",
     "Comparison": "coppice.comparison",
+    "CompiledProgram": "coppice.language",
     "CoppiceError": "coppice.errors",
     "Diagnosis": "coppice.doctor",
     "Explanation": "coppice.schedule.explanation",
@@ -94,6 +99,7 @@ _LAZY = {
     "algorithms": "coppice.planners.algorithms.listing:listed",
     "bound": "coppice.bounds",
     "compare": "coppice.comparison",
+    "compile_program": "coppice.language",
     "explain": "coppice.schedule.explanation",
     "import_plan": "coppice.export.importing",
     "load": "coppice.topology.load",
@@ -114,8 +120,11 @@ _CALLABLE_ROOMS = ("design", "doctor", "export", "report")
 __all__ = [
     "Bound",
     "CheckError",
+    "ChunkProgram",
+    "ChunkRef",
     "Collective",
     "Comparison",
+    "CompiledProgram",
     "CoppiceError",
     "Diagnosis",
     "Explanation",
@@ -142,6 +151,7 @@ __all__ = [
     "algorithms",
     "bound",
     "compare",
+    "compile_program",
     "design",
     "doctor",
     "explain",

@@ -60,7 +60,7 @@ def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
 
     @functools.wraps(function)
     def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-        name = function.__name__
+        name = function.__qualname__.split(".")[-2 if function.__name__ == "__init__" else -1]
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -98,7 +98,11 @@ def shown(value: object) -> str:
 
 def _unbound(name: str, signature: inspect.Signature, kwargs: Iterable[str], error: str) -> str:
     """What is wrong with arguments that do not match a signature."""
-    known = [key for key, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD]
+    known = [
+        key
+        for key, each in signature.parameters.items()
+        if each.kind is not each.VAR_KEYWORD and key != "self"
+    ]
     for key in kwargs:
         if key not in known:
             close = nearest(key, known)

@@ -213,3 +213,31 @@ def test_measured_against_a_reference_with_the_same_interface(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["mpi_traffic", "mpich_traffic"])
 def test_docstring_examples_of_tables(module, name: str) -> None:
     assert doctest.testmod(module(name)).failed == 0
+
+
+def test_language_compiles_the_examples(module) -> None:
+    language = module("language")
+    row = language.own_row("all_reduce_ring", {"ranks": 4})
+    assert row[:6] == ("all_reduce_ring 4", "24", "28", "7", "1", "1")
+    assert row[-1] == "yes"
+
+
+def test_language_replays_operations_of_the_reference(module) -> None:
+    """What is noted of an example becomes the same program here."""
+    language = module("language")
+    swap = [[False, 0, "input", 0, 1, "scratch", 0, 1], [True, 1, "scratch", 0, 1, "input", 0, 1]]
+    back = [[False, 1, "input", 0, 0, "input", 0, 1]]
+    found = {
+        "collective": "allreduce", "ranks": 2, "chunks": 1, "in_place": True, "instances": 1,
+        "protocol": "Simple", "operations": swap + back,
+    }  # fmt: skip
+    program = language.replayed(found)
+    program.check()
+    assert program.num_operations == 3
+    assert language.verdict(language.per_rank_program(program)) == "yes"
+
+
+def test_language_without_the_reference_says_so(module, tmp_path: Path) -> None:
+    rows = module("language").reference_rows(tmp_path, "allgather_ring.py 8 1 1", tmp_path)
+    assert len(rows) == 1
+    assert "msccl" in rows[0][-1]

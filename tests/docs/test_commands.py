@@ -31,6 +31,7 @@ COMPARED = {
     "autolrs.md": "test_autolrs_page.py",
     "comparison.md": "test_comparison_pages.py",
     "design.md": "test_design_page.py",
+    "language.md": "test_language_page.py",
     "selection.md": "test_sessions.py",
     "simulation.md": "test_simulation_page.py",
 }

@@ -61,6 +61,9 @@ COMMANDS = {
     "algorithms": Place(
         "coppice.cli.algorithms:algorithms", "List the algorithms that `coppice plan --algorithm` takes."
     ),
+    "compile": Place(
+        "coppice.cli.compiling:compile_file", "Make a plan of a collective written down in Python."
+    ),
     "verify": Place(
         "coppice.cli.verify:verify", "Check by counting that a plan or program does what it claims."
     ),

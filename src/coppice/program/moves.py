@@ -6,6 +6,7 @@ together all the way become transfers of one chunk, and rows are put in order.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from coppice.schedule.columns import num_slots
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
 
-__all__ = ["ChunkTrace", "Move", "check_ranks", "schedule_of_moves"]
+__all__ = ["ChunkTrace", "Move", "StagedTrace", "check_ranks", "schedule_of_moves"]
 
 
 @dataclass(slots=True)
@@ -84,6 +85,62 @@ class ChunkTrace:
             sorted(self.moves.get(unit, ()), key=lambda move: move.written)
             for unit in range(self.layout.num_chunks * slots)
         ]
+
+
+class StagedTrace(ChunkTrace, ABC):
+    """A trace in which what arrives may wait at another address, to be added later.
+
+    Attributes:
+        staged: By address, what arrived there to be added, and what the rank held at that time.
+    """
+
+    def __init__(self, memory: ProgramMemory) -> None:
+        super().__init__(memory)
+        self.staged: dict[int, tuple[Move, int]] = {}
+
+    @abstractmethod
+    def strange(self, actor: int) -> InputError:
+        """The error for a step or operation that handles another value than the one of its rank."""
+
+    def add(self, actor: int, here: int, value: int, message: int, move: Move) -> None:
+        """A message is added to a value as it arrives."""
+        chunk = self.chunk_of(message)
+        if self.held.get((here, chunk)) != value:
+            raise self.strange(actor)
+        self.held[here, chunk] = value | message
+        self.moves[chunk].append(move)
+
+    def arrive(self, here: int, message: int, address: int, move: Move) -> None:
+        """A message is written: in place of what the rank holds, or to be added to it later."""
+        chunk = self.chunk_of(message)
+        held = self.held.get((here, chunk), 0)
+        self.staged.pop(address, None)
+        if self.added_later(held, message, self.words[address]):
+            self.staged[address] = (move, held)
+            return
+        self.held[here, chunk] = message
+        self.moves[chunk].append(move)
+
+    def take(self, actor: int, here: int, value: int, address: int) -> None:
+        """What arrived is used by itself: it took the place of what the rank held."""
+        move, before = self.staged.pop(address)
+        chunk = self.chunk_of(value)
+        if self.held.get((here, chunk)) != before:
+            raise self.strange(actor)
+        self.held[here, chunk] = value
+        self.moves[chunk].append(move)
+
+    def reduce(self, actor: int, here: int, source: int, target: int, time: int) -> int:
+        """What came before is added to what the rank holds, or the other way round."""
+        one, other = self.words[target], self.words[source]
+        chunk = self.chunk_of(one)
+        staged, value = (source, one) if source in self.staged else (target, other)
+        if staged not in self.staged or self.held.get((here, chunk)) != value:
+            raise self.strange(actor)
+        move, _ = self.staged.pop(staged)
+        self.moves[chunk].append(Move(move.src, here, Op.REDUCE, move.sent, time))
+        self.held[here, chunk] = one | other
+        return one | other
 
 
 def check_ranks(program: MemoryLayout, topology: Topology) -> None:

@@ -2,5 +2,6 @@
 
 Lowering (``lower``) deals transfers out to channels (``channels``, ``nics``) and thread blocks (``thread_blocks``) and
 emits their steps (``emit``). The verifier (``verify``) judges form (``structure``), finds an order of execution or a
-deadlock (``order``), looks for races (``races``), and executes symbolically.
+deadlock (``order``), looks for races (``races``), and executes symbolically. What people write down themselves, slot by
+slot, is lowered by ``operations/``.
 """

@@ -14,7 +14,7 @@ from __future__ import annotations
 from coppice.errors import InputError
 from coppice.program.deadlock import Deadlock
 from coppice.program.memory import ProgramMemory, memory_of
-from coppice.program.moves import ChunkTrace, Move, check_ranks, schedule_of_moves
+from coppice.program.moves import Move, StagedTrace, check_ranks, schedule_of_moves
 from coppice.program.two_sided.cutting import fifo_depth
 from coppice.program.two_sided.nics import NicRoutes
 from coppice.program.two_sided.order import execution_order
@@ -80,17 +80,12 @@ def to_schedule(program: Program, topology: Topology) -> Schedule:
     return schedule_of_moves(program, topology, trace.unit_moves(), path_of=path_of)
 
 
-class _StepTrace(ChunkTrace):
-    """Runs a program and notes the moves of every chunk.
-
-    Attributes:
-        staged: By address, what arrived there to be added, and what the rank held at that time.
-    """
+class _StepTrace(StagedTrace):
+    """Runs a program and notes the moves of every chunk."""
 
     def __init__(self, program: Program, memory: ProgramMemory) -> None:
         super().__init__(memory)
         self.program, self.memory = program, memory
-        self.staged: dict[int, tuple[Move, int]] = {}
 
     def run(self, order: list[int], messages: MessagePairs) -> None:
         """Carry out all steps in an order in which they can take place."""
@@ -110,65 +105,26 @@ class _StepTrace(ChunkTrace):
             for k in range(count if op is not StepOp.NOP else 0):
                 value = words[src[step] + k] if op.reads_src else 0
                 if src[step] + k in self.staged and op in _TAKES:
-                    self._take(step, here, value, src[step] + k)
+                    self.take(step, here, value, src[step] + k)
                 if op.receives and op.reads_src:
-                    self._add(step, here, value, message[k], Move(origin, here, Op.REDUCE, sent, time))
+                    self.add(step, here, value, message[k], Move(origin, here, Op.REDUCE, sent, time))
                     value |= message[k]
                 elif op.receives:
                     value = message[k]
-                    self._arrive(here, value, dst[step] + k, Move(origin, here, Op.COPY, sent, time))
+                    self.arrive(here, value, dst[step] + k, Move(origin, here, Op.COPY, sent, time))
                 elif op is StepOp.REDUCE:
-                    value = self._reduce(step, here, src[step] + k, dst[step] + k, time)
+                    value = self.reduce(step, here, src[step] + k, dst[step] + k, time)
                 elif op is StepOp.COPY and (waiting := self.staged.get(src[step] + k)):
                     self.staged[dst[step] + k] = waiting
                 if op.sends:
                     if self.held.get((here, self.chunk_of(value))) != value:
-                        raise self._strange(step)
+                        raise self.strange(step)
                     out.append(value)
                 if op.writes_dst:
                     words[dst[step] + k] = value
             if op.sends:
                 travelling[step] = (time, out)
 
-    def _strange(self, step: int) -> InputError:
-        return self.several_values(step_name(self.program, step))
-
-    def _add(self, step: int, here: int, value: int, message: int, move: Move) -> None:
-        """A message is added to a value as it arrives."""
-        chunk = self.chunk_of(message)
-        if self.held.get((here, chunk)) != value:
-            raise self._strange(step)
-        self.held[here, chunk] = value | message
-        self.moves[chunk].append(move)
-
-    def _arrive(self, here: int, message: int, address: int, move: Move) -> None:
-        """A message is written: in place of what the rank holds, or to be added to it later."""
-        chunk = self.chunk_of(message)
-        held = self.held.get((here, chunk), 0)
-        self.staged.pop(address, None)
-        if self.added_later(held, message, self.words[address]):
-            self.staged[address] = (move, held)
-            return
-        self.held[here, chunk] = message
-        self.moves[chunk].append(move)
-
-    def _take(self, step: int, here: int, value: int, address: int) -> None:
-        """What arrived is used by itself: it took the place of what the rank held."""
-        move, before = self.staged.pop(address)
-        chunk = self.chunk_of(value)
-        if self.held.get((here, chunk)) != before:
-            raise self._strange(step)
-        self.held[here, chunk] = value
-        self.moves[chunk].append(move)
-
-    def _reduce(self, step: int, here: int, source: int, target: int, time: int) -> int:
-        """What came before is added to what the rank holds, or the other way round."""
-        one, other = self.words[target], self.words[source]
-        chunk = self.chunk_of(one)
-        staged, value = (source, one) if source in self.staged else (target, other)
-        if staged not in self.staged or self.held.get((here, chunk)) != value:
-            raise self._strange(step)
-        move, _ = self.staged.pop(staged)
-        self.moves[chunk].append(Move(move.src, here, Op.REDUCE, move.sent, time))
-        self.held[here, chunk] = one | other
-        return one | other
+    def strange(self, actor: int) -> InputError:
+        """The error for a step that handles another value than the one of its rank."""
+        return self.several_values(step_name(self.program, actor))

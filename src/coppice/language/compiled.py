@@ -1,0 +1,295 @@
+"""Programs over chunks compiled: to a plan that every other command takes, and to a program of thread blocks."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from coppice.arguments import checked
+from coppice.bounds.describe import describe_cut
+from coppice.bounds.optimum import bound
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
+from coppice.display import Brief
+from coppice.errors import InputError, UnreachableError
+from coppice.language.chunk_program import ChunkProgram
+from coppice.language.source import read_chunk_program
+from coppice.language.to_schedule import schedule_of
+from coppice.program.two_sided.operations.lower import lower_operations
+from coppice.program.two_sided.program import Program, StepOp
+from coppice.program.two_sided.verify import verify_program
+from coppice.schedule.plan import Plan
+from coppice.schedule.schedule import Schedule
+from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.transfers import verify_schedule
+from coppice.schedule.verification.verify import verify
+from coppice.topology.load import load
+from coppice.topology.model import Topology
+from coppice.topology.presets import preset
+from coppice.topology.routing import Router
+
+__all__ = ["CompiledProgram", "compile_program", "per_rank_program"]
+
+PLANNER = "language"
+"""What plans of this room are planned by."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class CompiledProgram(Brief):
+    """What a program over chunks became.
+
+    Attributes:
+        source: The program that was written down.
+        plan: Which rank sends which chunk to whom, with the bound of its problem: what every verb takes.
+        report: Its verification.
+        program: Thread blocks, channels and steps, for as many instances and with the protocol that the source asks
+            for, verified; None for an all-to-all with demands, which no runtime takes.
+        seconds: Seconds by stage.
+    """
+
+    source: ChunkProgram
+    plan: Plan
+    report: Report
+    program: Program | None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of the plan."""
+        body = self.plan.schedule
+        if body is None:
+            msg = "expected a schedule, found none: compile the program again."
+            raise InputError(msg)
+        return body
+
+    def record(self) -> dict[str, Any]:
+        """The figures as JSON values; those of a plan have the names that `coppice plan --json` gives them."""
+        plan, found = self.plan, self.plan.bound
+        worst = self.report.worst_link
+        busbw = plan.algbw_gb_per_s * plan.problem.collective.busbw_factor(plan.topology.num_ranks)
+        return {
+            **plan.problem.record(),
+            **({} if found is None else _bound_record(found)),
+            "planner": plan.planner,
+            "parameters": dict(plan.parameters),
+            "planned_inv_rate": str(plan.inv_rate),
+            "planned_algbw_gb_per_s": float(plan.algbw_gb_per_s),
+            "planned_algbw_exact": str(plan.algbw_gb_per_s),
+            "planned_busbw_gb_per_s": float(busbw),
+            "optimal": self.report.optimal,
+            "loss": str(self.loss),
+            "max_link_load": None if self.report.max_link_load is None else str(self.report.max_link_load),
+            "worst_link": None if worst < 0 else plan.topology.link_name(worst),
+            "verified": self.report.ok,
+            "seconds": sum(self.seconds.values()) - self.seconds.get("verify", 0.0),
+            "verify_seconds": self.seconds.get("verify", 0.0),
+            "seconds_by_stage": dict(self.seconds),
+            "operations": self.source.num_operations,
+            "chunks": self.source.num_chunks,
+            "transfers": self.schedule.num_transfers,
+            "in_place": self.source.in_place,
+            "instances": self.source.instances,
+            "protocol": self.source.protocol,
+            **_program_record(self.program),
+        }
+
+    @property
+    def loss(self) -> Fraction:
+        """Share of the bound's rate that the plan does not reach (0: none)."""
+        found = self.plan.bound
+        return (
+            Fraction(0)
+            if found is None or not self.plan.inv_rate
+            else 1 - found.inv_rate / self.plan.inv_rate
+        )
+
+
+def _bound_record(found: Bound) -> dict[str, Any]:
+    """The bound, and the cut that sets it."""
+    return {
+        **found.rates_record(),
+        "cut": [found.problem.topology.node_ids[node] for node in found.cut],
+        "cut_in_words": describe_cut(found),
+        "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
+        "alternatives": {name: str(rate) for name, rate in found.alternatives.items()},
+    }
+
+
+def _program_record(program: Program | None) -> dict[str, Any]:
+    """The figures of thread blocks, None where there are none."""
+    if program is None:
+        names = ("thread_blocks", "channels", "steps", "most_steps", "steps_by_type", "max_bytes")
+        return dict.fromkeys(names)
+    return {
+        "thread_blocks": program.most_blocks,
+        "channels": program.num_channels,
+        "steps": program.num_steps,
+        "most_steps": program.most_steps,
+        "steps_by_type": {
+            StepOp(op).name.lower(): count for op, count in sorted(Counter(program.op.tolist()).items())
+        },
+        "max_bytes": program.max_bytes,
+    }
+
+
+@checked
+def compile_program(
+    source: Any,
+    *,
+    topology: Any = None,
+    parameters: Mapping[str, Any] | None = None,
+    relay_gpus: bool = False,
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> CompiledProgram:
+    """Compile a program over chunks, or a file that holds one, and verify what comes out.
+
+    A file is Python that is executed, with all rights of the caller: compile only what you would run.
+
+    Args:
+        source: A :class:`ChunkProgram`, or the name of a file with one (``-`` is standard input): a name ``program``,
+            which is a :class:`ChunkProgram` or a function that returns one.
+        topology: Where its ranks are, as :func:`coppice.load` takes it, or a function that makes it; None is what the
+            program names, or all ranks at one switch. A function ``program`` that has a parameter ``ranks`` or
+            ``topology`` gets it from here.
+        parameters: Arguments of the function ``program``, as values or as text.
+        relay_gpus: Default routes may lead through other GPUs, where there is no other way.
+        on_stage: Called with what goes on.
+
+    Raises:
+        CheckError: If the program has a race, reads what is not there, deadlocks by its hints, or ends with a wrong
+            result; with file and line.
+        InputError: If there is no program, or it cannot be compiled; with file and line where these are known.
+
+    Examples:
+        >>> program = ChunkProgram("all_gather", ranks=4)
+        >>> for rank in range(4):
+        ...     block = program.chunk(rank, "output", rank)
+        ...     for step in range(1, 4):
+        ...         block = block.copy((rank + step) % 4, "output")
+        >>> made = compile_program(program)
+        >>> made.report.ok, made.program.most_blocks, made.record()["planned_algbw_gb_per_s"]
+        (True, 1, 1.3333333333333333)
+    """
+    seconds: dict[str, float] = {}
+    start = perf_counter()
+
+    def stage(name: str, words: str) -> None:
+        nonlocal start
+        now = perf_counter()
+        if name:
+            seconds[name] = now - start
+        start = now
+        on_stage(words)
+
+    place = None if topology is None else topology() if callable(topology) else load(topology)
+    stage("", "running the program")
+    if isinstance(source, ChunkProgram):
+        if parameters:
+            msg = "expected `parameters` with a file, found a ChunkProgram with them: leave them out."
+            raise InputError(msg)
+        program = source
+    elif isinstance(source, str | os.PathLike):
+        known = {} if place is None else {"ranks": place.num_ranks, "topology": place}
+        program = read_chunk_program(source, parameters=parameters, known=known)
+    else:
+        msg = f"expected a ChunkProgram or the name of a file with one, found {type(source).__name__}."
+        raise InputError(msg)
+    program.check()
+    stage("trace", "following the chunks")
+    place = place or _own_topology(program)
+    schedule = schedule_of(program, place)
+    _check_routes(program, place, relay_gpus=relay_gpus)
+    stage("schedule", "making thread blocks")
+    lowered = per_rank_program(program) if program.demands is None else None
+    stage("program", "looking for the bound")
+    problem = Problem(
+        schedule.topology,
+        program.collective,
+        root=None if program.root < 0 else program.root,
+        demands=program.demands,
+    )
+    found = bound(problem)
+    stage("bound", "verifying the plan")
+    counted = verify_schedule(schedule, demands=program.demands, relay_gpus=relay_gpus)
+    counted.require_ok()
+    plan = Plan(
+        problem=problem,
+        inv_rate=counted.inv_rate or Fraction(0),
+        schedule=schedule,
+        bound=found,
+        planner=PLANNER,
+        parameters={
+            "program": program.name,
+            "chunks": program.num_chunks,
+            "in_place": program.in_place,
+            "instances": program.instances,
+            "protocol": program.protocol,
+            **({"relay_gpus": True} if relay_gpus else {}),
+        },
+    )
+    report = verify(plan)
+    report.require_ok()
+    stage("verify", "done")
+    return CompiledProgram(source=program, plan=plan, report=report, program=lowered, seconds=seconds)
+
+
+def per_rank_program(program: ChunkProgram, *, fused: bool = True) -> Program:
+    """Thread blocks, channels and steps of a program that has been checked, verified once more as runtimes see them.
+
+    Args:
+        program: The program.
+        fused: Steps may receive and add, and receive and send. Otherwise sums go by way of scratch memory.
+
+    Raises:
+        CheckError: If what its hints ask for cannot be had or deadlocks; with file and line.
+        InputError: If its hints contradict each other.
+    """
+    made = lower_operations(
+        program.operations(),
+        program.layout(),
+        in_place=program.in_place,
+        instances=program.instances,
+        fused=fused,
+        name=program.name,
+        protocol=program.protocol,
+    )
+    verify_program(made).require_ok()
+    return made
+
+
+def _check_routes(program: ChunkProgram, topology: Topology, *, relay_gpus: bool) -> None:
+    """Refuse a message that no path leads along.
+
+    Raises:
+        UnreachableError: With the line.
+    """
+    first = {
+        (each.src_rank, each.dst_rank): each.where
+        for each in reversed(program.operations())
+        if each.src_rank != each.dst_rank
+    }
+    pairs = np.array(sorted(first, key=lambda pair: pair[::-1]), dtype=np.int64).reshape(-1, 2)
+    router = Router(topology, relay_gpus=relay_gpus)
+    try:
+        router.paths(pairs[:, 0], pairs[:, 1], np.zeros(len(pairs), dtype=np.int64))
+    except UnreachableError:
+        for pair in pairs:
+            try:
+                router.paths(pair[:1], pair[1:], np.zeros(1, dtype=np.int64))
+            except UnreachableError as error:
+                src, dst = (int(rank) for rank in pair)
+                msg = f"{first[src, dst]}: the message from rank {src} to rank {dst} has no way: {error}"
+                raise UnreachableError(msg) from None
+
+
+def _own_topology(program: ChunkProgram) -> Topology:
+    if program.topology is None:
+        return preset("star", gpus=program.ranks)
+    return load(program.topology)

@@ -1,0 +1,370 @@
+"""Slots while a program is written down: every operation is checked, and noted with the line that asks for it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from coppice.errors import CheckError, InputError
+from coppice.language.places import caller
+from coppice.language.values import SlotState, members_in_words, value_in_words
+from coppice.program.memory import NOTHING, Buffer, memory_of
+from coppice.program.two_sided.operations.lower import SlotLayout
+from coppice.program.two_sided.operations.operation import Hints, SlotOperation
+from coppice.text import plural
+
+__all__ = ["MOST_SLOTS", "HeldSlots", "SlotTrace", "whole"]
+
+MOST_SLOTS = 2**22
+"""Most slots of inputs and outputs, and most operations."""
+
+_MOST_SCRATCH = 2**16
+_BUFFERS = {"input": Buffer.INPUT, "output": Buffer.OUTPUT}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSlots:
+    """Some neighbouring slots of a rank, as they were at some time.
+
+    Attributes:
+        rank: The rank.
+        buffer: Name of the buffer.
+        index: First slot.
+        size: Number of slots.
+        versions: How often each had been written.
+        where: Line that took the reference.
+    """
+
+    rank: int
+    buffer: str
+    index: int
+    size: int
+    versions: tuple[int, ...]
+    where: str
+
+    def __str__(self) -> str:
+        last = "" if self.size == 1 else f":{self.index + self.size}"
+        return f"{self.buffer}[{self.index}{last}] of rank {self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """An operation with the names of its buffers, since scratch memory is laid out in the end."""
+
+    src: tuple[int, str, int]
+    dst: tuple[int, str, int]
+    count: int
+    adds: bool
+    where: str
+    hints: Hints
+    before: frozenset[int]
+
+
+class SlotTrace:
+    """All slots of all ranks, and what was done to them.
+
+    Args:
+        layout: Sizes of inputs and outputs.
+        in_place: They share memory.
+        demands: For an all-to-all, which blocks there are; None is all.
+        where: Line that began the program.
+    """
+
+    def __init__(
+        self,
+        layout: SlotLayout,
+        *,
+        in_place: bool,
+        demands: Sequence[Sequence[int]] | None,
+        where: str,
+    ) -> None:
+        self._layout, self._demands, self._where = layout, demands, where
+        self._memory = memory_of(layout, in_place=in_place)
+        self._main = [SlotState(value) for value in self._memory.initial()]
+        self._scratch: dict[tuple[int, str], list[SlotState]] = {}
+        self._notes: list[_Noted] = []
+        for rank, first, values in self._memory.start if demands is not None else ():
+            for slot in range(len(values)):
+                if not self._asked(rank, slot // layout.block):
+                    self._main[first + slot].value = NOTHING
+
+    def __len__(self) -> int:
+        return len(self._notes)
+
+    def take(self, rank: Any, buffer: Any, index: Any, size: Any) -> HeldSlots:
+        """What slots hold now.
+
+        Raises:
+            CheckError: If one holds nothing.
+            InputError: If there are no such slots.
+        """
+        where = caller()
+        rank, index, size = self._slots(rank, buffer, index, size, where)
+        states = self._states(rank, buffer, index, size, grow=False)
+        for slot, state in enumerate([*states, *[SlotState()] * (size - len(states))]):
+            if state.value == NOTHING:
+                name = _in_words(buffer)
+                msg = (
+                    f"{where}: missing chunk: slot {index + slot} of {name} of rank {rank} holds nothing: write to it "
+                    "before it is read."
+                )
+                raise CheckError(msg)
+        return self.held(rank, buffer, index, size, where)
+
+    def held(self, rank: int, buffer: str, index: int, size: int, where: str) -> HeldSlots:
+        """Slots that can be, as they are now."""
+        versions = tuple(state.version for state in self._states(rank, buffer, index, size))
+        return HeldSlots(rank, buffer, index, size, versions, where)
+
+    def fresh(self, ref: HeldSlots, where: str) -> None:
+        """Refuse slots that were overwritten since.
+
+        Raises:
+            CheckError: If they were.
+        """
+        for slot, (state, version) in enumerate(zip(self._states_of(ref), ref.versions, strict=True)):
+            if state.version != version:
+                name = f"slot {ref.index + slot} of {_in_words(ref.buffer)} of rank {ref.rank}"
+                msg = (
+                    f"{where}: race: {name}, to which {ref.where} took a reference, was overwritten by {state.where}: "
+                    "take a new reference, or keep the value elsewhere."
+                )
+                raise CheckError(msg)
+
+    def copy(self, ref: HeldSlots, rank: Any, buffer: Any, index: Any, hints: Hints) -> HeldSlots:
+        """Copy slots to others; what these are then. Nothing is done where they share their memory, as in place.
+
+        Raises:
+            CheckError: If the source was overwritten, or nothing orders this write and the last one.
+            InputError: If there are no such slots.
+        """
+        where = caller()
+        self.fresh(ref, where)
+        rank, index, _ = self._slots(rank, buffer, ref.index if index is None else index, ref.size, where)
+        source, target = self._states_of(ref), self._states(rank, buffer, index, ref.size)
+        if all(one is other for one, other in zip(source, target, strict=True)):
+            return self.held(rank, buffer, index, ref.size, where)  # in place, it is there already
+        if any(one is other for one in source for other in target):
+            msg = f"{where}: expected slots that do not overlap, found a copy of {ref} onto itself."
+            raise InputError(msg)
+        before = {state.writer for state in source}
+        for slot, state in enumerate(target):
+            self._ordered(state, before, f"slot {index + slot} of {_in_words(buffer)} of rank {rank}", where)
+        self._note(ref, (rank, buffer, index), source, target, where, hints, adds=False)
+        return self.held(rank, buffer, index, ref.size, where)
+
+    def reduce(self, ref: HeldSlots, other: HeldSlots, hints: Hints) -> HeldSlots:
+        """Add the second slots to the first; what these are then.
+
+        Raises:
+            CheckError: If any were overwritten, or do not belong together.
+            InputError: If they are not equally many, or overlap.
+        """
+        where = caller()
+        self.fresh(ref, where)
+        self.fresh(other, where)
+        if ref.size != other.size:
+            msg = f"{where}: expected as many chunks to add, found {ref.size} and {other.size}."
+            raise InputError(msg)
+        target, source = self._states_of(ref), self._states_of(other)
+        if any(one is two for one in source for two in target):
+            msg = f"{where}: expected slots that do not overlap, found {ref} added to itself."
+            raise InputError(msg)
+        for one, two in zip(target, source, strict=True):
+            self._addable(one.value, two.value, where)
+        self._note(other, (ref.rank, ref.buffer, ref.index), source, target, where, hints, adds=True)
+        return self.held(ref.rank, ref.buffer, ref.index, ref.size, where)
+
+    def check(self) -> None:
+        """Compare all outputs with what the collective promises.
+
+        Raises:
+            CheckError: If some slot is wrong.
+        """
+        wrong = list(self._wrong())
+        if wrong:
+            more = f" ({len(wrong) - 1} more of the outputs)" if len(wrong) > 1 else ""
+            msg = f"{wrong[0]}{more}."
+            raise CheckError(msg)
+
+    def layout(self) -> SlotLayout:
+        """Sizes of all buffers, scratch memory laid out."""
+        scratch = np.zeros(self._layout.num_ranks, dtype=np.int64)
+        for (rank, _), states in self._scratch.items():
+            scratch[rank] += len(states)
+        return replace(self._layout, scratch_chunks=scratch)
+
+    def operations(self) -> list[SlotOperation]:
+        """All operations, in the order of the program."""
+        first: dict[tuple[int, str], int] = {}
+        used = [0] * self._layout.num_ranks
+        for (rank, name), states in self._scratch.items():
+            first[rank, name] = used[rank]
+            used[rank] += len(states)
+
+        def slot(place: tuple[int, str, int]) -> tuple[int, int, int]:
+            rank, name, index = place
+            if name in _BUFFERS:
+                return rank, int(_BUFFERS[name]), index
+            return rank, int(Buffer.SCRATCH), first[rank, name] + index
+
+        found = []
+        for note in self._notes:
+            (src, src_buffer, src_offset), (dst, dst_buffer, dst_offset) = slot(note.src), slot(note.dst)
+            found.append(
+                SlotOperation(
+                    src_rank=src,
+                    src_buffer=src_buffer,
+                    src_offset=src_offset,
+                    dst_rank=dst,
+                    dst_buffer=dst_buffer,
+                    dst_offset=dst_offset,
+                    count=note.count,
+                    adds=note.adds,
+                    where=note.where,
+                    hints=note.hints,
+                )
+            )
+        return found
+
+    def _asked(self, source: int, target: int) -> bool:
+        """Whether a block goes from one rank to another."""
+        return self._demands is None or bool(self._demands[source][target])
+
+    def _wrong(self) -> Iterator[str]:
+        """Slots of outputs that do not hold what they should, a sentence each."""
+        for rank, first, values in self._memory.end:
+            for slot, wanted in enumerate(values):
+                state = self._main[first + slot]
+                if state.value == wanted or not self._asked(slot // self._layout.block, rank):
+                    continue
+                place = (
+                    f"{state.where or self._where}: wrong result: slot {slot} of the output of rank {rank}"
+                )
+                should = value_in_words(wanted, self._layout)
+                if state.value == NOTHING:
+                    yield f"{place} is never written: it should hold {should}"
+                else:
+                    last = "" if state.where else ", as at the start"
+                    found = value_in_words(state.value, self._layout)
+                    yield f"{place} ends with {found}{last}: it should hold {should}"
+
+    def _slots(self, rank: Any, buffer: Any, index: Any, size: Any, where: str) -> tuple[int, int, int]:
+        """A rank, a first slot and a number of slots that can be."""
+        rank, index, size = whole(rank, "rank"), whole(index, "index"), whole(size, "size")
+        if not 0 <= rank < self._layout.num_ranks:
+            msg = f"{where}: expected a rank from 0 to {self._layout.num_ranks - 1}, found {rank}."
+            raise InputError(msg)
+        if not isinstance(buffer, str) or not buffer:
+            msg = f"{where}: expected input, output or a name of scratch memory as buffer, found {buffer!r}."
+            raise InputError(msg)
+        most = int(self._memory.size[_BUFFERS[buffer], rank]) if buffer in _BUFFERS else _MOST_SCRATCH
+        if index < 0 or size < 1 or index + size > most:
+            found = f"slot {index}" if size == 1 else f"slots {index} to {index + size - 1}"
+            msg = f"{where}: {_in_words(buffer)} of rank {rank} has {plural(most, 'slot')}, found {found}."
+            raise InputError(msg)
+        return rank, index, size
+
+    def _states(self, rank: int, buffer: str, index: int, size: int, *, grow: bool = True) -> list[SlotState]:
+        """Slots that can be; scratch memory grows to hold them."""
+        if buffer in _BUFFERS:
+            first = int(self._memory.base[_BUFFERS[buffer], rank]) + index
+            return self._main[first : first + size]
+        if not grow:
+            return self._scratch.get((rank, buffer), [])[index : index + size]
+        states = self._scratch.setdefault((rank, buffer), [])
+        states.extend(SlotState() for _ in range(index + size - len(states)))
+        return states[index : index + size]
+
+    def _states_of(self, ref: HeldSlots) -> list[SlotState]:
+        return self._states(ref.rank, ref.buffer, ref.index, ref.size)
+
+    def _addable(self, one: int, other: int, where: str) -> None:
+        ranks = self._layout.num_ranks
+        if not self._layout.collective.reduces:
+            msg = f"{where}: wrong result: {self._layout.collective} adds nothing up: copy instead."
+            raise CheckError(msg)
+        if (one ^ other) >> ranks:
+            msg = (
+                f"{where}: wrong result: adds {value_in_words(other, self._layout)} to "
+                f"{value_in_words(one, self._layout)}: expected the same chunk."
+            )
+            raise CheckError(msg)
+        if common := one & other & ((1 << ranks) - 1):
+            msg = (
+                f"{where}: wrong result: adds the contribution of {members_in_words(common)} to chunk {one >> ranks} a "
+                "second time."
+            )
+            raise CheckError(msg)
+
+    def _ordered(self, state: SlotState, before: set[int], slot: str, where: str) -> None:
+        """Refuse a write that nothing orders behind the last one: nobody has read what that wrote."""
+        if state.writer < 0 or state.readers or self._comes_from(before, state.writer):
+            return
+        msg = (
+            f"{where}: race: this and {state.where} write {slot} in any order, as nothing between them reads it: "
+            "write elsewhere, or leave one of them out."
+        )
+        raise CheckError(msg)
+
+    def _comes_from(self, later: set[int], earlier: int) -> bool:
+        """Whether some operation depends on an earlier one."""
+        open_, seen = [each for each in later if each >= earlier], set(later)
+        while open_:
+            each = open_.pop()
+            if each == earlier:
+                return True
+            more = [one for one in self._notes[each].before if one >= earlier and one not in seen]
+            seen.update(more)
+            open_ += more
+        return False
+
+    def _note(
+        self,
+        ref: HeldSlots,
+        place: tuple[int, str, int],
+        source: list[SlotState],
+        target: list[SlotState],
+        where: str,
+        hints: Hints,
+        *,
+        adds: bool,
+    ) -> None:
+        number = len(self._notes)
+        if number >= MOST_SLOTS:
+            msg = f"{where}: expected at most {MOST_SLOTS:,} operations, found more: does a loop not end?"
+            raise InputError(msg)
+        before = {state.writer for state in (*source, *target)}
+        before.update(reader for state in target for reader in state.readers)
+        before.discard(-1)
+        for one, two in zip(source, target, strict=True):
+            one.readers.append(number)
+            two.value = one.value | two.value if adds else one.value
+            two.version += 1
+            two.writer, two.where, two.readers = number, where, []
+        self._notes.append(
+            _Noted((ref.rank, ref.buffer, ref.index), place, ref.size, adds, where, hints, frozenset(before))
+        )
+
+
+def whole(value: Any, name: str) -> int:
+    """A whole number; truth values are none.
+
+    Raises:
+        InputError: If it is none; with the line.
+    """
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    msg = f"{caller()}: expected a whole number as {name}, found {value!r}."
+    raise InputError(msg)
+
+
+def _in_words(buffer: str) -> str:
+    return f"the {buffer}" if buffer in _BUFFERS else f"the scratch memory {buffer[:40]!r}"

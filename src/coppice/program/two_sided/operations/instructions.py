@@ -1,0 +1,184 @@
+"""Instructions: what every rank does for a list of operations, and which of them wait for which.
+
+An instruction waits for the last write of what it reads (read after write) and of what it overwrites (write after
+write), and for the reads of what it overwrites (write after read). A receive waits for its send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coppice.program.memory import ProgramMemory
+from coppice.program.two_sided.builder import NOWHERE, Slot
+from coppice.program.two_sided.operations.operation import SlotOperation
+from coppice.program.two_sided.program import StepOp
+
+__all__ = ["Instruction", "InstructionGraph", "SlotMessage", "instructions_of"]
+
+
+@dataclass(slots=True)
+class Instruction:
+    """One step of a rank, before it has a thread block.
+
+    Attributes:
+        op: What it does.
+        rank: Who does it.
+        src: Slot that it reads.
+        dst: Slot that it writes.
+        count: Slots.
+        where: Where it was written down.
+        block: Label of the thread block that is asked for, or None.
+        step: Place in it that is asked for, or None.
+        received: Message that it receives, or -1.
+        sent: Message that it sends, or -1.
+        before: Instructions that it waits for, within its rank.
+        readers: For each slot that it writes, the instructions that read the value before it is overwritten.
+        kept: For each slot that it writes, whether the value is there at the end.
+    """
+
+    op: StepOp
+    rank: int
+    src: Slot
+    dst: Slot
+    count: int
+    where: str
+    block: int | None
+    step: int | None
+    received: int = -1
+    sent: int = -1
+    before: set[int] = field(default_factory=set)
+    readers: list[list[int]] = field(default_factory=list)
+    kept: list[bool] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SlotMessage:
+    """A message: who sends it, who receives it, and the channel that is asked for, or None."""
+
+    src: int
+    dst: int
+    send: int
+    recv: int
+    channel: int | None
+
+
+@dataclass(frozen=True)
+class InstructionGraph:
+    """Instructions in an order in which they can be carried out, and their messages.
+
+    Attributes:
+        instructions: All instructions; those that were joined to another are None.
+        messages: All messages.
+    """
+
+    instructions: list[Instruction | None]
+    messages: list[SlotMessage]
+
+    def present(self) -> list[int]:
+        """Numbers of the instructions that there are."""
+        return [number for number, each in enumerate(self.instructions) if each is not None]
+
+    def at(self, number: int) -> Instruction:
+        """An instruction that there is."""
+        found = self.instructions[number]
+        if found is None:
+            msg = f"instruction {number} was joined to another"
+            raise LookupError(msg)
+        return found
+
+    def waits_for(self, number: int) -> set[int]:
+        """All that an instruction waits for, its message's send as well."""
+        each = self.at(number)
+        return each.before | ({self.messages[each.received].send} if each.received >= 0 else set())
+
+
+def instructions_of(operations: Sequence[SlotOperation], memory: ProgramMemory) -> InstructionGraph:
+    """The instructions of operations that are carried out one after the other.
+
+    Args:
+        operations: What is to be done.
+        memory: Addresses of all slots.
+    """
+    made = _Making(memory)
+    for operation in operations:
+        made.add(operation)
+    return InstructionGraph(list(made.instructions), made.messages)
+
+
+class _Making:
+    def __init__(self, memory: ProgramMemory) -> None:
+        self.memory = memory
+        self.instructions: list[Instruction] = []
+        self.messages: list[SlotMessage] = []
+        self.writer: list[int] = [-1] * memory.words
+        self.place: list[int] = [0] * memory.words  # which slot of the last writer it is
+        self.readers: list[list[int]] = [[] for _ in range(memory.words)]
+        self.final = {
+            first + slot for _, first, values in memory.end for slot in range(len(values))
+        }  # addresses that the collective leaves something at
+
+    def add(self, operation: SlotOperation) -> None:
+        """The instructions of one operation."""
+        src = (operation.src_buffer, operation.src_offset)
+        dst = (operation.dst_buffer, operation.dst_offset)
+        hints, count, where = operation.hints, operation.count, operation.where
+        there = (operation.dst_rank, count, where, hints.recv_block, hints.recv_step)
+        if operation.src_rank == operation.dst_rank:
+            self._instruction(StepOp.REDUCE if operation.adds else StepOp.COPY, src, dst, *there)
+            return
+        message = len(self.messages)
+        here = (operation.src_rank, count, where, hints.send_block, hints.send_step)
+        send = self._instruction(StepOp.SEND, src, NOWHERE, *here)
+        if operation.adds:
+            recv = self._instruction(StepOp.RECV_REDUCE_COPY, dst, dst, *there)
+        else:
+            recv = self._instruction(StepOp.RECV, NOWHERE, dst, *there)
+        self.instructions[send].sent = self.instructions[recv].received = message
+        self.messages.append(SlotMessage(operation.src_rank, operation.dst_rank, send, recv, hints.channel))
+
+    def _instruction(
+        self,
+        op: StepOp,
+        src: Slot,
+        dst: Slot,
+        rank: int,
+        count: int,
+        where: str,
+        block: int | None,
+        step: int | None,
+    ) -> int:
+        number = len(self.instructions)
+        made = Instruction(op, rank, src, dst, count, where, block, step)
+        self.instructions.append(made)
+        reads = [src] if op.reads_src else []
+        reads += [dst] if op.reads_dst else []
+        for buffer, offset in reads:
+            first = int(self.memory.base[buffer, rank]) + offset
+            for address in range(first, first + count):
+                self._waits(made, self.writer[address])
+                self.readers[address].append(number)
+        if op.writes_dst:
+            first = int(self.memory.base[dst[0], rank]) + dst[1]
+            for slot, address in enumerate(range(first, first + count)):
+                self._write(number, made, slot, address)
+        return number
+
+    def _write(self, number: int, made: Instruction, slot: int, address: int) -> None:
+        last = self.writer[address]
+        self._waits(made, last)
+        if last >= 0:
+            self.instructions[last].kept[self.place[address]] = False
+        for reader in self.readers[address]:
+            if reader != number:
+                self._waits(made, reader)
+        made_readers: list[int] = []
+        self.readers[address] = made_readers
+        self.writer[address], self.place[address] = number, slot
+        made.readers.append(made_readers)
+        made.kept.append(address in self.final)
+
+    @staticmethod
+    def _waits(made: Instruction, earlier: int) -> None:
+        if earlier >= 0:
+            made.before.add(earlier)
