@@ -72,6 +72,7 @@ OTHERS = {
     "train policy": "times that the workload gives",
     "train import": "measured times, and their replay",
     "synthesize": "rates",
+    "compile": "rates",
     "tune sweep": "measured times",
     "tune fit": "measured times beside exact limits",
     "tune export": "measured times",

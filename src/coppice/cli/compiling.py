@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,14 +19,12 @@ from coppice.cli.options.inputs import (
 from coppice.cli.options.problem import RelayGpusOption
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.msccl.targets import target_named
-from coppice.export.registry import export
-from coppice.language.compiled import CompiledProgram, compile_program, per_rank_program
-from coppice.schedule.explanation import title_of
-from coppice.schedule.files.plan_file import write_plan
 from coppice.text import bandwidth_text, percent_text, plural
-from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.export.exported import Exported
+    from coppice.language.compiled import CompiledProgram
+    from coppice.topology.model import Topology
 
 __all__ = ["compile_file"]
 
@@ -92,6 +90,9 @@ def compile_file(
       coppice compile examples/language/all_to_all_two_step.py --topology dgx-a100 --boxes 2 -o plan.json
       coppice compile examples/language/all_reduce_ring.py --program ring.xml --target msccl
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.language.compiled import compile_program
+    from coppice.schedule.files.plan_file import write_plan
+
     if topology is None and (boxes is not None or rates is not None or settings):
         msg = "--boxes, --rates and --set belong to a topology: give one with --topology."
         raise InputError(msg)
@@ -133,6 +134,8 @@ def compile_file(
         fields.append(("written to", str(output)))
     if written is not None:
         fields.append(("thread blocks in", f"{program}, for {target}"))
+    from coppice.schedule.explanation import title_of
+
     print_fields(title_of(made.plan.problem), fields)
 
 
@@ -143,6 +146,10 @@ def _written(made: CompiledProgram, path: Path, target: str) -> Exported:
         InputError: If no runtime takes the program.
         CheckError: If it does not fit the target.
     """
+    from coppice.export.msccl.targets import target_named
+    from coppice.export.registry import export
+    from coppice.language.compiled import per_rank_program
+
     chosen = target_named(target)
     if made.program is None:
         msg = "no runtime takes an all-to-all with demands: leave --program out, and run the plan."
