@@ -137,7 +137,9 @@ def test_the_fewest_trees_are_proved(problem: Problem, percent: int) -> None:
             below = room(network, next_lower(network, report.fewer_trees_inv_rate * trees))
             assert whole_trees(network, supply, below, trees=trees) is None
     fewer = result.bound.fewer_trees
-    assert with_bound(result, fewer_trees=fewer[1:]).fewer_trees_inv_rate is None
+    some = with_bound(result, fewer_trees=fewer[1:])
+    assert some.fewer_trees_inv_rate is None
+    assert some.proof_in_words.endswith("; that fewer trees will not do is not proved")
     raised = replace(fewer[0], inv_rate=fewer[0].inv_rate * 1000)
     assert not with_bound(result, fewer_trees=(raised, *fewer[1:])).ok
 
@@ -162,6 +164,14 @@ def test_phases_of_an_all_reduce_are_proved(problem: Problem, trees: int) -> Non
     assert not with_bound(result, phase_trees=(faster[0], both[1])).ok
     assert not with_bound(result, phase_trees=(both[0], faster[1])).ok
     assert not with_bound(result, phase_trees=both[:1]).ok
+
+
+def test_what_is_not_proved_of_two_phases_is_told() -> None:
+    problem = Problem(preset("mi250", boxes=1), Collective.ALL_REDUCE)
+    report = as_read(plan(problem, trees="auto:1%", ring=False))
+    words = "optimal, proved: no schedule is faster; that fewer trees will not do is not proved"
+    assert report.proof_in_words == words
+    assert "fewer" not in as_read(plan(problem, ring=False)).proof_in_words
 
 
 def test_what_is_too_long_to_store_is_not_claimed(

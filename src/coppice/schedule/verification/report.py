@@ -66,6 +66,7 @@ class Report(Verdict):
         whole_trees_inv_rate: That bound, time per shard in 1 / (GB/s); of two phases the sum of theirs.
         whole_phases: Phases, one after the other, of which that bound is.
         fewer_trees_inv_rate: Time per shard that any smaller number of trees is proved to take; None where nothing is.
+        fewest_open: The fewest trees were asked for, and that fewer will not do is not proved.
         ordered: The schedule claims that reductions join neighbouring intervals of ranks, and they do.
         deadlock_free: With buffers of any finite size no transfers wait for each other in a circle
             (:mod:`coppice.schedule.verification.deadlock`); None where that was not asked: for forests.
@@ -85,6 +86,7 @@ class Report(Verdict):
     whole_trees_inv_rate: Fraction | None = None
     whole_phases: int = 1
     fewer_trees_inv_rate: Fraction | None = None
+    fewest_open: bool = False
     optimal: bool = False
     ordered: bool = False
     deadlock_free: bool | None = None
@@ -118,7 +120,7 @@ class Report(Verdict):
         else:
             words = f"within {percent_text(self.gap)} of optimal, proved"
         if self.whole_trees is None or self.whole_trees_inv_rate is None or not self.inv_rate:
-            return words
+            return f"{words}{self._fewer_in_words()}"
         loss = 1 - self.whole_trees_inv_rate / self.inv_rate
         near = f"within {percent_text(loss)} of optimal" if loss > 0 else "optimal"
         near = near if loss >= 0 else "faster than any"
@@ -128,6 +130,8 @@ class Report(Verdict):
 
     def _fewer_in_words(self) -> str:
         """What is proved about smaller numbers of trees."""
+        if self.fewest_open:
+            return "; that fewer trees will not do is not proved"
         if self.fewer_trees_inv_rate is None or not self.proved_inv_rate:
             return ""
         longer = self.fewer_trees_inv_rate / self.proved_inv_rate - 1

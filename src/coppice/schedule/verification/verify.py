@@ -188,6 +188,9 @@ def _with_bound(report: Report, plan: Plan, bound: Bound) -> Report:
                 "the bound is wrong."
             )
     report = _with_whole_trees(report, plan, bound, failures)
+    if report.fewer_trees_inv_rate is None and plan.forest is not None:
+        asked = plan.parameters.get("tolerance") is not None
+        report = replace(report, fewest_open=asked and report.whole_trees != 1)
     return replace(
         report,
         ok=not failures,
