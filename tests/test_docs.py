@@ -79,10 +79,46 @@ def test_checker_of_witnesses_in_plan_format(name: str, tmp_path: Path) -> None:
     programs = re.findall(r"```python\n(.*?)```", (DOCS / "plan-format.md").read_text(), re.DOTALL)
     result = plan(Problem(topology=load(name), collective=Collective.ALL_REDUCE), ring=False)
     write_plan(result.plan, tmp_path / "plan.json")
-    command = [sys.executable, "-c", "\n".join(programs), str(tmp_path / "plan.json")]
+    command = [sys.executable, "-c", "\n".join(programs[:2]), str(tmp_path / "plan.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     rate, limit = (line.split(":")[1].strip() for line in done.stdout.splitlines())
     assert rate == limit == str(result.algbw_gb_per_s)
+
+
+@pytest.mark.parametrize("trees", [1, 2])
+def test_checker_of_whole_trees_in_plan_format(trees: int, tmp_path: Path) -> None:
+    """The first and the third program of docs/plan-format.md find rate and bound equal, and refuse a better bound."""
+    from dataclasses import replace
+    from fractions import Fraction
+
+    from coppice import Collective, Problem, plan, write_plan
+    from coppice.bounds.proof import LinkRange
+    from coppice.schedule.plan import Plan
+    from coppice.topology.model import Link, Node, NodeKind, Topology
+
+    nodes = [*(Node(id=f"g{i}") for i in range(3)), Node(id="sw", kind=NodeKind.SWITCH)]
+    links = [Link(src=f"g{i}", dst="sw", gb_per_s=Fraction(1), duplex=False) for i in range(3)]
+    links += [Link(src="sw", dst=f"g{i}", gb_per_s=Fraction(9, 2), duplex=False) for i in range(3)]
+    problem = Problem(Topology.of("star", nodes, links), Collective.ALL_GATHER)
+    result = plan(problem, trees=trees, ring=False)
+    whole = result.bound.whole_trees
+    assert whole is not None
+    assert len(whole.cases) == 1
+    decided = (LinkRange(link=0, most=0, below=1, above=2), *whole.cases, *whole.cases)
+    programs = re.findall(r"```python\n(.*?)```", (DOCS / "plan-format.md").read_text(), re.DOTALL)
+
+    def checked(made: Plan) -> subprocess.CompletedProcess[str]:
+        write_plan(made, tmp_path / "plan.json")
+        command = [sys.executable, "-c", programs[0] + programs[2], str(tmp_path / "plan.json")]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    for cases in (whole.cases, decided):
+        proved = replace(result.bound, whole_trees=replace(whole, cases=cases))
+        done = checked(replace(result.plan, bound=proved))
+        rate, limit = (line.split(":")[1].strip() for line in done.stdout.splitlines())
+        assert rate == limit == str(result.algbw_gb_per_s)
+    better = replace(whole, inv_rate=whole.inv_rate * Fraction(101, 100))
+    assert checked(replace(result.plan, bound=replace(result.bound, whole_trees=better))).returncode == 1
 
 
 def test_readme_shows_real_output() -> None:

@@ -10,12 +10,13 @@
 #include "exchange/bundles.h"
 #include "exchange/growth.h"
 #include "exchange/mending.h"
+#include "graph/chains.h"
 
 namespace coppice {
 
 namespace {
 
-constexpr double kSteepness[] = {8, 1.5, 1.1, 1.03};
+constexpr double kSteepness[] = {8, 20, 1.5, 1.1, 1.03};
 constexpr int kRounds = 2;                                      // of growing all trees again
 constexpr std::int64_t kFew = 500, kTooMany = 25;               // one place of so many is missing
 constexpr std::int64_t kMendingWork = 500, kTryingWork = 20, kLoweringWork = 100;  // for each place
@@ -57,7 +58,7 @@ bool halve(Bundles& bundles, Growth& growth, const StopFlag& stop) {
   return true;
 }
 
-Packing packing_of(const Bundles& bundles) {
+Packing packing_of(const Bundles& bundles, const Chains& chains) {
   Packing packing;
   packing.start.push_back(0);
   std::vector<std::int32_t> order(bundles.terminals().size());
@@ -67,8 +68,10 @@ Packing packing_of(const Bundles& bundles) {
     std::ranges::stable_sort(order, {}, [&](std::int32_t i) { return tree.depth[i]; });
     for (std::int32_t i : order) {
       if (tree.via[i] < 0) continue;
-      const auto arcs = bundles.path(tree.via[i]);
-      packing.arcs.insert(packing.arcs.end(), arcs.begin(), arcs.end());
+      for (Arc e : bundles.path(tree.via[i])) {
+        const auto arcs = chains.arcs(e);
+        packing.arcs.insert(packing.arcs.end(), arcs.begin(), arcs.end());
+      }
     }
     packing.root.push_back(tree.root);
     packing.multiplicity.push_back(tree.weight);
@@ -82,10 +85,10 @@ enum class Outcome { kPacked, kMissing, kFarFrom };
 // One way of growing, and all that mends it. kFarFrom: so much is missing that ways like this are no use. On large
 // problems the last way gets all the work of mending and no rounds: flat growth leaves little that is missing, and
 // rounds do not make that less.
-Outcome pack(Bundles& bundles, double steepness, bool last, std::int32_t most_height, const StopFlag& stop) {
+Outcome pack(Bundles& bundles, std::span<const std::int32_t> lengths, double steepness, bool last, std::int32_t most_height, const StopFlag& stop) {
   const bool small = bundles.places() <= kSmall;
   const std::int32_t unlimited = static_cast<std::int32_t>(bundles.terminals().size());
-  Growth growth(bundles, steepness, most_height > 0 ? most_height : unlimited);
+  Growth growth(bundles, lengths, steepness, most_height > 0 ? most_height : unlimited);
   grow_all(bundles, growth, stop);
   if (!small && !last && bundles.missing() * kTooMany > bundles.places()) return Outcome::kFarFrom;
   const int rounds = small || !last ? kRounds : 0;
@@ -119,18 +122,21 @@ std::optional<Packing> pack_by_exchange(const Digraph& graph, std::span<const st
                                         std::span<const Amount> capacity, std::int32_t most_height, const StopFlag& stop) {
   require_below_limit(std::accumulate(roots.begin(), roots.end(), Wide{0}), "the number of trees must stay below 2^62");
   require_below_limit(std::accumulate(capacity.begin(), capacity.end(), Wide{0}), "the sum of the capacities must stay below 2^62");
+  const Chains chains(graph, terminal);
+  const std::vector<std::int32_t> lengths = chains.lengths();
+  const std::vector<Amount> least = chains.least(capacity);
   std::optional<Packing> best;
   Shape shape;
   constexpr std::size_t last = std::size(kSteepness) - 1;
   for (std::size_t way = 0; way <= last; ++way) {
-    Bundles bundles(graph, terminal, roots, capacity);
+    Bundles bundles(chains.graph(), terminal, roots, least);
     const bool small = bundles.places() <= kSmall;
-    const Outcome outcome = pack(bundles, kSteepness[way], way == last, most_height, stop);
-    if (outcome == Outcome::kFarFrom) way = last - 1;  // the flattest comes next
+    const Outcome outcome = pack(bundles, lengths, kSteepness[way], way == last, most_height, stop);
+    if (outcome == Outcome::kFarFrom && way > 0) way = last - 1;  // the flattest comes next
     if (outcome != Outcome::kPacked) continue;
     lower(bundles, stop);
     if (const Shape found = shape_of(bundles); !best || found < shape) {
-      best = packing_of(bundles);
+      best = packing_of(bundles, chains);
       shape = found;
     }
     if (!small) break;

@@ -18,9 +18,11 @@
 // 4. *Lower.* What hangs deepest is taken off and put back higher by exchanges, one level after the other, as long as
 // that succeeds.
 //
-// How steep growth is (growth.h) decides between low trees and even use. Steep growth is tried first; where much is
-// missing then, the flattest growth follows at once, whose tall trees are lowered, else less steep growth step by step.
-// Small problems try all ways and keep the best shape.
+// How steep growth is (growth.h) decides between low trees and even use. Steep growth is tried first, and steeper;
+// where much is missing then, the flattest growth follows at once, whose tall trees are lowered, else less steep growth
+// step by step. Small problems try all ways and keep the best shape.
+//
+// All of it runs on the graph without the switches that only pass on (graph/chains.h), as NICs do.
 //
 // Cost: with B bundles, N terminals and m arcs, growth takes O(B m log m) for each of at most three rounds. An exchange
 // searches backwards from a terminal over the arcs of the switches, O(m), for each of at most some thousand edges; the

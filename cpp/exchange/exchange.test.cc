@@ -33,6 +33,7 @@ TEST(what_is_found_is_a_packing_and_it_is_found_mostly) {
   for (int trial = 0; trial < 600; ++trial) {
     RandomNetwork shape;
     shape.terminals = 1 + dice(8), shape.switches = dice(5), shape.cycles = dice(10), shape.weighted = dice(3) == 0;
+    shape.series_nodes = dice(4);
     Network network = random_network(shape, dice);
     CHECK(network.scale_to_bound());
     network.scale(1 + dice(4));

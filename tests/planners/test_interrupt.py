@@ -103,8 +103,8 @@ def check_stopped(arguments: list[str], folder: Path, *, stage: str, after: floa
 
 @pytest.fixture(scope="module")
 def one_slow_nic(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """128 A100 boxes without symmetry: ten seconds of native packing."""
-    topology = resolve("dgx-a100", boxes=128)
+    """256 A100 boxes without symmetry: three seconds of native packing."""
+    topology = resolve("dgx-a100", boxes=256)
     topology = set_link_rate(topology, "box0/gpu0", "box0/mlx5_0", "50%")
     path = tmp_path_factory.mktemp("topologies") / "slow-nic.json"
     write_topology(topology, path)

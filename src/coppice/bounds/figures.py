@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -86,7 +86,7 @@ def bound_figures(
         found = in_network_optimum(found)
     if not problem.collective.made_of_trees or not found.inv_rate:
         return BoundFigures(bound=found, inv_rate=found.inv_rate, trees_per_root=None)
-    plain = [_plain(phase, found) for phase in _phases(problem)]
+    plain = [_plain(phase, found) for phase in problem.phases]
     equal = (problem.weights or (1,))[0] if len(set(problem.weights or (1,))) == 1 else 0
     if trees is None and tolerance is None:
         total = sum((_best(each) for each in plain), Fraction(0)) / _shares(problem)
@@ -119,13 +119,6 @@ def bound_record(figures: BoundFigures) -> dict[str, Any]:
         "alternatives": {name: str(rate) for name, rate in found.alternatives.items()},
         "method": found.method,
     }
-
-
-def _phases(problem: Problem) -> list[Problem]:
-    """The problem of each phase."""
-    if problem.collective is Collective.ALL_REDUCE:
-        return [replace(problem, collective=c) for c in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)]
-    return [problem]
 
 
 def _plain(problem: Problem, found: Bound) -> Bound:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,19 @@ class Problem:
     def shards(self) -> int:
         """Number of shards in M (see :class:`~coppice.collectives.Collective`)."""
         return self.collective.shards(self.topology.num_ranks, self.weights)
+
+    @property
+    def phases(self) -> tuple[Problem, ...]:
+        """The reduce-scatter and the all-gather of an all-reduce in two phases; of others themselves.
+
+        >>> from coppice.topology.presets import preset
+        >>> [str(each.collective) for each in Problem(preset("ring", gpus=4), Collective.ALL_REDUCE).phases]
+        ['reduce_scatter', 'all_gather']
+        """
+        if self.collective is not Collective.ALL_REDUCE:
+            return (self,)
+        both = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+        return tuple(replace(self, collective=collective) for collective in both)
 
     def record(self) -> dict[str, str | int | None]:
         """What names the problem, as JSON values."""

@@ -98,7 +98,9 @@ class Bound(Shown, Bandwidths):
             None stands for all of it.
         combined: The split of links and roots of an all-reduce that beats two phases, otherwise None.
         proof: The witness where the cut alone does not prove the optimum: a family of cuts, or lengths of links.
-        whole_trees: The bound on forests with a given number of trees, where one was asked for.
+        whole_trees: The bound on forests with the plan's number of trees, where a number or the fewest were asked for.
+        phase_trees: The same of an all-reduce in two phases: of its reduce-scatter, and of its all-gather.
+        fewer_trees: Bounds on forests with each smaller number of trees, from 1 on, where the fewest were asked for.
     """
 
     problem: Problem
@@ -111,6 +113,8 @@ class Bound(Shown, Bandwidths):
     combined: CombinedAllReduce | None = None
     proof: CutFamily | LinkLengths | None = None
     whole_trees: WholeTrees | None = None
+    phase_trees: tuple[WholeTrees, ...] = ()
+    fewer_trees: tuple[WholeTrees, ...] = ()
 
     def __repr__(self) -> str:
         """In short what it is.

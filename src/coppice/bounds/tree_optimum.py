@@ -12,7 +12,6 @@ says how much below the best it can be at most.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
@@ -21,6 +20,7 @@ import numpy as np
 
 from coppice.bounds.lp.whole_trees import Refuted, Steps, WholeTreesProgram
 from coppice.bounds.network import Network, is_small
+from coppice.bounds.proof import CutFamily, LinkRange
 from coppice.bounds.tree_units import (
     TreeUnits,
     exact_trees,
@@ -42,6 +42,9 @@ MAX_STEPS = 10_000
 SEARCHED_NODES = 64
 SEARCHED_LINKS = 384
 """Up to this size branch and bound is begun."""
+
+PROVED_NUMBERS = 256
+"""Numbers of trees for which it is kept why they are too few."""
 
 SEARCH_STEPS = 200
 """Linear programs after which branch and bound ends on a network that is not small."""
@@ -66,11 +69,14 @@ class TreeCuts:
         trees: k, trees per unit of weight.
         inv_rate: Time per shard that is proved to be needed, in 1 / (GB/s).
         cuts: (nodes of a set, trees that must enter it), in the broadcasting direction.
+        cases: Their weights, and decisions about links, so that counting shows it
+            (:class:`coppice.bounds.proof.WholeTrees`), in the broadcasting direction and with the network's links.
     """
 
     trees: int
     inv_rate: Fraction
     cuts: tuple[tuple[tuple[int, ...], int], ...]
+    cases: tuple[CutFamily | LinkRange, ...]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -83,6 +89,7 @@ class TreeOptimum(Brief):
         least: Time per shard below which no forest with k trees is, in 1 / (GB/s).
         proof: The cuts that prove ``least``; None where it follows from the optimum with any number of trees alone.
         fewest: Where the number was searched: no smaller number than this is within the tolerance; otherwise None.
+        fewer: Why none of the smaller numbers is, from 1 on; empty where there are more than ``PROVED_NUMBERS``.
     """
 
     trees: int
@@ -90,6 +97,7 @@ class TreeOptimum(Brief):
     least: Fraction
     proof: TreeCuts | None = None
     fewest: int | None = None
+    fewer: tuple[TreeCuts, ...] = ()
 
     @property
     def inv_rate(self) -> Fraction:
@@ -158,11 +166,7 @@ def _greedy(
     units = balanced_units(narrowed, trees=trees, scale=first)
     if known is not None:
         return known if known.inv_rate <= units.inv_rate else replace(known, units=units)
-    cuts = [
-        tuple(sorted(cut.tolist()))
-        for cut in violations(network, _just_below(network, trees, start), limit=1)
-    ]
-    return _known(network, trees, units, start, cuts or None)
+    return _known(network, trees, units, start, _refuted(network, _just_below(network, trees, start)))
 
 
 def all_trees(network: Network, *, best: Fraction, capacity: list[Fraction] | None = None) -> TreeOptimum:
@@ -210,19 +214,32 @@ def fewest_trees(
     most = best * (1 + tolerance)
     narrowed = network if capacity is None else network.limited(capacity)
     fewest: int | None = None
+    fewer: list[TreeCuts] = []
     searched, steps = _is_searched(network.topology), _steps(network.topology)
     for trees in range(1, exact_trees(narrowed, best)):
         start = fixed_trees(network, trees, optimum=best).inv_rate
+        refuted: Refuted | TreeUnits | None = None
         if start > most:
+            if fewest is None and trees <= PROVED_NUMBERS:
+                refuted = _refuted(network, _just_below(network, trees, start * trees))
+            if isinstance(refuted, Refuted):
+                fewer.append(_tree_cuts(network, trees, start * trees, refuted))
             continue
-        if searched and isinstance(_LeastScale(network, trees, steps).at(trees * most), Refuted):
+        if searched:
+            refuted = _LeastScale(network, trees, steps).at(trees * most)
+        if isinstance(refuted, Refuted):
+            if fewest is None and trees <= PROVED_NUMBERS:
+                fewer.append(_tree_cuts(network, trees, next_breakpoint(network, trees * most), refuted))
             continue
         fewest = trees if fewest is None else fewest
         found = _optimum(network, trees, best=best, capacity=capacity, steps=steps)
         if found.inv_rate <= most:
-            return replace(found, fewest=fewest)
-    found = all_trees(network, best=best, capacity=capacity)
-    return replace(found, fewest=found.trees if fewest is None else fewest)
+            break
+    else:
+        found = all_trees(network, best=best, capacity=capacity)
+        fewest = found.trees if fewest is None else fewest
+    kept = tuple(fewer) if len(fewer) == fewest - 1 else ()
+    return replace(found, fewest=fewest, fewer=kept)
 
 
 class _LeastScale:
@@ -241,8 +258,7 @@ class _LeastScale:
         found = self.at(scale)
         if isinstance(found, TreeUnits):
             below = self._decide(_just_below(network, trees, scale))
-            cuts = below.cuts if isinstance(below, Refuted) else None
-            return _known(network, trees, found, scale, cuts)
+            return _known(network, trees, found, scale, below if isinstance(below, Refuted) else None)
         if found is None:
             return None
         low, high, refuted, units = self._reached(scale, found)
@@ -276,16 +292,16 @@ class _LeastScale:
             elif isinstance(found, Refuted):
                 low, refuted = middle, found
             else:
-                return _known(network, self._trees, units, next_breakpoint(network, low), refuted.cuts)
+                return _known(network, self._trees, units, next_breakpoint(network, low), refuted)
 
     def at(self, scale: Fraction) -> TreeUnits | Refuted | None:
         """Trees on each link within ``scale``, or cuts that allow none; None where the steps ran out."""
         return self._decide(floor_units(self._network, trees=self._trees, scale=scale))
 
     def _decide(self, units: TreeUnits) -> TreeUnits | Refuted | None:
-        cuts = violations(self._network, units, limit=1)
-        if cuts:
-            return Refuted(cuts=tuple(tuple(sorted(cut.tolist())) for cut in cuts))
+        refuted = _refuted(self._network, units)
+        if refuted is not None:
+            return refuted
         trimmed = trim(self._network, units)
         if trimmed is not None:
             return trimmed
@@ -300,6 +316,12 @@ class _LeastScale:
         factor = scale / topology.denominator
         rates = {rate for rate in topology.capacity.tolist() if rate}
         return max(Fraction(int(factor * rate), rate) for rate in rates) * topology.denominator
+
+
+def _refuted(network: Network, units: TreeUnits) -> Refuted | None:
+    """A cut that does not let all trees in, if there is one."""
+    cuts = violations(network, units, limit=1)
+    return Refuted.by_cut(tuple(sorted(cuts[0].tolist()))) if cuts else None
 
 
 def _just_below(network: Network, trees: int, scale: Fraction) -> TreeUnits:
@@ -319,16 +341,21 @@ def _known(
     trees: int,
     units: TreeUnits,
     least: Fraction,
-    cuts: Sequence[tuple[int, ...]] | None,
+    refuted: Refuted | None,
 ) -> TreeOptimum:
     """What is reached, and the U that is needed, with the trees that must enter each of the sets that prove it."""
     proof = None
-    if cuts is not None:
-        needed = [
-            (cut, trees * (network.total_weight - int(network.weight[list(cut)].sum()))) for cut in cuts
-        ]
-        proof = TreeCuts(trees=trees, inv_rate=least / trees, cuts=tuple(needed))
+    if refuted is not None:
+        proof = _tree_cuts(network, trees, least, refuted)
     return TreeOptimum(trees=trees, units=units, least=least / trees, proof=proof)
+
+
+def _tree_cuts(network: Network, trees: int, least: Fraction, refuted: Refuted) -> TreeCuts:
+    """What refutes all less than ``least`` (U), with the trees that must enter each set."""
+    needed = [
+        (cut, trees * (network.total_weight - int(network.weight[list(cut)].sum()))) for cut in refuted.cuts
+    ]
+    return TreeCuts(trees=trees, inv_rate=least / trees, cuts=tuple(needed), cases=refuted.cases)
 
 
 def balanced_units(network: Network, *, trees: int, scale: Fraction) -> TreeUnits:

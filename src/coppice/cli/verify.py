@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -63,6 +64,10 @@ def verify(plan: PlanArgument, *, as_json: JsonOption = False) -> None:
     report.require_ok()
 
 
+def _text(value: Fraction | None) -> str | None:
+    return None if value is None else str(value)
+
+
 def report_record(plan: Plan, report: Report) -> dict[str, Any]:
     """The report as JSON values."""
     rate = plan.problem.shards / report.inv_rate if report.inv_rate else None
@@ -73,15 +78,18 @@ def report_record(plan: Plan, report: Report) -> dict[str, Any]:
         "ranks": plan.topology.num_ranks,
         "verified": report.ok,
         "failures": list(report.failures),
-        "planned_inv_rate": None if report.inv_rate is None else str(report.inv_rate),
+        "planned_inv_rate": _text(report.inv_rate),
         "planned_algbw_gb_per_s": None if rate is None else float(rate),
-        "planned_algbw_exact": None if rate is None else str(rate),
-        "claimed_inv_rate": None if report.claimed is None else str(report.claimed),
-        "max_link_load": None if report.max_link_load is None else str(report.max_link_load),
+        "planned_algbw_exact": _text(rate),
+        "claimed_inv_rate": _text(report.claimed),
+        "max_link_load": _text(report.max_link_load),
         "redundant": str(report.redundant),
         "bound_inv_rate": None if plan.bound is None else str(plan.bound.inv_rate),
         "bound_proved": report.bound_proved,
-        "proved_inv_rate": None if report.proved_inv_rate is None else str(report.proved_inv_rate),
+        "proved_inv_rate": _text(report.proved_inv_rate),
+        "trees_per_root_proved": report.whole_trees,
+        "with_trees_inv_rate": _text(report.whole_trees_inv_rate),
+        "fewer_trees_inv_rate": _text(report.fewer_trees_inv_rate),
         "proof_in_words": None if plan.bound is None else report.proof_in_words,
         "optimal": report.optimal,
         "ordered": report.ordered,

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -22,7 +22,7 @@ from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bandwidths, Bound
 from coppice.bounds.tree_optimum import TreeOptimum
-from coppice.bounds.whole_trees import whole_trees_bound
+from coppice.bounds.whole_trees import with_whole_trees
 from coppice.collectives import Collective
 from coppice.display import Shown
 from coppice.errors import InputError
@@ -273,8 +273,8 @@ def plan(
     with watch.stage("bound", "computing the bound"):
         helped = isinstance(body, Forest) and body.branches_at_switches
         found = in_network_optimum(plain) if helped or choice.in_network else plain
-        if choice.trees is not None and not helped and problem.collective is not Collective.ALL_REDUCE:
-            found = replace(found, whole_trees=whole_trees_bound(problem, choice.trees))
+        if made.phases and not helped:
+            found = with_whole_trees(found, made.phases, _of_phases(problem, plain))
     searched = ring if ring is not None else choice.optimal and problem.topology.num_ranks <= RING_RANKS
     return verified(problem, made, found, choice.algorithm, watch, ring=searched)
 
@@ -323,6 +323,11 @@ def peak_rss_bytes() -> int:
     """Most memory that this process ever held, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _of_phases(problem: Problem, plain: Bound) -> list[Bound]:
+    """The bound of each phase; ``plain`` is that of the whole problem."""
+    return [plain if each is problem else bound(each) for each in problem.phases]
 
 
 def _plan(problem: Problem, made: Made, found: Bound, planner: str) -> Plan:

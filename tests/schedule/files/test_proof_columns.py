@@ -28,12 +28,20 @@ PLANS = {
 }
 
 
-@pytest.fixture(scope="module", params=[*PLANS, "whole trees"])
+WITH_TREES: dict[str, tuple[Problem, int | str]] = {
+    "whole_trees": (Problem(preset("mi250"), Collective.ALL_GATHER), 2),
+    "phase_trees": (Problem(preset("mi250", boxes=1), Collective.ALL_REDUCE), 2),
+    "fewer_trees": (Problem(preset("mi250"), Collective.REDUCE, root=0), "auto:20%"),
+}
+"""By the member of the bound that proves it: plans with a number of trees."""
+
+
+@pytest.fixture(scope="module", params=[*PLANS, *WITH_TREES])
 def named(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
     """A plan of each kind as the document in its file."""
-    if request.param == "whole trees":
-        problem = Problem(topology=preset("mi250"), collective=Collective.ALL_GATHER)
-        made = plan(problem, trees=2, ring=False)
+    if request.param in WITH_TREES:
+        problem, trees = WITH_TREES[request.param]
+        made = plan(problem, trees=trees, ring=False)
     else:
         made = plan(PLANS[request.param], ring=False)
     return request.param, json.loads(encode_plan(made.plan))
@@ -59,8 +67,10 @@ def test_witnesses_come_back_as_they_were(named: tuple[str, dict[str, Any]]) -> 
     report = verified(document)
     assert report.ok
     assert report.bound_proved
-    assert report.optimal == (name != "whole trees")
-    assert (report.whole_trees == 2) == (name == "whole trees")
+    assert report.optimal == (name not in WITH_TREES)
+    assert (report.whole_trees is not None) == (name in WITH_TREES)
+    assert report.whole_phases == (2 if name == "phase_trees" else 1)
+    assert (report.fewer_trees_inv_rate is not None) == (name == "fewer_trees")
 
 
 def numbers(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -75,7 +85,7 @@ def numbers(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 def test_every_number_of_a_witness_counts(named: tuple[str, dict[str, Any]]) -> None:
     """No change of any number makes a file that proves more; a bound that is better than true never verifies."""
     name, document = named
-    member = "whole_trees" if name == "whole trees" else "proof"
+    member = name if name in WITH_TREES else "proof"
     honest = verified(document)
     paths = numbers(document["bound"][member])
     refused = 0
@@ -106,6 +116,9 @@ def test_every_number_of_a_witness_counts(named: tuple[str, dict[str, Any]]) -> 
                     assert report.whole_trees_inv_rate is not None
                     assert honest.whole_trees_inv_rate is not None
                     assert report.whole_trees_inv_rate <= honest.whole_trees_inv_rate
+                if report.fewer_trees_inv_rate is not None:
+                    assert honest.fewer_trees_inv_rate is not None
+                    assert report.fewer_trees_inv_rate <= honest.fewer_trees_inv_rate
     assert refused
 
 

@@ -26,6 +26,7 @@ from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram
 from coppice.bounds.lp.simplex import solve_in_integers
 from coppice.bounds.max_flow import narrow_cuts
 from coppice.bounds.network import Network
+from coppice.bounds.proof import CutFamily, LinkRange, NodePotential, WeightedCut
 from coppice.display import Brief
 
 __all__ = ["Refuted", "Steps", "WholeTreesProgram"]
@@ -43,9 +44,18 @@ class Refuted(Brief):
 
     Attributes:
         cuts: Nodes of each set, ascending.
+        cases: What shows it by counting, as :class:`coppice.bounds.proof.WholeTrees` has it, in the broadcasting
+            direction and with the links of the network.
     """
 
     cuts: tuple[tuple[int, ...], ...]
+    cases: tuple[CutFamily | LinkRange, ...]
+
+    @classmethod
+    def by_cut(cls, cut: tuple[int, ...]) -> Refuted:
+        """One set that does not let all trees in."""
+        alone = CutFamily(inv_rate=Fraction(0), cuts=(WeightedCut(nodes=cut, broadcast=Fraction(1)),))
+        return cls(cuts=(cut,), cases=(alone,))
 
 
 @dataclass
@@ -80,6 +90,7 @@ class WholeTreesProgram:
         for v, weight in enumerate(self._weight):
             if weight:
                 self._add(tuple(u for u in everything if u != v))
+        self._forwarders: list[int] = []
         self._balance = self._balance_rows()
 
     def within(
@@ -95,15 +106,17 @@ class WholeTreesProgram:
             Trees on each link; or what refutes them; or None where the steps ran out, or floats proved nothing.
         """
         count = len(room)
-        open_ = [([0] * count, room.tolist())]
+        open_ = [(0, [0] * count, room.tolist())]
         used: set[tuple[int, ...]] = set()
+        cases: dict[int, CutFamily | LinkRange] = {}
         while open_:
-            least, most = open_.pop()
+            number, least, most = open_.pop()
             vertex = self._relaxed(least, most, steps)
             if vertex is None:
                 return None
             if vertex.objective < self._trees:
-                used.update(cut for cut, price in zip(self._cuts, vertex.multipliers, strict=False) if price)
+                cases[number] = family = self._family(vertex)
+                used.update(cut.nodes for cut in family.cuts)
                 continue
             values = vertex.values[1:]
             parts = [
@@ -115,10 +128,31 @@ class WholeTreesProgram:
                 return np.array([int(value) for value in values], dtype=np.int64)
             _, link = min(parts)
             below = int(values[link])
-            lower = least, [*most[:link], below, *most[link + 1 :]]
-            higher = [*least[:link], below + 1, *least[link + 1 :]], most
+            following = 1 + len(cases) + len(open_)
+            cases[number] = LinkRange(link=link, most=below, below=following, above=following + 1)
+            lower = following, least, [*most[:link], below, *most[link + 1 :]]
+            higher = following + 1, [*least[:link], below + 1, *least[link + 1 :]], most
             open_ += [lower, higher] if 2 * (values[link] - below) >= 1 else [higher, lower]
-        return Refuted(cuts=tuple(sorted(used)))
+        return Refuted(cuts=tuple(sorted(used)), cases=tuple(cases[number] for number in range(len(cases))))
+
+    def _family(self, vertex: ExactVertex) -> CutFamily:
+        """The dual that bounds the trees below k, without the multipliers of links, which counting finds again.
+
+        A link that must carry at least l has a multiplier m too, which would raise its price by k m and what is needed
+        by l m; leaving both out proves no less, as the price then counts at l where it is negative.
+        """
+        rows = len(self._rows)
+        cuts = zip(self._cuts, vertex.multipliers[:rows], strict=True)
+        balances = vertex.multipliers[rows : rows + len(self._balance)]
+        return CutFamily(
+            inv_rate=Fraction(0),
+            cuts=tuple(WeightedCut(nodes=cut, broadcast=weight) for cut, weight in cuts if weight),
+            potentials=tuple(
+                NodePotential(node=node, broadcast=weight)
+                for node, weight in zip(self._forwarders, balances, strict=True)
+                if weight
+            ),
+        )
 
     def _relaxed(self, least: list[int], most: list[int], steps: Steps | None) -> ExactVertex | None:
         """The optimum over real numbers between ``least`` and ``most``, with every cut that matters."""
@@ -213,6 +247,7 @@ class WholeTreesProgram:
             change |= {1 + e: -1 for e, b in enumerate(self._head) if b == v}
             if change:
                 columns = sorted(change)
+                self._forwarders.append(v)
                 rows.append(
                     Constraint(
                         column=np.array(columns, dtype=np.int32),

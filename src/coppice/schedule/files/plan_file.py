@@ -17,6 +17,7 @@ import msgspec
 from coppice.arguments import checked, shown
 from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
+from coppice.bounds.proof import WholeTrees
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
@@ -89,6 +90,8 @@ class _BoundRow(msgspec.Struct, forbid_unknown_fields=True):
     alternatives: dict[str, str]
     proof: ProofRow | None = None
     whole_trees: WholeTreesRow | None = None
+    phase_trees: list[WholeTreesRow] = []
+    fewer_trees: list[WholeTreesRow] = []
 
 
 class _PlanDocument(msgspec.Struct, forbid_unknown_fields=True):
@@ -221,6 +224,9 @@ def _bound_members(bound: Bound) -> dict[str, Any]:
         members["proof"] = proof_row(bound.problem.topology, bound.proof)
     if bound.whole_trees is not None:
         members["whole_trees"] = whole_trees_row(bound.problem.topology, bound.whole_trees)
+    for name, rows in (("phase_trees", bound.phase_trees), ("fewer_trees", bound.fewer_trees)):
+        if rows:
+            members[name] = [whole_trees_row(bound.problem.topology, each) for each in rows]
     return members
 
 
@@ -341,6 +347,14 @@ def _bound(problem: Problem, row: _BoundRow | None, where: str) -> Bound | None:
         whole_trees=None
         if row.whole_trees is None
         else read_whole_trees(problem.topology, row.whole_trees, f"{where}.bound.whole_trees"),
+        phase_trees=_whole_trees(problem, row.phase_trees, f"{where}.bound.phase_trees"),
+        fewer_trees=_whole_trees(problem, row.fewer_trees, f"{where}.bound.fewer_trees"),
+    )
+
+
+def _whole_trees(problem: Problem, rows: list[WholeTreesRow], where: str) -> tuple[WholeTrees, ...]:
+    return tuple(
+        read_whole_trees(problem.topology, row, f"{where}[{place}]") for place, row in enumerate(rows)
     )
 
 

@@ -19,8 +19,8 @@ In an all-reduce the roots are free, so the least weight at a possible root coun
 than the sum of length times capacity.
 
 **Whole trees.** With k trees per unit of weight and less than T of time per shard, a link of rate b carries a whole
-number of trees below k T b, hence at most ceil(k T b) - 1. The cuts prove that this is too little; or they do so in
-either of two cases, at most m trees or at least m + 1 on some link.
+number of trees below k T b, hence at most ceil(k T b) - 1, and no more than all trees have edges. The cuts prove that
+this is too little; or they do so in either of two cases, at most m trees or at least m + 1 on some link.
 """
 
 from __future__ import annotations
@@ -181,7 +181,11 @@ def check_whole_trees(problem: Problem, proof: WholeTrees) -> None:
         msg = f"whole trees are counted in one phase of trees, found {problem.collective} with {proof.trees}."
         raise CheckError(msg)
     scale = proof.trees * proof.inv_rate / topology.denominator
-    most = [max(0, -(-c * scale.numerator // scale.denominator) - 1) for c in topology.capacity.tolist()]
+    edges = proof.trees * sum(_root_weights(problem)) * (topology.num_ranks - 1)
+    most = [
+        min(edges, max(0, -(-c * scale.numerator // scale.denominator) - 1))
+        for c in topology.capacity.tolist()
+    ]
     bounds = {0: ([0] * topology.num_links, most)}  # trees on each link, at least and at most, in each case
     if not proof.cases:
         msg = "there is no case in it."

@@ -63,7 +63,10 @@ class Report(Verdict):
         slower: What is proved to take that time or more, in words; empty where nothing is proved.
         optimal: The plan takes the time that is proved to be necessary.
         whole_trees: Trees per unit of weight that the plan's forest has, where a bound on such forests is proved.
-        whole_trees_inv_rate: That bound, time per shard in 1 / (GB/s).
+        whole_trees_inv_rate: That bound, time per shard in 1 / (GB/s); of two phases the sum of theirs.
+        whole_phases: Phases, one after the other, of which that bound is.
+        fewer_trees_inv_rate: Time per shard that any smaller number of trees is proved to take; None where nothing is.
+        fewest_open: The fewest trees were asked for, and that fewer will not do is not proved.
         ordered: The schedule claims that reductions join neighbouring intervals of ranks, and they do.
         deadlock_free: With buffers of any finite size no transfers wait for each other in a circle
             (:mod:`coppice.schedule.verification.deadlock`); None where that was not asked: for forests.
@@ -81,6 +84,9 @@ class Report(Verdict):
     slower: str = ""
     whole_trees: int | None = None
     whole_trees_inv_rate: Fraction | None = None
+    whole_phases: int = 1
+    fewer_trees_inv_rate: Fraction | None = None
+    fewest_open: bool = False
     optimal: bool = False
     ordered: bool = False
     deadlock_free: bool | None = None
@@ -106,7 +112,7 @@ class Report(Verdict):
         if not self.ok:
             return "not proved"
         if self.optimal:
-            return f"optimal, proved: no {self.slower} is faster"
+            return f"optimal, proved: no {self.slower} is faster{self._fewer_in_words()}"
         if not self.bound_proved or self.gap is None:
             words = "not proved: there is no witness of the bound; plan again to have one"
         elif self.gap < 0:
@@ -114,10 +120,22 @@ class Report(Verdict):
         else:
             words = f"within {percent_text(self.gap)} of optimal, proved"
         if self.whole_trees is None or self.whole_trees_inv_rate is None or not self.inv_rate:
-            return words
+            return f"{words}{self._fewer_in_words()}"
         loss = 1 - self.whole_trees_inv_rate / self.inv_rate
-        near = f"within {percent_text(loss)} of the best" if loss else "the best"
-        return f"{words}; {near} with {plural(self.whole_trees, 'tree')} per root, proved"
+        near = f"within {percent_text(loss)} of optimal" if loss > 0 else "optimal"
+        near = near if loss >= 0 else "faster than any"
+        phases = " in two phases" if self.whole_phases > 1 else ""
+        number = plural(self.whole_trees, "tree")
+        return f"{words}; {near} with {number} per root{phases}, proved{self._fewer_in_words()}"
+
+    def _fewer_in_words(self) -> str:
+        """What is proved about smaller numbers of trees."""
+        if self.fewest_open:
+            return "; that fewer trees will not do is not proved"
+        if self.fewer_trees_inv_rate is None or not self.proved_inv_rate:
+            return ""
+        longer = self.fewer_trees_inv_rate / self.proved_inv_rate - 1
+        return f"; fewer trees take at least {percent_text(longer)} longer than the bound, proved"
 
     def __repr__(self) -> str:
         """In short what it says.

@@ -41,6 +41,7 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.schedule.exact_sums import exact_total
 from coppice.schedule.files.plan_file import plan_of
+from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.forest import root_weights, verify_forest
 from coppice.schedule.verification.proof import (
@@ -186,7 +187,10 @@ def _with_bound(report: Report, plan: Plan, bound: Bound) -> Report:
                 f"the plan takes {report.inv_rate} per shard, less than the claimed bound {least}: "
                 "the bound is wrong."
             )
-    whole = None if bound.whole_trees is None else _whole_trees(report, plan, bound.whole_trees, failures)
+    report = _with_whole_trees(report, plan, bound, failures)
+    if report.fewer_trees_inv_rate is None and plan.forest is not None:
+        asked = plan.parameters.get("tolerance") is not None
+        report = replace(report, fewest_open=asked and report.whole_trees != 1)
     return replace(
         report,
         ok=not failures,
@@ -195,8 +199,6 @@ def _with_bound(report: Report, plan: Plan, bound: Bound) -> Report:
         proved_inv_rate=None if proved is None else proved.inv_rate,
         slower="" if proved is None else proved.slower,
         optimal=bool(not failures and is_proved and proved and report.inv_rate == proved.inv_rate),
-        whole_trees=None if whole is None else whole.trees,
-        whole_trees_inv_rate=None if whole is None else whole.inv_rate,
     )
 
 
@@ -262,23 +264,60 @@ def _holds_with_help(problem: Problem, bound: Bound) -> bool:
     return bound.proof is not None and found is not None and found >= bound.proof.inv_rate
 
 
-def _whole_trees(report: Report, plan: Plan, whole: WholeTrees, failures: list[str]) -> WholeTrees | None:
-    """The bound on forests with this many trees, where it is proved and the plan is such a forest."""
-    if plan.forest is None or not report.ok:
-        return None
+def _with_whole_trees(report: Report, plan: Plan, bound: Bound, failures: list[str]) -> Report:
+    """The report with what is proved about forests with the plan's number of trees, and with fewer."""
     forest = plan.forest
-    total = sum(root_weights(forest, np.ones(forest.num_trees, dtype=np.bool_)))
-    shards = plan.problem.shards if plan.problem.root is None else 1
-    if not total or any(w * whole.trees * shards % total for w in set(forest.tree_weight.tolist())):
-        return None
-    try:
-        check_whole_trees(plan.problem, whole)
-    except CheckError as error:
-        failures.append(f"the witness of the bound with {whole.trees} trees does not hold: {error}")
-        return None
-    if report.inv_rate is not None and report.inv_rate < whole.inv_rate:
+    problems = plan.problem.phases
+    proofs = [bound.whole_trees] if bound.whole_trees is not None else list(bound.phase_trees)
+    if forest is None or not report.ok or not proofs:
+        return report
+    if len(proofs) != len(problems):
+        failures.append(f"expected bounds on whole trees for {len(problems)} phases, found {len(proofs)}.")
+        return report
+    for problem, proof in zip(problems, proofs, strict=True):
+        _check_whole_trees(problem, proof, failures)
+    fewer = bound.fewer_trees if len(problems) == 1 else ()
+    for proof in fewer:
+        _check_whole_trees(plan.problem, proof, failures)
+    if failures or not all(
+        _has_whole_trees(forest, problem, proof) for problem, proof in zip(problems, proofs, strict=True)
+    ):
+        return report
+    shards = (
+        plan.problem.topology.num_ranks if len(proofs) > 1 else 1
+    )  # of a phase, in a shard of an all-reduce
+    least = sum((proof.inv_rate for proof in proofs), Fraction(0)) / shards
+    if len(proofs) == 1 and report.inv_rate is not None and report.inv_rate < least:
         failures.append(
-            f"the plan takes {report.inv_rate} per shard, less than the bound {whole.inv_rate} "
-            f"with {whole.trees} trees: the bound is wrong."
+            f"the plan takes {report.inv_rate} per shard, less than the bound {least} "
+            f"with {proofs[0].trees} trees: the bound is wrong."
         )
-    return whole
+        return report
+    all_fewer = [proof.trees for proof in fewer] == list(range(1, proofs[0].trees))
+    return replace(
+        report,
+        whole_trees=max(proof.trees for proof in proofs),
+        whole_trees_inv_rate=least,
+        whole_phases=len(proofs),
+        fewer_trees_inv_rate=min(proof.inv_rate for proof in fewer) if fewer and all_fewer else None,
+    )
+
+
+def _check_whole_trees(problem: Problem, proof: WholeTrees, failures: list[str]) -> None:
+    try:
+        check_whole_trees(problem, proof)
+    except CheckError as error:
+        failures.append(f"the witness of the bound with {proof.trees} trees does not hold: {error}")
+
+
+def _has_whole_trees(forest: Forest, problem: Problem, proof: WholeTrees) -> bool:
+    """The forest's trees of this phase are whole ones of so many per unit of weight."""
+    chosen = forest.tree_phase == (Phase.REDUCE if problem.collective.reduces else Phase.BROADCAST)
+    roots = root_weights(forest, chosen)
+    total, shards = sum(roots), problem.shards if problem.root is None else 1
+    if problem.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and not problem.weights:
+        at_ranks = {roots[node] for node in problem.topology.rank_nodes.tolist()}
+        if len(at_ranks) > 1:
+            return False
+    weights: set[int] = set(forest.tree_weight[chosen].tolist())
+    return bool(total) and not any(w * proof.trees * shards % total for w in weights)
