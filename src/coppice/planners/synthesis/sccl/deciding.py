@@ -1,0 +1,238 @@
+"""Whether a collective has a schedule of given steps, rounds and chunks: by bounds where they suffice, else by Z3.
+
+A collective that adds is decided by its dual; an all-reduce as a reduce-scatter and the all-gather after it, over all
+ways to share steps and rounds between the two. Everything that is found out is kept, as fronts ask again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
+from typing import Protocol
+
+from coppice.bounds.optimum import bound
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.display import Brief
+from coppice.errors import UnreachableError
+from coppice.planners.synthesis.method import Request, Status
+from coppice.planners.synthesis.sccl.commodities import dual
+from coppice.planners.synthesis.sccl.encoding import Instance, Solution, decide
+from coppice.planners.synthesis.sccl.model import model_of
+from coppice.planners.synthesis.sccl.relaxation import fewest_rounds_per_chunk
+from coppice.planners.synthesis.sccl.routes import find_routes
+from coppice.planners.synthesis.sccl.schedules import Phase, schedule_of
+from coppice.schedule.schedule import Schedule
+
+__all__ = ["Decider", "Verdict", "decider_of", "schedule_from"]
+
+FIRST_CONFLICTS = 4_000
+"""Conflicts of the first attempt at an instance; each further one, with another seed, has four times as many."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Verdict(Brief):
+    """What was found out about an instance.
+
+    Attributes:
+        status: Whether there is a schedule.
+        why: What proves that there is none, in words; empty otherwise.
+        phases: The sends, in one phase or two.
+        rounds: Rounds of each step.
+    """
+
+    status: Status
+    why: str = ""
+    phases: tuple[Phase, ...] = ()
+    rounds: tuple[int, ...] = ()
+
+
+class Decider(Protocol):
+    """Decides instances of one problem."""
+
+    fewest_steps: int
+    """No schedule has fewer steps."""
+    least: Fraction
+    """No schedule has fewer rounds per chunk."""
+
+    def least_in(self, steps: int) -> Fraction:
+        """No schedule of so many steps has fewer rounds per chunk."""
+
+    def decide(self, instance: Instance) -> Verdict:
+        """What can be found out before the deadline.
+
+        Raises:
+            KeyboardInterrupt: On Ctrl-C.
+        """
+
+
+def decider_of(request: Request, *, detour: int, round_gb_per_s: Fraction | None) -> tuple[Decider, Fraction]:
+    """The decider of a request, and the rate in GB/s that carries one chunk in a round.
+
+    Raises:
+        InputError: If there are too many routes.
+        UnreachableError: If some rank cannot be reached.
+    """
+    problem = request.problem
+    unit = find_routes(problem.topology, detour=detour, round_gb_per_s=round_gb_per_s).round_gb_per_s
+    if problem.collective is not Collective.ALL_REDUCE:
+        return _Single(request, problem, detour=detour, unit=unit), unit
+    halves = [
+        _Single(request, replace(problem, collective=half), detour=detour, unit=unit)
+        for half in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    ]
+    return _Double(halves[0], halves[1]), unit
+
+
+class _Single:
+    """A collective that is one phase."""
+
+    def __init__(self, request: Request, problem: Problem, *, detour: int, unit: Fraction) -> None:
+        turned = dual(problem)
+        forward = problem if turned is None else turned
+        routes = find_routes(forward.topology, detour=detour, round_gb_per_s=unit)
+        self.request, self.reduces = request, turned is not None
+        self.model = model_of(forward, routes)
+        for block in self.model.blocks:
+            for rank in sorted(block.targets):
+                if self.model.distances[block.source, rank] < 0:
+                    ends = (rank, block.source) if self.reduces else (block.source, rank)
+                    msg = (
+                        f"rank {ends[1]} needs what rank {ends[0]} has, found no route on {problem.topology.name}: "
+                        "add links or leave a rank out."
+                    )
+                    raise UnreachableError(msg)
+        self.fewest_steps = self.model.fewest_steps
+        self.least = bound(forward).inv_rate * unit if self.model.blocks else Fraction(0)
+        self._known: dict[Instance, Verdict] = {}
+        self._least_in: dict[int, Fraction] = {}
+
+    def least_in(self, steps: int) -> Fraction:
+        """See :class:`Decider`."""
+        if self._least_in.get(steps - 1) == self.least:
+            return self.least  # more steps never need more rounds
+        if steps not in self._least_in:
+            found = fewest_rounds_per_chunk(self.model, steps, time_limit_s=self.request.seconds_left)
+            self._least_in[steps] = self.least if found is None else max(self.least, found)
+        return self._least_in[steps]
+
+    def decide(self, instance: Instance) -> Verdict:
+        """See :class:`Decider`."""
+        known = self._known.get(instance)
+        if known is None:
+            known = self._bounded(instance)
+            if known is None:
+                known = self._searched(instance)
+            if known.status is not Status.UNKNOWN:
+                self._known[instance] = known
+        return known
+
+    def _bounded(self, instance: Instance) -> Verdict | None:
+        """What the bounds say."""
+        if instance.steps < self.fewest_steps:
+            return _none(f"the farthest block needs {self.fewest_steps} steps")
+        if instance.rounds < instance.steps:
+            return _none("a step takes a round or more")
+        if Fraction(instance.rounds, instance.chunks) < self.least:
+            return _none(f"the collective needs {self.least} rounds per chunk")
+        least = self.least_in(instance.steps)
+        if Fraction(instance.rounds, instance.chunks) < least:
+            return _none(f"{instance.steps} steps need {least} rounds per chunk")
+        return None
+
+    def _searched(self, instance: Instance) -> Verdict:
+        """What Z3 says: symmetric schedules first, each attempt with more conflicts than the last."""
+        request, model = self.request, self.model
+        attempts = [model.images, model.trivial] if model.images.order > 1 else [model.trivial]
+        conflicts, seed = FIRST_CONFLICTS, request.seed
+        while True:
+            for images in list(attempts):
+                if request.deadline is not None and time.monotonic() >= request.deadline:
+                    return Verdict(status=Status.UNKNOWN)
+                found = decide(
+                    model, instance, images, seed=seed, conflicts=conflicts, deadline=request.deadline
+                )
+                if found.interrupted:
+                    raise KeyboardInterrupt
+                if found.status is Status.SAT:
+                    return self._verdict(found, instance)
+                if found.status is Status.UNSAT:
+                    if images is model.trivial:
+                        return _none("Z3 refutes it")
+                    attempts.remove(images)
+            conflicts, seed = 4 * conflicts, seed + 1
+
+    def _verdict(self, found: Solution, instance: Instance) -> Verdict:
+        phase = Phase(sends=found.sends, routes=self.model.routes, steps=instance.steps, reduces=self.reduces)
+        rounds = found.rounds[::-1] if self.reduces else found.rounds
+        return Verdict(status=Status.SAT, phases=(phase,), rounds=rounds)
+
+
+class _Double:
+    """A reduce-scatter and the all-gather after it."""
+
+    def __init__(self, first: _Single, second: _Single) -> None:
+        self._halves = (first, second)
+        self.fewest_steps = first.fewest_steps + second.fewest_steps
+        self.least = first.least + second.least
+        self.least_in = cache(self._least_in)
+
+    def _least_in(self, steps: int) -> Fraction:
+        first, second = self._halves
+        sums = [first.least_in(mine) + second.least_in(steps - mine) for mine in self._shares(steps)]
+        return min(sums, default=self.least)
+
+    def _shares(self, steps: int) -> list[int]:
+        """Steps that the reduce-scatter can have, equal shares first."""
+        first, second = (half.fewest_steps for half in self._halves)
+        return sorted(range(first, steps - second + 1), key=lambda mine: (abs(2 * mine - steps), mine))
+
+    def decide(self, instance: Instance) -> Verdict:
+        """See :class:`Decider`."""
+        if instance.steps < self.fewest_steps:
+            return _none(f"reduce-scatter and all-gather need {self.fewest_steps} steps")
+        if instance.rounds < instance.steps:
+            return _none("a step takes a round or more")
+        unknown = False
+        for mine in self._shares(instance.steps):
+            found = self._shared(instance, mine)
+            if found.status is Status.SAT:
+                return found
+            unknown |= found.status is Status.UNKNOWN
+        if unknown:
+            return Verdict(status=Status.UNKNOWN)
+        return _none("no reduce-scatter leaves an all-gather the steps and rounds that it needs")
+
+    def _shared(self, instance: Instance, steps: int) -> Verdict:
+        """The instance with so many steps of reduce-scatter, over all shares of the rounds."""
+        first, second = self._halves
+        chunks, rest = instance.chunks, instance.steps - steps
+        fewest = max(steps, math.ceil(first.least_in(steps) * chunks))
+        most = instance.rounds - max(rest, math.ceil(second.least_in(rest) * chunks))
+        unknown = False
+        for rounds in range(fewest, most + 1):
+            scattered = first.decide(Instance(steps, rounds, chunks))
+            if scattered.status is Status.SAT:
+                gathered = second.decide(Instance(rest, instance.rounds - rounds, chunks))
+                if gathered.status is Status.SAT:
+                    return Verdict(
+                        status=Status.SAT,
+                        phases=(*scattered.phases, *gathered.phases),
+                        rounds=(*scattered.rounds, *gathered.rounds),
+                    )
+                # With more rounds for the first, the second has fewer: only if it ran out of time is more to know.
+                return Verdict(status=Status.UNKNOWN) if unknown else gathered
+            unknown |= scattered.status is Status.UNKNOWN
+        return Verdict(status=Status.UNKNOWN) if unknown else _none("no share of the rounds suffices")
+
+
+def _none(why: str) -> Verdict:
+    return Verdict(status=Status.UNSAT, why=why)
+
+
+def schedule_from(problem: Problem, instance: Instance, verdict: Verdict) -> Schedule:
+    """The schedule of a verdict that has one."""
+    return schedule_of(problem, list(verdict.phases), instance.chunks)

@@ -1,0 +1,185 @@
+"""Which instances to decide: the best of those that were asked for, and the front of latency and bandwidth.
+
+Better means fewer rounds per chunk R / C, then fewer steps S. Instances are decided in ascending order of it, but for
+those that bounds refute, so the first schedule is the best one and everything before is proved not to exist.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from coppice.planners.synthesis.method import Status
+from coppice.planners.synthesis.sccl.deciding import Decider, Verdict
+from coppice.planners.synthesis.sccl.encoding import Instance
+from coppice.text import plural
+
+__all__ = ["Asked", "Search", "most_chunks"]
+
+MANY_CHUNKS = 12
+SOME_CHUNKS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What is given of an instance; None is free."""
+
+    steps: int | None = None
+    rounds: int | None = None
+    chunks: int | None = None
+
+    @property
+    def complete(self) -> Instance | None:
+        """The only instance, where all is given."""
+        if self.steps is None or self.rounds is None or self.chunks is None:
+            return None
+        return Instance(self.steps, self.rounds, self.chunks)
+
+
+def most_chunks(decider: Decider) -> int:
+    """Chunks to look at where no number is given: the fewest that can reach the bound, if these are not many.
+
+    Examples:
+        >>> from types import SimpleNamespace
+        >>> most_chunks(SimpleNamespace(least=Fraction(7, 6), fewest_steps=2))
+        6
+    """
+    if not decider.least:
+        return 1
+    for chunks in range(1, MANY_CHUNKS + 1):
+        rounds = decider.least * chunks
+        if rounds.denominator == 1 and rounds >= decider.fewest_steps:
+            return chunks
+    return SOME_CHUNKS
+
+
+@dataclass
+class Search:
+    """A search and what it has found so far, which is what an interruption leaves.
+
+    Attributes:
+        decider: Decides instances.
+        say: Told what is decided next.
+        best: The best instance that has a schedule, with it.
+        front: Instances that no other beats, by steps, of those steps that are done.
+        proved: Nothing that could be better was left undecided.
+        proved_for_any_chunks: Nothing better exists with more chunks either.
+        decided: Every instance that was decided, and how.
+        why: What refutes the instance that was asked for.
+    """
+
+    decider: Decider
+    say: Callable[[str], None]
+    best: tuple[Instance, Verdict] | None = None
+    front: list[Instance] = field(default_factory=list)
+    proved: bool = False
+    proved_for_any_chunks: bool = False
+    decided: dict[Instance, Status] = field(default_factory=dict)
+    why: str = ""
+
+    def decide(self, instance: Instance) -> Verdict:
+        """Decide an instance, and keep it if it is the best."""
+        self.say(f"deciding {instance}")
+        verdict = self.decider.decide(instance)
+        self.decided[instance] = verdict.status
+        if verdict.status is Status.SAT and (self.best is None or _cost(instance) < _cost(self.best[0])):
+            self.best = (instance, verdict)
+        return verdict
+
+    def find(self, asked: Asked) -> Status:
+        """The best schedule of those that are asked for, as :attr:`best`."""
+        only = asked.complete
+        if only is not None:
+            verdict = self.decide(only)
+            self.why, self.proved = verdict.why, verdict.status is not Status.UNKNOWN
+            return verdict.status
+        if asked.steps is not None and asked.steps < self.decider.fewest_steps:
+            self.why, self.proved = f"it needs {self.decider.fewest_steps} steps", True
+            return Status.UNSAT
+        self._first(asked)
+        unknown = False
+        for instance in self._in_order(asked):
+            if self.best is not None and _cost(instance) >= _cost(self.best[0]):
+                break
+            unknown |= self.decide(instance).status is Status.UNKNOWN
+            if unknown:
+                break
+        self.proved = not unknown
+        if self.best is not None:
+            return Status.SAT
+        most = most_chunks(self.decider) if asked.chunks is None else asked.chunks
+        self.why = "" if unknown else f"no schedule has these figures with up to {plural(most, 'chunk')}"
+        return Status.UNKNOWN if unknown else Status.UNSAT
+
+    def find_front(self, chunks: int | None) -> Status:
+        """All instances of up to so many chunks that no other beats, as :attr:`front`."""
+        most = most_chunks(self.decider) if chunks is None else chunks
+        steps, least = self.decider.fewest_steps, None
+        proved = any_chunks = True
+        while least is None or (least > self.decider.least and steps < least * most):
+            found, sure = self._best_of(steps, most, least)
+            proved &= sure
+            if found is not None:
+                self.front.append(found)
+                least = Fraction(found.rounds, found.chunks)
+            elif least is None:
+                break
+            any_chunks &= sure and least is not None and least <= self.decider.least_in(steps)
+            steps += 1
+        self.proved = proved and bool(self.front)
+        self.proved_for_any_chunks = self.proved and any_chunks and least == self.decider.least
+        return Status.SAT if self.front else Status.UNKNOWN
+
+    def _first(self, asked: Asked) -> None:
+        """Some schedule, soon, so that an interruption leaves one: with fewest steps and chunks, and rounds enough."""
+        if asked.rounds is not None:
+            return
+        steps = self.decider.fewest_steps if asked.steps is None else asked.steps
+        chunks = asked.chunks or 1
+        rounds = max(steps, math.ceil(self.decider.least_in(steps) * chunks))
+        while self.decide(Instance(steps, rounds, chunks)).status is Status.UNSAT:
+            rounds += max(1, rounds // 4)
+
+    def _best_of(self, steps: int, most: int, least: Fraction | None) -> tuple[Instance | None, bool]:
+        """The best instance of so many steps that beats ``least``; and whether all better ones are refuted."""
+        sure = True
+        for instance in self._in_order(Asked(steps=steps), most=most):
+            if least is not None and Fraction(instance.rounds, instance.chunks) >= least:
+                return None, sure
+            verdict = self.decide(instance)
+            if verdict.status is Status.SAT:
+                return instance, sure
+            if verdict.status is Status.UNKNOWN:
+                return None, False
+        return None, sure
+
+    def _in_order(self, asked: Asked, *, most: int | None = None) -> Iterator[Instance]:
+        """Instances in ascending order of rounds per chunk, steps and chunks, without those that bounds refute."""
+        decider = self.decider
+        fewest = decider.fewest_steps if asked.steps is None else asked.steps
+        if asked.chunks is not None:
+            numbers: Iterable[int] = [asked.chunks]
+        else:
+            numbers = range(1, (most_chunks(decider) if most is None else most) + 1)
+        rounds = {each: max(fewest, math.ceil(decider.least * each)) for each in numbers}
+        if asked.rounds is not None:
+            rounds = {each: asked.rounds for each, least in rounds.items() if asked.rounds >= least}
+        while rounds:
+            ratio = min(Fraction(number, each) for each, number in rounds.items())
+            equal = [each for each, number in rounds.items() if ratio == Fraction(number, each)]
+            longest = max(rounds[each] for each in equal) if asked.steps is None else fewest
+            for steps in range(fewest, longest + 1):
+                if ratio >= decider.least_in(steps):
+                    yield from (
+                        Instance(steps, rounds[each], each) for each in equal if steps <= rounds[each]
+                    )
+            for each in equal:
+                rounds[each] += 1
+                if asked.rounds is not None:
+                    del rounds[each]
+
+
+def _cost(instance: Instance) -> tuple[Fraction, int, int]:
+    return Fraction(instance.rounds, instance.chunks), instance.steps, instance.chunks
