@@ -7,7 +7,6 @@ ways to share steps and rounds between the two. Everything that is found out is 
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -20,7 +19,7 @@ from coppice.display import Brief
 from coppice.errors import UnreachableError
 from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.sccl.commodities import dual
-from coppice.planners.synthesis.sccl.encoding import Instance, Solution, decide
+from coppice.planners.synthesis.sccl.encoding import Formula, Instance, Solution
 from coppice.planners.synthesis.sccl.model import model_of
 from coppice.planners.synthesis.sccl.relaxation import fewest_rounds_per_chunk
 from coppice.planners.synthesis.sccl.routes import find_routes
@@ -29,7 +28,7 @@ from coppice.schedule.schedule import Schedule
 
 __all__ = ["Decider", "Verdict", "decider_of", "schedule_from"]
 
-FIRST_CONFLICTS = 4_000
+FIRST_CONFLICTS = 1_000
 """Conflicts of the first attempt at an instance; each further one, with another seed, has four times as many."""
 
 
@@ -61,8 +60,11 @@ class Decider(Protocol):
     def least_in(self, steps: int) -> Fraction:
         """No schedule of so many steps has fewer rounds per chunk."""
 
-    def decide(self, instance: Instance) -> Verdict:
-        """What can be found out before the deadline.
+    def can_reach(self, chunks: int) -> bool:
+        """Whether nothing speaks against :attr:`least` with so many chunks."""
+
+    def decide(self, instance: Instance, conflicts: int | None = None) -> Verdict:
+        """What can be found out before the deadline and with so many conflicts of the solver.
 
         Raises:
             KeyboardInterrupt: On Ctrl-C.
@@ -119,13 +121,20 @@ class _Single:
             self._least_in[steps] = self.least if found is None else max(self.least, found)
         return self._least_in[steps]
 
-    def decide(self, instance: Instance) -> Verdict:
+    def can_reach(self, chunks: int) -> bool:
+        """See :class:`Decider`."""
+        rounds = self.least * chunks
+        if rounds.denominator > 1 or rounds < self.fewest_steps:
+            return False
+        return any(self.least_in(steps) == self.least for steps in range(self.fewest_steps, int(rounds) + 1))
+
+    def decide(self, instance: Instance, conflicts: int | None = None) -> Verdict:
         """See :class:`Decider`."""
         known = self._known.get(instance)
         if known is None:
             known = self._bounded(instance)
             if known is None:
-                known = self._searched(instance)
+                known = self._searched(instance, math.inf if conflicts is None else conflicts)
             if known.status is not Status.UNKNOWN:
                 self._known[instance] = known
         return known
@@ -143,27 +152,48 @@ class _Single:
             return _none(f"{instance.steps} steps need {least} rounds per chunk")
         return None
 
-    def _searched(self, instance: Instance) -> Verdict:
-        """What Z3 says: symmetric schedules first, each attempt with more conflicts than the last."""
-        request, model = self.request, self.model
-        attempts = [model.images, model.trivial] if model.images.order > 1 else [model.trivial]
-        conflicts, seed = FIRST_CONFLICTS, request.seed
+    def _searched(self, instance: Instance, budget: float) -> Verdict:
+        """What Z3 says: many short attempts, as most schedules are found soon or late; then longer ones.
+
+        Each round of attempts looks for symmetric schedules with the rounds of each step open and with even shares of
+        them, then for any schedule, and has four times as many conflicts as the last.
+        """
+        model = self.model
+        shares = even_shares(instance.rounds, instance.steps)
+        groups = [model.images, model.trivial] if model.images.order > 1 else [model.trivial]
+        searched = [(Formula(model, instance, images), [None, *shares]) for images in groups]
+        conflicts, seed = FIRST_CONFLICTS, self.request.seed
         while True:
-            for images in list(attempts):
-                if request.deadline is not None and time.monotonic() >= request.deadline:
-                    return Verdict(status=Status.UNKNOWN)
-                found = decide(
-                    model, instance, images, seed=seed, conflicts=conflicts, deadline=request.deadline
-                )
-                if found.interrupted:
-                    raise KeyboardInterrupt
-                if found.status is Status.SAT:
-                    return self._verdict(found, instance)
-                if found.status is Status.UNSAT:
-                    if images is model.trivial:
+            for formula, open_shares in searched:
+                for share in list(open_shares):
+                    found = self._attempt(formula, seed, conflicts, share)
+                    if found.status is Status.SAT:
+                        return self._verdict(found, instance)
+                    if found.status is Status.UNSAT and share is not None:
+                        open_shares.remove(share)
+                    elif found.status is Status.UNSAT and formula is searched[-1][0]:
                         return _none("Z3 refutes it")
-                    attempts.remove(images)
+                    elif found.status is Status.UNSAT:
+                        open_shares.clear()
+                        break
+                    budget -= conflicts
+                    if self._late or budget < 0:
+                        return Verdict(status=Status.UNKNOWN)
             conflicts, seed = 4 * conflicts, seed + 1
+
+    def _attempt(
+        self, formula: Formula, seed: int, conflicts: int, share: tuple[int, ...] | None
+    ) -> Solution:
+        if self._late:
+            return Solution(status=Status.UNKNOWN)
+        found = formula.attempt(seed=seed, conflicts=conflicts, rounds=share, deadline=self.request.deadline)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        return found
+
+    @property
+    def _late(self) -> bool:
+        return self.request.seconds_left == 0
 
     def _verdict(self, found: Solution, instance: Instance) -> Verdict:
         phase = Phase(sends=found.sends, routes=self.model.routes, steps=instance.steps, reduces=self.reduces)
@@ -190,7 +220,11 @@ class _Double:
         first, second = (half.fewest_steps for half in self._halves)
         return sorted(range(first, steps - second + 1), key=lambda mine: (abs(2 * mine - steps), mine))
 
-    def decide(self, instance: Instance) -> Verdict:
+    def can_reach(self, chunks: int) -> bool:
+        """See :class:`Decider`."""
+        return all(half.can_reach(chunks) for half in self._halves)
+
+    def decide(self, instance: Instance, conflicts: int | None = None) -> Verdict:
         """See :class:`Decider`."""
         if instance.steps < self.fewest_steps:
             return _none(f"reduce-scatter and all-gather need {self.fewest_steps} steps")
@@ -198,7 +232,7 @@ class _Double:
             return _none("a step takes a round or more")
         unknown = False
         for mine in self._shares(instance.steps):
-            found = self._shared(instance, mine)
+            found = self._shared(instance, mine, conflicts)
             if found.status is Status.SAT:
                 return found
             unknown |= found.status is Status.UNKNOWN
@@ -206,7 +240,7 @@ class _Double:
             return Verdict(status=Status.UNKNOWN)
         return _none("no reduce-scatter leaves an all-gather the steps and rounds that it needs")
 
-    def _shared(self, instance: Instance, steps: int) -> Verdict:
+    def _shared(self, instance: Instance, steps: int, conflicts: int | None) -> Verdict:
         """The instance with so many steps of reduce-scatter, over all shares of the rounds."""
         first, second = self._halves
         chunks, rest = instance.chunks, instance.steps - steps
@@ -214,9 +248,9 @@ class _Double:
         most = instance.rounds - max(rest, math.ceil(second.least_in(rest) * chunks))
         unknown = False
         for rounds in range(fewest, most + 1):
-            scattered = first.decide(Instance(steps, rounds, chunks))
+            scattered = first.decide(Instance(steps, rounds, chunks), conflicts)
             if scattered.status is Status.SAT:
-                gathered = second.decide(Instance(rest, instance.rounds - rounds, chunks))
+                gathered = second.decide(Instance(rest, instance.rounds - rounds, chunks), conflicts)
                 if gathered.status is Status.SAT:
                     return Verdict(
                         status=Status.SAT,
@@ -227,6 +261,24 @@ class _Double:
                 return Verdict(status=Status.UNKNOWN) if unknown else gathered
             unknown |= scattered.status is Status.UNKNOWN
         return Verdict(status=Status.UNKNOWN) if unknown else _none("no share of the rounds suffices")
+
+
+def even_shares(rounds: int, steps: int) -> list[tuple[int, ...]]:
+    """Rounds of each step that are as equal as can be: the few extra ones in the middle, at the end, at the start.
+
+    Examples:
+        >>> even_shares(7, 3), even_shares(3, 3)
+        ([(2, 3, 2), (2, 2, 3), (3, 2, 2)], [])
+    """
+    if steps < 2 or rounds == steps:
+        return []
+    each, extra = divmod(rounds, steps)
+    found = []
+    for start in ((steps - extra) // 2, steps - extra, 0):
+        share = tuple(each + (start <= step < start + extra) for step in range(steps))
+        if share not in found:
+            found.append(share)
+    return found
 
 
 def _none(why: str) -> Verdict:

@@ -23,7 +23,7 @@ from coppice.planners.synthesis.method import Status
 from coppice.planners.synthesis.sccl.commodities import Block
 from coppice.planners.synthesis.sccl.model import Images, Model
 
-__all__ = ["Instance", "Send", "Solution", "decide", "require_z3"]
+__all__ = ["Formula", "Instance", "Send", "Solution", "require_z3"]
 
 MOST_LITERALS = 4_000_000
 
@@ -77,64 +77,69 @@ def require_z3() -> Any:
     try:
         import z3
     except ImportError:
-        raise MissingExtraError.of("z3-solver", extra="smt") from None
+        package = "z3-solver"
+        raise MissingExtraError.of(package, extra="smt") from None
     return z3
 
 
-def decide(
-    model: Model,
-    instance: Instance,
-    images: Images,
-    *,
-    seed: int = 0,
-    conflicts: int | None = None,
-    deadline: float | None = None,
-) -> Solution:
-    """Decide whether there is a schedule that the symmetries map to itself.
+class Formula:
+    """The formula of an instance whose schedules the symmetries map to themselves.
 
     Args:
         model: The problem.
-        instance: Steps, rounds and chunks; no fewer steps than the distances ask for.
+        instance: Steps, rounds and chunks; no fewer steps than the distances ask for, no fewer rounds than steps.
         images: The symmetries.
-        seed: Of the solver.
-        conflicts: Give up after so many, the same on every machine; None: never.
-        deadline: Of :func:`time.monotonic`.
 
     Raises:
-        InputError: If the formula has more than four million literals.
+        InputError: If it has more than four million literals.
         MissingExtraError: If Z3 is not installed.
     """
-    z3 = require_z3()
-    formula = _Formula(z3, model, instance, images)
-    formula.state()
-    solver = formula.solver
-    solver.set("random_seed", seed)
-    if conflicts is not None:
-        solver.set("max_conflicts", conflicts)
-    if deadline is not None:
-        solver.set("timeout", max(1, int(1000 * (deadline - time.monotonic()))))
-    answer = solver.check()
-    if answer == z3.unsat:
-        return Solution(status=Status.UNSAT)
-    if answer != z3.sat:
-        reason = solver.reason_unknown()
-        return Solution(status=Status.UNKNOWN, interrupted="keyboard" in reason or "interrupt" in reason)
-    return formula.solution()
 
-
-class _Formula:
-    """The literals of an instance and the solver that has its clauses."""
-
-    def __init__(self, z3: Any, model: Model, instance: Instance, images: Images) -> None:
+    def __init__(self, model: Model, instance: Instance, images: Images) -> None:
         self.model, self.instance, self.images = model, instance, images
-        self.context = z3.Context()
-        self.solver = z3.SimpleSolver(ctx=self.context)
-        self._z3 = z3
+        self._z3 = require_z3()
+        self._context = self._z3.Context()
+        self._clauses = self._z3.AstVector(ctx=self._context)
         self._count = 0
-        self.send: dict[tuple[int, int, int, int], Any] = {}  # slot, chunk, route, step
-        self.longer: dict[tuple[int, int], Any] = {}  # step, rounds
+        self._send: dict[tuple[int, int, int, int], Any] = {}  # slot, chunk, route, step
+        self._longer: dict[tuple[int, int], Any] = {}  # step, rounds
+        self._previous: list[Any] = []
+        self._state()
 
-    def state(self) -> None:
+    def attempt(
+        self,
+        *,
+        seed: int = 0,
+        conflicts: int = 2**32 - 1,
+        rounds: tuple[int, ...] | None = None,
+        deadline: float | None = None,
+    ) -> Solution:
+        """Look for a schedule; another seed searches in another order.
+
+        Args:
+            seed: Of the solver.
+            conflicts: Give up after so many, the same on every machine.
+            rounds: Rounds of each step; None leaves them open.
+            deadline: Of :func:`time.monotonic`.
+        """
+        z3 = self._z3
+        solver = z3.SimpleSolver(ctx=self._context)
+        solver.add(self._clauses)
+        if rounds is not None:
+            for (step, i), literal in self._longer.items():
+                solver.add(literal if rounds[step - 1] >= i else z3.Not(literal))
+        solver.set("random_seed", seed % 2**31)
+        solver.set("max_conflicts", min(conflicts, 2**32 - 1))
+        if deadline is not None:
+            solver.set("timeout", max(1, int(1000 * (deadline - time.monotonic()))))
+        answer = solver.check()
+        if answer == z3.unsat:
+            return Solution(status=Status.UNSAT)
+        if answer != z3.sat:
+            return Solution(status=Status.UNKNOWN, interrupted="interrupted" in solver.reason_unknown())
+        return self._solution(solver.model())
+
+    def _state(self) -> None:
         """Add all clauses."""
         self._rounds()
         for block in self.model.representatives(self.images):
@@ -143,16 +148,15 @@ class _Formula:
                 self._chunk(block, chunk, windows)
         self._groups()
 
-    def solution(self) -> Solution:
-        """The model that the solver found, with the images of what was left out."""
-        found = self.solver.model()
+    def _solution(self, found: Any) -> Solution:
+        """What the solver found, with the images of what was left out."""
         is_true = self._z3.is_true
         rounds = [
-            1 + sum(is_true(found[self.longer[step, i]]) for i in range(2, self._most_rounds + 1))
+            1 + sum(is_true(found[self._longer[step, i]]) for i in range(2, self._most_rounds + 1))
             for step in range(1, self.instance.steps + 1)
         ]
         sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        for (slot, chunk, route, step), literal in self.send.items():
+        for (slot, chunk, route, step), literal in self._send.items():
             if is_true(found[literal]):
                 sent.setdefault((slot, chunk), []).append((step, route))
         sends = []
@@ -176,17 +180,17 @@ class _Formula:
                 "use fewer steps or chunks, or another method."
             )
             raise InputError(msg)
-        return self._z3.Bool(f"b{self._count}", ctx=self.context)
+        return self._z3.Bool(f"b{self._count}", ctx=self._context)
 
     def _rounds(self) -> None:
         z3, steps, most = self._z3, self.instance.steps, self._most_rounds
         for step in range(1, steps + 1):
             for i in range(2, most + 1):
-                self.longer[step, i] = self._literal()
+                self._longer[step, i] = self._literal()
                 if i > 2:
-                    self.solver.add(z3.Implies(self.longer[step, i], self.longer[step, i - 1]))
-        if self.longer:
-            self.solver.add(z3.AtMost(*self.longer.values(), most - 1))
+                    self._clauses.push(z3.Implies(self._longer[step, i], self._longer[step, i - 1]))
+        if self._longer:
+            self._clauses.push(z3.AtMost(*self._longer.values(), most - 1))
 
     def _chunk(self, block: Block, chunk: int, windows: list[Any]) -> None:
         """Where a chunk is after each step, and how it comes there."""
@@ -211,11 +215,11 @@ class _Formula:
         for window in windows:
             src, dst = model.routes.src[window.route], model.routes.dst[window.route]
             for step in range(window.first, window.last + 1):
-                literal = self.send[block.slot, chunk, window.route, step] = self._literal()
+                literal = self._send[block.slot, chunk, window.route, step] = self._literal()
                 coming.setdefault((dst, step), []).append(literal)
                 owned = where(src, step - 1)
                 if owned is not True:
-                    self.solver.add(z3.Implies(literal, owned))
+                    self._clauses.push(z3.Implies(literal, owned))
         for rank, (earliest, latest) in enumerate(span):
             if rank == block.source or earliest > latest:
                 continue
@@ -226,7 +230,7 @@ class _Formula:
                     clause.append(z3.Not(now))
                 if before is not False:
                     clause.append(before)
-                self.solver.add(z3.Or(clause))
+                self._clauses.push(z3.Or(clause))
         self._in_order(block, chunk, where)
 
     def _in_order(self, block: Block, chunk: int, where: Any) -> None:
@@ -238,14 +242,14 @@ class _Formula:
         if chunk:
             for earlier, later in zip(self._previous, after, strict=True):
                 if later is not earlier:
-                    self.solver.add(self._z3.Implies(later, earlier))
+                    self._clauses.push(self._z3.Implies(later, earlier))
         self._previous = after
 
     def _groups(self) -> None:
         """What each group carries in each step."""
         instance, routes = self.instance, self.model.routes
         on_route: dict[tuple[int, int], list[Any]] = {}
-        for (_, _, route, step), literal in self.send.items():
+        for (_, _, route, step), literal in self._send.items():
             on_route.setdefault((route, step), []).append(literal)
         for group, sources in self.model.groups(self.images):
             carried = [routes.chunks_in(group, rounds) for rounds in range(self._most_rounds + 1)]
@@ -268,9 +272,9 @@ class _Formula:
         for i in range(2, self._most_rounds + 1):
             more = min(total, carried[i]) - min(total, carried[i - 1])
             if more:
-                terms.append((z3.Not(self.longer[step, i]), more))
+                terms.append((z3.Not(self._longer[step, i]), more))
                 room += more
-        self.solver.add(z3.PbLe(terms, room))
+        self._clauses.push(z3.PbLe(terms, room))
 
 
 def _tree(model: Model, block: Block, sends: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -7,11 +7,11 @@ those that bounds refute, so the first schedule is the best one and everything b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from coppice.planners.synthesis.method import Status
+from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.sccl.deciding import Decider, Verdict
 from coppice.planners.synthesis.sccl.encoding import Instance
 from coppice.text import plural
@@ -39,20 +39,14 @@ class Asked:
 
 
 def most_chunks(decider: Decider) -> int:
-    """Chunks to look at where no number is given: the fewest that can reach the bound, if these are not many.
+    """Chunks to look at where no number is given: the fewest that may reach the bound, if these are not many.
 
     Examples:
         >>> from types import SimpleNamespace
-        >>> most_chunks(SimpleNamespace(least=Fraction(7, 6), fewest_steps=2))
+        >>> most_chunks(SimpleNamespace(can_reach=lambda chunks: chunks % 6 == 0))
         6
     """
-    if not decider.least:
-        return 1
-    for chunks in range(1, MANY_CHUNKS + 1):
-        rounds = decider.least * chunks
-        if rounds.denominator == 1 and rounds >= decider.fewest_steps:
-            return chunks
-    return SOME_CHUNKS
+    return next((each for each in range(1, MANY_CHUNKS + 1) if decider.can_reach(each)), SOME_CHUNKS)
 
 
 @dataclass
@@ -61,7 +55,8 @@ class Search:
 
     Attributes:
         decider: Decides instances.
-        say: Told what is decided next.
+        request: What was asked, with the deadline.
+        conflicts: Of the solver, after which an instance of its own choice is left undecided; None: never.
         best: The best instance that has a schedule, with it.
         front: Instances that no other beats, by steps, of those steps that are done.
         proved: Nothing that could be better was left undecided.
@@ -71,7 +66,8 @@ class Search:
     """
 
     decider: Decider
-    say: Callable[[str], None]
+    request: Request
+    conflicts: int | None = None
     best: tuple[Instance, Verdict] | None = None
     front: list[Instance] = field(default_factory=list)
     proved: bool = False
@@ -79,10 +75,15 @@ class Search:
     decided: dict[Instance, Status] = field(default_factory=dict)
     why: str = ""
 
+    @property
+    def late(self) -> bool:
+        """The deadline is over."""
+        return self.request.seconds_left == 0
+
     def decide(self, instance: Instance) -> Verdict:
         """Decide an instance, and keep it if it is the best."""
-        self.say(f"deciding {instance}")
-        verdict = self.decider.decide(instance)
+        self.request.say(f"deciding {instance}")
+        verdict = self.decider.decide(instance, self.conflicts)
         self.decided[instance] = verdict.status
         if verdict.status is Status.SAT and (self.best is None or _cost(instance) < _cost(self.best[0])):
             self.best = (instance, verdict)
@@ -92,6 +93,7 @@ class Search:
         """The best schedule of those that are asked for, as :attr:`best`."""
         only = asked.complete
         if only is not None:
+            self.conflicts = None
             verdict = self.decide(only)
             self.why, self.proved = verdict.why, verdict.status is not Status.UNKNOWN
             return verdict.status
@@ -104,7 +106,7 @@ class Search:
             if self.best is not None and _cost(instance) >= _cost(self.best[0]):
                 break
             unknown |= self.decide(instance).status is Status.UNKNOWN
-            if unknown:
+            if self.late:
                 break
         self.proved = not unknown
         if self.best is not None:
@@ -124,9 +126,10 @@ class Search:
             if found is not None:
                 self.front.append(found)
                 least = Fraction(found.rounds, found.chunks)
-            elif least is None:
+            if least is None or self.late:
+                proved &= least is not None and least == self.decider.least
                 break
-            any_chunks &= sure and least is not None and least <= self.decider.least_in(steps)
+            any_chunks &= sure and least <= self.decider.least_in(steps)
             steps += 1
         self.proved = proved and bool(self.front)
         self.proved_for_any_chunks = self.proved and any_chunks and least == self.decider.least
@@ -151,8 +154,9 @@ class Search:
             verdict = self.decide(instance)
             if verdict.status is Status.SAT:
                 return instance, sure
-            if verdict.status is Status.UNKNOWN:
-                return None, False
+            sure &= verdict.status is Status.UNSAT
+            if self.late:
+                break
         return None, sure
 
     def _in_order(self, asked: Asked, *, most: int | None = None) -> Iterator[Instance]:

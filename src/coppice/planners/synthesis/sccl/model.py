@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coppice.bounds.problem import Problem
 from coppice.display import Brief
 from coppice.planners.synthesis.sccl.commodities import Block, blocks_of, unweighted
-from coppice.planners.synthesis.sccl.routes import Group, Routes, find_routes
+from coppice.planners.synthesis.sccl.routes import Group, Routes
 from coppice.topology.symmetry import Symmetry, find_symmetry
 
 __all__ = ["Images", "Model", "Window", "model_of"]
@@ -157,7 +157,7 @@ def _images(problem: Problem, routes: Routes, symmetry: Symmetry | None) -> Imag
     slots = 1 + max((block.slot for block in blocks_of(problem)), default=0)
     rank, route, slot = [], [], []
     for element in range(1 if symmetry is None else symmetry.order):
-        nodes = np.arange(topology.num_nodes)
+        nodes = np.arange(topology.num_nodes, dtype=np.int32)
         if symmetry is not None:
             nodes = symmetry.image(nodes, element)
         to = topology.rank[nodes[topology.rank_nodes]].tolist()

@@ -151,7 +151,7 @@ def _paths_from(
                     queue.append(b)
     found: dict[int, list[tuple[int, ...]]] = {}
     longest = max((count for node, count in hops.items() if rank[node] >= 0), default=0) + detour
-    stack = [(start,)]
+    stack: list[tuple[int, ...]] = [(start,)]
     visits = 0
     while stack:
         path = stack.pop()

@@ -5,8 +5,8 @@ algorithms", PPoPP 2021. A schedule runs in S steps; step s takes r_s >= 1 round
 as many chunks as its rate is a multiple of the slowest one's. Its time is S alpha + R / C times that of a block on the
 slowest link, so the schedules that no other beats lie between the fewest steps and the fewest rounds per chunk.
 
-What is added to the paper: bounds that no number of chunks goes below (:mod:`.relaxation`), so that a front is proved to
-be all there is; symmetric schedules first (:mod:`.model`); switches by the links that routes share (:mod:`.routes`).
+What is added to the paper: bounds that no number of chunks goes below (:mod:`.relaxation`), so that a front is proved
+to be all there is; symmetric schedules first (:mod:`.model`); switches by the links that routes share (:mod:`.routes`).
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class ScclOptions(msgspec.Struct, frozen=True, kw_only=True):
         pareto: All pairs of steps and rounds per chunk that no other beats.
         detour: Routes may have so many hops through switches more than the shortest.
         round_gb_per_s: The rate that carries one chunk in a round, such as 25 or 25/2 [default: the slowest link's].
+        conflicts: Of the solver, after which an instance is left undecided, so that a choice or a front ends; 0: never.
+            An instance that is given by steps, rounds and chunks is searched to the end.
     """
 
     steps: int | None = None
@@ -51,6 +53,7 @@ class ScclOptions(msgspec.Struct, frozen=True, kw_only=True):
     pareto: bool = False
     detour: int = 0
     round_gb_per_s: str | None = None
+    conflicts: int = 100_000
 
 
 def _run(request: Request) -> Synthesis:
@@ -60,7 +63,7 @@ def _run(request: Request) -> Synthesis:
     rate = options.round_gb_per_s
     unit = None if rate is None else exact_rate(rate, where="`round_gb_per_s`")
     decider, unit = decider_of(request, detour=options.detour, round_gb_per_s=unit)
-    search = Search(decider, request.say)
+    search = Search(decider, request, options.conflicts or None)
     interrupted = False
     try:
         if options.pareto:
@@ -101,7 +104,7 @@ def _check(options: ScclOptions) -> None:
     if options.pareto and (options.steps is not None or options.rounds is not None):
         msg = "a front has all steps and rounds that are of use: leave out `steps` and `rounds`, or `pareto`."
         raise InputError(msg)
-    for name, least in (("steps", 0), ("rounds", 0), ("chunks", 1), ("detour", 0)):
+    for name, least in (("steps", 0), ("rounds", 0), ("chunks", 1), ("detour", 0), ("conflicts", 0)):
         value = getattr(options, name)
         if value is not None and value < least:
             msg = f"expected `{name}` to be {least} or more, found {value}: correct it."
@@ -176,14 +179,12 @@ class _Report:
     @property
     def _free(self) -> bool:
         """Something was left to be chosen."""
-        return Asked(
-            steps=self.options.steps, rounds=self.options.rounds, chunks=self.options.chunks
-        ).complete is (None)
+        return None in (self.options.steps, self.options.rounds, self.options.chunks)
 
     def _up_to(self) -> str:
         """Among how many chunks, and whether that was proved."""
         if not self.search.proved:
-            return "; the best found so far"
+            return "; the best found, others were left undecided"
         instance = self.search.best[0] if self.search.best is not None else Instance(0, 0, 1)
         if Fraction(instance.rounds, instance.chunks) == self.search.decider.least:
             return f", {_ANY}"
@@ -191,7 +192,7 @@ class _Report:
 
     def _front_proof(self) -> str:
         if not self.search.proved:
-            return "not all of it: the time was too short"
+            return "not all of it: some instances were left undecided"
         if self.search.proved_for_any_chunks:
             return f"nothing else is better {_ANY}"
         return f"nothing else is better with up to {plural(self._most_chunks(), 'chunk')}"
