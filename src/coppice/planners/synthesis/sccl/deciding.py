@@ -66,6 +66,8 @@ class Decider(Protocol):
     def decide(self, instance: Instance, conflicts: int | None = None) -> Verdict:
         """What can be found out before the deadline and with so many conflicts of the solver.
 
+        A conflict in a formula of n thousand literals counts n times, as it takes about as long.
+
         Raises:
             KeyboardInterrupt: On Ctrl-C.
         """
@@ -160,32 +162,37 @@ class _Single:
         """
         model = self.model
         shares = even_shares(instance.rounds, instance.steps)
-        groups = [model.images, model.trivial] if model.images.order > 1 else [model.trivial]
-        searched = [(Formula(model, instance, images), [None, *shares]) for images in groups]
+        formulas: dict[int, Formula] = {}
+        searched = [(model.images, [None, *shares]), (model.trivial, [None])]
+        if model.images.order == 1:
+            searched.pop()
         conflicts, seed = FIRST_CONFLICTS, self.request.seed
         while True:
-            for formula, open_shares in searched:
+            for images, open_shares in searched:
                 for share in list(open_shares):
+                    if self._late:
+                        return Verdict(status=Status.UNKNOWN)
+                    if images.order not in formulas:
+                        formulas[images.order] = Formula(model, instance, images)
+                    formula = formulas[images.order]
+                    budget -= conflicts * max(1.0, formula.num_literals / 1000)
+                    if budget < 0:
+                        return Verdict(status=Status.UNKNOWN)
                     found = self._attempt(formula, seed, conflicts, share)
                     if found.status is Status.SAT:
                         return self._verdict(found, instance)
                     if found.status is Status.UNSAT and share is not None:
                         open_shares.remove(share)
-                    elif found.status is Status.UNSAT and formula is searched[-1][0]:
+                    elif found.status is Status.UNSAT and images is searched[-1][0]:
                         return _none("Z3 refutes it")
                     elif found.status is Status.UNSAT:
                         open_shares.clear()
                         break
-                    budget -= conflicts
-                    if self._late or budget < 0:
-                        return Verdict(status=Status.UNKNOWN)
             conflicts, seed = 4 * conflicts, seed + 1
 
     def _attempt(
         self, formula: Formula, seed: int, conflicts: int, share: tuple[int, ...] | None
     ) -> Solution:
-        if self._late:
-            return Solution(status=Status.UNKNOWN)
         found = formula.attempt(seed=seed, conflicts=conflicts, rounds=share, deadline=self.request.deadline)
         if found.interrupted:
             raise KeyboardInterrupt

@@ -14,14 +14,18 @@ Boolean constraints alone, without arithmetic.
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from coppice.display import Brief
 from coppice.errors import InputError, MissingExtraError
 from coppice.planners.synthesis.method import Status
 from coppice.planners.synthesis.sccl.commodities import Block
-from coppice.planners.synthesis.sccl.model import Images, Model
+from coppice.planners.synthesis.sccl.model import Images, Model, Window
 
 __all__ = ["Formula", "Instance", "Send", "Solution", "require_z3"]
 
@@ -85,6 +89,9 @@ def require_z3() -> Any:
 class Formula:
     """The formula of an instance whose schedules the symmetries map to themselves.
 
+    Literals are numbers, negative ones negated. The formula is handed to Z3 as text (SMT-LIB), which it reads many
+    times faster than Python makes terms one by one.
+
     Args:
         model: The problem.
         instance: Steps, rounds and chunks; no fewer steps than the distances ask for, no fewer rounds than steps.
@@ -97,14 +104,17 @@ class Formula:
 
     def __init__(self, model: Model, instance: Instance, images: Images) -> None:
         self.model, self.instance, self.images = model, instance, images
+        self.num_literals = 0
+        self._text: list[str] = []
+        self._send: dict[tuple[int, int, int, int], int] = {}  # slot, chunk, route, step
+        self._longer: dict[tuple[int, int], int] = {}  # step, rounds
+        self._first_arrivals: list[int | bool] = []
+        self._state()
         self._z3 = require_z3()
         self._context = self._z3.Context()
-        self._clauses = self._z3.AstVector(ctx=self._context)
-        self._count = 0
-        self._send: dict[tuple[int, int, int, int], Any] = {}  # slot, chunk, route, step
-        self._longer: dict[tuple[int, int], Any] = {}  # step, rounds
-        self._previous: list[Any] = []
-        self._state()
+        declared = "".join(f"(declare-const b{i} Bool)\n" for i in range(1, self.num_literals + 1))
+        self._clauses = self._z3.parse_smt2_string(declared + "".join(self._text), ctx=self._context)
+        self._text.clear()
 
     def attempt(
         self,
@@ -126,7 +136,8 @@ class Formula:
         solver = z3.SimpleSolver(ctx=self._context)
         solver.add(self._clauses)
         if rounds is not None:
-            for (step, i), literal in self._longer.items():
+            for (step, i), number in self._longer.items():
+                literal = z3.Bool(f"b{number}", ctx=self._context)
                 solver.add(literal if rounds[step - 1] >= i else z3.Not(literal))
         solver.set("random_seed", seed % 2**31)
         solver.set("max_conflicts", min(conflicts, 2**32 - 1))
@@ -137,27 +148,18 @@ class Formula:
             return Solution(status=Status.UNSAT)
         if answer != z3.sat:
             return Solution(status=Status.UNKNOWN, interrupted="interrupted" in solver.reason_unknown())
-        return self._solution(solver.model())
+        found = solver.model()
+        return self._solution({int(each.name()[1:]) for each in found.decls() if z3.is_true(found[each])})
 
-    def _state(self) -> None:
-        """Add all clauses."""
-        self._rounds()
-        for block in self.model.representatives(self.images):
-            windows = self.model.windows(block, self.instance.steps)
-            for chunk in range(block.weight * self.instance.chunks):
-                self._chunk(block, chunk, windows)
-        self._groups()
-
-    def _solution(self, found: Any) -> Solution:
+    def _solution(self, true: set[int]) -> Solution:
         """What the solver found, with the images of what was left out."""
-        is_true = self._z3.is_true
         rounds = [
-            1 + sum(is_true(found[self._longer[step, i]]) for i in range(2, self._most_rounds + 1))
+            1 + sum(self._longer[step, i] in true for i in range(2, self._most_rounds + 1))
             for step in range(1, self.instance.steps + 1)
         ]
         sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for (slot, chunk, route, step), literal in self._send.items():
-            if is_true(found[literal]):
+            if literal in true:
                 sent.setdefault((slot, chunk), []).append((step, route))
         sends = []
         for block in self.model.representatives(self.images):
@@ -172,109 +174,123 @@ class Formula:
         """Rounds that a step can have at most."""
         return self.instance.rounds - self.instance.steps + 1
 
-    def _literal(self) -> Any:
-        self._count += 1
-        if self._count > MOST_LITERALS:
+    def _literal(self) -> int:
+        self.num_literals += 1
+        if self.num_literals > MOST_LITERALS:
             msg = (
                 f"expected an instance of at most {MOST_LITERALS} literals, found more for {self.instance}: "
                 "use fewer steps or chunks, or another method."
             )
             raise InputError(msg)
-        return self._z3.Bool(f"b{self._count}", ctx=self._context)
+        return self.num_literals
+
+    def _require(self, literals: Iterable[int]) -> None:
+        """One of the literals holds."""
+        self._text.append(f"(assert (or {' '.join(map(_term, literals))}))\n")
+
+    def _require_at_most(self, most: int, terms: Iterable[tuple[int, int]]) -> None:
+        """The weights of those literals (literal, weight) that hold sum up to so much at most."""
+        literals, weights = zip(*terms, strict=True)
+        constraint = f"((_ pble {most} {' '.join(map(str, weights))}) {' '.join(map(_term, literals))})"
+        self._text.append(f"(assert {constraint})\n")
+
+    def _state(self) -> None:
+        """All clauses."""
+        self._rounds()
+        for block in self.model.representatives(self.images):
+            windows = self.model.windows(block, self.instance.steps)
+            for chunk in range(block.weight * self.instance.chunks):
+                self._chunk(block, chunk, windows)
+        self._groups()
 
     def _rounds(self) -> None:
-        z3, steps, most = self._z3, self.instance.steps, self._most_rounds
-        for step in range(1, steps + 1):
+        """A step with i rounds has i - 1, and there are R in all."""
+        most = self._most_rounds
+        for step in range(1, self.instance.steps + 1):
             for i in range(2, most + 1):
                 self._longer[step, i] = self._literal()
                 if i > 2:
-                    self._clauses.push(z3.Implies(self._longer[step, i], self._longer[step, i - 1]))
+                    self._require([-self._longer[step, i], self._longer[step, i - 1]])
         if self._longer:
-            self._clauses.push(z3.AtMost(*self._longer.values(), most - 1))
+            self._require_at_most(most - 1, [(literal, 1) for literal in self._longer.values()])
 
-    def _chunk(self, block: Block, chunk: int, windows: list[Any]) -> None:
+    def _chunk(self, block: Block, chunk: int, windows: list[Window]) -> None:
         """Where a chunk is after each step, and how it comes there."""
-        z3, model, steps = self._z3, self.model, self.instance.steps
-        span = model.span(block, steps)
-        has: dict[tuple[int, int], Any] = {}  # True, a literal, or missing: it is not there
+        routes, steps = self.model.routes, self.instance.steps
+        span = self.model.span(block, steps)
+        has: dict[tuple[int, int], int] = {}
 
-        def where(rank: int, step: int) -> Any:
-            if rank == block.source:
-                return True
+        def where(rank: int, step: int) -> int | bool:
+            """Whether the chunk is on a rank after a step: certainly, certainly not, or a literal."""
             earliest, latest = span[rank]
+            if rank == block.source or (rank in block.targets and step >= steps):
+                return True
             if step < earliest or earliest > latest:
                 return False
-            if rank in block.targets and step >= steps:
-                return True
-            step = min(step, latest)
-            if (rank, step) not in has:
-                has[rank, step] = self._literal()
-            return has[rank, step]
+            at = rank, min(step, latest)
+            if at not in has:
+                has[at] = self._literal()
+            return has[at]
 
-        coming: dict[tuple[int, int], list[Any]] = {}
+        coming: dict[tuple[int, int], list[int]] = {}
         for window in windows:
-            src, dst = model.routes.src[window.route], model.routes.dst[window.route]
+            src, dst = routes.src[window.route], routes.dst[window.route]
             for step in range(window.first, window.last + 1):
                 literal = self._send[block.slot, chunk, window.route, step] = self._literal()
                 coming.setdefault((dst, step), []).append(literal)
                 owned = where(src, step - 1)
                 if owned is not True:
-                    self._clauses.push(z3.Implies(literal, owned))
+                    self._require([-literal, owned])
         for rank, (earliest, latest) in enumerate(span):
             if rank == block.source or earliest > latest:
                 continue
             for step in range(earliest, latest + 1):
                 now, before = where(rank, step), where(rank, step - 1)
                 clause = list(coming.get((rank, step), ()))
-                if now is not True:
-                    clause.append(z3.Not(now))
-                if before is not False:
-                    clause.append(before)
-                self._clauses.push(z3.Or(clause))
-        self._in_order(block, chunk, where)
-
-    def _in_order(self, block: Block, chunk: int, where: Any) -> None:
-        """Chunks come in the order of their numbers to the first rank that the source sends to."""
-        nearest = [
-            rank for rank in range(len(self.model.into)) if self.model.distances[block.source, rank] == 1
-        ]
-        after = [where(nearest[0], step) for step in range(1, self.instance.steps)] if nearest else []
+                clause += [] if now is True else [-now]
+                clause += [] if before is False else [before]
+                self._require(clause)
+        # Chunks are interchangeable: they come in the order of their numbers to a rank next to the source.
+        near = int(np.argmax(self.model.distances[block.source] == 1))
+        arrivals = [where(near, step) for step in range(1, steps)]
         if chunk:
-            for earlier, later in zip(self._previous, after, strict=True):
-                if later is not earlier:
-                    self._clauses.push(self._z3.Implies(later, earlier))
-        self._previous = after
+            for earlier, later in zip(self._first_arrivals, arrivals, strict=True):
+                if not isinstance(later, bool):
+                    self._require([-later, earlier])
+        self._first_arrivals = arrivals
 
     def _groups(self) -> None:
         """What each group carries in each step."""
-        instance, routes = self.instance, self.model.routes
-        on_route: dict[tuple[int, int], list[Any]] = {}
+        routes = self.model.routes
+        on_route: dict[tuple[int, int], list[int]] = {}
         for (_, _, route, step), literal in self._send.items():
             on_route.setdefault((route, step), []).append(literal)
         for group, sources in self.model.groups(self.images):
             carried = [routes.chunks_in(group, rounds) for rounds in range(self._most_rounds + 1)]
-            for step in range(1, instance.steps + 1):
-                load: dict[int, list[Any]] = {}
+            for step in range(1, self.instance.steps + 1):
+                load: Counter[int] = Counter()
                 for element in sources:
                     for route in element:
-                        for literal in on_route.get((route, step), ()):
-                            load.setdefault(literal.get_id(), [literal, 0])[1] += 1
-                self._limit(step, list(load.values()), carried)
+                        load.update(on_route.get((route, step), ()))
+                self._limit(step, load, carried)
 
-    def _limit(self, step: int, load: list[list[Any]], carried: list[int]) -> None:
-        """Weighted literals within what the rounds of the step carry."""
-        z3 = self._z3
-        total = sum(weight for _, weight in load)
+    def _limit(self, step: int, load: Counter[int], carried: list[int]) -> None:
+        """The load of a step within what its rounds carry, ``carried[i]`` chunks in i of them."""
+        total = load.total()
         if total <= carried[1]:
             return
-        terms = [(literal, weight) for literal, weight in load]
-        room = min(total, carried[1])
+        terms = list(load.items())
+        room = carried[1]
         for i in range(2, self._most_rounds + 1):
             more = min(total, carried[i]) - min(total, carried[i - 1])
             if more:
-                terms.append((z3.Not(self._longer[step, i]), more))
+                terms.append((-self._longer[step, i], more))
                 room += more
-        self._clauses.push(z3.PbLe(terms, room))
+        self._require_at_most(room, terms)
+
+
+def _term(literal: int) -> str:
+    return f"b{literal}" if literal > 0 else f"(not b{-literal})"
 
 
 def _tree(model: Model, block: Block, sends: list[tuple[int, int]]) -> list[tuple[int, int]]:

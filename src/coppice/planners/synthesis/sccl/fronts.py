@@ -1,13 +1,15 @@
 """Which instances to decide: the best of those that were asked for, and the front of latency and bandwidth.
 
-Better means fewer rounds per chunk R / C, then fewer steps S. Instances are decided in ascending order of it, but for
-those that bounds refute, so the first schedule is the best one and everything before is proved not to exist.
+Better means fewer rounds per chunk R / C, then fewer steps S. What bounds refute is left out. A choice goes through the
+numbers of chunks in ascending order, as small instances are decided soon, and only through what beats the best so far;
+a front decides for each number of steps the instances in ascending order of R / C. So what is left at the end is the
+best, and everything better is proved not to exist, but for what was left undecided.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -102,17 +104,15 @@ class Search:
             return Status.UNSAT
         self._first(asked)
         unknown = False
-        for instance in self._in_order(asked):
-            if self.best is not None and _cost(instance) >= _cost(self.best[0]):
-                break
-            unknown |= self.decide(instance).status is Status.UNKNOWN
+        for chunks in self._numbers(asked.chunks):
+            unknown |= not self._improve(asked, chunks)
             if self.late:
                 break
         self.proved = not unknown
         if self.best is not None:
             return Status.SAT
-        most = most_chunks(self.decider) if asked.chunks is None else asked.chunks
-        self.why = "" if unknown else f"no schedule has these figures with up to {plural(most, 'chunk')}"
+        most = plural(max(self._numbers(asked.chunks)), "chunk")
+        self.why = "" if unknown else f"no schedule has these figures with up to {most}"
         return Status.UNKNOWN if unknown else Status.UNSAT
 
     def find_front(self, chunks: int | None) -> Status:
@@ -142,47 +142,48 @@ class Search:
         steps = self.decider.fewest_steps if asked.steps is None else asked.steps
         chunks = asked.chunks or 1
         rounds = max(steps, math.ceil(self.decider.least_in(steps) * chunks))
-        while self.decide(Instance(steps, rounds, chunks)).status is Status.UNSAT:
+        while self.decide(Instance(steps, rounds, chunks)).status is not Status.SAT and not self.late:
             rounds += max(1, rounds // 4)
+
+    def _improve(self, asked: Asked, chunks: int) -> bool:
+        """Look for what beats the best with so many chunks; whether nothing was left undecided."""
+        decider, sure = self.decider, True
+        fewest = decider.fewest_steps if asked.steps is None else asked.steps
+        rounds = max(fewest, math.ceil(decider.least * chunks)) if asked.rounds is None else asked.rounds
+        while not self.late:
+            last = rounds if asked.steps is None else fewest
+            for steps in range(fewest, last + 1):
+                instance = Instance(steps, rounds, chunks)
+                if self.best is not None and _cost(instance) >= _cost(self.best[0]):
+                    break
+                if Fraction(rounds, chunks) >= decider.least_in(steps):
+                    sure &= self.decide(instance).status is not Status.UNKNOWN
+            rounds += 1
+            if asked.rounds is not None or self.best is None:
+                return sure
+            if Fraction(rounds, chunks) > Fraction(self.best[0].rounds, self.best[0].chunks):
+                return sure
+        return False
 
     def _best_of(self, steps: int, most: int, least: Fraction | None) -> tuple[Instance | None, bool]:
         """The best instance of so many steps that beats ``least``; and whether all better ones are refuted."""
-        sure = True
-        for instance in self._in_order(Asked(steps=steps), most=most):
-            if least is not None and Fraction(instance.rounds, instance.chunks) >= least:
+        sure, bound = True, self.decider.least_in(steps)
+        rounds = {chunks: max(steps, math.ceil(bound * chunks)) for chunks in range(1, most + 1)}
+        while not self.late:
+            chunks = min(rounds, key=lambda each: (Fraction(rounds[each], each), each))
+            instance = Instance(steps, rounds[chunks], chunks)
+            if least is not None and Fraction(instance.rounds, chunks) >= least:
                 return None, sure
             verdict = self.decide(instance)
             if verdict.status is Status.SAT:
                 return instance, sure
             sure &= verdict.status is Status.UNSAT
-            if self.late:
-                break
-        return None, sure
+            rounds[chunks] += 1
+        return None, False
 
-    def _in_order(self, asked: Asked, *, most: int | None = None) -> Iterator[Instance]:
-        """Instances in ascending order of rounds per chunk, steps and chunks, without those that bounds refute."""
-        decider = self.decider
-        fewest = decider.fewest_steps if asked.steps is None else asked.steps
-        if asked.chunks is not None:
-            numbers: Iterable[int] = [asked.chunks]
-        else:
-            numbers = range(1, (most_chunks(decider) if most is None else most) + 1)
-        rounds = {each: max(fewest, math.ceil(decider.least * each)) for each in numbers}
-        if asked.rounds is not None:
-            rounds = {each: asked.rounds for each, least in rounds.items() if asked.rounds >= least}
-        while rounds:
-            ratio = min(Fraction(number, each) for each, number in rounds.items())
-            equal = [each for each, number in rounds.items() if ratio == Fraction(number, each)]
-            longest = max(rounds[each] for each in equal) if asked.steps is None else fewest
-            for steps in range(fewest, longest + 1):
-                if ratio >= decider.least_in(steps):
-                    yield from (
-                        Instance(steps, rounds[each], each) for each in equal if steps <= rounds[each]
-                    )
-            for each in equal:
-                rounds[each] += 1
-                if asked.rounds is not None:
-                    del rounds[each]
+    def _numbers(self, chunks: int | None) -> Iterable[int]:
+        """The numbers of chunks to look at."""
+        return range(1, most_chunks(self.decider) + 1) if chunks is None else [chunks]
 
 
 def _cost(instance: Instance) -> tuple[Fraction, int, int]:

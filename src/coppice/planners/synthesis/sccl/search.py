@@ -44,7 +44,8 @@ class ScclOptions(msgspec.Struct, frozen=True, kw_only=True):
         detour: Routes may have so many hops through switches more than the shortest.
         round_gb_per_s: The rate that carries one chunk in a round, such as 25 or 25/2 [default: the slowest link's].
         conflicts: Of the solver, after which an instance is left undecided, so that a choice or a front ends; 0: never.
-            An instance that is given by steps, rounds and chunks is searched to the end.
+            One in a formula of n thousand literals counts n times. An instance that is given by steps, rounds and
+            chunks is searched to the end.
     """
 
     steps: int | None = None
@@ -53,7 +54,7 @@ class ScclOptions(msgspec.Struct, frozen=True, kw_only=True):
     pareto: bool = False
     detour: int = 0
     round_gb_per_s: str | None = None
-    conflicts: int = 100_000
+    conflicts: int = 10_000
 
 
 def _run(request: Request) -> Synthesis:
