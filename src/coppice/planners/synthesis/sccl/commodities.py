@@ -13,13 +13,13 @@ import numpy as np
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 
-__all__ = ["Block", "blocks_of", "dual", "unweighted"]
+__all__ = ["Commodity", "blocks_of", "dual", "unweighted"]
 
 _DUALS = {Collective.REDUCE: Collective.BROADCAST, Collective.REDUCE_SCATTER: Collective.ALL_GATHER}
 
 
 @dataclass(frozen=True)
-class Block:
+class Commodity:
     """A slot of the collective that has to move.
 
     Attributes:
@@ -49,7 +49,7 @@ def dual(problem: Problem) -> Problem | None:
     return replace(problem, topology=problem.topology.transposed(), collective=turned)
 
 
-def blocks_of(problem: Problem) -> tuple[Block, ...]:
+def blocks_of(problem: Problem) -> tuple[Commodity, ...]:
     """The blocks of a collective that does not add; those of size 0 and those that stay are left out.
 
     Examples:
@@ -63,17 +63,17 @@ def blocks_of(problem: Problem) -> tuple[Block, ...]:
     weights = problem.weights or (1,) * ranks
     match problem.collective:
         case Collective.ALL_GATHER:
-            blocks = [Block(u, u, everybody - {u}, weights[u]) for u in range(ranks)]
+            blocks = [Commodity(u, u, everybody - {u}, weights[u]) for u in range(ranks)]
         case Collective.BROADCAST:
-            blocks = [Block(0, root, everybody - {root}, 1)]
+            blocks = [Commodity(0, root, everybody - {root}, 1)]
         case Collective.GATHER:
-            blocks = [Block(u, u, frozenset({root}), 1) for u in range(ranks) if u != root]
+            blocks = [Commodity(u, u, frozenset({root}), 1) for u in range(ranks) if u != root]
         case Collective.SCATTER:
-            blocks = [Block(u, root, frozenset({u}), 1) for u in range(ranks) if u != root]
+            blocks = [Commodity(u, root, frozenset({u}), 1) for u in range(ranks) if u != root]
         case _:
             sizes = problem.demands or ((1,) * ranks,) * ranks
             pairs = [(u, v) for u in range(ranks) for v in range(ranks) if u != v]
-            blocks = [Block(u * ranks + v, u, frozenset({v}), sizes[u][v]) for u, v in pairs]
+            blocks = [Commodity(u * ranks + v, u, frozenset({v}), sizes[u][v]) for u, v in pairs]
     moving = [block for block in blocks if block.weight and block.targets]
     return tuple(moving)
 

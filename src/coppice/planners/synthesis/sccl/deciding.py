@@ -19,21 +19,21 @@ from coppice.display import Brief
 from coppice.errors import UnreachableError
 from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.sccl.commodities import dual
-from coppice.planners.synthesis.sccl.encoding import Formula, Instance, Solution
+from coppice.planners.synthesis.sccl.encoding import SendSolution, StepFormula, StepInstance
 from coppice.planners.synthesis.sccl.model import model_of
 from coppice.planners.synthesis.sccl.relaxation import fewest_rounds_per_chunk
 from coppice.planners.synthesis.sccl.routes import find_routes
-from coppice.planners.synthesis.sccl.schedules import Phase, schedule_of
+from coppice.planners.synthesis.sccl.schedules import SendPhase, schedule_of
 from coppice.schedule.schedule import Schedule
 
-__all__ = ["Decider", "Verdict", "decider_of", "schedule_from"]
+__all__ = ["InstanceDecider", "InstanceVerdict", "decider_of", "schedule_from"]
 
 FIRST_CONFLICTS = 1_000
 """Conflicts of the first attempt at an instance; each further one, with another seed, has four times as many."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Verdict(Brief):
+class InstanceVerdict(Brief):
     """What was found out about an instance.
 
     Attributes:
@@ -45,11 +45,11 @@ class Verdict(Brief):
 
     status: Status
     why: str = ""
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[SendPhase, ...] = ()
     rounds: tuple[int, ...] = ()
 
 
-class Decider(Protocol):
+class InstanceDecider(Protocol):
     """Decides instances of one problem."""
 
     fewest_steps: int
@@ -63,7 +63,7 @@ class Decider(Protocol):
     def can_reach(self, chunks: int) -> bool:
         """Whether nothing speaks against :attr:`least` with so many chunks."""
 
-    def decide(self, instance: Instance, conflicts: int | None = None) -> Verdict:
+    def decide(self, instance: StepInstance, conflicts: int | None = None) -> InstanceVerdict:
         """What can be found out before the deadline and with so many conflicts of the solver.
 
         A conflict in a formula of n thousand literals counts n times, as it takes about as long.
@@ -73,7 +73,9 @@ class Decider(Protocol):
         """
 
 
-def decider_of(request: Request, *, detour: int, round_gb_per_s: Fraction | None) -> tuple[Decider, Fraction]:
+def decider_of(
+    request: Request, *, detour: int, round_gb_per_s: Fraction | None
+) -> tuple[InstanceDecider, Fraction]:
     """The decider of a request, and the rate in GB/s that carries one chunk in a round.
 
     Raises:
@@ -83,15 +85,15 @@ def decider_of(request: Request, *, detour: int, round_gb_per_s: Fraction | None
     problem = request.problem
     unit = find_routes(problem.topology, detour=detour, round_gb_per_s=round_gb_per_s).round_gb_per_s
     if problem.collective is not Collective.ALL_REDUCE:
-        return _Single(request, problem, detour=detour, unit=unit), unit
+        return _OnePhase(request, problem, detour=detour, unit=unit), unit
     halves = [
-        _Single(request, replace(problem, collective=half), detour=detour, unit=unit)
+        _OnePhase(request, replace(problem, collective=half), detour=detour, unit=unit)
         for half in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
     ]
-    return _Double(halves[0], halves[1]), unit
+    return _TwoPhases(halves[0], halves[1]), unit
 
 
-class _Single:
+class _OnePhase:
     """A collective that is one phase."""
 
     def __init__(self, request: Request, problem: Problem, *, detour: int, unit: Fraction) -> None:
@@ -111,7 +113,7 @@ class _Single:
                     raise UnreachableError(msg)
         self.fewest_steps = self.model.fewest_steps
         self.least = bound(forward).inv_rate * unit if self.model.blocks else Fraction(0)
-        self._known: dict[Instance, Verdict] = {}
+        self._known: dict[StepInstance, InstanceVerdict] = {}
         self._least_in: dict[int, Fraction] = {}
 
     def least_in(self, steps: int) -> Fraction:
@@ -130,7 +132,7 @@ class _Single:
             return False
         return any(self.least_in(steps) == self.least for steps in range(self.fewest_steps, int(rounds) + 1))
 
-    def decide(self, instance: Instance, conflicts: int | None = None) -> Verdict:
+    def decide(self, instance: StepInstance, conflicts: int | None = None) -> InstanceVerdict:
         """See :class:`Decider`."""
         known = self._known.get(instance)
         if known is None:
@@ -141,7 +143,7 @@ class _Single:
                 self._known[instance] = known
         return known
 
-    def _bounded(self, instance: Instance) -> Verdict | None:
+    def _bounded(self, instance: StepInstance) -> InstanceVerdict | None:
         """What the bounds say."""
         if instance.steps < self.fewest_steps:
             return _none(f"the farthest block needs {self.fewest_steps} steps")
@@ -154,7 +156,7 @@ class _Single:
             return _none(f"{instance.steps} steps need {least} rounds per chunk")
         return None
 
-    def _searched(self, instance: Instance, budget: float) -> Verdict:
+    def _searched(self, instance: StepInstance, budget: float) -> InstanceVerdict:
         """What Z3 says: many short attempts, as most schedules are found soon or late; then longer ones.
 
         Each round of attempts looks for symmetric schedules with the rounds of each step open and with even shares of
@@ -162,7 +164,7 @@ class _Single:
         """
         model = self.model
         shares = even_shares(instance.rounds, instance.steps)
-        formulas: dict[int, Formula] = {}
+        formulas: dict[int, StepFormula] = {}
         searched = [(model.images, [None, *shares]), (model.trivial, [None])]
         if model.images.order == 1:
             searched.pop()
@@ -171,13 +173,13 @@ class _Single:
             for images, open_shares in searched:
                 for share in list(open_shares):
                     if self._late:
-                        return Verdict(status=Status.UNKNOWN)
+                        return InstanceVerdict(status=Status.UNKNOWN)
                     if images.order not in formulas:
-                        formulas[images.order] = Formula(model, instance, images)
+                        formulas[images.order] = StepFormula(model, instance, images)
                     formula = formulas[images.order]
                     budget -= conflicts * max(1.0, formula.num_literals / 1000)
                     if budget < 0:
-                        return Verdict(status=Status.UNKNOWN)
+                        return InstanceVerdict(status=Status.UNKNOWN)
                     found = self._attempt(formula, seed, conflicts, share)
                     if found.status is Status.SAT:
                         return self._verdict(found, instance)
@@ -191,8 +193,8 @@ class _Single:
             conflicts, seed = 4 * conflicts, seed + 1
 
     def _attempt(
-        self, formula: Formula, seed: int, conflicts: int, share: tuple[int, ...] | None
-    ) -> Solution:
+        self, formula: StepFormula, seed: int, conflicts: int, share: tuple[int, ...] | None
+    ) -> SendSolution:
         found = formula.attempt(seed=seed, conflicts=conflicts, rounds=share, deadline=self.request.deadline)
         if found.interrupted:
             raise KeyboardInterrupt
@@ -202,16 +204,18 @@ class _Single:
     def _late(self) -> bool:
         return self.request.seconds_left == 0
 
-    def _verdict(self, found: Solution, instance: Instance) -> Verdict:
-        phase = Phase(sends=found.sends, routes=self.model.routes, steps=instance.steps, reduces=self.reduces)
+    def _verdict(self, found: SendSolution, instance: StepInstance) -> InstanceVerdict:
+        phase = SendPhase(
+            sends=found.sends, routes=self.model.routes, steps=instance.steps, reduces=self.reduces
+        )
         rounds = found.rounds[::-1] if self.reduces else found.rounds
-        return Verdict(status=Status.SAT, phases=(phase,), rounds=rounds)
+        return InstanceVerdict(status=Status.SAT, phases=(phase,), rounds=rounds)
 
 
-class _Double:
+class _TwoPhases:
     """A reduce-scatter and the all-gather after it."""
 
-    def __init__(self, first: _Single, second: _Single) -> None:
+    def __init__(self, first: _OnePhase, second: _OnePhase) -> None:
         self._halves = (first, second)
         self.fewest_steps = first.fewest_steps + second.fewest_steps
         self.least = first.least + second.least
@@ -231,7 +235,7 @@ class _Double:
         """See :class:`Decider`."""
         return all(half.can_reach(chunks) for half in self._halves)
 
-    def decide(self, instance: Instance, conflicts: int | None = None) -> Verdict:
+    def decide(self, instance: StepInstance, conflicts: int | None = None) -> InstanceVerdict:
         """See :class:`Decider`."""
         if instance.steps < self.fewest_steps:
             return _none(f"reduce-scatter and all-gather need {self.fewest_steps} steps")
@@ -244,10 +248,10 @@ class _Double:
                 return found
             unknown |= found.status is Status.UNKNOWN
         if unknown:
-            return Verdict(status=Status.UNKNOWN)
+            return InstanceVerdict(status=Status.UNKNOWN)
         return _none("no reduce-scatter leaves an all-gather the steps and rounds that it needs")
 
-    def _shared(self, instance: Instance, steps: int, conflicts: int | None) -> Verdict:
+    def _shared(self, instance: StepInstance, steps: int, conflicts: int | None) -> InstanceVerdict:
         """The instance with so many steps of reduce-scatter, over all shares of the rounds."""
         first, second = self._halves
         chunks, rest = instance.chunks, instance.steps - steps
@@ -255,19 +259,19 @@ class _Double:
         most = instance.rounds - max(rest, math.ceil(second.least_in(rest) * chunks))
         unknown = False
         for rounds in range(fewest, most + 1):
-            scattered = first.decide(Instance(steps, rounds, chunks), conflicts)
+            scattered = first.decide(StepInstance(steps, rounds, chunks), conflicts)
             if scattered.status is Status.SAT:
-                gathered = second.decide(Instance(rest, instance.rounds - rounds, chunks), conflicts)
+                gathered = second.decide(StepInstance(rest, instance.rounds - rounds, chunks), conflicts)
                 if gathered.status is Status.SAT:
-                    return Verdict(
+                    return InstanceVerdict(
                         status=Status.SAT,
                         phases=(*scattered.phases, *gathered.phases),
                         rounds=(*scattered.rounds, *gathered.rounds),
                     )
                 # With more rounds for the first, the second has fewer: only if it ran out of time is more to know.
-                return Verdict(status=Status.UNKNOWN) if unknown else gathered
+                return InstanceVerdict(status=Status.UNKNOWN) if unknown else gathered
             unknown |= scattered.status is Status.UNKNOWN
-        return Verdict(status=Status.UNKNOWN) if unknown else _none("no share of the rounds suffices")
+        return InstanceVerdict(status=Status.UNKNOWN) if unknown else _none("no share of the rounds suffices")
 
 
 def even_shares(rounds: int, steps: int) -> list[tuple[int, ...]]:
@@ -288,10 +292,10 @@ def even_shares(rounds: int, steps: int) -> list[tuple[int, ...]]:
     return found
 
 
-def _none(why: str) -> Verdict:
-    return Verdict(status=Status.UNSAT, why=why)
+def _none(why: str) -> InstanceVerdict:
+    return InstanceVerdict(status=Status.UNSAT, why=why)
 
 
-def schedule_from(problem: Problem, instance: Instance, verdict: Verdict) -> Schedule:
+def schedule_from(problem: Problem, instance: StepInstance, verdict: InstanceVerdict) -> Schedule:
     """The schedule of a verdict that has one."""
     return schedule_of(problem, list(verdict.phases), instance.chunks)

@@ -24,16 +24,16 @@ import numpy as np
 from coppice.display import Brief
 from coppice.errors import InputError, MissingExtraError
 from coppice.planners.synthesis.method import Status
-from coppice.planners.synthesis.sccl.commodities import Block
-from coppice.planners.synthesis.sccl.model import Images, Model, Window
+from coppice.planners.synthesis.sccl.commodities import Commodity
+from coppice.planners.synthesis.sccl.model import SendWindow, StepModel, SymmetryImages
 
-__all__ = ["Formula", "Instance", "Send", "Solution", "require_z3"]
+__all__ = ["ChunkSend", "SendSolution", "StepFormula", "StepInstance", "require_z3"]
 
 MOST_LITERALS = 4_000_000
 
 
 @dataclass(frozen=True, order=True)
-class Instance:
+class StepInstance:
     """Steps, rounds in all, and chunks of a block of weight 1."""
 
     steps: int
@@ -46,7 +46,7 @@ class Instance:
 
 
 @dataclass(frozen=True, order=True)
-class Send:
+class ChunkSend:
     """A chunk on a route in a step, numbered from 1."""
 
     step: int
@@ -56,7 +56,7 @@ class Send:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Solution(Brief):
+class SendSolution(Brief):
     """What was found out about an instance.
 
     Attributes:
@@ -67,7 +67,7 @@ class Solution(Brief):
     """
 
     status: Status
-    sends: tuple[Send, ...] = ()
+    sends: tuple[ChunkSend, ...] = ()
     rounds: tuple[int, ...] = ()
     interrupted: bool = False
 
@@ -86,7 +86,7 @@ def require_z3() -> Any:
     return z3
 
 
-class Formula:
+class StepFormula:
     """The formula of an instance whose schedules the symmetries map to themselves.
 
     Literals are numbers, negative ones negated. The formula is handed to Z3 as text (SMT-LIB), which it reads many
@@ -102,7 +102,7 @@ class Formula:
         MissingExtraError: If Z3 is not installed.
     """
 
-    def __init__(self, model: Model, instance: Instance, images: Images) -> None:
+    def __init__(self, model: StepModel, instance: StepInstance, images: SymmetryImages) -> None:
         self.model, self.instance, self.images = model, instance, images
         self.num_literals = 0
         self._text: list[str] = []
@@ -123,7 +123,7 @@ class Formula:
         conflicts: int = 2**32 - 1,
         rounds: tuple[int, ...] | None = None,
         deadline: float | None = None,
-    ) -> Solution:
+    ) -> SendSolution:
         """Look for a schedule; another seed searches in another order.
 
         Args:
@@ -145,13 +145,13 @@ class Formula:
             solver.set("timeout", max(1, int(1000 * (deadline - time.monotonic()))))
         answer = solver.check()
         if answer == z3.unsat:
-            return Solution(status=Status.UNSAT)
+            return SendSolution(status=Status.UNSAT)
         if answer != z3.sat:
-            return Solution(status=Status.UNKNOWN, interrupted="interrupted" in solver.reason_unknown())
+            return SendSolution(status=Status.UNKNOWN, interrupted="interrupted" in solver.reason_unknown())
         found = solver.model()
         return self._solution({int(each.name()[1:]) for each in found.decls() if z3.is_true(found[each])})
 
-    def _solution(self, true: set[int]) -> Solution:
+    def _solution(self, true: set[int]) -> SendSolution:
         """What the solver found, with the images of what was left out."""
         rounds = [
             1 + sum(self._longer[step, i] in true for i in range(2, self._most_rounds + 1))
@@ -166,8 +166,8 @@ class Formula:
             for chunk in range(block.weight * self.instance.chunks):
                 for step, route in _tree(self.model, block, sorted(sent[block.slot, chunk])):
                     for slots, routes in zip(self.images.slot, self.images.route, strict=True):
-                        sends.append(Send(step, slots[block.slot], chunk, routes[route]))
-        return Solution(status=Status.SAT, sends=tuple(sorted(sends)), rounds=tuple(rounds))
+                        sends.append(ChunkSend(step, slots[block.slot], chunk, routes[route]))
+        return SendSolution(status=Status.SAT, sends=tuple(sorted(sends)), rounds=tuple(rounds))
 
     @property
     def _most_rounds(self) -> int:
@@ -214,7 +214,7 @@ class Formula:
         if self._longer:
             self._require_at_most(most - 1, [(literal, 1) for literal in self._longer.values()])
 
-    def _chunk(self, block: Block, chunk: int, windows: list[Window]) -> None:
+    def _chunk(self, block: Commodity, chunk: int, windows: list[SendWindow]) -> None:
         """Where a chunk is after each step, and how it comes there."""
         routes, steps = self.model.routes, self.instance.steps
         span = self.model.span(block, steps)
@@ -293,7 +293,7 @@ def _term(literal: int) -> str:
     return f"b{literal}" if literal > 0 else f"(not b{-literal})"
 
 
-def _tree(model: Model, block: Block, sends: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _tree(model: StepModel, block: Commodity, sends: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Of the sends of a chunk (step, route), sorted, those that bring it where it is wanted, each rank once."""
     first: dict[int, tuple[int, int]] = {}
     for step, route in sends:

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from coppice.planners.synthesis.method import Request, Status
-from coppice.planners.synthesis.sccl.deciding import Decider, Verdict
-from coppice.planners.synthesis.sccl.encoding import Instance
+from coppice.planners.synthesis.sccl.deciding import InstanceDecider, InstanceVerdict
+from coppice.planners.synthesis.sccl.encoding import StepInstance
 from coppice.text import plural
 
-__all__ = ["Asked", "Search", "most_chunks"]
+__all__ = ["AskedInstance", "InstanceSearch", "most_chunks"]
 
 MANY_CHUNKS = 12
 SOME_CHUNKS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AskedInstance:
     """What is given of an instance; None is free."""
 
     steps: int | None = None
@@ -33,14 +33,14 @@ class Asked:
     chunks: int | None = None
 
     @property
-    def complete(self) -> Instance | None:
+    def complete(self) -> StepInstance | None:
         """The only instance, where all is given."""
         if self.steps is None or self.rounds is None or self.chunks is None:
             return None
-        return Instance(self.steps, self.rounds, self.chunks)
+        return StepInstance(self.steps, self.rounds, self.chunks)
 
 
-def most_chunks(decider: Decider) -> int:
+def most_chunks(decider: InstanceDecider) -> int:
     """Chunks to look at where no number is given: the fewest that may reach the bound, if these are not many.
 
     Examples:
@@ -52,7 +52,7 @@ def most_chunks(decider: Decider) -> int:
 
 
 @dataclass
-class Search:
+class InstanceSearch:
     """A search and what it has found so far, which is what an interruption leaves.
 
     Attributes:
@@ -67,14 +67,14 @@ class Search:
         why: What refutes the instance that was asked for.
     """
 
-    decider: Decider
+    decider: InstanceDecider
     request: Request
     conflicts: int | None = None
-    best: tuple[Instance, Verdict] | None = None
-    front: list[Instance] = field(default_factory=list)
+    best: tuple[StepInstance, InstanceVerdict] | None = None
+    front: list[StepInstance] = field(default_factory=list)
     proved: bool = False
     proved_for_any_chunks: bool = False
-    decided: dict[Instance, Status] = field(default_factory=dict)
+    decided: dict[StepInstance, Status] = field(default_factory=dict)
     why: str = ""
 
     @property
@@ -82,7 +82,7 @@ class Search:
         """The deadline is over."""
         return self.request.seconds_left == 0
 
-    def decide(self, instance: Instance) -> Verdict:
+    def decide(self, instance: StepInstance) -> InstanceVerdict:
         """Decide an instance, and keep it if it is the best."""
         self.request.say(f"deciding {instance}")
         verdict = self.decider.decide(instance, self.conflicts)
@@ -91,7 +91,7 @@ class Search:
             self.best = (instance, verdict)
         return verdict
 
-    def find(self, asked: Asked) -> Status:
+    def find(self, asked: AskedInstance) -> Status:
         """The best schedule of those that are asked for, as :attr:`best`."""
         only = asked.complete
         if only is not None:
@@ -135,17 +135,17 @@ class Search:
         self.proved_for_any_chunks = self.proved and any_chunks and least == self.decider.least
         return Status.SAT if self.front else Status.UNKNOWN
 
-    def _first(self, asked: Asked) -> None:
+    def _first(self, asked: AskedInstance) -> None:
         """Some schedule, soon, so that an interruption leaves one: with fewest steps and chunks, and rounds enough."""
         if asked.rounds is not None:
             return
         steps = self.decider.fewest_steps if asked.steps is None else asked.steps
         chunks = asked.chunks or 1
         rounds = max(steps, math.ceil(self.decider.least_in(steps) * chunks))
-        while self.decide(Instance(steps, rounds, chunks)).status is not Status.SAT and not self.late:
+        while self.decide(StepInstance(steps, rounds, chunks)).status is not Status.SAT and not self.late:
             rounds += max(1, rounds // 4)
 
-    def _improve(self, asked: Asked, chunks: int) -> bool:
+    def _improve(self, asked: AskedInstance, chunks: int) -> bool:
         """Look for what beats the best with so many chunks; whether nothing was left undecided."""
         decider, sure = self.decider, True
         fewest = decider.fewest_steps if asked.steps is None else asked.steps
@@ -153,7 +153,7 @@ class Search:
         while not self.late:
             last = rounds if asked.steps is None else fewest
             for steps in range(fewest, last + 1):
-                instance = Instance(steps, rounds, chunks)
+                instance = StepInstance(steps, rounds, chunks)
                 if self.best is not None and _cost(instance) >= _cost(self.best[0]):
                     break
                 if Fraction(rounds, chunks) >= decider.least_in(steps):
@@ -165,13 +165,13 @@ class Search:
                 return sure
         return False
 
-    def _best_of(self, steps: int, most: int, least: Fraction | None) -> tuple[Instance | None, bool]:
+    def _best_of(self, steps: int, most: int, least: Fraction | None) -> tuple[StepInstance | None, bool]:
         """The best instance of so many steps that beats ``least``; and whether all better ones are refuted."""
         sure, bound = True, self.decider.least_in(steps)
         rounds = {chunks: max(steps, math.ceil(bound * chunks)) for chunks in range(1, most + 1)}
         while not self.late:
             chunks = min(rounds, key=lambda each: (Fraction(rounds[each], each), each))
-            instance = Instance(steps, rounds[chunks], chunks)
+            instance = StepInstance(steps, rounds[chunks], chunks)
             if least is not None and Fraction(instance.rounds, chunks) >= least:
                 return None, sure
             verdict = self.decide(instance)
@@ -186,5 +186,5 @@ class Search:
         return range(1, most_chunks(self.decider) + 1) if chunks is None else [chunks]
 
 
-def _cost(instance: Instance) -> tuple[Fraction, int, int]:
+def _cost(instance: StepInstance) -> tuple[Fraction, int, int]:
     return Fraction(instance.rounds, instance.chunks), instance.steps, instance.chunks

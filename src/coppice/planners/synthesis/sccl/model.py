@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from coppice.bounds.problem import Problem
 from coppice.display import Brief
-from coppice.planners.synthesis.sccl.commodities import Block, blocks_of, unweighted
-from coppice.planners.synthesis.sccl.routes import Group, Routes
+from coppice.planners.synthesis.sccl.commodities import Commodity, blocks_of, unweighted
+from coppice.planners.synthesis.sccl.routes import RouteGroup, StepRoutes
 from coppice.topology.symmetry import Symmetry, find_symmetry
 
-__all__ = ["Images", "Model", "Window", "model_of"]
+__all__ = ["SendWindow", "StepModel", "SymmetryImages", "model_of"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Images(Brief):
+class SymmetryImages(Brief):
     """A group of symmetries as permutations, the identity first.
 
     Attributes:
@@ -44,7 +44,7 @@ class Images(Brief):
 
 
 @dataclass(frozen=True)
-class Window:
+class SendWindow:
     """When a block may use a route: steps ``first .. last``, numbered from 1."""
 
     route: int
@@ -53,22 +53,22 @@ class Window:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Model(Brief):
+class StepModel(Brief):
     """A problem that adds nothing, with its routes.
 
     Attributes:
         problem: What is asked.
-        routes: Routes and groups.
+        routes: StepRoutes and groups.
         blocks: What has to move.
         images: The symmetries; the identity alone where none is known.
         trivial: The identity alone.
     """
 
     problem: Problem
-    routes: Routes
-    blocks: tuple[Block, ...]
-    images: Images
-    trivial: Images
+    routes: StepRoutes
+    blocks: tuple[Commodity, ...]
+    images: SymmetryImages
+    trivial: SymmetryImages
 
     @cached_property
     def distances(self) -> NDArray[np.int64]:
@@ -88,7 +88,7 @@ class Model(Brief):
             found[rank].append(route)
         return found
 
-    def span(self, block: Block, steps: int) -> list[tuple[int, int]]:
+    def span(self, block: Commodity, steps: int) -> list[tuple[int, int]]:
         """For each rank the earliest step after which it can have a block, and the latest at which that is of use.
 
         A rank with ``earliest > latest`` never needs it.
@@ -103,7 +103,7 @@ class Model(Brief):
             found.append((earliest if earliest >= 0 else steps + 1, steps - rest))
         return found
 
-    def windows(self, block: Block, steps: int) -> list[Window]:
+    def windows(self, block: Commodity, steps: int) -> list[SendWindow]:
         """The steps at which each route can be of use to a block."""
         span = self.span(block, steps)
         found = []
@@ -111,16 +111,16 @@ class Model(Brief):
             if dst != block.source:
                 first, last = span[src][0] + 1, span[dst][1]
                 if first <= last:
-                    found.append(Window(route, first, last))
+                    found.append(SendWindow(route, first, last))
         return found
 
-    def representatives(self, images: Images) -> list[Block]:
+    def representatives(self, images: SymmetryImages) -> list[Commodity]:
         """The first block of each orbit."""
         return [
             block for block in self.blocks if all(slots[block.slot] >= block.slot for slots in images.slot)
         ]
 
-    def groups(self, images: Images) -> list[tuple[Group, list[list[int]]]]:
+    def groups(self, images: SymmetryImages) -> list[tuple[RouteGroup, list[list[int]]]]:
         """The first group of each orbit, with what loads it.
 
         Beside each group stand, for every element e, the routes whose images under e are in the group: what a
@@ -138,7 +138,7 @@ class Model(Brief):
         return found
 
 
-def model_of(problem: Problem, routes: Routes) -> Model:
+def model_of(problem: Problem, routes: StepRoutes) -> StepModel:
     """The model of a problem that adds nothing on routes of its topology."""
     blocks = blocks_of(problem)
     trivial = _images(problem, routes, None)
@@ -147,10 +147,10 @@ def model_of(problem: Problem, routes: Routes) -> Model:
         symmetry = find_symmetry(problem.topology)
         if symmetry.order > 1:
             images = _images(problem, routes, symmetry)
-    return Model(problem=problem, routes=routes, blocks=blocks, images=images, trivial=trivial)
+    return StepModel(problem=problem, routes=routes, blocks=blocks, images=images, trivial=trivial)
 
 
-def _images(problem: Problem, routes: Routes, symmetry: Symmetry | None) -> Images:
+def _images(problem: Problem, routes: StepRoutes, symmetry: Symmetry | None) -> SymmetryImages:
     topology = problem.topology
     ranks = topology.num_ranks
     place = {path: i for i, path in enumerate(routes.path)}
@@ -169,4 +169,4 @@ def _images(problem: Problem, routes: Routes, symmetry: Symmetry | None) -> Imag
             slot.append(list(range(slots)))
         else:
             slot.append(to)
-    return Images(rank=rank, route=route, slot=slot)
+    return SymmetryImages(rank=rank, route=route, slot=slot)

@@ -14,8 +14,8 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.bounds.lp.program import Constraint, LinearProgram
-from coppice.planners.synthesis.sccl.commodities import Block
-from coppice.planners.synthesis.sccl.model import Model
+from coppice.planners.synthesis.sccl.commodities import Commodity
+from coppice.planners.synthesis.sccl.model import StepModel
 
 __all__ = ["fewest_rounds_per_chunk"]
 
@@ -23,7 +23,7 @@ MOST_COLUMNS = 60_000
 
 
 def fewest_rounds_per_chunk(
-    model: Model, steps: int, *, time_limit_s: float | None = None
+    model: StepModel, steps: int, *, time_limit_s: float | None = None
 ) -> Fraction | None:
     """No schedule of so many steps has fewer rounds per chunk; None where the program is too large or out of time.
 
@@ -44,7 +44,7 @@ def fewest_rounds_per_chunk(
     """
     if not model.blocks:
         return Fraction(0)
-    program = _Program(model, steps)
+    program = _RoundsProgram(model, steps)
     if program.columns > MOST_COLUMNS:
         return None
     solver = LinearProgram([-1] * steps + [0] * (program.columns - steps), program.upper)
@@ -55,10 +55,10 @@ def fewest_rounds_per_chunk(
     return None if vertex is None else -vertex.objective
 
 
-class _Program:
+class _RoundsProgram:
     """Columns: rounds of each step, then for each representative what it sends and what each rank has."""
 
-    def __init__(self, model: Model, steps: int) -> None:
+    def __init__(self, model: StepModel, steps: int) -> None:
         self.model, self.steps = model, steps
         self.columns = steps
         self.upper: list[int | None] = [None] * steps
@@ -84,7 +84,7 @@ class _Program:
             )
         )
 
-    def _block(self, block: Block) -> None:
+    def _block(self, block: Commodity) -> None:
         model, steps = self.model, self.steps
         span = model.span(block, steps)
         has: dict[tuple[int, int], int] = {}

@@ -22,14 +22,14 @@ from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology
 
-__all__ = ["MOST_ROUTES", "Group", "Routes", "find_routes"]
+__all__ = ["MOST_ROUTES", "RouteGroup", "StepRoutes", "find_routes"]
 
 MOST_ROUTES = 64
 """Most routes between two ranks: all are tried, so that what is proved to be impossible is."""
 
 
 @dataclass(frozen=True)
-class Group:
+class RouteGroup:
     """Routes that share a link.
 
     Attributes:
@@ -42,7 +42,7 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Routes(Brief):
+class StepRoutes(Brief):
     """All routes of a topology and the groups that limit them.
 
     Attributes:
@@ -59,7 +59,7 @@ class Routes(Brief):
     path: tuple[tuple[int, ...], ...]
     src: tuple[int, ...]
     dst: tuple[int, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[RouteGroup, ...]
     unit: Fraction
 
     @property
@@ -67,7 +67,7 @@ class Routes(Brief):
         """The rate that carries one chunk in a round, in GB/s."""
         return self.unit / self.topology.denominator
 
-    def chunks_in(self, group: Group, rounds: int) -> int:
+    def chunks_in(self, group: RouteGroup, rounds: int) -> int:
         """Chunks that a group carries in a step of so many rounds: what its rate has time for, whole chunks only."""
         return int(group.rate * rounds / self.unit)
 
@@ -90,7 +90,7 @@ class Routes(Brief):
         return found
 
 
-def find_routes(topology: Topology, *, detour: int = 0, round_gb_per_s: Fraction | None = None) -> Routes:
+def find_routes(topology: Topology, *, detour: int = 0, round_gb_per_s: Fraction | None = None) -> StepRoutes:
     """The routes of a topology.
 
     Args:
@@ -125,7 +125,7 @@ def find_routes(topology: Topology, *, detour: int = 0, round_gb_per_s: Fraction
     unit = Fraction(min((group.rate for group in groups), default=topology.denominator))
     if round_gb_per_s is not None:
         unit = round_gb_per_s * topology.denominator
-    return Routes(
+    return StepRoutes(
         topology=topology,
         path=tuple(paths),
         src=tuple(rank[path[0]] for path in paths),
@@ -180,7 +180,7 @@ def _refuse(topology: Topology, start: int, refused: bool) -> None:  # noqa: FBT
         raise InputError(msg)
 
 
-def _groups(topology: Topology, paths: list[tuple[int, ...]]) -> tuple[Group, ...]:
+def _groups(topology: Topology, paths: list[tuple[int, ...]]) -> tuple[RouteGroup, ...]:
     """The groups in the order of their links, without those that another one implies."""
     by_link: dict[int, list[int]] = {}
     for i, path in enumerate(paths):
@@ -192,7 +192,7 @@ def _groups(topology: Topology, paths: list[tuple[int, ...]]) -> tuple[Group, ..
         slowest[key] = min(slowest.get(key, int(topology.capacity[link])), int(topology.capacity[link]))
     sets = [(frozenset(routes), rate) for routes, rate in slowest.items()]
     return tuple(
-        Group(tuple(sorted(routes)), rate)
+        RouteGroup(tuple(sorted(routes)), rate)
         for routes, rate in sets
         if not any(routes < other and other_rate <= rate for other, other_rate in sets)
     )

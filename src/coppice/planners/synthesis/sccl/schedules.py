@@ -9,16 +9,16 @@ import numpy as np
 from coppice.bounds.problem import Problem
 from coppice.display import Brief
 from coppice.planners.synthesis.sccl.commodities import slot_weights
-from coppice.planners.synthesis.sccl.encoding import Send
-from coppice.planners.synthesis.sccl.routes import Routes
+from coppice.planners.synthesis.sccl.encoding import ChunkSend
+from coppice.planners.synthesis.sccl.routes import StepRoutes
 from coppice.rows import offsets
 from coppice.schedule.schedule import Op, Schedule
 
-__all__ = ["Phase", "schedule_of"]
+__all__ = ["SendPhase", "schedule_of"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Phase(Brief):
+class SendPhase(Brief):
     """Sends that follow each other in steps.
 
     Attributes:
@@ -28,13 +28,13 @@ class Phase(Brief):
         reduces: The sends are those of the dual on the network with its links turned round, and are run backwards.
     """
 
-    sends: tuple[Send, ...]
-    routes: Routes
+    sends: tuple[ChunkSend, ...]
+    routes: StepRoutes
     steps: int
     reduces: bool
 
 
-def schedule_of(problem: Problem, phases: list[Phase], chunks: int) -> Schedule:
+def schedule_of(problem: Problem, phases: list[SendPhase], chunks: int) -> Schedule:
     """The schedule of phases that follow each other.
 
     Args:

@@ -22,8 +22,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.sccl.deciding import decider_of, schedule_from
-from coppice.planners.synthesis.sccl.encoding import Instance, require_z3
-from coppice.planners.synthesis.sccl.fronts import Asked, Search, most_chunks
+from coppice.planners.synthesis.sccl.encoding import StepInstance, require_z3
+from coppice.planners.synthesis.sccl.fronts import AskedInstance, InstanceSearch, most_chunks
 from coppice.text import plural, rate_text
 from coppice.topology.model import exact_rate
 
@@ -41,7 +41,7 @@ class ScclOptions(msgspec.Struct, frozen=True, kw_only=True):
         chunks: Chunks C of every block (of weight 1): of each rank's in an all-gather, of each pair's in an
             all-to-all. For a front, up to so many.
         pareto: All pairs of steps and rounds per chunk that no other beats.
-        detour: Routes may have so many hops through switches more than the shortest.
+        detour: StepRoutes may have so many hops through switches more than the shortest.
         round_gb_per_s: The rate that carries one chunk in a round, such as 25 or 25/2 [default: the slowest link's].
         conflicts: Of the solver, after which an instance is left undecided, so that a choice or a front ends; 0: never.
             One in a formula of n thousand literals counts n times. An instance that is given by steps, rounds and
@@ -64,18 +64,20 @@ def _run(request: Request) -> Synthesis:
     rate = options.round_gb_per_s
     unit = None if rate is None else exact_rate(rate, where="`round_gb_per_s`")
     decider, unit = decider_of(request, detour=options.detour, round_gb_per_s=unit)
-    search = Search(decider, request, options.conflicts or None)
+    search = InstanceSearch(decider, request, options.conflicts or None)
     interrupted = False
     try:
         if options.pareto:
             status = search.find_front(options.chunks)
         else:
-            status = search.find(Asked(steps=options.steps, rounds=options.rounds, chunks=options.chunks))
+            status = search.find(
+                AskedInstance(steps=options.steps, rounds=options.rounds, chunks=options.chunks)
+            )
     except KeyboardInterrupt:
         if search.best is None:
             raise
         status, interrupted = Status.SAT, True
-    report = _Report(search, unit, options)
+    report = _ScclReport(search, unit, options)
     if search.best is None or status is not Status.SAT:
         return Synthesis(status=status, details=report.details(), words=report.words())
     instance, verdict = search.best
@@ -113,10 +115,10 @@ def _check(options: ScclOptions) -> None:
 
 
 @dataclass(frozen=True)
-class _Report:
+class _ScclReport:
     """What a search has to say."""
 
-    search: Search
+    search: InstanceSearch
     unit: Fraction
     options: ScclOptions
 
@@ -186,7 +188,7 @@ class _Report:
         """Among how many chunks, and whether that was proved."""
         if not self.search.proved:
             return "; the best found, others were left undecided"
-        instance = self.search.best[0] if self.search.best is not None else Instance(0, 0, 1)
+        instance = self.search.best[0] if self.search.best is not None else StepInstance(0, 0, 1)
         if Fraction(instance.rounds, instance.chunks) == self.search.decider.least:
             return f", {_ANY}"
         return f", up to {plural(self._most_chunks(), 'chunk')}"
