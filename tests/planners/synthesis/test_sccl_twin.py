@@ -59,7 +59,7 @@ def status_of(topology: Topology, collective: str, steps: int, rounds: int, chun
     st.integers(1, 2),
 )
 def test_random_networks(ranks: int, rates: list[int], collective: str, chunks: int) -> None:
-    assume(chunks == 1 or collective != "all_to_all")
+    assume(chunks == 1 or ranks == 2 or collective in ("broadcast", "scatter"))
     pairs = [(u, v) for u in range(ranks) for v in range(ranks) if u != v]
     wired = {pair: rate for pair, rate in zip(pairs, rates, strict=False) if rate}
     links = [
@@ -103,7 +103,7 @@ def star(ranks: int) -> list[Group]:
 )
 def test_fewest_rounds(topology: Topology, groups: list[Group], chunks: int) -> None:
     start, goal = ends_of("all_gather", topology.num_ranks, chunks)
-    for steps in (1, 2, 3):
+    for steps in (1, 2):
         expected = least_rounds(groups, start, goal, steps=steps, most=5)
         for rounds in range(steps, 6):
             is_enough = expected is not None and rounds >= expected

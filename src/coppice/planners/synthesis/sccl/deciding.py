@@ -168,7 +168,7 @@ class _OnePhase:
         searched = [(model.images, [None, *shares]), (model.trivial, [None])]
         if model.images.order == 1:
             searched.pop()
-        conflicts, seed = FIRST_CONFLICTS, self.request.seed
+        conflicts, seed, tried = FIRST_CONFLICTS, self.request.seed, False
         while True:
             for images, open_shares in searched:
                 for share in list(open_shares):
@@ -177,10 +177,13 @@ class _OnePhase:
                     if images.order not in formulas:
                         formulas[images.order] = StepFormula(model, instance, images)
                     formula = formulas[images.order]
-                    budget -= conflicts * max(1.0, formula.num_literals / 1000)
-                    if budget < 0:
+                    price = conflicts * max(1.0, formula.num_literals / 1000)
+                    if tried and price > budget:
                         return InstanceVerdict(status=Status.UNKNOWN)
-                    found = self._attempt(formula, seed, conflicts, share)
+                    budget, tried = budget - price, True
+                    found = formula.attempt(
+                        seed=seed, conflicts=conflicts, rounds=share, deadline=self.request.deadline
+                    )
                     if found.status is Status.SAT:
                         return self._verdict(found, instance)
                     if found.status is Status.UNSAT and share is not None:
@@ -191,14 +194,6 @@ class _OnePhase:
                         open_shares.clear()
                         break
             conflicts, seed = 4 * conflicts, seed + 1
-
-    def _attempt(
-        self, formula: StepFormula, seed: int, conflicts: int, share: tuple[int, ...] | None
-    ) -> SendSolution:
-        found = formula.attempt(seed=seed, conflicts=conflicts, rounds=share, deadline=self.request.deadline)
-        if found.interrupted:
-            raise KeyboardInterrupt
-        return found
 
     @property
     def _late(self) -> bool:

@@ -13,9 +13,10 @@ Boolean constraints alone, without arithmetic.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,13 +64,11 @@ class SendSolution(Brief):
         status: Whether there is a schedule.
         sends: Its sends, each chunk to each rank once and no further than it is wanted, sorted.
         rounds: Rounds of each step.
-        interrupted: Ctrl-C ended the search.
     """
 
     status: Status
     sends: tuple[ChunkSend, ...] = ()
     rounds: tuple[int, ...] = ()
-    interrupted: bool = False
 
 
 def require_z3() -> Any:
@@ -111,9 +110,8 @@ class StepFormula:
         self._first_arrivals: list[int | bool] = []
         self._state()
         self._z3 = require_z3()
-        self._context = self._z3.Context()
         declared = "".join(f"(declare-const b{i} Bool)\n" for i in range(1, self.num_literals + 1))
-        self._clauses = self._z3.parse_smt2_string(declared + "".join(self._text), ctx=self._context)
+        self._formula = declared + "".join(self._text)
         self._text.clear()
 
     def attempt(
@@ -131,23 +129,32 @@ class StepFormula:
             conflicts: Give up after so many, the same on every machine.
             rounds: Rounds of each step; None leaves them open.
             deadline: Of :func:`time.monotonic`.
+
+        Raises:
+            KeyboardInterrupt: On Ctrl-C, at once.
         """
         z3 = self._z3
-        solver = z3.SimpleSolver(ctx=self._context)
-        solver.add(self._clauses)
-        if rounds is not None:
-            for (step, i), number in self._longer.items():
-                literal = z3.Bool(f"b{number}", ctx=self._context)
-                solver.add(literal if rounds[step - 1] >= i else z3.Not(literal))
-        solver.set("random_seed", seed % 2**31)
-        solver.set("max_conflicts", min(conflicts, 2**32 - 1))
-        if deadline is not None:
-            solver.set("timeout", max(1, int(1000 * (deadline - time.monotonic()))))
-        answer = solver.check()
+        context = z3.Context()
+        solver = z3.SimpleSolver(ctx=context)
+
+        def check() -> Any:
+            solver.from_string(self._formula)
+            if rounds is not None:
+                for (step, i), number in self._longer.items():
+                    literal = z3.Bool(f"b{number}", ctx=context)
+                    solver.add(literal if rounds[step - 1] >= i else z3.Not(literal))
+            solver.set("ctrl_c", False)  # noqa: FBT003 (Z3's way to set a value); Python hears of it instead
+            solver.set("random_seed", seed % 2**31)
+            solver.set("max_conflicts", min(conflicts, 2**32 - 1))
+            if deadline is not None:
+                solver.set("timeout", max(1, int(1000 * (deadline - time.monotonic()))))
+            return solver.check()
+
+        answer = _interruptible(check, context.interrupt)
         if answer == z3.unsat:
             return SendSolution(status=Status.UNSAT)
         if answer != z3.sat:
-            return SendSolution(status=Status.UNKNOWN, interrupted="interrupted" in solver.reason_unknown())
+            return SendSolution(status=Status.UNKNOWN)
         found = solver.model()
         return self._solution({int(each.name()[1:]) for each in found.decls() if z3.is_true(found[each])})
 
@@ -307,3 +314,32 @@ def _tree(model: StepModel, block: Commodity, sends: list[tuple[int, int]]) -> l
             kept.add(first[rank])
             rank = model.routes.src[first[rank][1]]
     return sorted(kept)
+
+
+def _interruptible(work: Callable[[], Any], interrupt: Callable[[], None]) -> Any:
+    """What some work returns, done in a thread, as Python hears of Ctrl-C between steps of its own only."""
+    answers: list[Any] = []
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            answers.append(work())
+        except BaseException as error:  # noqa: BLE001 (raised again by the caller)
+            failures.append(error)
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        while not done.wait(0.1):  # an interrupted `join` would take the thread for finished
+            pass
+    except KeyboardInterrupt:
+        interrupt()
+        thread.join(0.5)
+        raise
+    thread.join()
+    if failures:
+        raise failures[0]
+    return answers[0]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from coppice.planners.synthesis.method import Request, Status
-from coppice.planners.synthesis.sccl.deciding import InstanceDecider, InstanceVerdict
+from coppice.planners.synthesis.sccl.deciding import FIRST_CONFLICTS, InstanceDecider, InstanceVerdict
 from coppice.planners.synthesis.sccl.encoding import StepInstance
 from coppice.text import plural
 
@@ -142,8 +142,11 @@ class InstanceSearch:
         steps = self.decider.fewest_steps if asked.steps is None else asked.steps
         chunks = asked.chunks or 1
         rounds = max(steps, math.ceil(self.decider.least_in(steps) * chunks))
+        effort = self.conflicts
+        self.conflicts = FIRST_CONFLICTS
         while self.decide(StepInstance(steps, rounds, chunks)).status is not Status.SAT and not self.late:
             rounds += max(1, rounds // 4)
+        self.conflicts = effort
 
     def _improve(self, asked: AskedInstance, chunks: int) -> bool:
         """Look for what beats the best with so many chunks; whether nothing was left undecided."""

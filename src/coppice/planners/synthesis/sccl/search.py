@@ -53,7 +53,7 @@ class ScclOptions(msgspec.Struct, frozen=True, kw_only=True):
     chunks: int | None = None
     pareto: bool = False
     detour: int = 0
-    round_gb_per_s: str | None = None
+    round_gb_per_s: str | int | float | None = None
     conflicts: int = 10_000
 
 
