@@ -90,7 +90,7 @@ def reference(directory: Path) -> Callable[[Case], tuple[str, float]]:
     package = types.ModuleType("msccl")
     package.__path__ = [str(directory / "msccl")]
     sys.modules["msccl"] = package
-    from msccl import collectives, topologies  # type: ignore[attr-defined]
+    from msccl import collectives, topologies  # type: ignore[import-not-found]
     from msccl.instance import Instance  # type: ignore[import-not-found]
     from msccl.path_encoding import PathEncoding  # type: ignore[import-not-found]
 

@@ -20,7 +20,7 @@ from coppice.errors import UnreachableError
 from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.sccl.commodities import dual
 from coppice.planners.synthesis.sccl.encoding import SendSolution, StepFormula, StepInstance
-from coppice.planners.synthesis.sccl.model import model_of
+from coppice.planners.synthesis.sccl.model import SymmetryImages, model_of
 from coppice.planners.synthesis.sccl.relaxation import fewest_rounds_per_chunk
 from coppice.planners.synthesis.sccl.routes import find_routes
 from coppice.planners.synthesis.sccl.schedules import SendPhase, schedule_of
@@ -165,7 +165,10 @@ class _OnePhase:
         model = self.model
         shares = even_shares(instance.rounds, instance.steps)
         formulas: dict[int, StepFormula] = {}
-        searched = [(model.images, [None, *shares]), (model.trivial, [None])]
+        searched: list[tuple[SymmetryImages, list[tuple[int, ...] | None]]] = [
+            (model.images, [None, *shares]),
+            (model.trivial, [None]),
+        ]
         if model.images.order == 1:
             searched.pop()
         conflicts, seed, tried = FIRST_CONFLICTS, self.request.seed, False
