@@ -213,3 +213,14 @@ def test_measured_against_a_reference_with_the_same_interface(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["mpi_traffic", "mpich_traffic"])
 def test_docstring_examples_of_tables(module, name: str) -> None:
     assert doctest.testmod(module(name)).failed == 0
+
+
+def test_sccl_decides_an_instance() -> None:
+    pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'coppice[smt]'")
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "sccl.py"), "--only", "all_gather, dgx-1v (2, 4, 3)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "unsat" in done.stdout

@@ -28,19 +28,17 @@ class SymmetryImages(Brief):
     """A group of symmetries as permutations, the identity first.
 
     Attributes:
-        rank: ``rank[e][u]`` is the image of rank u under element e.
-        route: ``route[e][i]`` is the image of route i.
+        route: ``route[e][i]`` is the image of route i under element e.
         slot: ``slot[e][s]`` is the image of slot s.
     """
 
-    rank: list[list[int]]
     route: list[list[int]]
     slot: list[list[int]]
 
     @property
     def order(self) -> int:
         """Number of elements."""
-        return len(self.rank)
+        return len(self.route)
 
 
 @dataclass(frozen=True)
@@ -155,13 +153,12 @@ def _images(problem: Problem, routes: StepRoutes, symmetry: Symmetry | None) -> 
     ranks = topology.num_ranks
     place = {path: i for i, path in enumerate(routes.path)}
     slots = 1 + max((block.slot for block in blocks_of(problem)), default=0)
-    rank, route, slot = [], [], []
+    route, slot = [], []
     for element in range(1 if symmetry is None else symmetry.order):
         nodes = np.arange(topology.num_nodes, dtype=np.int32)
         if symmetry is not None:
             nodes = symmetry.image(nodes, element)
         to = topology.rank[nodes[topology.rank_nodes]].tolist()
-        rank.append(to)
         route.append([place[tuple(nodes[list(path)].tolist())] for path in routes.path])
         if slots > ranks:
             slot.append([to[s // ranks] * ranks + to[s % ranks] for s in range(ranks * ranks)])
@@ -169,4 +166,4 @@ def _images(problem: Problem, routes: StepRoutes, symmetry: Symmetry | None) -> 
             slot.append(list(range(slots)))
         else:
             slot.append(to)
-    return SymmetryImages(rank=rank, route=route, slot=slot)
+    return SymmetryImages(route=route, slot=slot)
