@@ -170,6 +170,7 @@ class TestWrongArguments:
         "report": (("PLAN", "OUT"), {}),
         "select": (("nccl", "all_reduce", 1024), {"ranks": 8}),
         "simulate": (("PLAN", 1024), {}),
+        "synthesize": (("star", "all_gather"), {"method": "sccl"}),
         "verify": (("PLAN",), {}),
         "write_plan": (("PLAN", "OUT"), {}),
     }

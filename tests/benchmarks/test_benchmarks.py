@@ -241,3 +241,14 @@ def test_language_without_the_reference_says_so(module, tmp_path: Path) -> None:
     rows = module("language").reference_rows(tmp_path, "allgather_ring.py 8 1 1", tmp_path)
     assert len(rows) == 1
     assert "msccl" in rows[0][-1]
+
+
+def test_sccl_decides_an_instance() -> None:
+    pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'coppice[smt]'")
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "sccl.py"), "--only", "all_gather, dgx-1v (2, 4, 3)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "unsat" in done.stdout

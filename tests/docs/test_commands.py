@@ -34,6 +34,7 @@ COMPARED = {
     "language.md": "test_language_page.py",
     "selection.md": "test_sessions.py",
     "simulation.md": "test_simulation_page.py",
+    "synthesis.md": "test_synthesis_page.py",
 }
 """Pages all of whose commands are run by a test of their own, with their output."""
 

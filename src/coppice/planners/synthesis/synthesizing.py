@@ -31,7 +31,7 @@ class SynthesizedResult(Shown):
         method: Name of the method.
         synthesis: What the method answered.
         planned: The verified plan with its figures; None where there is no schedule.
-        bound: The exact optimum, which the method does not know.
+        bound: The exact optimum, by which the plan is measured.
         seconds: Seconds that the method took.
     """
 

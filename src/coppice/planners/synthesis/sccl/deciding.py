@@ -1,0 +1,299 @@
+"""Whether a collective has a schedule of given steps, rounds and chunks: by bounds where they suffice, else by Z3.
+
+A collective that adds is decided by its dual; an all-reduce as a reduce-scatter and the all-gather after it, over all
+ways to share steps and rounds between the two. Everything that is found out is kept, as fronts ask again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cache
+from typing import Protocol
+
+from coppice.bounds.optimum import bound
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.display import Brief
+from coppice.errors import UnreachableError
+from coppice.planners.synthesis.method import Request, Status
+from coppice.planners.synthesis.sccl.commodities import dual
+from coppice.planners.synthesis.sccl.encoding import SendSolution, StepFormula, StepInstance
+from coppice.planners.synthesis.sccl.model import SymmetryImages, model_of
+from coppice.planners.synthesis.sccl.relaxation import fewest_rounds_per_chunk
+from coppice.planners.synthesis.sccl.routes import find_routes
+from coppice.planners.synthesis.sccl.schedules import SendPhase, schedule_of
+from coppice.schedule.schedule import Schedule
+
+__all__ = ["InstanceDecider", "InstanceVerdict", "decider_of", "schedule_from"]
+
+FIRST_CONFLICTS = 1_000
+"""Conflicts of the first attempt at an instance; each further one, with another seed, has four times as many."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class InstanceVerdict(Brief):
+    """What was found out about an instance.
+
+    Attributes:
+        status: Whether there is a schedule.
+        why: What proves that there is none, in words; empty otherwise.
+        phases: The sends, in one phase or two.
+        rounds: Rounds of each step.
+    """
+
+    status: Status
+    why: str = ""
+    phases: tuple[SendPhase, ...] = ()
+    rounds: tuple[int, ...] = ()
+
+
+class InstanceDecider(Protocol):
+    """Decides instances of one problem."""
+
+    fewest_steps: int
+    """No schedule has fewer steps."""
+    least: Fraction
+    """No schedule has fewer rounds per chunk."""
+
+    def least_in(self, steps: int) -> Fraction:
+        """No schedule of so many steps has fewer rounds per chunk."""
+
+    def can_reach(self, chunks: int) -> bool:
+        """Whether nothing speaks against :attr:`least` with so many chunks."""
+
+    def decide(self, instance: StepInstance, conflicts: int | None = None) -> InstanceVerdict:
+        """What can be found out before the deadline and with so many conflicts of the solver.
+
+        A conflict in a formula of n thousand literals counts n times, as it takes about as long.
+
+        Raises:
+            KeyboardInterrupt: On Ctrl-C.
+        """
+
+
+def decider_of(
+    request: Request, *, detour: int, round_gb_per_s: Fraction | None
+) -> tuple[InstanceDecider, Fraction]:
+    """The decider of a request, and the rate in GB/s that carries one chunk in a round.
+
+    Raises:
+        InputError: If there are too many routes.
+        UnreachableError: If some rank cannot be reached.
+    """
+    problem = request.problem
+    unit = find_routes(problem.topology, detour=detour, round_gb_per_s=round_gb_per_s).round_gb_per_s
+    if problem.collective is not Collective.ALL_REDUCE:
+        return _OnePhase(request, problem, detour=detour, unit=unit), unit
+    halves = [
+        _OnePhase(request, replace(problem, collective=half), detour=detour, unit=unit)
+        for half in (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
+    ]
+    return _TwoPhases(halves[0], halves[1]), unit
+
+
+class _OnePhase:
+    """A collective that is one phase."""
+
+    def __init__(self, request: Request, problem: Problem, *, detour: int, unit: Fraction) -> None:
+        turned = dual(problem)
+        forward = problem if turned is None else turned
+        routes = find_routes(forward.topology, detour=detour, round_gb_per_s=unit)
+        self.request, self.reduces = request, turned is not None
+        self.model = model_of(forward, routes)
+        for block in self.model.blocks:
+            for rank in sorted(block.targets):
+                if self.model.distances[block.source, rank] < 0:
+                    ends = (rank, block.source) if self.reduces else (block.source, rank)
+                    msg = (
+                        f"rank {ends[1]} needs what rank {ends[0]} has, found no route on {problem.topology.name}: "
+                        "add links or leave a rank out."
+                    )
+                    raise UnreachableError(msg)
+        self.fewest_steps = self.model.fewest_steps
+        self.least = bound(forward).inv_rate * unit if self.model.blocks else Fraction(0)
+        self._known: dict[StepInstance, InstanceVerdict] = {}
+        self._least_in: dict[int, Fraction] = {}
+
+    def least_in(self, steps: int) -> Fraction:
+        """See :class:`Decider`."""
+        if self._least_in.get(steps - 1) == self.least:
+            return self.least  # more steps never need more rounds
+        if steps not in self._least_in:
+            found = fewest_rounds_per_chunk(self.model, steps, time_limit_s=self.request.seconds_left)
+            self._least_in[steps] = self.least if found is None else max(self.least, found)
+        return self._least_in[steps]
+
+    def can_reach(self, chunks: int) -> bool:
+        """See :class:`Decider`."""
+        rounds = self.least * chunks
+        if rounds.denominator > 1 or rounds < self.fewest_steps:
+            return False
+        return any(self.least_in(steps) == self.least for steps in range(self.fewest_steps, int(rounds) + 1))
+
+    def decide(self, instance: StepInstance, conflicts: int | None = None) -> InstanceVerdict:
+        """See :class:`Decider`."""
+        known = self._known.get(instance)
+        if known is None:
+            known = self._bounded(instance)
+            if known is None:
+                known = self._searched(instance, math.inf if conflicts is None else conflicts)
+            if known.status is not Status.UNKNOWN:
+                self._known[instance] = known
+        return known
+
+    def _bounded(self, instance: StepInstance) -> InstanceVerdict | None:
+        """What the bounds say."""
+        if instance.steps < self.fewest_steps:
+            return _none(f"the farthest block needs {self.fewest_steps} steps")
+        if instance.rounds < instance.steps:
+            return _none("a step takes a round or more")
+        if Fraction(instance.rounds, instance.chunks) < self.least:
+            return _none(f"the collective needs {self.least} rounds per chunk")
+        least = self.least_in(instance.steps)
+        if Fraction(instance.rounds, instance.chunks) < least:
+            return _none(f"{instance.steps} steps need {least} rounds per chunk")
+        return None
+
+    def _searched(self, instance: StepInstance, budget: float) -> InstanceVerdict:
+        """What Z3 says: many short attempts, as most schedules are found soon or late; then longer ones.
+
+        Each round of attempts looks for symmetric schedules with the rounds of each step open and with even shares of
+        them, then for any schedule, and has four times as many conflicts as the last.
+        """
+        model = self.model
+        shares = even_shares(instance.rounds, instance.steps)
+        formulas: dict[int, StepFormula] = {}
+        searched: list[tuple[SymmetryImages, list[tuple[int, ...] | None]]] = [
+            (model.images, [None, *shares]),
+            (model.trivial, [None]),
+        ]
+        if model.images.order == 1:
+            searched.pop()
+        conflicts, seed, tried = FIRST_CONFLICTS, self.request.seed, False
+        while True:
+            for images, open_shares in searched:
+                for share in list(open_shares):
+                    if self._late:
+                        return InstanceVerdict(status=Status.UNKNOWN)
+                    if images.order not in formulas:
+                        formulas[images.order] = StepFormula(model, instance, images)
+                    formula = formulas[images.order]
+                    price = conflicts * max(1.0, formula.num_literals / 1000)
+                    if tried and price > budget:
+                        return InstanceVerdict(status=Status.UNKNOWN)
+                    budget, tried = budget - price, True
+                    found = formula.attempt(
+                        seed=seed, conflicts=conflicts, rounds=share, deadline=self.request.deadline
+                    )
+                    if found.status is Status.SAT:
+                        return self._verdict(found, instance)
+                    if found.status is Status.UNSAT and share is not None:
+                        open_shares.remove(share)
+                    elif found.status is Status.UNSAT and images is searched[-1][0]:
+                        return _none("Z3 refutes it")
+                    elif found.status is Status.UNSAT:
+                        open_shares.clear()
+                        break
+            conflicts, seed = 4 * conflicts, seed + 1
+
+    @property
+    def _late(self) -> bool:
+        return self.request.seconds_left == 0
+
+    def _verdict(self, found: SendSolution, instance: StepInstance) -> InstanceVerdict:
+        phase = SendPhase(
+            sends=found.sends, routes=self.model.routes, steps=instance.steps, reduces=self.reduces
+        )
+        rounds = found.rounds[::-1] if self.reduces else found.rounds
+        return InstanceVerdict(status=Status.SAT, phases=(phase,), rounds=rounds)
+
+
+class _TwoPhases:
+    """A reduce-scatter and the all-gather after it."""
+
+    def __init__(self, first: _OnePhase, second: _OnePhase) -> None:
+        self._halves = (first, second)
+        self.fewest_steps = first.fewest_steps + second.fewest_steps
+        self.least = first.least + second.least
+        self.least_in = cache(self._least_in)
+
+    def _least_in(self, steps: int) -> Fraction:
+        first, second = self._halves
+        sums = [first.least_in(mine) + second.least_in(steps - mine) for mine in self._shares(steps)]
+        return min(sums, default=self.least)
+
+    def _shares(self, steps: int) -> list[int]:
+        """Steps that the reduce-scatter can have, equal shares first."""
+        first, second = (half.fewest_steps for half in self._halves)
+        return sorted(range(first, steps - second + 1), key=lambda mine: (abs(2 * mine - steps), mine))
+
+    def can_reach(self, chunks: int) -> bool:
+        """See :class:`Decider`."""
+        return all(half.can_reach(chunks) for half in self._halves)
+
+    def decide(self, instance: StepInstance, conflicts: int | None = None) -> InstanceVerdict:
+        """See :class:`Decider`."""
+        if instance.steps < self.fewest_steps:
+            return _none(f"reduce-scatter and all-gather need {self.fewest_steps} steps")
+        if instance.rounds < instance.steps:
+            return _none("a step takes a round or more")
+        unknown = False
+        for mine in self._shares(instance.steps):
+            found = self._shared(instance, mine, conflicts)
+            if found.status is Status.SAT:
+                return found
+            unknown |= found.status is Status.UNKNOWN
+        if unknown:
+            return InstanceVerdict(status=Status.UNKNOWN)
+        return _none("no reduce-scatter leaves an all-gather the steps and rounds that it needs")
+
+    def _shared(self, instance: StepInstance, steps: int, conflicts: int | None) -> InstanceVerdict:
+        """The instance with so many steps of reduce-scatter, over all shares of the rounds."""
+        first, second = self._halves
+        chunks, rest = instance.chunks, instance.steps - steps
+        fewest = max(steps, math.ceil(first.least_in(steps) * chunks))
+        most = instance.rounds - max(rest, math.ceil(second.least_in(rest) * chunks))
+        unknown = False
+        for rounds in range(fewest, most + 1):
+            scattered = first.decide(StepInstance(steps, rounds, chunks), conflicts)
+            if scattered.status is Status.SAT:
+                gathered = second.decide(StepInstance(rest, instance.rounds - rounds, chunks), conflicts)
+                if gathered.status is Status.SAT:
+                    return InstanceVerdict(
+                        status=Status.SAT,
+                        phases=(*scattered.phases, *gathered.phases),
+                        rounds=(*scattered.rounds, *gathered.rounds),
+                    )
+                # With more rounds for the first, the second has fewer: only if it ran out of time is more to know.
+                return InstanceVerdict(status=Status.UNKNOWN) if unknown else gathered
+            unknown |= scattered.status is Status.UNKNOWN
+        return InstanceVerdict(status=Status.UNKNOWN) if unknown else _none("no share of the rounds suffices")
+
+
+def even_shares(rounds: int, steps: int) -> list[tuple[int, ...]]:
+    """Rounds of each step that are as equal as can be: the few extra ones in the middle, at the end, at the start.
+
+    Examples:
+        >>> even_shares(7, 3), even_shares(3, 3)
+        ([(2, 3, 2), (2, 2, 3), (3, 2, 2)], [])
+    """
+    if steps < 2 or rounds == steps:
+        return []
+    each, extra = divmod(rounds, steps)
+    found = []
+    for start in ((steps - extra) // 2, steps - extra, 0):
+        share = tuple(each + (start <= step < start + extra) for step in range(steps))
+        if share not in found:
+            found.append(share)
+    return found
+
+
+def _none(why: str) -> InstanceVerdict:
+    return InstanceVerdict(status=Status.UNSAT, why=why)
+
+
+def schedule_from(problem: Problem, instance: StepInstance, verdict: InstanceVerdict) -> Schedule:
+    """The schedule of a verdict that has one."""
+    return schedule_of(problem, list(verdict.phases), instance.chunks)
