@@ -21,7 +21,14 @@ from coppice.bounds.lp.refinement import SquareSystem, solve_exactly
 from coppice.display import Brief
 from coppice.rows import first_rows
 
-__all__ = ["Constraint", "ExactVertex", "FloatVertex", "LinearProgram", "certified_multipliers", "run_interruptibly"]
+__all__ = [
+    "Constraint",
+    "ExactVertex",
+    "FloatVertex",
+    "LinearProgram",
+    "certified_multipliers",
+    "run_interruptibly",
+]
 
 _GRID = 2**40
 """Denominator of multipliers that are taken from floats."""

@@ -1,7 +1,7 @@
 """A first schedule without a solver: whenever links are free, send what brings most pieces nearer to who lacks them.
 
-The nearness is the reward that TE-CCL's A* gives a round; here it is taken send by send. Programs start from the result,
-and a search that is stopped early still has one.
+The nearness is the reward that TE-CCL's A* gives a round; here it is taken send by send. Programs start from the
+result, and a search that is stopped early still has one.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class MixedProgram:
         >>> program.row({x: 1, y: 3}, most=9)
         >>> found = program.solve(SearchLimits())
         >>> found.values.round(6).tolist(), found.optimal
-        ([2.0, 2.333333], True)
+        ([3.0, 1.0], True)
     """
 
     def __init__(self) -> None:

@@ -193,9 +193,7 @@ def _schedule(problem: Problem, pieces: Sequence[Piece], sends: Sequence[TimedSe
     topology = problem.topology
     order = sorted(range(len(pieces)), key=lambda p: (pieces[p].slot, pieces[p].number, p))
     chunk_of = {piece: chunk for chunk, piece in enumerate(order)}
-    rows = sorted(
-        sends, key=lambda s: (s.start, s.end, chunk_of[s.piece], s.leg.src, s.leg.dst, s.leg.nodes)
-    )
+    rows = sorted(sends, key=lambda s: (s.start, s.end, chunk_of[s.piece], s.leg.src, s.leg.dst, s.leg.nodes))
     paths = {nodes: number for number, nodes in enumerate(dict.fromkeys(s.leg.nodes for s in rows))}
     slots = num_slots(problem.collective, topology.num_ranks)
     return Schedule(

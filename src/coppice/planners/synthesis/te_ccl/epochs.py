@@ -17,6 +17,7 @@ from coppice.errors import InputError
 from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.mip.timed import COLLECTIVES, combined, require_equal_sizes
 from coppice.planners.synthesis.te_ccl.search import EpochOptions, EpochSchedule, EpochSearch
+from coppice.schedule.plan import Parameter
 from coppice.text import parse_size, size_text, suggestion, time_text
 
 __all__ = ["METHOD"]
@@ -40,7 +41,7 @@ def _run(request: Request) -> Synthesis:
     )
     if len(answers) == 1 and both:
         answers *= 2
-    parameters = {
+    parameters: dict[str, Parameter] = {
         "chunks": options.chunks,
         "chunk_bytes": chunk_bytes,
         "epoch": options.epoch,
@@ -94,7 +95,10 @@ def _account(
         "finish_algbw_gb_per_s": rate,
     }
     words = [
-        ("epochs", f"{epochs} of {time_text(clock.epoch_us)} for chunks of {size_text(chunk_bytes)}: {proved}"),
+        (
+            "epochs",
+            f"{epochs} of {time_text(clock.epoch_us)} for chunks of {size_text(chunk_bytes)}: {proved}",
+        ),
         ("found by", found_by),
     ]
     if rate is not None:

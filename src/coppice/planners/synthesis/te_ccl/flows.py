@@ -110,11 +110,14 @@ class FlowProgram:
         values = found.values
         into: dict[int, dict[tuple[int, int], list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
         left: dict[tuple[int, int, int], float] = {}
+        out: dict[tuple[int, int, int], float] = defaultdict(float)
         for (s, number, k), column in self._sent.items():
             if values[column] > _TINY:
                 left[s, number, k] = float(values[column])
+                out[s, self._clock.legs[number].src, k] += float(values[column])
                 into[s][self._clock.legs[number].dst, k + self._wait[number]].append((number, k))
-        kept = {key: float(values[column]) for key, column in self._held.items() if values[column] > _TINY}
+        # What is held over an epoch: what was there when it began, less what left in it.
+        kept = {key: float(values[column]) - out[key] for key, column in self._held.items()}
         pieces: list[Piece] = []
         sends: list[TimedSend] = []
         for piece in self._pieces:
@@ -173,9 +176,9 @@ class FlowProgram:
         together: dict[tuple[tuple[int, int], ...], float] = defaultdict(float)
         for hops, amount in routes:
             together[tuple((hop.leg, hop.epoch) for hop in hops)] += amount
-        shares = {hops: round(amount * _GRID) for hops, amount in together.items()}
-        for hops, share in sorted((hops, share) for hops, share in shares.items() if share):
-            for number, k in hops:
+        shares = {way: round(amount * _GRID) for way, amount in together.items()}
+        for way, share in sorted((way, share) for way, share in shares.items() if share):
+            for number, k in way:
                 leg = self._clock.legs[number]
                 end = k + self._wait[number]
                 sends.append(TimedSend(piece=len(pieces), leg=leg, start=float(k), end=float(end)))

@@ -184,7 +184,9 @@ class EpochSearch:
     def _done(self) -> bool:
         """Whether nothing better is wanted."""
         best, asked = self._best, self.options.epochs
-        return best is not None and (best.epochs <= best.least or (asked is not None and best.epochs <= asked))
+        return best is not None and (
+            best.epochs <= best.least or (asked is not None and best.epochs <= asked)
+        )
 
     def _improve(self, copying: Copying, ranks: int, least: int) -> None:
         best, solver = self._best, self.options.solver
