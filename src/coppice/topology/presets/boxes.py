@@ -227,7 +227,7 @@ def _dgx_1v(rates: RateClass) -> GpuBox:
 
 
 def _ndv2(rates: RateClass) -> GpuBox:
-    """The hybrid cube mesh on a PCIe tree: four switches of two GPUs each, two per CPU, and one NIC beside GPUs 0, 1."""
+    """The hybrid cube mesh on a PCIe tree: four switches of two GPUs, two per CPU, one NIC at GPUs 0 and 1."""
     pcie = pcie_gb_per_s("8 GT/s", 16, rates)
     nodes = [Node(id=f"gpu{i}") for i in range(8)]
     nodes += [Node(id=f"pcie{i}", kind=NodeKind.SWITCH) for i in range(4)]

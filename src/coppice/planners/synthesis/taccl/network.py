@@ -15,10 +15,10 @@ from coppice.planners.synthesis.mip.legs import Leg, leg_of, legs_of
 from coppice.planners.synthesis.mip.timed import Piece
 from coppice.planners.synthesis.taccl.profile import read_profile
 from coppice.planners.synthesis.taccl.sketch import (
+    CommunicationSketch,
     Hyperparameters,
     InternodeSketch,
     IntranodeSketch,
-    CommunicationSketch,
     turned_rank,
 )
 from coppice.topology.model import Topology

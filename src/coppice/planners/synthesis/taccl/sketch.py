@@ -16,10 +16,10 @@ from coppice.files import read_bytes
 from coppice.topology.readers.json_yaml import parse_json
 
 __all__ = [
+    "CommunicationSketch",
     "Hyperparameters",
     "InternodeSketch",
     "IntranodeSketch",
-    "CommunicationSketch",
     "read_sketch",
     "turned_rank",
 ]
