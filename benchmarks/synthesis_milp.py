@@ -2,14 +2,15 @@
 
     python benchmarks/synthesis_milp.py [--only PATTERN] [--limit SECONDS] [--write]
 
-The graphs ``NDv2 x 2`` and ``DGX-2 x 2`` are those of TE-CCL's experiments: GPUs with direct links between the boxes. The
-others are presets. Every schedule is verified, and measured by the exact bound, which is not the methods' own.
+The graphs ``NDv2 x 2`` and ``DGX-2 x 2`` are those of TE-CCL's experiments: GPUs with direct links between the boxes.
+The others are presets. Every schedule is verified, and measured by the exact bound, which is not the methods' own.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import itertools
 import platform
 import time
 from dataclasses import dataclass, field
@@ -125,13 +126,16 @@ def cases() -> list[Case]:
     ]
     for name in ("ndv2", "dgx-a100"):
         topology = preset(name, boxes=2)
-        for collective in ("all_gather", "all_reduce", "all_to_all"):
-            for method in ("te-ccl", "taccl"):
-                found.append(Case(topology=topology, collective=collective, method=method))
-        for method in ("te-ccl", "taccl"):
-            found.append(
-                Case(topology=topology, collective="all_gather", method=method, options={"chunks": 4})
-            )
+        wanted: list[tuple[str, dict[str, str | int]]] = [
+            ("all_gather", {}),
+            ("all_reduce", {}),
+            ("all_to_all", {}),
+            ("all_gather", {"chunks": 4}),
+        ]
+        found += [
+            Case(topology=topology, collective=collective, method=method, options=options)
+            for (collective, options), method in itertools.product(wanted, ("te-ccl", "taccl"))
+        ]
     return found
 
 

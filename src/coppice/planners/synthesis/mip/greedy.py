@@ -74,15 +74,15 @@ def greedy_sends(
         UnreachableError: If a piece cannot reach a target.
     """
     chance = random.Random(seed)
-    dist = distances(ranks, legs, transit)
     count = len(pieces)
+    nearness = _Nearness(pieces, ranks, legs, transit, allowed)
     unmet: NDArray[np.bool_] = np.zeros((count, ranks), dtype=np.bool_)
     arrives: NDArray[np.float64] = np.full((count, ranks), _FAR)
     near: NDArray[np.float64] = np.empty((count, ranks))
     for p, piece in enumerate(pieces):
         unmet[p, list(piece.targets)] = True
         arrives[p, piece.source] = 0.0
-        near[p] = dist[piece.source]
+        near[p] = nearness.of(p)[piece.source]
     if (unmet & (near >= _FAR)).any():
         p, target = np.argwhere(unmet & (near >= _FAR))[0].tolist()
         msg = f"expected legs from rank {pieces[p].source} to rank {target}, found none: add a link or a sender."
@@ -93,7 +93,7 @@ def greedy_sends(
     leg_src = np.array([leg.src for leg in legs], dtype=np.int64)
     leg_dst = np.array([leg.dst for leg in legs], dtype=np.int64)
     crosses = np.array([leg.crosses for leg in legs], dtype=np.bool_)
-    together = _together(dist, legs)
+    together = _together(ranks, legs)
     while unmet.any():
         if not events:
             msg = "expected the sketch to let every piece reach its ranks, found one that is stuck: allow more legs."
@@ -104,9 +104,7 @@ def greedy_sends(
         free = np.array([_free(used, use[each], now) for each in range(len(legs))], dtype=np.bool_)
         if not free.any():
             continue
-        # gain[p, v]: how much nearer piece p comes to all who lack it by being at v.
-        gain = np.maximum(near[:, None, :] - dist[None, :, :], 0.0)
-        gain = np.where(unmet[:, None, :], gain, 0.0).sum(axis=2)
+        gain = nearness.gains(near, unmet)
         there = arrives <= now
         worth = np.where(there[:, leg_src] & (arrives[:, leg_dst] >= _FAR) & free, gain[:, leg_dst], 0.0)
         # What is in a box, or on the way there, is passed on inside.
@@ -133,6 +131,7 @@ def greedy_sends(
                 continue
             if leg.crosses and (arrives[p, together[:, leg.dst]] < _FAR).any():
                 continue
+            dist = nearness.of(p)
             if not (unmet[p] & (dist[leg.dst] < near[p])).any():
                 continue
             arrival = now + transit[each]
@@ -150,9 +149,53 @@ def greedy_sends(
     return sends
 
 
-def _together(dist: NDArray[np.float64], legs: Sequence[Leg]) -> NDArray[np.bool_]:
+class _Nearness:
+    """How far ranks are from each other for each piece, over the legs that it may take."""
+
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        ranks: int,
+        legs: Sequence[Leg],
+        transit: Sequence[float],
+        allowed: NDArray[np.bool_] | None,
+    ) -> None:
+        rows = np.ones((1, len(legs)), dtype=np.bool_)
+        self._kind: NDArray[np.int64] = np.zeros(len(pieces), dtype=np.int64)
+        if allowed is not None:
+            rows, kind = np.unique(allowed, axis=0, return_inverse=True)
+            self._kind = kind.reshape(-1)
+        self._dist = []
+        for row in rows:
+            ways = np.flatnonzero(row).tolist()
+            self._dist.append(distances(ranks, [legs[i] for i in ways], [transit[i] for i in ways]))
+        self._target = (
+            np.array([next(iter(piece.targets)) for piece in pieces], dtype=np.int64)
+            if pieces and all(len(piece.targets) == 1 for piece in pieces)
+            else None
+        )
+
+    def of(self, p: int) -> NDArray[np.float64]:
+        """Time from rank to rank for piece p."""
+        return self._dist[self._kind[p]]
+
+    def gains(self, near: NDArray[np.float64], unmet: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """``[p, v]``: how much nearer piece p comes to all who lack it by being at v."""
+        gain: NDArray[np.float64] = np.zeros(near.shape)
+        for kind, dist in enumerate(self._dist):
+            rows = np.flatnonzero(self._kind == kind)
+            if self._target is not None:
+                target = self._target[rows]
+                closer = np.maximum(near[rows, target][:, None] - dist[:, target].T, 0.0)
+                gain[rows] = np.where(unmet[rows, target][:, None], closer, 0.0)
+            else:
+                closer = np.maximum(near[rows][:, None, :] - dist[None, :, :], 0.0)
+                gain[rows] = np.where(unmet[rows][:, None, :], closer, 0.0).sum(axis=2)
+        return gain
+
+
+def _together(ranks: int, legs: Sequence[Leg]) -> NDArray[np.bool_]:
     """Whether two ranks reach each other without leaving their box."""
-    ranks = len(dist)
     inside = [leg for leg in legs if not leg.crosses]
     near = distances(ranks, inside, [1.0] * len(inside)) < _FAR
     return near & near.T

@@ -58,8 +58,8 @@ class MixedSolution(Brief):
 
     @property
     def gap(self) -> float | None:
-        """Share of the objective that may be missing; None where nothing was found."""
-        if self.values is None:
+        """Share of the objective that may be missing; None where nothing was found or nothing is proved."""
+        if self.values is None or not math.isfinite(self.bound):
             return None
         if abs(self.objective) < _FEASIBILITY:
             return 0.0

@@ -13,6 +13,7 @@ import msgspec
 
 from coppice.errors import InputError
 from coppice.files import read_bytes
+from coppice.topology.readers.document import DuplicateKey
 from coppice.topology.readers.json_yaml import parse_json
 
 __all__ = [
@@ -189,11 +190,20 @@ def read_sketch(path: str, ranks: int) -> CommunicationSketch:
     """
     try:
         tree = parse_json(read_bytes(path, what="a sketch file"), file=path)
+        _refuse_repeated(tree, path, "$")
         sketch = msgspec.convert(tree, CommunicationSketch)
     except msgspec.ValidationError as error:
         msg = f"{path}: expected a sketch as TACCL reads it, found otherwise: {error}."
         raise InputError(msg) from None
     return sketch.checked(ranks, where=path)
+
+
+def _refuse_repeated(tree: object, where: str, place: str) -> None:
+    if isinstance(tree, DuplicateKey):
+        _refuse(where, place, "every key once", f"{tree.key!r} twice")
+    entries = tree.items() if isinstance(tree, dict) else enumerate(tree if isinstance(tree, list) else ())
+    for key, value in entries:
+        _refuse_repeated(value, where, f"{place}[{key}]" if isinstance(tree, list) else f"{place}.{key}")
 
 
 def _check_map(found: Mapping[str, tuple[int, ...]], gpus: int, where: str, place: str) -> None:
