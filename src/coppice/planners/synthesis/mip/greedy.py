@@ -165,7 +165,7 @@ class _Nearness:
         if allowed is not None:
             rows, kind = np.unique(allowed, axis=0, return_inverse=True)
             self._kind = kind.reshape(-1)
-        self._dist = []
+        self._dist: list[NDArray[np.float64]] = []
         for row in rows:
             ways = np.flatnonzero(row).tolist()
             self._dist.append(distances(ranks, [legs[i] for i in ways], [transit[i] for i in ways]))
