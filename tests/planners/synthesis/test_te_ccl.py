@@ -121,6 +121,16 @@ def test_proves_that_there_is_no_schedule(chunks: int) -> None:
     assert found(preset("ring", gpus=4), "all_gather", epochs=2 * chunks, chunks=chunks).status is Status.SAT
 
 
+def test_a_program_too_short_for_the_farthest_rank_has_no_solution() -> None:
+    topology = preset("path", gpus=4)
+    copying = copying_part(Problem(topology, Collective.BROADCAST, root=0), 1, backwards=False)
+    clock = Clock.of(topology, legs_of(topology), chunk_bytes=10**6, fastest=True)
+    for epochs, there in ((1, False), (2, False), (3, True)):
+        program = CopyProgram(copying.pieces, 4, clock, epochs).program
+        assert (program.solve(SearchLimits()).values is not None) == there
+    assert found("dgx-1v", "all_gather", epochs=2).status is Status.UNSAT
+
+
 @pytest.mark.parametrize(("name", "chunks", "epochs"), [("path", 2, 4), ("star", 1, 2), ("star", 3, 4)])
 def test_a_program_refutes_what_the_bound_allows(name: str, chunks: int, epochs: int) -> None:
     """From rank 0 a pipeline takes chunks + hops - 1 epochs; the bound on bandwidth and the farthest rank say less."""

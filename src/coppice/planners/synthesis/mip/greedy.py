@@ -177,7 +177,7 @@ class _Nearness:
 
     def of(self, p: int) -> NDArray[np.float64]:
         """Time from rank to rank for piece p."""
-        return self._dist[self._kind[p]]
+        return self._dist[int(self._kind[p])]
 
     def gains(self, near: NDArray[np.float64], unmet: NDArray[np.bool_]) -> NDArray[np.float64]:
         """``[p, v]``: how much nearer piece p comes to all who lack it by being at v."""

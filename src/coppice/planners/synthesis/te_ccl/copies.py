@@ -106,7 +106,8 @@ class CopyProgram:
             return
         before: int | None = None
         end = epochs + (0 if self._final else max(clock.transit))
-        for k in range(int(min(soonest[v], end + 1)), end + 1):
+        # Where it cannot come in time, a target still has a last column, which then nothing fills.
+        for k in range(int(min(soonest[v], end)), end + 1):
             last = k == end
             reward = -1.0 if target and k <= epochs else 0.0
             least = 1.0 if target and last and self._final else 0.0

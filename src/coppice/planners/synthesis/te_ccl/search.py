@@ -191,6 +191,8 @@ class EpochSearch:
     def _improve(self, copying: Copying, ranks: int, least: int) -> None:
         best, solver = self._best, self.options.solver
         assert best is not None
+        if self.options.epochs is not None and self.options.epochs < least:
+            return
         flows = copying.collective is Collective.ALL_TO_ALL
         if solver == "auto":
             large = program_size(best.pieces, best.clock, best.epochs) > MOST_WHOLE
