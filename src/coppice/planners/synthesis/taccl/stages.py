@@ -109,15 +109,19 @@ class _Stages:
         first = self._greedy(copying, network)
         transfers, gap, by = ordered(pieces, network, first), None, "greedy"
         self.request.say(f"without a solver: {time_text(_finish(transfers))}")
-        if not self.interrupted:
-            routes, gap = self._route(copying, network, first, _finish(transfers))
-            if routes is not None:
-                found = ordered(pieces, network, routes)
-                self.request.say(f"routed and ordered: {time_text(_finish(found))}")
-                if by == "greedy" and _finish(found) <= _finish(transfers):
-                    transfers, by = found, "program"
+        joined: set[int] = set()
         before = _finish(transfers)
-        joined = self._join(pieces, network, transfers) if not self.interrupted else set()
+        try:
+            if not self.interrupted:
+                routes, gap = self._route(copying, network, first, before)
+                found = transfers if routes is None else ordered(pieces, network, routes)
+                self.request.say(f"routed and ordered: {time_text(_finish(found))}")
+                if routes is not None and _finish(found) <= before:
+                    transfers, by, before = found, "program", _finish(found)
+            if not self.interrupted:
+                joined = self._join(pieces, network, transfers)
+        except KeyboardInterrupt:
+            self.interrupted = True
         final = replayed(network, transfers, joined)
         if _finish(final) > before:
             final, joined = transfers, set()

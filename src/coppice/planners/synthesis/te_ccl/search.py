@@ -22,8 +22,17 @@ from coppice.planners.synthesis.te_ccl.flows import FlowProgram
 
 __all__ = ["EpochOptions", "EpochSchedule", "EpochSearch"]
 
-MOST_WHOLE = 40_000
-"""Whole variables up to which a program is searched without being asked for."""
+MOST_WHOLE = 4_000
+"""Whole variables up to which a program is solved without being asked for."""
+
+MOST_FRACTIONS = 100_000
+"""Flow variables up to which a linear program is solved without being asked for."""
+
+_ANY_GAP = 1e9
+"""Of a program of so many epochs any solution will do."""
+
+_ROUND_GAP = 0.05
+"""How far a round may be from its best."""
 
 _JITTER = 0.3
 
@@ -193,10 +202,13 @@ class EpochSearch:
         assert best is not None
         if self.options.epochs is not None and self.options.epochs < least:
             return
-        flows = copying.collective is Collective.ALL_TO_ALL
         if solver == "auto":
-            large = program_size(best.pieces, best.clock, best.epochs) > MOST_WHOLE
-            solver = "lp" if flows else ("rounds" if large else "milp")
+            size = program_size(best.pieces, best.clock, best.epochs)
+            if copying.collective is Collective.ALL_TO_ALL:
+                # The flows of a source are one, so that there are as many fewer.
+                solver = "lp" if size <= MOST_FRACTIONS * (ranks - 1) else "greedy"
+            else:
+                solver = "milp" if size <= MOST_WHOLE else "greedy"
         if solver == "lp" and not (self._done and self.options.solver == "auto"):
             self._flow(copying.pieces, ranks, best.clock, least)
         elif solver == "rounds" and not self._done:
@@ -204,11 +216,12 @@ class EpochSearch:
         elif solver == "milp":
             self._shorten(copying.pieces, ranks, best.clock)
 
-    def _limits(self) -> SearchLimits:
+    def _limits(self, gap: float) -> SearchLimits:
         left = self.request.seconds_left
         return SearchLimits(
             seconds=None if left is None else left / self.ways,
             nodes=self.options.nodes,
+            gap=gap,
             seed=self.request.seed,
         )
 
@@ -221,7 +234,7 @@ class EpochSearch:
             epochs = best.epochs - 1 if asked is None else asked
             self.request.say(f"program of {epochs} epochs, at least {best.least}")
             copies = CopyProgram(pieces, ranks, clock, epochs)
-            found = copies.program.solve(self._limits())
+            found = copies.program.solve(self._limits(_ANY_GAP))
             if found.values is not None:
                 sends = pruned(pieces, copies.sends(found))
                 self._keep(clock, pieces, sends, best.least, "milp")
@@ -243,7 +256,7 @@ class EpochSearch:
                 return
             self.request.say(f"round of epochs {first} .. {first + length - 1}, best {best.epochs}")
             part = CopyProgram(pieces, ranks, clock, length, before=sends, first=first, final=False)
-            found = part.program.solve(self._limits())
+            found = part.program.solve(self._limits(_ROUND_GAP))
             if found.interrupted:
                 raise KeyboardInterrupt
             sends += part.sends(found)
@@ -260,7 +273,7 @@ class EpochSearch:
                 return
             self.request.say(f"linear program of {epochs} epochs, best {best.epochs}")
             flow = FlowProgram(pieces, ranks, clock, epochs)
-            found = flow.program.solve(self._limits())
+            found = flow.program.solve(self._limits(_ANY_GAP))
             if found.interrupted:
                 raise KeyboardInterrupt
             if found.optimal:
