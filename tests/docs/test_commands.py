@@ -35,6 +35,7 @@ COMPARED = {
     "selection.md": "test_sessions.py",
     "simulation.md": "test_simulation_page.py",
     "synthesis.md": "test_synthesis_page.py",
+    "synthesis-milp.md": "test_synthesis_milp_page.py",
 }
 """Pages all of whose commands are run by a test of their own, with their output."""
 

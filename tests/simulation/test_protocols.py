@@ -42,6 +42,7 @@ def test_every_figure_has_a_source() -> None:
     ("name", "generation"),
     [
         ("dgx-1v", "volta"),
+        ("ndv2", "volta"),
         ("dgx-a100", "ampere"),
         ("dgx-a100-pcie", "ampere"),
         ("dgx-h100", "hopper"),

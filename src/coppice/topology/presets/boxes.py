@@ -3,7 +3,8 @@
 NVLink: 6 links per V100, 12 per A100, 18 per H100, H200 and B200. Nominal figures are the data sheets' (per
 direction: 25 GB/s per link up to NVLink 4, 50 for NVLink 5); measured ones those that NCCL reckons with
 (``src/graph/topo.h``).
-NICs: 100 Gb/s on DGX-1V, limited by PCIe 3 x16 to 12 GB/s; 200 Gb/s on DGX A100; 400 Gb/s from H100 on.
+NICs: 100 Gb/s on DGX-1V, limited by PCIe 3 x16 to 12 GB/s; one of 100 Gb/s on NDv2; 200 Gb/s on DGX A100; 400 Gb/s
+from H100 on.
 
 xGMI, per link and direction: 46 GB/s on MI100, 50 on MI250, 64 on MI300X (data sheets); measured ones are
 those that RCCL reckons with (``src/graph/topo.h``): 24, 36, 48.
@@ -41,6 +42,7 @@ _SOCKETS = Fraction(16)
 _NIC_200G = Fraction(25)
 _NIC_400G = Fraction(50)
 _NIC_DGX_1V = Fraction(12)
+_NIC_100G = Fraction(25, 2)
 _NIC_MI250 = Fraction(16)
 
 # Pairs of GPUs of a DGX-1V, with the number of NVLinks between them (hybrid cube mesh).
@@ -224,6 +226,22 @@ def _dgx_1v(rates: RateClass) -> GpuBox:
     )
 
 
+def _ndv2(rates: RateClass) -> GpuBox:
+    """The hybrid cube mesh on a PCIe tree: four switches of two GPUs, two per CPU, one NIC at GPUs 0 and 1."""
+    pcie = pcie_gb_per_s("8 GT/s", 16, rates)
+    nodes = [Node(id=f"gpu{i}") for i in range(8)]
+    nodes += [Node(id=f"pcie{i}", kind=NodeKind.SWITCH) for i in range(4)]
+    nodes += [Node(id=f"cpu{i}", kind=NodeKind.SWITCH) for i in range(2)]
+    links = _linked(_CUBE_MESH, nvlink_gb_per_s(70, rates))
+    links += [Link(src=f"gpu{i}", dst=f"pcie{i // 2}", gb_per_s=pcie) for i in range(8)]
+    links += [Link(src=f"pcie{i}", dst=f"cpu{i // 2}", gb_per_s=pcie) for i in range(4)]
+    links.append(Link(src="cpu0", dst="cpu1", gb_per_s=_SOCKETS))
+    nic = Port(
+        at="pcie0", gb_per_s=min(_NIC_100G, pcie), nic=f"{PRESET_NIC}0", nic_gb_per_s=min(_NIC_100G, pcie)
+    )
+    return GpuBox(nodes, links, (nic,))
+
+
 def _dgx_a100(rates: RateClass, *, nics: str = "node") -> GpuBox:
     nodes, links = switched(8, 12 * nvlink_gb_per_s(80, rates))
     pcie = min(pcie_gb_per_s("16 GT/s", 16, rates), _NIC_200G)
@@ -304,6 +322,13 @@ PRESETS = (
         description="8 V100, NVLink hybrid cube mesh; 4 NICs of 12 GB/s on GPUs 0, 2, 5, 7",
         source="DGX-1 (V100) white paper: NVLink 2, 25 GB/s per link; NICs behind PCIe 3 x16",
         box=_dgx_1v,
+        fabric=SwitchFabric(),
+    ),
+    _nvidia(
+        name="ndv2",
+        description="8 V100, NVLink hybrid cube mesh, a PCIe 3 tree; one NIC of 12.5 GB/s beside GPUs 0 and 1",
+        source="Azure NDv2: 8 V100, NVLink 2 of 25 GB/s per link, one port of 100 Gb/s; PCIe 3 x16, 16 GB/s",
+        box=_ndv2,
         fabric=SwitchFabric(),
     ),
     _nvidia(

@@ -1,0 +1,216 @@
+"""Pieces that have to be somewhere, sends with a time, and the schedules that they make.
+
+What reduces is what copies, seen backwards: a reduce-scatter is an all-gather on the network with its links reversed,
+whose sends are then carried out from the last to the first, each adding instead of copying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.synthesis.mip.legs import Leg
+from coppice.rows import offsets
+from coppice.schedule.columns import num_slots
+from coppice.schedule.schedule import Op, Schedule
+from coppice.topology.model import Topology
+
+__all__ = ["COLLECTIVES", "Copying", "Piece", "TimedSend", "combined", "copying_part", "require_equal_sizes"]
+
+COLLECTIVES = (
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.ALL_REDUCE,
+    Collective.BROADCAST,
+    Collective.REDUCE,
+    Collective.ALL_TO_ALL,
+)
+
+_Answer = TypeVar("_Answer")
+
+_BACKWARDS = (Collective.REDUCE_SCATTER, Collective.REDUCE, Collective.ALL_REDUCE)
+_FORWARDS = {
+    Collective.REDUCE_SCATTER: Collective.ALL_GATHER,
+    Collective.ALL_REDUCE: Collective.ALL_GATHER,
+    Collective.REDUCE: Collective.BROADCAST,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A chunk, where it begins and where it has to be.
+
+    Attributes:
+        source: Rank that has it.
+        targets: Ranks that need it.
+        slot: Slot of the schedule that it is part of.
+        share: Its weight among the pieces of the slot.
+        number: Which of the pieces of the slot it is.
+    """
+
+    source: int
+    targets: frozenset[int]
+    slot: int
+    share: int = 1
+    number: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedSend:
+    """A piece goes over a leg.
+
+    Attributes:
+        piece: Number of the piece.
+        leg: The way that it takes.
+        start: When it leaves, in any unit.
+        end: When it has arrived.
+        op: What the receiver does.
+    """
+
+    piece: int
+    leg: Leg
+    start: float
+    end: float
+    op: Op = Op.COPY
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Copying:
+    """A collective that copies, on a network: what a method has to solve.
+
+    Attributes:
+        topology: The network.
+        collective: all_gather, broadcast or all_to_all.
+        pieces: What has to be where.
+        backwards: Its sends are turned round afterwards.
+    """
+
+    topology: Topology
+    collective: Collective
+    pieces: tuple[Piece, ...]
+    backwards: bool
+
+
+def require_equal_sizes(problem: Problem, method: str) -> None:
+    """Refuse shards of different sizes.
+
+    Raises:
+        InputError: If the problem has weights or demands.
+    """
+    for name in ("weights", "demands"):
+        if getattr(problem, name) is not None:
+            msg = f"method {method} takes equal shards, found `{name}`: leave it out, or use `coppice plan`."
+            raise InputError(msg)
+
+
+def copying_part(problem: Problem, per_slot: int, *, backwards: bool) -> Copying:
+    """What has to be solved for one direction of ``problem``.
+
+    Args:
+        problem: One of :data:`COLLECTIVES`.
+        per_slot: Pieces of each slot.
+        backwards: The direction that adds, seen backwards.
+    """
+    topology = problem.topology.transposed() if backwards else problem.topology
+    collective = _FORWARDS.get(problem.collective, problem.collective)
+    everyone = frozenset(range(topology.num_ranks))
+    if collective is Collective.ALL_GATHER:
+        wanted = [(r, everyone - {r}, r) for r in sorted(everyone)]
+    elif collective is Collective.BROADCAST:
+        root = problem.root or 0
+        wanted = [(root, everyone - {root}, 0)]
+    else:
+        ranks = len(everyone)
+        wanted = [(i, frozenset({j}), i * ranks + j) for i in range(ranks) for j in range(ranks) if i != j]
+    return Copying(
+        topology=topology,
+        collective=collective,
+        pieces=tuple(
+            Piece(source=source, targets=targets, slot=slot, number=number)
+            for source, targets, slot in wanted
+            for number in range(per_slot)
+        ),
+        backwards=backwards,
+    )
+
+
+def combined(
+    problem: Problem,
+    per_slot: int,
+    solve: Callable[[Copying], _Answer],
+    sends_of: Callable[[_Answer], tuple[Sequence[Piece], Sequence[TimedSend]]],
+) -> tuple[Schedule, list[_Answer]]:
+    """Solve each direction of ``problem`` and make one schedule of them.
+
+    An all-reduce is a reduce-scatter and then an all-gather. Where reversed links are the same links, one answer
+    serves both.
+
+    Args:
+        problem: One of :data:`COLLECTIVES`.
+        per_slot: Pieces of each slot.
+        solve: Solves a direction.
+        sends_of: The pieces of an answer, which are the same for all directions, and its sends.
+    """
+    ways = [True] if problem.collective in _BACKWARDS else []
+    if problem.collective not in _BACKWARDS or problem.collective is Collective.ALL_REDUCE:
+        ways.append(False)
+    answers: list[_Answer] = []
+    sends: list[TimedSend] = []
+    pieces: Sequence[Piece] = ()
+    now = 0.0
+    for backwards in ways:
+        if not answers or not _symmetric(problem.topology):
+            answers.append(solve(copying_part(problem, per_slot, backwards=backwards)))
+        pieces, own = sends_of(answers[-1])
+        last = max((send.end for send in own), default=0.0)
+        if backwards:
+            own = [
+                replace(
+                    send, leg=send.leg.turned(), start=last - send.end, end=last - send.start, op=Op.REDUCE
+                )
+                for send in own
+            ]
+        sends += [replace(send, start=now + send.start, end=now + send.end) for send in own]
+        now += last
+    return _schedule(problem, pieces, sends), answers
+
+
+def _symmetric(topology: Topology) -> bool:
+    """Whether every link has its like in the other direction, and no switch is better at copying than at adding."""
+    back = topology.transposed()
+    columns = ("src", "dst", "capacity", "latency_us", "multicast")
+    return all(np.array_equal(getattr(topology, name), getattr(back, name)) for name in columns)
+
+
+def _schedule(problem: Problem, pieces: Sequence[Piece], sends: Sequence[TimedSend]) -> Schedule:
+    """The rows in the order of their starts; dependencies order them, as nobody waits for a step."""
+    topology = problem.topology
+    order = sorted(range(len(pieces)), key=lambda p: (pieces[p].slot, pieces[p].number, p))
+    chunk_of = {piece: chunk for chunk, piece in enumerate(order)}
+    rows = sorted(sends, key=lambda s: (s.start, s.end, chunk_of[s.piece], s.leg.src, s.leg.dst, s.leg.nodes))
+    paths = {nodes: number for number, nodes in enumerate(dict.fromkeys(s.leg.nodes for s in rows))}
+    slots = num_slots(problem.collective, topology.num_ranks)
+    return Schedule(
+        topology=topology,
+        collective=problem.collective,
+        root=-1 if problem.root is None else problem.root,
+        slot_weight=np.ones(slots, dtype=np.int64),
+        chunk_slot=np.array([pieces[p].slot for p in order], dtype=np.int32),
+        chunk_share=np.array([pieces[p].share for p in order], dtype=np.int64),
+        src=np.array([s.leg.src for s in rows], dtype=np.int32),
+        dst=np.array([s.leg.dst for s in rows], dtype=np.int32),
+        chunk=np.array([chunk_of[s.piece] for s in rows], dtype=np.int32),
+        op=np.array([s.op for s in rows], dtype=np.int8),
+        path=np.array([paths[s.leg.nodes] for s in rows], dtype=np.int32),
+        step=np.full(len(rows), -1, dtype=np.int32),
+        after_start=np.zeros(len(rows) + 1, dtype=np.int64),
+        after=np.zeros(0, dtype=np.int32),
+        path_start=offsets(np.array([len(nodes) for nodes in paths], dtype=np.int64)),
+        path_nodes=np.array([v for nodes in paths for v in nodes], dtype=np.int32),
+    )

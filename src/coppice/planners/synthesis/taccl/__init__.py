@@ -1,0 +1,1 @@
+"""TACCL: algorithms guided by communication sketches, in three stages (NSDI'23)."""

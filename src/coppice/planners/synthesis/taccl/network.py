@@ -1,0 +1,250 @@
+"""The logical topology of a sketch: the legs it leaves, what a chunk costs on them, and who may take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError, UnreachableError
+from coppice.planners.synthesis.mip.legs import Leg, leg_of, legs_of
+from coppice.planners.synthesis.mip.timed import Piece
+from coppice.planners.synthesis.taccl.profile import read_profile
+from coppice.planners.synthesis.taccl.sketch import (
+    CommunicationSketch,
+    Hyperparameters,
+    InternodeSketch,
+    IntranodeSketch,
+    turned_rank,
+)
+from coppice.topology.model import Topology
+from coppice.topology.routing import Router
+
+__all__ = ["Costs", "SketchedNetwork", "suited_sketch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """Where the costs of links come from.
+
+    Attributes:
+        chunk_bytes: Size of a chunk.
+        alpha_us: Latency inside a box, in place of the topology's.
+        remote_alpha_us: Latency between boxes, likewise.
+        profile: File with costs in place of the topology's rates and latencies.
+    """
+
+    chunk_bytes: int
+    alpha_us: float | None = None
+    remote_alpha_us: float | None = None
+    profile: str | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SketchedNetwork:
+    """The legs of a sketch; make one with :meth:`of`.
+
+    Attributes:
+        topology: The network.
+        sketch: The sketch.
+        gpus: GPUs of a box.
+        legs: The ways that the sketch leaves.
+        alpha: Latency of each leg in microseconds.
+        beta: Time of a chunk on each leg, without it.
+        use: For each leg, its links and the ports of the sketch's switches by number, with the time of a chunk there.
+    """
+
+    topology: Topology
+    sketch: CommunicationSketch
+    gpus: int
+    legs: tuple[Leg, ...]
+    alpha: tuple[float, ...]
+    beta: tuple[float, ...]
+    use: tuple[dict[int, float], ...]
+
+    @classmethod
+    def of(cls, topology: Topology, sketch: CommunicationSketch, costs: Costs) -> SketchedNetwork:
+        """The legs that ``sketch`` leaves of ``topology``.
+
+        Raises:
+            InputError: If the sketch connects what has no path, or the profile does not fit.
+        """
+        gpus = max(1, topology.num_ranks // sketch.nnodes)
+        legs = [leg for leg in legs_of(topology) if leg.src // gpus == leg.dst // gpus]
+        legs += _between(topology, sketch, gpus)
+        inside = [leg for leg in legs if leg.src // gpus == leg.dst // gpus]
+        rates = tuple(sorted({leg.gb_per_s for leg in inside}, reverse=True))
+        crosses = len(inside) < len(legs)
+        profile = (
+            None if costs.profile is None else read_profile(costs.profile, gpus, len(rates), crosses=crosses)
+        )
+        alpha, beta = [], []
+        for leg in legs:
+            remote = leg.src // gpus != leg.dst // gpus
+            given = costs.remote_alpha_us if remote else costs.alpha_us
+            if profile is None:
+                latency = leg.latency_us
+                time = float(costs.chunk_bytes / (1000 * leg.gb_per_s))
+            elif remote:
+                latency, time = profile.remote_alpha or 0.0, profile.remote_beta or 0.0
+            else:
+                latency = profile.alpha
+                time = profile.inside(leg.src % gpus, leg.dst % gpus, leg.gb_per_s, rates)
+            alpha.append(latency if given is None else given)
+            beta.append(time)
+        ports = _ports(topology, sketch, gpus, legs)
+        use = []
+        for number, leg in enumerate(legs):
+            own = {
+                e: beta[number] * float(leg.gb_per_s / topology.gb_per_s(e)) for e in leg.links
+            }  # wider links are busy for less
+            use.append(own | dict.fromkeys(ports[number], beta[number]))
+        return cls(
+            topology=topology,
+            sketch=sketch,
+            gpus=gpus,
+            legs=tuple(legs),
+            alpha=tuple(alpha),
+            beta=tuple(beta),
+            use=tuple(use),
+        )
+
+    def cost(self, leg: int) -> float:
+        """What a chunk costs on a leg, alpha + beta."""
+        return self.alpha[leg] + self.beta[leg]
+
+    def occupied(self, leg: int) -> dict[int, float]:
+        """How long a chunk on a leg holds each of the links and ports that it uses."""
+        return {resource: self.alpha[leg] + time for resource, time in self.use[leg].items()}
+
+    def crosses(self, leg: int) -> bool:
+        """Whether a leg leads from one box to another."""
+        return self.legs[leg].src // self.gpus != self.legs[leg].dst // self.gpus
+
+    def boxes_to_reach(self, piece: Piece) -> set[int]:
+        """Boxes that a piece has to be sent to."""
+        return {target // self.gpus for target in piece.targets} - {piece.source // self.gpus}
+
+    def allowed(self, pieces: Sequence[Piece]) -> NDArray[np.bool_]:
+        """``[p, l]``: the sketch lets piece p take leg l: between boxes from where it begins, by its senders."""
+        table: NDArray[np.bool_] = np.ones((len(pieces), len(self.legs)), dtype=np.bool_)
+        for p, piece in enumerate(pieces):
+            home = piece.source // self.gpus
+            senders = self.sketch.senders_of(piece.source % self.gpus, self.gpus)
+            wanted = self.boxes_to_reach(piece)
+            for number, leg in enumerate(self.legs):
+                box, other = leg.src // self.gpus, leg.dst // self.gpus
+                if box != other:
+                    table[p, number] = box == home and other in wanted and leg.src % self.gpus in senders
+                else:
+                    table[p, number] = box == home or box in wanted
+                if leg.dst == piece.source:
+                    table[p, number] = False
+        return table
+
+
+def _between(topology: Topology, sketch: CommunicationSketch, gpus: int) -> list[Leg]:
+    """The legs between boxes that the sketch names.
+
+    Raises:
+        InputError: If there is no path.
+    """
+    router = Router(topology)
+    legs = []
+    connections = sketch.connections(gpus)
+    boxes = range(sketch.nnodes)
+    for a, b in product(boxes, boxes):
+        if a == b:
+            continue
+        for sender, receivers in sorted(connections.items()):
+            for receiver in receivers:
+                src, dst = a * gpus + sender, b * gpus + receiver
+                try:
+                    legs.append(leg_of(topology, router.path(src, dst)))
+                except UnreachableError as error:
+                    place = "$.internode_sketch.internode_conn"
+                    msg = f"the sketch connects rank {src} with rank {dst} at {place}: {error}"
+                    raise InputError(msg) from None
+    return legs
+
+
+def _ports(
+    topology: Topology, sketch: CommunicationSketch, gpus: int, legs: Sequence[Leg]
+) -> list[list[int]]:
+    """Ports of the sketch's switches that each leg uses, numbered after the links."""
+    found: list[list[int]] = [[] for _ in legs]
+    if sketch.intranode_sketch.strategy != "switch":
+        return found
+    for i, members in enumerate(sketch.intranode_sketch.switches):
+        for number, leg in enumerate(legs):
+            if leg.src // gpus == leg.dst // gpus and {leg.src % gpus, leg.dst % gpus} <= set(members):
+                first = topology.num_links + 2 * i * topology.num_ranks
+                found[number] = [first + 2 * leg.src, first + 2 * leg.dst + 1]
+    return found
+
+
+def suited_sketch(topology: Topology) -> CommunicationSketch:
+    """A sketch for a topology without one: its boxes, links between boxes that share nothing, and its symmetries.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> suited_sketch(preset("ndv2", boxes=2)).internode_sketch.internode_conn
+        {'0': (1,)}
+        >>> suited_sketch(preset("dgx-a100", boxes=2)).symmetry_offsets
+        ((1, 8), (8, 16))
+    """
+    ranks = topology.num_ranks
+    boxes = topology.host[topology.rank_nodes].tolist()
+    count = len(set(boxes))
+    gpus = ranks // count if count and ranks % count == 0 else 0
+    if not gpus or count == 1 or boxes != [boxes[box * gpus] for box in range(count) for _ in range(gpus)]:
+        return CommunicationSketch(nnodes=1, intranode_sketch=IntranodeSketch(strategy="none"))
+    legs = legs_of(topology)
+    crossing = [leg for leg in legs if leg.src // gpus == 0 and leg.dst // gpus == 1]
+    if not crossing:
+        return CommunicationSketch(nnodes=1, intranode_sketch=IntranodeSketch(strategy="none"))
+    chosen = _apart([leg for leg in crossing if leg.src % gpus == leg.dst % gpus])
+    if len(chosen) < 2:
+        chosen = _apart(sorted(crossing, key=lambda leg: leg.src % gpus == leg.dst % gpus))
+    conn: dict[str, tuple[int, ...]] = {str(leg.src % gpus): (leg.dst % gpus,) for leg in chosen}
+    sketch = CommunicationSketch(
+        nnodes=count,
+        intranode_sketch=IntranodeSketch(strategy="none"),
+        internode_sketch=InternodeSketch(strategy="relay", internode_conn=conn),
+        hyperparameters=Hyperparameters(),
+    )
+    pairs = {(leg.src, leg.dst): (leg.gb_per_s, leg.latency_us) for leg in legs if not leg.crosses}
+    try:
+        pairs |= {
+            (leg.src, leg.dst): (leg.gb_per_s, leg.latency_us) for leg in _between(topology, sketch, gpus)
+        }
+    except InputError:
+        return CommunicationSketch(nnodes=1, intranode_sketch=IntranodeSketch(strategy="none"))
+    turns = [(offset, gpus) for offset in range(1, gpus) if gpus % offset == 0][:3]
+    valid = [turn for turn in turns if _symmetric(pairs, *turn)][:1]
+    valid += [turn for turn in [(gpus, ranks)] if _symmetric(pairs, *turn)]
+    return msgspec.structs.replace(sketch, symmetry_offsets=tuple(valid))
+
+
+def _apart(legs: Sequence[Leg]) -> list[Leg]:
+    """Legs, the first ones first, that share no link and no GPU."""
+    chosen: list[Leg] = []
+    for leg in legs:
+        if all(
+            not set(leg.links) & set(other.links) and leg.src != other.src and leg.dst != other.dst
+            for other in chosen
+        ):
+            chosen.append(leg)
+    return chosen
+
+
+def _symmetric(pairs: Mapping[tuple[int, int], object], offset: int, size: int) -> bool:
+    """Whether turning takes every leg to one that is alike, those between groups included: they bind the rest."""
+    return all(
+        pairs.get((turned_rank(src, offset, size), turned_rank(dst, offset, size))) == kind
+        for (src, dst), kind in pairs.items()
+    )

@@ -1,0 +1,293 @@
+"""Stage 1 of TACCL: which way each chunk goes, as a mixed-integer program without an order on links.
+
+``sent[p, l]``: piece p takes leg l. ``start[p, v]``: the least time at which it can be at rank v. A link that is used
+by several pieces only says how long all of them take together: the program is relaxed in bandwidth, and the order comes
+later (NSDI'23, section 5.1). Variables that the sketch's symmetries take to each other are one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from coppice.errors import InputError
+from coppice.planners.synthesis.mip.greedy import distances
+from coppice.planners.synthesis.mip.program import MixedProgram, MixedSolution
+from coppice.planners.synthesis.mip.timed import Copying, Piece
+from coppice.planners.synthesis.taccl.network import SketchedNetwork
+from coppice.planners.synthesis.taccl.sketch import turned_rank
+
+__all__ = ["Route", "RoutingProgram", "needed_routes"]
+
+Route = dict[tuple[int, int], int]
+"""Leg on which a piece comes to a rank, by piece and rank."""
+
+_MU = 0.01
+_HALF = 0.5
+
+
+class RoutingProgram:
+    """The program of one direction.
+
+    Args:
+        copying: What has to be where.
+        network: The legs of the sketch.
+        horizon: A time in which it can be done.
+        least: A time in which it cannot be done faster.
+
+    Raises:
+        InputError: If the sketch leaves a piece no way between boxes, or its symmetries are none.
+    """
+
+    def __init__(self, copying: Copying, network: SketchedNetwork, *, horizon: float, least: float) -> None:
+        self.program = MixedProgram()
+        self._network, self._pieces = network, copying.pieces
+        self._ranks = copying.topology.num_ranks
+        self._horizon = horizon
+        self._keys = _Classes()
+        self._columns: dict[tuple[int, ...], int] = {}
+        self._number_of = {(leg.src, leg.dst): number for number, leg in enumerate(network.legs)}
+        self._images: dict[int, list[tuple[int, list[int]]]] = {}
+        allowed = self._ways()
+        self._legs_of: list[list[int]] = [np.flatnonzero(row).tolist() for row in allowed]
+        rooted = copying.collective.rooted
+        if not rooted:
+            self._join_symmetric()
+        farthest = least
+        for p, piece in enumerate(self._pieces):
+            legs = [network.legs[number] for number in self._legs_of[p]]
+            times = [network.cost(number) for number in self._legs_of[p]]
+            dist = distances(self._ranks, legs, times)
+            farthest = max([farthest, *(float(dist[piece.source, t]) for t in piece.targets)])
+        self._time = self.program.column(cost=1.0, lower=min(farthest, horizon), upper=horizon)
+        for p in range(len(self._pieces)):
+            self._add_piece(p)
+        self._add_loads()
+
+    def _ways(self) -> np.ndarray:
+        """Legs of each piece: those that the sketch allows, between ranks on a path with the fewest legs."""
+        network = self._network
+        table = network.allowed(self._pieces)
+        for p, piece in enumerate(self._pieces):
+            legs = [network.legs[number] for number in np.flatnonzero(table[p])]
+            hops = distances(self._ranks, legs, [1.0] * len(legs))
+            near = np.zeros(self._ranks, dtype=np.bool_)
+            for target in piece.targets:
+                near |= hops[piece.source] + hops[:, target] <= hops[piece.source, target]
+            for number, leg in enumerate(network.legs):
+                table[p, number] &= near[leg.src] and near[leg.dst]
+        return table
+
+    def _join_symmetric(self) -> None:
+        """Make one variable of those that a symmetry takes to each other."""
+        network, number_of = self._network, self._number_of
+        piece_of = {(p.source, p.targets, p.number): i for i, p in enumerate(self._pieces)}
+        for i, (offset, size) in enumerate(network.sketch.symmetry_offsets):
+            for p, piece in enumerate(self._pieces):
+                image = (
+                    turned_rank(piece.source, offset, size),
+                    frozenset(turned_rank(t, offset, size) for t in piece.targets),
+                    piece.number,
+                )
+                q = piece_of[image]
+                turned_ranks = [turned_rank(v, offset, size) for v in range(self._ranks)]
+                self._images.setdefault(p, []).append((q, turned_ranks))
+                for v in range(self._ranks):
+                    self._keys.join((p, v), (q, turned_ranks[v]))
+                for leg in network.legs:
+                    if leg.src // size != leg.dst // size:
+                        continue
+                    turned = turned_ranks[leg.src], turned_ranks[leg.dst]
+                    if turned not in number_of:
+                        msg = (
+                            f"expected $.symmetry_offsets[{i}] to be a symmetry, found that it takes the link from "
+                            f"rank {leg.src} to rank {leg.dst} to ranks {turned[0]} and {turned[1]}, which have none."
+                        )
+                        raise InputError(msg)
+                    self._keys.join((p, leg.src, leg.dst), (q, *turned))
+
+    def _sent(self, p: int, number: int) -> int:
+        leg = self._network.legs[number]
+        key = self._keys.name_of((p, leg.src, leg.dst))
+        if key not in self._columns:
+            self._columns[key] = self.program.column(upper=1.0, whole=True)
+        return self._columns[key]
+
+    def _start(self, p: int, v: int) -> int:
+        key = self._keys.name_of((p, v))
+        if key not in self._columns:
+            self._columns[key] = self.program.column(upper=self._horizon)
+        return self._columns[key]
+
+    def _row(
+        self, terms: Sequence[tuple[int, float]], *, least: float = -math.inf, most: float = math.inf
+    ) -> None:
+        """Add a row; entries of one column, which symmetry makes, are added up."""
+        summed: dict[int, float] = defaultdict(float)
+        for column, value in terms:
+            summed[column] += value
+        self.program.row({c: v for c, v in summed.items() if v}, least=least, most=most)
+
+    def _add_piece(self, p: int) -> None:
+        piece, network, far = self._pieces[p], self._network, self._horizon
+        into: dict[int, list[int]] = defaultdict(list)
+        for number in self._legs_of[p]:
+            into[network.legs[number].dst].append(number)
+        for v in range(self._ranks):
+            if v == piece.source:
+                continue
+            ways = [(self._sent(p, number), 1.0) for number in into[v]]
+            wanted = v in piece.targets
+            if wanted and not ways:
+                ends = f"from rank {piece.source} to rank {v}"
+                msg = f"expected the sketch to leave a way {ends}, found none: allow more."
+                raise InputError(msg)
+            if not ways:
+                continue
+            self._row(ways, least=1.0 if wanted else -math.inf, most=1.0)
+            if wanted:
+                self._row([(self._time, 1.0), (self._start(p, v), -1.0)], least=0.0)
+            for number in self._legs_of[p]:
+                if network.legs[number].src == v and not wanted:
+                    self._row([(self._sent(p, number), 1.0), *((c, -x) for c, x in ways)], most=0.0)
+        for number in self._legs_of[p]:
+            leg, cost = network.legs[number], network.cost(number)
+            before = [] if leg.src == piece.source else [(self._start(p, leg.src), -1.0)]
+            terms = [(self._start(p, leg.dst), 1.0), *before, (self._sent(p, number), -(far + cost))]
+            self._row(terms, least=-far)
+        for box in sorted(network.boxes_to_reach(piece)):
+            ways = [
+                (self._sent(p, number), 1.0)
+                for number in self._legs_of[p]
+                if network.crosses(number) and network.legs[number].dst // network.gpus == box
+            ]
+            if not ways:
+                msg = (
+                    f"expected the sketch to let rank {piece.source} reach box {box}, found no sender for it at "
+                    "$.internode_sketch: add one."
+                )
+                raise InputError(msg)
+            self._row(ways, least=1.0)
+
+    def _add_loads(self) -> None:
+        """How long each link and port is busy; and what the sketch wants of the links inside a box."""
+        network, program = self._network, self.program
+        strategy = network.sketch.intranode_sketch
+        loads: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        by_leg: dict[int, list[int]] = defaultdict(list)
+        for p in range(len(self._pieces)):
+            for number in self._legs_of[p]:
+                by_leg[number].append(self._sent(p, number))
+                for resource, time in network.occupied(number).items():
+                    loads[resource].append((self._sent(p, number), time))
+        for resource in sorted(loads):
+            self._row([(self._time, 1.0), *((c, -time) for c, time in loads[resource])], least=0.0)
+        if strategy.strategy in ("minmax", "maxmin"):
+            sign = 1.0 if strategy.strategy == "minmax" else -1.0
+            load = program.column(cost=sign * _MU, upper=self._horizon)
+            for resource in sorted(loads):
+                self._row([(load, sign), *((c, -sign * time) for c, time in loads[resource])], least=0.0)
+        wanted = set(strategy.switch_hyperedge_strategy) - {"freedom"}
+        if strategy.strategy == "switch" and wanted:
+            sign = 1.0 if "uc-min" in wanted else -1.0
+            for number, columns in sorted(by_leg.items()):
+                if network.legs[number].src < network.gpus and not network.crosses(number):
+                    used = program.column(cost=sign * _MU, upper=1.0, whole=True)
+                    for column in columns:
+                        self._row([(used, 1.0), (column, -1.0)], least=0.0)
+                    self._row([(used, 1.0), *((column, -1.0) for column in columns)], most=0.0)
+
+    def start_of(self, routes: Route) -> dict[int, float] | None:
+        """Values of the whole columns for routes like ``routes``.
+
+        Of symmetric pieces those of the first one are taken, and turned for the others. None where the symmetries
+        take a piece to itself with other routes, or a leg to one that is not there.
+        """
+        alike = self._turned_routes(routes)
+        if alike is None:
+            return None
+        values = {self._sent(p, number): 0.0 for p in range(len(self._pieces)) for number in self._legs_of[p]}
+        for (p, _), number in alike.items():
+            column = self._sent(p, number)
+            if column not in values:
+                return None
+            values[column] = 1.0
+        return values
+
+    def _turned_routes(self, routes: Route) -> Route | None:
+        """The routes of one piece of each set of symmetric ones, turned for the others."""
+        own: dict[int, dict[int, int]] = defaultdict(dict)
+        for (p, v), number in routes.items():
+            own[p][v] = number
+        found: dict[int, dict[int, int]] = {}
+        for first in range(len(self._pieces)):
+            if first in found:
+                continue
+            found[first] = own[first]
+            open_ = [first]
+            while open_:
+                p = open_.pop()
+                for q, turned in self._images.get(p, ()):
+                    image = {}
+                    for v, number in found[p].items():
+                        leg = self._network.legs[number]
+                        there = self._number_of.get((turned[leg.src], turned[v]))
+                        if there is None:
+                            return None
+                        image[turned[v]] = there
+                    if q not in found:
+                        found[q] = image
+                        open_.append(q)
+                    elif found[q] != image:
+                        return None
+        return {(p, v): number for p, legs in found.items() for v, number in legs.items()}
+
+    def routes(self, found: MixedSolution) -> Route | None:
+        """The routes of a solution, without what leads nowhere; None where there is no solution."""
+        if found.values is None:
+            return None
+        network = self._network
+        into: Route = {}
+        for p in range(len(self._pieces)):
+            for number in self._legs_of[p]:
+                if found.values[self._sent(p, number)] > _HALF:
+                    into[p, network.legs[number].dst] = number
+        return needed_routes(self._pieces, network, into)
+
+
+def needed_routes(pieces: Sequence[Piece], network: SketchedNetwork, into: Route) -> Route:
+    """The part of ``into`` that leads to targets."""
+    kept: Route = {}
+    for p, piece in enumerate(pieces):
+        for target in sorted(piece.targets):
+            v = target
+            while v != piece.source and (p, v) not in kept:
+                kept[p, v] = into[p, v]
+                v = network.legs[into[p, v]].src
+    return kept
+
+
+class _Classes:
+    """Names that stand for the same thing (union-find)."""
+
+    def __init__(self) -> None:
+        self._parent: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def name_of(self, key: tuple[int, ...]) -> tuple[int, ...]:
+        """The one name of all that are the same as ``key``."""
+        path = []
+        while (parent := self._parent.get(key, key)) != key:
+            path.append(key)
+            key = parent
+        for each in path:
+            self._parent[each] = key
+        return key
+
+    def join(self, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+        """Make them the same."""
+        a, b = self.name_of(a), self.name_of(b)
+        if a != b:
+            self._parent[max(a, b)] = min(a, b)

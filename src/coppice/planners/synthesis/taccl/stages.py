@@ -1,0 +1,280 @@
+"""TACCL: routing, ordering, contiguity, guided by a communication sketch (Shah and others, NSDI'23).
+
+Routing is a mixed-integer program, ordering a list schedule, contiguity another program. Each stage begins with what is
+known already: a schedule that needs no solver, whose routes are ordered as well and stay if they are faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import msgspec
+
+from coppice.bounds.optimum import bound
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
+from coppice.planners.synthesis.mip.greedy import LinkUse, greedy_sends
+from coppice.planners.synthesis.mip.program import SearchLimits
+from coppice.planners.synthesis.mip.timed import (
+    COLLECTIVES,
+    Copying,
+    Piece,
+    TimedSend,
+    combined,
+    require_equal_sizes,
+)
+from coppice.planners.synthesis.taccl.contiguity import joined_transfers, replayed
+from coppice.planners.synthesis.taccl.network import Costs, SketchedNetwork, suited_sketch
+from coppice.planners.synthesis.taccl.ordering import Transfer, ordered
+from coppice.planners.synthesis.taccl.routing import Route, RoutingProgram, needed_routes
+from coppice.planners.synthesis.taccl.sketch import CommunicationSketch, read_sketch
+from coppice.text import parse_size, percent_text, size_text, time_text
+
+__all__ = ["METHOD"]
+
+_ROOM = 2.0
+"""Times the finish of the schedule that needs no solver: with less room HiGHS is slow to find a first solution."""
+
+_SOLVED = 1e-4
+"""The gap within which HiGHS is asked to stop."""
+
+_ROUTING_SHARE = 0.7
+"""Of the time that is left, for the first program."""
+
+
+class SketchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of TACCL.
+
+    Attributes:
+        sketch: CommunicationSketch file; None: one that suits the topology.
+        profile: File with link costs; None: those of the topology.
+        chunk_size: Size of a chunk.
+        chunks: Chunks of each rank's block, in place of the sketch's.
+        alpha_us: Latency inside a box, in place of the topology's.
+        remote_alpha_us: Latency between boxes, likewise.
+        nodes: Nodes of the search tree for each program: unlike seconds, they stop at the same place on any machine.
+    """
+
+    sketch: str | None = None
+    profile: str | None = None
+    chunk_size: str = "1M"
+    chunks: int | None = None
+    alpha_us: float | None = None
+    remote_alpha_us: float | None = None
+    nodes: int = 200
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StagedSchedule:
+    """What the stages made of one direction.
+
+    Attributes:
+        pieces: What is sent.
+        sends: With their times in microseconds.
+        finish_us: When the last has arrived.
+        ordered_us: The same before chunks were joined.
+        routing_gap: Share by which the routing program may still be improved; None where it found nothing.
+        routes_by: ``program`` or ``greedy``.
+        joined: Transfers that go together with the one before them.
+    """
+
+    pieces: Sequence[Piece]
+    sends: Sequence[TimedSend]
+    finish_us: float = 0.0
+    ordered_us: float = 0.0
+    routing_gap: float | None = 0.0
+    routes_by: str = "program"
+    joined: int = 0
+
+
+@dataclass
+class _Stages:
+    """Runs the stages, one direction after the other."""
+
+    request: Request
+    sketch: CommunicationSketch
+    costs: Costs
+    ways: int
+    interrupted: bool = field(default=False, init=False)
+
+    def __call__(self, copying: Copying) -> StagedSchedule:
+        network = SketchedNetwork.of(copying.topology, self.sketch, self.costs)
+        pieces = copying.pieces
+        if not any(piece.targets for piece in pieces):
+            return StagedSchedule(pieces=pieces, sends=[])
+        first = self._greedy(copying, network)
+        transfers, gap, by = ordered(pieces, network, first), None, "greedy"
+        self.request.say(f"without a solver: {time_text(_finish(transfers))}")
+        joined: set[int] = set()
+        before = _finish(transfers)
+        try:
+            if not self.interrupted:
+                routes, gap = self._route(copying, network, first, before)
+                found = transfers if routes is None else ordered(pieces, network, routes)
+                self.request.say(f"routed and ordered: {time_text(_finish(found))}")
+                if routes is not None and _finish(found) <= before:
+                    transfers, by, before = found, "program", _finish(found)
+            if not self.interrupted:
+                joined = self._join(pieces, network, transfers)
+        except KeyboardInterrupt:
+            self.interrupted = True
+        final = replayed(network, transfers, joined)
+        if _finish(final) > before:
+            final, joined = transfers, set()
+        self.ways -= 1
+        return StagedSchedule(
+            pieces=pieces,
+            sends=[
+                TimedSend(piece=each.piece, leg=network.legs[each.leg], start=each.start, end=each.end)
+                for each in final
+            ],
+            finish_us=_finish(final),
+            ordered_us=before,
+            routing_gap=gap,
+            routes_by=by,
+            joined=len(joined),
+        )
+
+    def _greedy(self, copying: Copying, network: SketchedNetwork) -> Route:
+        """Routes without a solver."""
+        legs = range(len(network.legs))
+        sends = greedy_sends(
+            copying.pieces,
+            copying.topology.num_ranks,
+            network.legs,
+            [network.cost(leg) for leg in legs],
+            [
+                {resource: LinkUse(slots=1, period=held) for resource, held in network.occupied(leg).items()}
+                for leg in legs
+            ],
+            seed=self.request.seed,
+            allowed=network.allowed(copying.pieces),
+        )
+        number_of = {(leg.src, leg.dst): number for number, leg in enumerate(network.legs)}
+        into = {(send.piece, send.leg.dst): number_of[send.leg.src, send.leg.dst] for send in sends}
+        return needed_routes(copying.pieces, network, into)
+
+    def _limits(self, share: float) -> SearchLimits:
+        left = self.request.seconds_left
+        options: SketchOptions = self.request.options
+        return SearchLimits(
+            seconds=None if left is None else share * left / self.ways,
+            nodes=options.nodes,
+            seed=self.request.seed,
+        )
+
+    def _route(
+        self, copying: Copying, network: SketchedNetwork, first: Route, horizon: float
+    ) -> tuple[Route | None, float | None]:
+        """Stage 1, and the gap that it leaves."""
+        self.request.say("stage 1: routing")
+        least = 0.0
+        if self.costs.profile is None:
+            root = copying.pieces[0].source if copying.collective is Collective.BROADCAST else None
+            exact = bound(Problem(copying.topology, copying.collective, root=root)).inv_rate
+            per_block = max(piece.number for piece in copying.pieces) + 1
+            least = float(exact * per_block * self.costs.chunk_bytes / 1000)
+        program = RoutingProgram(copying, network, horizon=_ROOM * horizon, least=least)
+        found = program.program.solve(self._limits(_ROUTING_SHARE), start=program.start_of(first))
+        self.interrupted |= found.interrupted
+        return program.routes(found), found.gap
+
+    def _join(
+        self, pieces: Sequence[Piece], network: SketchedNetwork, transfers: Sequence[Transfer]
+    ) -> set[int]:
+        """Stage 3."""
+        self.request.say(f"stage 3: contiguity, {time_text(_finish(transfers))} without")
+        joined, found = joined_transfers(pieces, network, transfers, self._limits(1.0))
+        if found is not None:
+            self.interrupted |= found.interrupted
+        return joined
+
+
+def _finish(transfers: Sequence[Transfer]) -> float:
+    return max((each.end for each in transfers), default=0.0)
+
+
+def _run(request: Request) -> Synthesis:
+    options: SketchOptions = request.options
+    problem = request.problem
+    require_equal_sizes(problem, METHOD.name)
+    _check(options)
+    topology = problem.topology
+    sketch = (
+        suited_sketch(topology) if options.sketch is None else read_sketch(options.sketch, topology.num_ranks)
+    )
+    chunk_bytes = max(1, parse_size(options.chunk_size, option="`chunk_size`"))
+    per_slot = sketch.hyperparameters.input_chunkup if options.chunks is None else options.chunks
+    costs = Costs(
+        chunk_bytes=chunk_bytes,
+        alpha_us=options.alpha_us,
+        remote_alpha_us=options.remote_alpha_us,
+        profile=options.profile,
+    )
+    both = problem.collective is Collective.ALL_REDUCE
+    stages = _Stages(request=request, sketch=sketch, costs=costs, ways=1 + both)
+    schedule, answers = combined(problem, per_slot, stages, lambda answer: (answer.pieces, answer.sends))
+    if both and len(answers) == 1:
+        answers = [answers[0], replace(answers[0])]
+    finish, before = sum(each.finish_us for each in answers), sum(each.ordered_us for each in answers)
+    gaps = [each.routing_gap for each in answers]
+    gap = None if None in gaps else max(each for each in gaps if each is not None)
+    joined = sum(each.joined for each in answers)
+    by = ", ".join(dict.fromkeys(each.routes_by for each in answers))
+    routing = "not solved"
+    if gap is not None:
+        left = percent_text(Fraction(gap).limit_denominator(10_000))
+        routing = f"within {left} of the program's optimum" if gap > _SOLVED else "optimal for the program"
+    words = [
+        ("routing", f"{routing}; routes by {by}"),
+        ("predicted", f"{time_text(finish)} for chunks of {size_text(chunk_bytes)}"),
+    ]
+    if joined:
+        words.append(("joined", f"{joined} chunks go with the one before; {time_text(before)} without"))
+    return Synthesis(
+        status=Status.SAT,
+        body=schedule,
+        parameters={
+            "sketch": options.sketch,
+            "profile": options.profile,
+            "chunk_bytes": chunk_bytes,
+            "chunks": per_slot,
+        },
+        interrupted=stages.interrupted,
+        details={
+            "predicted_us": finish,
+            "ordered_us": before,
+            "routing_gap": gap,
+            "routes_by": by,
+            "joined": joined,
+            "sketch": msgspec.to_builtins(sketch),
+        },
+        words=tuple(words),
+    )
+
+
+def _check(options: SketchOptions) -> None:
+    """Refuse options without meaning.
+
+    Raises:
+        InputError: With the option.
+    """
+    for name, least in (("chunks", 1), ("nodes", 1), ("alpha_us", 0), ("remote_alpha_us", 0)):
+        value = getattr(options, name)
+        if value is not None and not value >= least:
+            msg = f"expected `{name}` to be {least} or more, found {value}."
+            raise InputError(msg)
+
+
+METHOD = SynthesisMethod(
+    name="taccl",
+    about="routing, ordering, contiguity by a communication sketch: TACCL (NSDI'23)",
+    collectives=COLLECTIVES,
+    options=SketchOptions,
+    run=_run,
+)
+"""TACCL."""

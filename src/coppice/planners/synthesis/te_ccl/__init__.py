@@ -1,0 +1,1 @@
+"""TE-CCL: collectives as multi-commodity flow in epochs (SIGCOMM'24)."""

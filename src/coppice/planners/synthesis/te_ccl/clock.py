@@ -1,0 +1,89 @@
+"""Time in epochs: how long one is, how many a piece takes over each leg, and how many pieces a link takes in one.
+
+An epoch is the time of a piece on the fastest link, or on the slowest one: coarser, but fewer. Latency takes
+``ceil(alpha / epoch)`` epochs more, none where it is below a tenth of an epoch; a link that takes ``w`` epochs for a
+piece begins one in any ``w`` epochs (TE-CCL, section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
+
+from coppice.planners.synthesis.mip.greedy import LinkUse
+from coppice.planners.synthesis.mip.legs import Leg
+from coppice.topology.model import Topology
+
+__all__ = ["Clock"]
+
+_NEGLIGIBLE = Fraction(1, 10)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Clock:
+    """The epochs of one network; make one with :meth:`of`.
+
+    Attributes:
+        legs: The ways between ranks.
+        epoch: Length of an epoch, in the time that a piece takes at 1 GB/s.
+        epoch_us: The same in microseconds.
+        delay: Epochs of latency of each leg.
+        transit: Epochs from the start of a piece on each leg until it may be sent on.
+        per_epoch: Pieces that each link carries in an epoch, by link.
+        use: What a piece on each leg takes of its links.
+    """
+
+    legs: tuple[Leg, ...]
+    epoch: Fraction
+    epoch_us: float
+    delay: tuple[int, ...]
+    transit: tuple[int, ...]
+    per_epoch: dict[int, Fraction]
+    use: tuple[dict[int, LinkUse], ...]
+
+    @classmethod
+    def of(
+        cls, topology: Topology, legs: Sequence[Leg], *, chunk_bytes: int, fastest: bool, multiplier: int = 1
+    ) -> Clock:
+        """The clock of ``topology``.
+
+        Args:
+            topology: The network.
+            legs: The ways between its ranks.
+            chunk_bytes: Size of a piece.
+            fastest: An epoch is the time of a piece on the fastest leg, instead of the slowest.
+            multiplier: So many times as long.
+
+        Examples:
+            >>> from coppice.planners.synthesis.mip.legs import legs_of
+            >>> from coppice.topology.presets import preset
+            >>> pair = preset("ndv2", boxes=2)
+            >>> clock = Clock.of(pair, legs_of(pair), chunk_bytes=1_000_000, fastest=True)
+            >>> clock.epoch_us, sorted(set(clock.transit))
+            (20.0, [1, 2, 4])
+        """
+        rates = [leg.gb_per_s for leg in legs] or [Fraction(1)]
+        epoch = multiplier / (max(rates) if fastest else min(rates))
+        epoch_us = float(epoch) * chunk_bytes / 1000
+        late = [Fraction(leg.latency_us) / Fraction(epoch_us) for leg in legs]
+        delay = tuple(ceil(each) if each > _NEGLIGIBLE else 0 for each in late)
+        per_epoch = {e: topology.gb_per_s(e) * epoch for leg in legs for e in leg.links}
+        return cls(
+            legs=tuple(legs),
+            epoch=epoch,
+            epoch_us=epoch_us,
+            delay=delay,
+            transit=tuple(
+                wait + ceil(1 / (leg.gb_per_s * epoch)) for wait, leg in zip(delay, legs, strict=True)
+            ),
+            per_epoch=per_epoch,
+            use=tuple(
+                {
+                    e: LinkUse(slots=max(1, floor(per_epoch[e])), period=max(1, ceil(1 / per_epoch[e])))
+                    for e in leg.links
+                }
+                for leg in legs
+            ),
+        )
