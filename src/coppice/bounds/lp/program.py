@@ -21,7 +21,14 @@ from coppice.bounds.lp.refinement import SquareSystem, solve_exactly
 from coppice.display import Brief
 from coppice.rows import first_rows
 
-__all__ = ["Constraint", "ExactVertex", "FloatVertex", "LinearProgram", "certified_multipliers"]
+__all__ = [
+    "Constraint",
+    "ExactVertex",
+    "FloatVertex",
+    "LinearProgram",
+    "certified_multipliers",
+    "run_solver",
+]
 
 _GRID = 2**40
 """Denominator of multipliers that are taken from floats."""
@@ -129,10 +136,10 @@ class LinearProgram:
         if interior_point:
             solver.setOptionValue("solver", "ipm")
             solver.setOptionValue("presolve", "on")
-            _run(solver)
+            run_solver(solver)
         solver.setOptionValue("solver", "simplex")
         solver.setOptionValue("presolve", "off")
-        _run(solver)  # from the basis that is there; leaves a factorised one
+        run_solver(solver)  # from the basis that is there; leaves a factorised one
         if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             return None
         values = np.asarray(solver.getSolution().col_value) * self._scale
@@ -315,7 +322,7 @@ class LinearProgram:
         return solve
 
 
-def _run(solver: Any) -> None:
+def run_solver(solver: Any) -> None:
     """Run HiGHS in a thread, so that Ctrl-C stops it at once."""
     done = threading.Event()
 
