@@ -29,8 +29,10 @@ PROGRAMS = re.compile(
 
 COMPARED = {
     "autolrs.md": "test_autolrs_page.py",
+    "blink.md": "test_synthesis_pages.py",
     "comparison.md": "test_comparison_pages.py",
     "design.md": "test_design_page.py",
+    "placement.md": "test_synthesis_pages.py",
     "selection.md": "test_sessions.py",
     "simulation.md": "test_simulation_page.py",
 }
