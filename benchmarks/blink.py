@@ -93,7 +93,8 @@ def measured(box: Topology, chosen: tuple[int, ...], collective: Collective) -> 
 
 def allocations(box: Topology, size: int, collective: Collective) -> Iterator[tuple[tuple[int, ...], int]]:
     """One allocation of each kind, its first GPU the root, and how many there are."""
-    rates, seen, count = table_of(box), {}, Counter[bytes]()
+    rates, count = table_of(box), Counter[bytes]()
+    seen: dict[bytes, tuple[int, ...]] = {}
     for chosen in combinations(range(box.num_ranks), size):
         roots = range(size) if collective.rooted else range(1)
         for root in roots:

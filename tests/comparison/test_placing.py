@@ -74,7 +74,7 @@ def test_long_calls_take_what_they_take_in_full() -> None:
     model = replace(model_of(None), steps_bind=True)
     for program in found.best.reductions[0].programs:
         for call, time_us in zip(calls_of(program.program, [20]), program.call_us, strict=True):
-            full = schedule_of_all(star, groups, [call], chunks_of([20]))
+            full = schedule_of_all(star, groups, [call], chunks_of(program.program, [20]))
             assert fastest(full, 2**26, model=model, pieces=1).time_us == pytest.approx(time_us, rel=0.02)
 
 
@@ -92,6 +92,13 @@ def test_few_gpus(gpus: int) -> None:
     assert (found.best.time_us > 0) == (gpus > 1)
     assert found.best.reductions[1].best.words == "nothing to reduce"
     assert found.best.bound_us <= found.best.time_us
+
+
+def test_linked_gpus_come_in_the_order_of_a_tour() -> None:
+    """GPU 7 of a DGX-1V is not linked with GPU 0: a ring in the order of the ranks would need a relay."""
+    found = placement("dgx-1v", axes="dp=8", reduce="dp")
+    assert found.best.reductions[0].left_out == 0
+    assert sorted(found.devices) == list(range(8))
 
 
 def test_boxes_that_differ_are_one_level() -> None:

@@ -124,7 +124,7 @@ def _fields(found: PlacementResult) -> list[tuple[str, str]]:
         )
     verified = "not verified: too many transfers"
     if found.verified is not None:
-        verified = f"the all-reduces of all {plural(found.verified, 'group')} of the best"
+        verified = f"yes: {plural(found.verified, 'group')} of the best, each an all-reduce"
     return [
         *fields,
         ("spread", f"{found.spread:.3g}x from the best to the slowest program of the slowest placement"),

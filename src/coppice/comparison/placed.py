@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,13 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.display import Shown
 from coppice.errors import UnreachableError
-from coppice.planners.synthesis.p2.lowering import GroupCall, calls_of, chunks_of, group_schedule
+from coppice.planners.synthesis.p2.lowering import (
+    GroupCall,
+    calls_of,
+    chunks_of,
+    group_schedule,
+    transfers_of,
+)
 from coppice.planners.synthesis.p2.placements import AxisPlacement
 from coppice.planners.synthesis.p2.reductions import Program
 from coppice.schedule.loads import body_loads
@@ -225,10 +230,11 @@ class PlacementResult(Shown):
         calls = calls_of(chosen.best.program, sizes)
         if not calls:
             return []
-        relay = _needs_relay(self.topology, chosen, calls)
+        chunks = chunks_of(chosen.best.program, sizes)
+        relay = _needs_relay(self.topology, chosen, calls, chunks)
         plans = []
         for members in chosen.groups:
-            schedule = group_schedule(self.topology, members, calls, chunks_of(sizes), relay_gpus=relay)
+            schedule = group_schedule(self.topology, members, calls, chunks, relay_gpus=relay)
             problem = Problem(schedule.topology, Collective.ALL_REDUCE)
             plans.append(
                 Plan(
@@ -267,10 +273,11 @@ class PlacementResult(Shown):
         }
 
 
-def _needs_relay(topology: Topology, chosen: Reduced, calls: Sequence[GroupCall]) -> bool:
+def _needs_relay(topology: Topology, chosen: Reduced, calls: Sequence[GroupCall], chunks: int) -> bool:
     """Whether the best program needs GPUs of other groups to pass on what is not theirs."""
     try:
-        group_schedule(topology, chosen.groups[0], calls, chunks_of([n for _, n in chosen.shape]))
+        for members in chosen.groups:
+            group_schedule(topology, members, calls, chunks)
     except UnreachableError:
         return True
     return False
@@ -285,7 +292,7 @@ def verified_groups(found: PlacementResult) -> int | None:
     count = 0
     for number, reduced in enumerate(found.best.reductions):
         sizes = [n for _, n in reduced.shape]
-        transfers = len(reduced.groups) * chunks_of(sizes) * prod(sizes) * max(1, len(reduced.best.program))
+        transfers = len(reduced.groups) * transfers_of(reduced.best.program, sizes)
         if transfers > _MOST_VERIFIED:
             return None
         for plan in found.plans(number):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coppice.arguments import checked
 from coppice.comparison.placed import PlacedAxes, PlacementResult, Reduced, TimedProgram, verified_groups
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms.parts.boxes import boxes
+from coppice.planners.algorithms.parts.boxes import boxes, hop_costs, short_tour
 from coppice.planners.synthesis.p2.group_bounds import groups_bound
 from coppice.planners.synthesis.p2.lowering import (
     call_alone,
@@ -50,9 +50,14 @@ _FEW_ROUNDS, _MORE_ROUNDS = 6, 12
 
 _MOST_DEPTH = 4
 
+_MOST_TOURED = 128
+"""GPUs of one box that are put in the order of a short tour."""
+
 
 def hierarchy_of(topology: Topology) -> tuple[dict[str, int], tuple[int, ...]]:
     """Levels of a topology, and the ranks in their order: boxes (hosts, or switches that ranks hang on) and GPUs.
+
+    GPUs that are linked directly come in the order of a short tour, so that neighbours are linked.
 
     Where boxes differ, or there is one, the only level is that of the GPUs.
 
@@ -63,6 +68,8 @@ def hierarchy_of(topology: Topology) -> tuple[dict[str, int], tuple[int, ...]]:
     """
     found = boxes(topology)
     ranks = tuple(rank for box in found for rank in box)
+    if len(found) == 1 and 1 < len(ranks) <= _MOST_TOURED:
+        ranks = tuple(short_tour(hop_costs(topology, range(len(ranks)))))
     if len(found) == 1 or len({len(box) for box in found}) != 1 or len(found[0]) == 1:
         return {"gpu": len(ranks)}, ranks if len(found) == 1 else tuple(range(len(ranks)))
     return {"node": len(found), "gpu": len(found[0])}, ranks
@@ -282,7 +289,7 @@ class _PlacementSearch:
         def time_us(most_rounds: int) -> tuple[float, int]:
             call = call_alone(instruction, sizes, share, most_rounds=most_rounds)
             everywhere = schedule_of_all(
-                self.topology, groups, [call], chunks_of(sizes), relay_gpus=self.relay_gpus
+                self.topology, groups, [call], chunks_of((instruction,), sizes), relay_gpus=self.relay_gpus
             )
             total = size_bytes * len(groups)
             timeline = fastest(everywhere, total, model=self.model, pieces=1, keep_hops=False)

@@ -24,6 +24,7 @@ from coppice.planners.synthesis.p2.lowering import (
     round_trip,
     schedule_of_all,
     shares_of,
+    transfers_of,
 )
 from coppice.planners.synthesis.p2.placements import default_placement, parse_counts, placements
 from coppice.planners.synthesis.p2.reductions import programs
@@ -113,7 +114,9 @@ def test_every_program_is_an_all_reduce(sizes: list[int]) -> None:
     every = programs(len(sizes), 5)
     for program in every[:: 1 + len(every) // 60]:
         calls = calls_of(program, sizes)
-        assert verify_schedule(group_schedule(star, range(count), calls, chunks_of(sizes))).ok, program
+        assert verify_schedule(group_schedule(star, range(count), calls, chunks_of(program, sizes))).ok, (
+            program
+        )
 
 
 def test_a_program_without_its_last_call_is_none() -> None:
@@ -121,18 +124,19 @@ def test_a_program_without_its_last_call_is_none() -> None:
     for program in programs(2, 3):
         if len(program) > 1:
             calls = calls_of(program, [2, 3])[:-1]
-            assert not verify_schedule(group_schedule(star, range(6), calls, chunks_of([2, 3]))).ok
+            assert not verify_schedule(group_schedule(star, range(6), calls, chunks_of(program, [2, 3]))).ok
 
 
 @pytest.mark.parametrize("sizes", [[4], [2, 3], [4, 2], [2, 2, 2]])
-def test_shares_are_those_of_the_transfers(sizes: list[int]) -> None:
+def test_shares_and_numbers_are_those_of_the_transfers(sizes: list[int]) -> None:
     for program in programs(len(sizes), 3):
-        chunks = chunks_of(sizes)
-        for call, share in zip(calls_of(program, sizes), shares_of(program, sizes), strict=True):
-            places = call.instruction.members(sizes)
+        calls = calls_of(program, sizes)
+        assert transfers_of(program, sizes) == sum(len(call.chunk) for call in calls)
+        for call, share in zip(calls, shares_of(program, sizes), strict=True):
             # Around a ring every member sends (members - 1) parts; along a chain all of it passes each hop.
+            places = call.instruction.members(sizes)
             count = len(places[0])
-            whole = chunks * share * len(places) * (count - 1)
+            whole = chunks_of(program, sizes) * share * len(places) * (count - 1)
             times = {"all_reduce": 2, "all_gather": count}.get(call.instruction.operation.value, 1)
             assert len(call.chunk) == whole * times
 
@@ -160,8 +164,9 @@ def test_the_bound_of_groups_holds(seed: int) -> None:
     groups = np.array(order).reshape(-1, size)
     parts = [("node", np.arange(boxes * gpus).reshape(boxes, -1).tolist()), ("gpu", [[r] for r in order])]
     found = groups_bound(topology, groups, parts)
-    calls = calls_of(choose.choice(programs(1)), [size])
-    everywhere = schedule_of_all(topology, groups, calls, chunks_of([size]))
+    program = choose.choice(programs(1))
+    calls = calls_of(program, [size])
+    everywhere = schedule_of_all(topology, groups, calls, chunks_of(program, [size]))
     model = replace(Model(overhead_us=0), steps_bind=False)
     m = 1_000_000 * size
     timeline = fastest(everywhere, m * len(groups), model=model, pieces=1, keep_hops=False)

@@ -92,9 +92,9 @@ class TreeLoads:
         if lost is not None:
             names, nodes = self.ways.topology.node_ids, self.ways.topology.rank_nodes
             msg = (
-                f"expected links that lead from {names[nodes[self.root]]} to all GPUs, found none to "
-                f"{names[nodes[lost]]} on {self.ways.topology.name}: choose ranks that are connected, or other links "
-                "(`parameters=links=together`)."
+                f"expected links between {names[nodes[self.root]]} and all GPUs, in both directions for an all-reduce, "
+                f"found none that lead to {names[nodes[lost]]} on {self.ways.topology.name}: choose ranks that are "
+                "connected, or other links (`parameters=links=together`)."
             )
             raise UnreachableError(msg)
         place = {rank: number for number, rank in enumerate(self.ways.members)}

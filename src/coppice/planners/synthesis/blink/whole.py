@@ -23,6 +23,9 @@ __all__ = ["WholePacking", "whole_packing"]
 _MOST_PARTS = 12
 """A tree has at least this part of a unit."""
 
+_MOST_TREES = 250
+"""Trees of which the fastest whole ones are chosen: those of the highest rates."""
+
 _CANDIDATES = 40
 """Trees among which the fewest are looked for."""
 
@@ -61,8 +64,10 @@ def whole_packing(
         even the smallest parts fit nowhere.
     """
     found = TreeLoads(packed.ways, packed.root)
-    for tree in packed.trees:
-        found.add(list(tree))
+    heaviest = sorted(range(len(packed.rates)), key=lambda tree: (-packed.rates[tree], tree))[:_MOST_TREES]
+    for tree in sorted(heaviest):
+        found.add(list(packed.trees[tree]))
+    rates = [packed.rates[tree] for tree in sorted(heaviest)]
     best: tuple[Fraction, int, list[int]] | None = None
     for parts in range(1, _MOST_PARTS + 1):
         amounts = _fastest(found, unit / parts, deadline)
@@ -77,11 +82,11 @@ def whole_packing(
         return None
     _, parts, amounts = best
     part = unit / parts
-    amounts = _fewest(found, part, amounts, packed.rates, deadline)
+    amounts = _fewest(found, part, amounts, rates, deadline)
     whole = Packed(
         ways=packed.ways,
         root=packed.root,
-        trees=tuple(tree for tree, n in zip(packed.trees, amounts, strict=True) if n),
+        trees=tuple(tree for tree, n in zip(found.trees, amounts, strict=True) if n),
         rates=tuple(n * part for n in amounts if n),
         most=packed.most,
     )

@@ -32,7 +32,10 @@ __all__ = [
     "group_schedule",
     "schedule_of_all",
     "shares_of",
+    "transfers_of",
 ]
+
+_CHAINS = (GroupOperation.REDUCE, GroupOperation.BROADCAST)
 
 _BLOCKS = 64
 """A chain passes on its data in about so many blocks."""
@@ -66,10 +69,39 @@ class GroupCall(Brief):
         return int(self.step.max(initial=-1)) + 1
 
 
-def chunks_of(sizes: Sequence[int]) -> int:
-    """Chunks into which the data of a group is cut: a multiple of its devices and rings, enough to keep chains busy."""
-    devices = prod(sizes) * (sizes[-1] if len(sizes) > 1 else 1)
-    return devices * -(-_BLOCKS // devices)
+def chunks_of(program: Program, sizes: Sequence[int]) -> int:
+    """Chunks into which the data of a group is cut: a multiple of its devices and rings, enough to keep chains busy.
+
+    Args:
+        program: What is done.
+        sizes: Cardinality of each level of the group.
+    """
+    rings = max((len(_rings(instruction, sizes)) for instruction in program), default=1)
+    chains = any(instruction.operation in _CHAINS for instruction in program)
+    devices = prod(sizes) * rings
+    return devices * max(-(-_BLOCKS // devices), 4 if chains else 1)
+
+
+def transfers_of(program: Program, sizes: Sequence[int]) -> int:
+    """Transfers of a program in one group, without listing them.
+
+    Args:
+        program: A valid program.
+        sizes: Cardinality of each level of the group.
+
+    Examples:
+        >>> from coppice.planners.synthesis.p2.reductions import programs
+        >>> [transfers_of(program, [4]) == sum(len(call.chunk) for call in calls_of(program, [4]))
+        ...  for program in programs(1)]
+        [True, True, True]
+    """
+    total = Fraction(0)
+    for instruction, share in zip(program, shares_of(program, sizes), strict=True):
+        places = instruction.members(sizes)
+        count = len(places[0])
+        times = {GroupOperation.ALL_REDUCE: 2, GroupOperation.ALL_GATHER: count}.get(instruction.operation, 1)
+        total += share * len(places) * (count - 1) * times
+    return int(total * chunks_of(program, sizes))
 
 
 def calls_of(program: Program, sizes: Sequence[int]) -> list[GroupCall]:
@@ -84,7 +116,7 @@ def calls_of(program: Program, sizes: Sequence[int]) -> list[GroupCall]:
         >>> [call.steps for call in calls_of(programs(1)[1], [4])]
         [3, 3]
     """
-    held = [np.arange(chunks_of(sizes))] * prod(sizes)
+    held = [np.arange(chunks_of(program, sizes))] * prod(sizes)
     calls = []
     for instruction in program:
         moves = _CallMoves(_rings(instruction, sizes), None)
@@ -141,7 +173,7 @@ def call_alone(
         share: Share of the data with which its devices begin.
         most_rounds: Only so many rounds of it.
     """
-    rows = int(chunks_of(sizes) * share)
+    rows = int(chunks_of((instruction,), sizes) * share)
     moves = _CallMoves(_rings(instruction, sizes), most_rounds)
     for members in instruction.members(sizes):
         apart = rows if instruction.operation is GroupOperation.ALL_GATHER else 0
