@@ -73,8 +73,10 @@ def test_long_calls_take_what_they_take_in_full() -> None:
     groups = found.best.reductions[0].groups
     model = replace(model_of(None), steps_bind=True)
     for program in found.best.reductions[0].programs:
-        for call, time_us in zip(calls_of(program.program, [20]), program.call_us, strict=True):
-            full = schedule_of_all(star, groups, [call], chunks_of(program.program, [20]))
+        for call, time_us in zip(
+            calls_of(program.program, [20], program.blocks), program.call_us, strict=True
+        ):
+            full = schedule_of_all(star, groups, [call], chunks_of(program.program, [20], program.blocks))
             assert fastest(full, 2**26, model=model, pieces=1).time_us == pytest.approx(time_us, rel=0.02)
 
 

@@ -42,11 +42,13 @@ class TimedProgram:
         program: The program; empty where there is nothing to reduce.
         levels: Names of the levels of the group.
         call_us: Time of each call in microseconds.
+        blocks: Blocks in which each call sends its data along chains.
     """
 
     program: Program
     levels: tuple[str, ...]
     call_us: tuple[float, ...]
+    blocks: tuple[int, ...]
 
     @property
     def time_us(self) -> float:
@@ -227,10 +229,10 @@ class PlacementResult(Shown):
         """
         chosen = self.best.reductions[reduction]
         sizes = [n for _, n in chosen.shape]
-        calls = calls_of(chosen.best.program, sizes)
+        calls = calls_of(chosen.best.program, sizes, chosen.best.blocks)
         if not calls:
             return []
-        chunks = chunks_of(chosen.best.program, sizes)
+        chunks = chunks_of(chosen.best.program, sizes, chosen.best.blocks)
         relay = _needs_relay(self.topology, chosen, calls, chunks)
         plans = []
         for members in chosen.groups:
@@ -292,7 +294,7 @@ def verified_groups(found: PlacementResult) -> int | None:
     count = 0
     for number, reduced in enumerate(found.best.reductions):
         sizes = [n for _, n in reduced.shape]
-        transfers = len(reduced.groups) * transfers_of(reduced.best.program, sizes)
+        transfers = len(reduced.groups) * transfers_of(reduced.best.program, sizes, reduced.best.blocks)
         if transfers > _MOST_VERIFIED:
             return None
         for plan in found.plans(number):

@@ -8,6 +8,7 @@ bound that no all-reduce of all these groups can beat.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -24,6 +25,7 @@ from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.parts.boxes import boxes, hop_costs, short_tour
 from coppice.planners.synthesis.p2.group_bounds import groups_bound
 from coppice.planners.synthesis.p2.lowering import (
+    block_counts,
     call_alone,
     chunks_of,
     schedule_of_all,
@@ -193,6 +195,10 @@ def placement(
     return replace(found, verified=verified_groups(found))
 
 
+_CallKey = tuple[bytes, tuple[int, ...], Instruction, Fraction, int]
+"""Groups, levels, call, share of the data, bytes."""
+
+
 @dataclass(eq=False)
 class _PlacementSearch:
     """Times programs of placements, call by call, and keeps what each call takes."""
@@ -203,9 +209,7 @@ class _PlacementSearch:
     model: Model
     most_calls: int
     relay_gpus: bool
-    _known: dict[tuple[bytes, tuple[int, ...], Instruction, Fraction, int], float | UnreachableError] = field(
-        default_factory=dict
-    )
+    _known: dict[_CallKey, tuple[float, int] | UnreachableError] = field(default_factory=dict)
 
     def placed(self, each: AxisPlacement, asked: Sequence[tuple[tuple[str, ...], int]]) -> PlacedAxes:
         """One placement with all its reductions.
@@ -238,7 +242,8 @@ class _PlacementSearch:
                     break
                 times.append(found)
             else:
-                timed.append(TimedProgram(program=program, levels=names, call_us=tuple(times)))
+                call_us, blocks = tuple(us for us, _ in times), tuple(count for _, count in times)
+                timed.append(TimedProgram(program=program, levels=names, call_us=call_us, blocks=blocks))
         if not timed:
             raise refused[0]
         limit = groups_bound(self.topology, groups, self._divisions())
@@ -268,12 +273,20 @@ class _PlacementSearch:
         instruction: Instruction,
         share: Fraction,
         size_bytes: int,
-    ) -> float | UnreachableError:
-        """What a call takes with all groups at once, or why the network does not carry it."""
+    ) -> tuple[float, int] | UnreachableError:
+        """What a call takes with all groups at once, and in how many blocks, or why the network does not carry it."""
         key = (groups.tobytes(), sizes, instruction, share, size_bytes)
         if key not in self._known:
             try:
-                self._known[key] = self._simulated(groups, sizes, instruction, share, size_bytes)
+                best = (math.inf, 0)
+                for blocks in block_counts(
+                    instruction
+                ):  # more blocks help up to a number, and then they cost
+                    found = self._simulated(groups, sizes, instruction, share, size_bytes, blocks)
+                    if found >= best[0]:
+                        break
+                    best = found, blocks
+                self._known[key] = best
             except UnreachableError as error:
                 self._known[key] = error
         return self._known[key]
@@ -285,12 +298,12 @@ class _PlacementSearch:
         instruction: Instruction,
         share: Fraction,
         size_bytes: int,
+        blocks: int,
     ) -> float:
         def time_us(most_rounds: int) -> tuple[float, int]:
-            call = call_alone(instruction, sizes, share, most_rounds=most_rounds)
-            everywhere = schedule_of_all(
-                self.topology, groups, [call], chunks_of((instruction,), sizes), relay_gpus=self.relay_gpus
-            )
+            chunks = chunks_of((instruction,), sizes, (blocks,))
+            call = call_alone(instruction, sizes, share, most_rounds=most_rounds, blocks=blocks)
+            everywhere = schedule_of_all(self.topology, groups, [call], chunks, relay_gpus=self.relay_gpus)
             total = size_bytes * len(groups)
             timeline = fastest(everywhere, total, model=self.model, pieces=1, keep_hops=False)
             return timeline.time_us, call.rounds

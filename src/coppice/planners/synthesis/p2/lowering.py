@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from coppice.topology.operations import subset
 
 __all__ = [
     "GroupCall",
+    "block_counts",
     "call_alone",
     "calls_of",
     "chunks_of",
@@ -38,7 +39,9 @@ __all__ = [
 _CHAINS = (GroupOperation.REDUCE, GroupOperation.BROADCAST)
 
 _BLOCKS = 64
-"""A chain passes on its data in about so many blocks."""
+"""A chain passes on its data in so many blocks, unless another number is asked for."""
+
+_CHAIN_BLOCKS = (1, 8, 64, 512)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -69,25 +72,26 @@ class GroupCall(Brief):
         return int(self.step.max(initial=-1)) + 1
 
 
-def chunks_of(program: Program, sizes: Sequence[int]) -> int:
-    """Chunks into which the data of a group is cut: a multiple of its devices and rings, enough to keep chains busy.
+def chunks_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] | None = None) -> int:
+    """Chunks into which the data of a group is cut: whole numbers for every device, ring and block of a chain.
 
     Args:
         program: What is done.
         sizes: Cardinality of each level of the group.
+        blocks: Blocks of the chains of each call; None: 64.
     """
     rings = max((len(_rings(instruction, sizes)) for instruction in program), default=1)
-    chains = any(instruction.operation in _CHAINS for instruction in program)
-    devices = prod(sizes) * rings
-    return devices * max(-(-_BLOCKS // devices), 4 if chains else 1)
+    devices = prod(sizes)
+    return devices * rings * lcm(*(-(-count // devices) for count in blocks or (_BLOCKS,)))
 
 
-def transfers_of(program: Program, sizes: Sequence[int]) -> int:
+def transfers_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] | None = None) -> int:
     """Transfers of a program in one group, without listing them.
 
     Args:
         program: A valid program.
         sizes: Cardinality of each level of the group.
+        blocks: Blocks of the chains of each call; None: 64.
 
     Examples:
         >>> from coppice.planners.synthesis.p2.reductions import programs
@@ -101,25 +105,33 @@ def transfers_of(program: Program, sizes: Sequence[int]) -> int:
         count = len(places[0])
         times = {GroupOperation.ALL_REDUCE: 2, GroupOperation.ALL_GATHER: count}.get(instruction.operation, 1)
         total += share * len(places) * (count - 1) * times
-    return int(total * chunks_of(program, sizes))
+    return int(total * chunks_of(program, sizes, blocks))
 
 
-def calls_of(program: Program, sizes: Sequence[int]) -> list[GroupCall]:
+def block_counts(instruction: Instruction) -> tuple[int, ...]:
+    """Numbers of blocks that are worth trying, ascending: which is best depends on the size; a ring has no choice."""
+    return _CHAIN_BLOCKS if instruction.operation in _CHAINS else (_BLOCKS,)
+
+
+def calls_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] | None = None) -> list[GroupCall]:
     """The instructions of a program as transfers between the members of one group.
 
     Args:
         program: A valid program.
         sizes: Cardinality of each level of the group.
+        blocks: Blocks of the chains of each call; None: 64.
 
     Examples:
         >>> from coppice.planners.synthesis.p2.reductions import programs
         >>> [call.steps for call in calls_of(programs(1)[1], [4])]
         [3, 3]
     """
-    held = [np.arange(chunks_of(program, sizes))] * prod(sizes)
+    blocks = blocks or [_BLOCKS] * len(program)
+    held = [np.arange(chunks_of(program, sizes, blocks))] * prod(sizes)
+    shares = shares_of(program, sizes)
     calls = []
-    for instruction in program:
-        moves = _CallMoves(_rings(instruction, sizes), None)
+    for instruction, count, share in zip(program, blocks, shares, strict=True):
+        moves = _CallMoves(_rings(instruction, sizes), None, _even(count, share, sizes))
         for members in instruction.members(sizes):
             rows = [held[device] for device in members]
             after = moves.together(members, rows, instruction.operation)
@@ -163,7 +175,7 @@ def shares_of(program: Program, sizes: Sequence[int]) -> list[Fraction]:
 
 
 def call_alone(
-    instruction: Instruction, sizes: Sequence[int], share: Fraction, *, most_rounds: int
+    instruction: Instruction, sizes: Sequence[int], share: Fraction, *, most_rounds: int, blocks: int
 ) -> GroupCall:
     """The transfers of one instruction by itself, as far as they decide what it takes: which chunks go does not.
 
@@ -172,9 +184,11 @@ def call_alone(
         sizes: Cardinality of each level of the group.
         share: Share of the data with which its devices begin.
         most_rounds: Only so many rounds of it.
+        blocks: Blocks of a chain.
     """
-    rows = int(chunks_of((instruction,), sizes) * share)
-    moves = _CallMoves(_rings(instruction, sizes), most_rounds)
+    chunks = chunks_of((instruction,), sizes, (blocks,))
+    rows = int(chunks * share)
+    moves = _CallMoves(_rings(instruction, sizes), most_rounds, _even(blocks, share, sizes))
     for members in instruction.members(sizes):
         apart = rows if instruction.operation is GroupOperation.ALL_GATHER else 0
         held = [np.arange(n * apart, n * apart + rows) for n in range(len(members))]
@@ -221,8 +235,9 @@ def _rings(instruction: Instruction, sizes: Sequence[int]) -> list[list[int]]:
 class _CallMoves:
     """Collects the transfers of one instruction."""
 
-    def __init__(self, rings: list[list[int]], most_rounds: int | None) -> None:
+    def __init__(self, rings: list[list[int]], most_rounds: int | None, blocks: int) -> None:
         self._rings = rings
+        self._blocks = blocks
         self._most = most_rounds
         self._parts: list[tuple[NDArray[np.int64], ...]] = []
         self._rounds = 0
@@ -278,7 +293,7 @@ class _CallMoves:
             order = [members[place] for place in ring[at:] + ring[:at]]
             if reduce:
                 order.reverse()
-            blocks = np.array_split(own, _most_blocks(len(own), hops))
+            blocks = np.array_split(own, self._blocks if hops > 1 else 1)
             for number, block in enumerate(blocks[: self._limited(len(blocks))]):
                 for hop in range(hops):
                     self._add(number + hop, order[hop], order[hop + 1], block, op)
@@ -299,12 +314,11 @@ class _CallMoves:
         )
 
 
-def _most_blocks(rows: int, hops: int) -> int:
-    """Blocks of a chain: one where there is one hop, else so many that filling it takes a small part of the time."""
-    if hops <= 1 or not rows:
-        return 1
-    wanted = min(rows, max(_BLOCKS, 8 * hops))
-    return next(n for n in range(wanted, 0, -1) if rows % n == 0)
+def _even(wanted: int, share: Fraction, sizes: Sequence[int]) -> int:
+    """At most so many blocks, a number that divides what a ring has of the share."""
+    devices = prod(sizes)
+    rows = int(devices * -(-wanted // devices) * share)
+    return next((n for n in range(min(wanted, rows), 0, -1) if rows % n == 0), 1)
 
 
 def schedule_of_all(
