@@ -210,6 +210,15 @@ def test_machines_work_in_three_phases() -> None:
     assert fragments.gap == 0
 
 
+def test_three_machines_share_the_middle_phase_evenly() -> None:
+    """Every machine is responsible for a third of each partition: 50 GB/s carry 4/3 of an eighth of the data."""
+    found = blink(preset("dgx-h100", boxes=3), "all_reduce")
+    assert found.planned.algbw_gb_per_s == Fraction(1800, 7)
+    weights = found.plan.forest.tree_weight
+    assert set(weights.tolist()) == {1}
+    assert len(weights) == 2 * 3 * 8
+
+
 def test_machines_whose_gpus_meet_on_other_rails() -> None:
     fragments = subset(preset("dgx-a100", boxes=2), [0, 3, 4, 9, 10])
     assert blink(fragments, "all_reduce").gap == 0
