@@ -164,6 +164,7 @@ class TestWrongArguments:
         "export": (("PLAN", "rank-order"), {}),
         "import_plan": (("FILE",), {}),
         "load": (("star",), {}),
+        "placement": (("star",), {"axes": "dp=8", "reduce": "dp"}),
         "plan": (("star", "all_gather"), {"ring": False}),
         "read_logs": (("FILE",), {}),
         "read_plan": (("FILE",), {}),

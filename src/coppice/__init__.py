@@ -12,6 +12,7 @@ collective on it; every verb takes what the others return::
     coppice.simulate(result, "64M")                      when every message runs, at a size
     coppice.compare(cluster, "all_reduce", sizes="1K:4G")    every algorithm at every size, beside the limits
     coppice.synthesize(cluster, "all_gather", method="tacos")    by a published method, beside the bound
+    coppice.placement(cluster, axes="dp=2,tp=8", reduce="dp")    where to place axes of parallelism, and how to reduce
     coppice.report(result, "report.html")                one page, or a picture (.svg), or a graph (.dot)
     coppice.export(result, "msccl-xml", "algo.xml", target="rccl")    a file for a runtime or a library
     coppice.doctor("algo.xml", target="rccl", ranks=16)      would that runtime load and use it?
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from coppice.bounds.result import Bound
     from coppice.collectives import Collective
     from coppice.comparison import Comparison, compare
+    from coppice.comparison.placed import PlacementResult
+    from coppice.comparison.placing import placement
     from coppice.design.search.finder import design
     from coppice.doctor.diagnose import diagnose as doctor
     from coppice.doctor.framework import Diagnosis
@@ -86,6 +89,7 @@ _LAZY = {
     "Node": "coppice.topology.model",
     "NodeKind": "coppice.topology.model",
     "Plan": "coppice.schedule.plan",
+    "PlacementResult": "coppice.comparison.placed",
     "PlannedResult": "coppice.planners.planning",
     "Problem": "coppice.bounds.problem",
     "Report": "coppice.schedule.verification.verify",
@@ -103,6 +107,7 @@ _LAZY = {
     "explain": "coppice.schedule.explanation",
     "import_plan": "coppice.export.importing",
     "load": "coppice.topology.load",
+    "placement": "coppice.comparison.placing",
     "plan": "coppice.planners.planning",
     "read_logs": "coppice.logs.reading",
     "read_plan": "coppice.schedule.files.plan_file",
@@ -136,6 +141,7 @@ __all__ = [
     "Model",
     "Node",
     "NodeKind",
+    "PlacementResult",
     "Plan",
     "PlannedResult",
     "Problem",
@@ -158,6 +164,7 @@ __all__ = [
     "export",
     "import_plan",
     "load",
+    "placement",
     "plan",
     "read_logs",
     "read_plan",

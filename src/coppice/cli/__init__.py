@@ -58,6 +58,9 @@ COMMANDS = {
     "synthesize": Place(
         "coppice.cli.synthesize:synthesize", "Find a schedule by a published method, and measure it."
     ),
+    "placement": Place(
+        "coppice.cli.placement:placement", "Place axes of parallelism, and find how to reduce along them."
+    ),
     "algorithms": Place(
         "coppice.cli.algorithms:algorithms", "List the algorithms that `coppice plan --algorithm` takes."
     ),

@@ -1,0 +1,303 @@
+"""What placements of parallel axes take: the results of :func:`coppice.comparison.placing.placement`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.display import Shown
+from coppice.errors import UnreachableError
+from coppice.planners.synthesis.p2.lowering import (
+    GroupCall,
+    calls_of,
+    chunks_of,
+    group_schedule,
+    transfers_of,
+)
+from coppice.planners.synthesis.p2.placements import AxisPlacement
+from coppice.planners.synthesis.p2.reductions import Program
+from coppice.schedule.loads import body_loads
+from coppice.schedule.plan import Plan
+from coppice.schedule.verification.verify import verify
+from coppice.simulation.model import Model
+from coppice.topology.model import Topology
+
+__all__ = ["PlacedAxes", "PlacementResult", "Reduced", "TimedProgram", "verified_groups"]
+
+_MOST_VERIFIED = 3_000_000
+"""Transfers of the best programs that are verified."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedProgram:
+    """A program with what it takes.
+
+    Attributes:
+        program: The program; empty where there is nothing to reduce.
+        levels: Names of the levels of the group.
+        call_us: Time of each call in microseconds.
+        blocks: Blocks in which each call sends its data along chains.
+    """
+
+    program: Program
+    levels: tuple[str, ...]
+    call_us: tuple[float, ...]
+    blocks: tuple[int, ...]
+
+    @property
+    def time_us(self) -> float:
+        """Time of all calls, one after the other."""
+        return sum(self.call_us)
+
+    @property
+    def words(self) -> str:
+        """The program in words."""
+        return ", ".join(each.words(self.levels) for each in self.program) or "nothing to reduce"
+
+    @property
+    def short(self) -> str:
+        """The program in few letters."""
+        return ", ".join(each.short(self.levels) for each in self.program) or "none"
+
+    def record(self) -> dict[str, Any]:
+        """The program as JSON values."""
+        return {
+            "words": self.words,
+            "calls": [
+                {**each.record(self.levels), "time_us": time_us}
+                for each, time_us in zip(self.program, self.call_us, strict=True)
+            ],
+            "time_us": self.time_us,
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Reduced:
+    """What one reduction takes under one placement.
+
+    Attributes:
+        axes: The axes that are reduced together.
+        size_bytes: M of each group.
+        groups: ``(groups, members)`` ranks.
+        shape: Levels of a group with their cardinalities.
+        bound_us: No all-reduce of all groups at once takes less.
+        bound_words: What the bound follows from.
+        programs: All programs that the network can carry, the fastest first.
+        left_out: Programs that would need GPUs to pass on what is not theirs.
+    """
+
+    axes: tuple[str, ...]
+    size_bytes: int
+    groups: NDArray[np.int64]
+    shape: tuple[tuple[str, int], ...]
+    bound_us: float
+    bound_words: str
+    programs: tuple[TimedProgram, ...]
+    left_out: int
+
+    @property
+    def best(self) -> TimedProgram:
+        """The fastest program."""
+        return self.programs[0]
+
+    def record(self, *, most: int | None = None) -> dict[str, Any]:
+        """The figures as JSON values.
+
+        Args:
+            most: Programs to list; None: all.
+        """
+        return {
+            "axes": list(self.axes),
+            "size_bytes": self.size_bytes,
+            "groups": len(self.groups),
+            "group_size": int(self.groups.shape[1]),
+            "levels": dict(self.shape),
+            "program": self.best.words,
+            "time_us": self.best.time_us,
+            "bound_us": self.bound_us,
+            "bound_in_words": self.bound_words,
+            "programs_found": len(self.programs),
+            "programs_left_out": self.left_out,
+            "programs": [each.record() for each in self.programs[:most]],
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class PlacedAxes:
+    """One placement with what its reductions take.
+
+    Attributes:
+        placement: The placement.
+        reductions: The reductions, one after the other.
+    """
+
+    placement: AxisPlacement
+    reductions: tuple[Reduced, ...]
+
+    @property
+    def time_us(self) -> float:
+        """Time of all reductions by their best programs."""
+        return sum(each.best.time_us for each in self.reductions)
+
+    @property
+    def bound_us(self) -> float:
+        """No schedules of these reductions, one after the other, take less."""
+        return sum(each.bound_us for each in self.reductions)
+
+    @property
+    def program(self) -> str:
+        """The best program of each reduction, in words."""
+        return "; ".join(each.best.words for each in self.reductions)
+
+    def record(self, *, most: int | None = None) -> dict[str, Any]:
+        """The figures as JSON values; ``most`` is how many programs of each reduction to list, None: all."""
+        return {
+            "placement": str(self.placement),
+            "matrix": [list(row) for row in self.placement.matrix],
+            "program": self.program,
+            "time_us": self.time_us,
+            "bound_us": self.bound_us,
+            "reductions": [each.record(most=most) for each in self.reductions],
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class PlacementResult(Shown):
+    """All placements with what they take.
+
+    Attributes:
+        topology: The cluster.
+        hierarchy: Its levels with their cardinalities, from the outside in.
+        devices: Rank of each device in the order of the hierarchy.
+        axes: Size of each axis.
+        model: The model of time.
+        placed: The placements, the fastest first.
+        default: The placement of a mesh with the last axis fastest, or None where there is no such one.
+        number: Number of all placements; more than in ``placed`` where some have no routes, or Ctrl-C came.
+        verified: Groups of the best placement whose all-reduces were verified, of all reductions; None where their
+            transfers are too many.
+        interrupted: Ctrl-C ended the search; the best is the best found until then.
+    """
+
+    topology: Topology
+    hierarchy: dict[str, int]
+    devices: tuple[int, ...]
+    axes: dict[str, int]
+    model: Model
+    placed: tuple[PlacedAxes, ...]
+    default: PlacedAxes | None
+    number: int
+    verified: int | None = None
+    interrupted: bool = False
+
+    def __repr__(self) -> str:
+        best = self.best
+        return f"<{self.number} placements on {self.topology.name}: best {best.placement}, {best.time_us:.6g} us>"
+
+    @property
+    def best(self) -> PlacedAxes:
+        """The fastest placement."""
+        return self.placed[0]
+
+    @property
+    def default_factor(self) -> float | None:
+        """Time of the default placement by its best programs over that of the best; None without one."""
+        if self.default is None:
+            return None
+        return self.default.time_us / self.best.time_us if self.best.time_us else 1.0
+
+    @property
+    def spread(self) -> float:
+        """Time of the slowest program of the slowest placement over that of the best."""
+        slowest = max(sum(each.programs[-1].time_us for each in one.reductions) for one in self.placed)
+        return slowest / self.best.time_us if self.best.time_us else 1.0
+
+    def plans(self, reduction: int = 0) -> list[Plan]:
+        """The all-reduce of each group of a reduction, by the best program of the best placement.
+
+        Each is on the part of the cluster that its group has, with ranks in the order of the group; none where there is
+        nothing to reduce.
+
+        Args:
+            reduction: Number of the reduction.
+        """
+        chosen = self.best.reductions[reduction]
+        sizes = [n for _, n in chosen.shape]
+        calls = calls_of(chosen.best.program, sizes, chosen.best.blocks)
+        if not calls:
+            return []
+        chunks = chunks_of(chosen.best.program, sizes, chosen.best.blocks)
+        relay = _needs_relay(self.topology, chosen, calls, chunks)
+        plans = []
+        for members in chosen.groups:
+            schedule = group_schedule(self.topology, members, calls, chunks, relay_gpus=relay)
+            problem = Problem(schedule.topology, Collective.ALL_REDUCE)
+            plans.append(
+                Plan(
+                    problem=problem,
+                    inv_rate=body_loads(schedule, problem).inv_rate,
+                    schedule=schedule,
+                    planner="p2",
+                    parameters={"program": chosen.best.words},
+                )
+            )
+        return plans
+
+    def record(self, *, most: int | None = None) -> dict[str, Any]:
+        """The figures as JSON values; ``most`` is how many programs of each placement to list, None: all."""
+        return {
+            "topology": self.topology.name,
+            "topology_sha256": self.topology.sha256,
+            "ranks": self.topology.num_ranks,
+            "hierarchy": self.hierarchy,
+            "devices": list(self.devices),
+            "axes": self.axes,
+            "model": self.model.name,
+            "timing": "each call simulated with all groups at once, calls one after the other",
+            "placements": self.number,
+            "best": {
+                **self.best.record(most=most),
+                "groups": [each.groups.tolist() for each in self.best.reductions],
+                "model": self.model.name,
+                "verified_groups": self.verified,
+            },
+            "default": None if self.default is None else self.default.record(most=most),
+            "default_factor": self.default_factor,
+            "spread": self.spread,
+            "interrupted": self.interrupted,
+            "all": [each.record(most=most) for each in self.placed],
+        }
+
+
+def _needs_relay(topology: Topology, chosen: Reduced, calls: Sequence[GroupCall], chunks: int) -> bool:
+    """Whether the best program needs GPUs of other groups to pass on what is not theirs."""
+    try:
+        for members in chosen.groups:
+            group_schedule(topology, members, calls, chunks)
+    except UnreachableError:
+        return True
+    return False
+
+
+def verified_groups(found: PlacementResult) -> int | None:
+    """Groups of the best placement whose all-reduces verify; None where there are too many transfers.
+
+    Raises:
+        CheckError: If one does not verify, which would be a defect of the lowering.
+    """
+    count = 0
+    for number, reduced in enumerate(found.best.reductions):
+        sizes = [n for _, n in reduced.shape]
+        transfers = len(reduced.groups) * transfers_of(reduced.best.program, sizes, reduced.best.blocks)
+        if transfers > _MOST_VERIFIED:
+            return None
+        for plan in found.plans(number):
+            verify(plan).require_ok()
+            count += 1
+    return count

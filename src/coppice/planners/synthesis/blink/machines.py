@@ -1,0 +1,151 @@
+"""An all-reduce over several machines in three phases.
+
+The data is cut into as many partitions as every machine has GPUs that reach the network, each with a root of its own in
+every machine. (1) Every machine adds up each partition at its root there. (2) The roots of a partition exchange in one
+hop: each machine is responsible for one part of the partition, gets it from the roots of all others, and sends the sum
+back. (3) Every machine broadcasts from its roots. Joined end to end, the three phases are trees that span all machines,
+reduced up and broadcast down, and are verified as such.
+
+Inside a machine every tree of the packing may hang from any of its GPUs: reduced up and broadcast down it uses each
+direction of its links once, wherever its root is. So the data is cut where a tree ends or a partition does, and a
+piece in between takes the trees that it falls on in each machine, hung from the roots of its partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.synthesis.blink.growing import GrowingForest
+from coppice.planners.synthesis.blink.ways import Way, Ways, ways_between
+from coppice.topology.model import Topology
+
+__all__ = ["LocalTrees", "grow_three_phases", "machines_of", "partition_roots"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LocalTrees:
+    """The trees inside one machine.
+
+    Attributes:
+        members: Its ranks.
+        ways: What tree edges run over inside.
+        trees: Edges of each tree.
+        shares: Share of the data of each; they add up to 1.
+    """
+
+    members: tuple[int, ...]
+    ways: Ways
+    trees: tuple[tuple[Way, ...], ...]
+    shares: tuple[Fraction, ...]
+
+
+def machines_of(topology: Topology) -> list[tuple[int, ...]]:
+    """The ranks of each host, or all in one where a rank has none."""
+    hosts = topology.host[topology.rank_nodes].tolist()
+    if min(hosts, default=-1) < 0:
+        return [tuple(range(topology.num_ranks))]
+    found: dict[int, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        found.setdefault(host, []).append(rank)
+    return [tuple(members) for _, members in sorted(found.items())]
+
+
+def partition_roots(
+    topology: Topology, machines: Sequence[tuple[int, ...]]
+) -> tuple[list[list[int]], dict[tuple[int, int], Way]]:
+    """The roots of each partition, one in every machine, and the ways between them.
+
+    Raises:
+        InputError: If the GPUs of some machine reach those of others through other GPUs only.
+    """
+    ways = ways_between(topology, range(topology.num_ranks), Collective.ALL_REDUCE)
+    at = {(way.parent, way.child): way for way in ways.ways}
+    free = [list(members) for members in machines]
+    roots = []
+    for place, first in enumerate(machines[0]):
+        row = [first]
+        for members, others in zip(machines[1:], free[1:], strict=True):
+            # The GPU of the same place where it can be reached: that spreads the partitions over the NICs.
+            same = [rank for rank in members[place : place + 1] if rank in others]
+            met = (rank for rank in [*same, *others] if all((rank, known) in at for known in row))
+            row.append(next(met, -1))
+        if min(row) >= 0:
+            roots.append(row)
+            for others, rank in zip(free, row, strict=True):
+                others.remove(rank)
+    if not roots:
+        msg = (
+            f"expected GPUs of all machines of {topology.name} that reach each other through the network, found "
+            "none: choose ranks with NICs, or pack over all links at once (`parameters=machines=flat`)."
+        )
+        raise InputError(msg)
+    return roots, at
+
+
+def grow_three_phases(
+    forest: GrowingForest,
+    machines: Sequence[LocalTrees],
+    roots: Sequence[Sequence[int]],
+    across: dict[tuple[int, int], Way],
+) -> int:
+    """Add the trees of all three phases; their number is returned.
+
+    Args:
+        forest: Gets the trees.
+        machines: The trees inside each machine.
+        roots: For each partition its root in every machine.
+        across: Ways between roots.
+    """
+    partitions = [Fraction(p, len(roots)) for p in range(len(roots))]
+    starts = [_starts(machine) for machine in machines]
+    cuts = sorted({*partitions, *(start for each in starts for start in each)})
+    trees = 0
+    for begin, end in zip(cuts, [*cuts[1:], Fraction(1)], strict=True):
+        partition = roots[_falls_on(partitions, begin)]
+        inside = [
+            _hung(machine.trees[_falls_on(start, begin)], partition[m], machine)
+            for m, (machine, start) in enumerate(zip(machines, starts, strict=True))
+        ]
+        for main in range(len(machines)):
+            edges = list(inside[main])
+            for m, local in enumerate(inside):
+                if m != main:
+                    edges += [across[partition[main], partition[m]], *local]
+            forest.add(partition[main], edges, (end - begin) / len(machines))
+            trees += 1
+    return trees
+
+
+def _starts(machine: LocalTrees) -> list[Fraction]:
+    found, total = [], Fraction(0)
+    for share in machine.shares:
+        found.append(total)
+        total += share
+    return found
+
+
+def _falls_on(starts: Sequence[Fraction], place: Fraction) -> int:
+    return max(number for number, start in enumerate(starts) if start <= place)
+
+
+def _hung(tree: Sequence[Way], root: int, machine: LocalTrees) -> list[Way]:
+    """The edges of a tree hung from ``root``, parents before children."""
+    at = {(way.parent, way.child): way for way in machine.ways.ways}
+    beside: dict[int, list[int]] = {}
+    for way in tree:
+        beside.setdefault(way.parent, []).append(way.child)
+        beside.setdefault(way.child, []).append(way.parent)
+    ordered, level, seen = [], [root], {root}
+    while level:
+        following = []
+        for rank in level:
+            for other in sorted(set(beside.get(rank, ())) - seen):
+                ordered.append(at[rank, other])
+                seen.add(other)
+                following.append(other)
+        level = following
+    return ordered

@@ -1,0 +1,329 @@
+"""Blink: trees for broadcast, reduce and all-reduce on whatever GPUs a job got.
+
+Blink (G. Wang, S. Venkataraman, A. Phanishayee, J. Thelin, N. Devanur, I. Stoica, MLSys 2020) packs spanning trees from
+one root: multiplicative weights find many, an integer program keeps few with whole rates. NVLink and PCIe get trees of
+their own and a part of the data each; GPUs on an NVSwitch get trees of one hop; several machines three phases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.planners.forest.planner import plan_forest
+from coppice.planners.synthesis.blink.growing import GrowingForest
+from coppice.planners.synthesis.blink.machines import (
+    LocalTrees,
+    grow_three_phases,
+    machines_of,
+    partition_roots,
+)
+from coppice.planners.synthesis.blink.options import BlinkOptions
+from coppice.planners.synthesis.blink.packings import Packed, exact_packing, weighted_packing
+from coppice.planners.synthesis.blink.ways import Fabric, Way, Ways, one_hop, ways_between
+from coppice.planners.synthesis.blink.whole import whole_packing
+from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
+from coppice.schedule.forest import Forest
+from coppice.schedule.loads import body_loads
+from coppice.text import parse_size, percent_text, plural, shortened
+
+__all__ = ["METHOD", "pcie_share"]
+
+_MOST_RANKS = 256
+
+
+@dataclass
+class _Account:
+    """What is said beside the forest."""
+
+    details: dict[str, Any]
+    words: list[tuple[str, str]]
+    interrupted: bool = False
+
+    def take(self, packed: Packed, where: str) -> None:
+        """Say what a packing became."""
+        most = packed.most
+        self.details["packings"].append(
+            {
+                "links": where,
+                "root": packed.root,
+                "trees": len(packed.trees),
+                "gb_per_s": str(packed.rate),
+                "most_gb_per_s": str(most) if isinstance(most, Fraction) else round(most, 6),
+                "proved": isinstance(most, Fraction) and packed.rate == most,
+            }
+        )
+        loss = max(Fraction(0), 1 - packed.rate / Fraction(most)) if most else Fraction(0)
+        lost = "as fast as trees from one root can be"
+        if packed.rate != most:
+            lost = f"within {percent_text(loss)} of what trees from one root can have"
+        self.words.append((where, f"{plural(len(packed.trees), 'tree')} at {_rate(packed.rate)}: {lost}"))
+
+
+def _rate(rate: Fraction) -> str:
+    exact = "" if rate.denominator == 1 or rate.denominator > 10**4 else f" ({rate})"
+    return f"{float(rate):.6g} GB/s{exact}"
+
+
+def pcie_share(size_bytes: int, pcie: Fraction, nvlink: Fraction, switch_us: Fraction) -> Fraction:
+    """The share of the data that goes over PCIe so that it is done when NVLink is.
+
+    ``D_pcie = D * p / (p + n) - T * p * n / (p + n)`` for rates p and n, and the time T that it takes to change peer
+    access from one to the other; 0 where that is negative.
+
+    Args:
+        size_bytes: D in bytes; 0 where T is 0 and does not count.
+        pcie: Rate of the trees on PCIe in GB/s.
+        nvlink: Rate of the trees on NVLink in GB/s.
+        switch_us: T in microseconds.
+
+    Examples:
+        >>> pcie_share(0, Fraction(10), Fraction(90), Fraction(0))
+        Fraction(1, 10)
+        >>> pcie_share(1_000_000, Fraction(10), Fraction(90), Fraction(5))
+        Fraction(11, 200)
+        >>> pcie_share(10_000, Fraction(10), Fraction(90), Fraction(5))
+        Fraction(0, 1)
+    """
+    share = pcie / (pcie + nvlink)
+    if switch_us:
+        share -= switch_us * 1000 * pcie * nvlink / (pcie + nvlink) / max(size_bytes, 1)
+    return max(share, Fraction(0))
+
+
+def synthesized(request: Request) -> Synthesis:
+    """The trees of a request.
+
+    Raises:
+        InputError: If an option does not fit the topology.
+        UnreachableError: If the links that may be used do not reach a rank.
+    """
+    problem, options = request.problem, request.options
+    topology, ranks = problem.topology, problem.topology.num_ranks
+    if ranks > _MOST_RANKS:
+        msg = f"expected at most {_MOST_RANKS} ranks for blink, found {ranks}: plan them with the forest planner."
+        raise InputError(msg)
+    if options.tree_root >= ranks:
+        msg = f"expected a rank of 0 .. {ranks - 1} as `tree_root`, found {options.tree_root}: choose one of these."
+        raise InputError(msg)
+    if options.switch_us and not options.size:
+        msg = "expected `size` beside `switch_us`, found none: say how many bytes there are (`parameters=size=64M`)."
+        raise InputError(msg)
+    answer = _Account(details={"packing": options.packing, "packings": []}, words=[])
+    machines = machines_of(topology)
+    phases = (
+        problem.collective is Collective.ALL_REDUCE
+        and options.machines == "auto"
+        and len(machines) > 1
+        and max(map(len, machines)) > 1
+    )
+    if ranks == 1:
+        forest = plan_forest(problem)
+    elif phases:
+        forest = _three_phases(request, machines, answer)
+    else:
+        forest = _flat(request, answer)
+    answer.details["trees"] = forest.num_trees
+    answer.details["rate_exact"] = _forest_rate(forest, problem)
+    return Synthesis(
+        status=Status.SAT,
+        body=forest,
+        parameters={
+            name: value if isinstance(value, (int, str)) else f"{value:.12g}"
+            for name, value in msgspec.structs.asdict(options).items()
+        },
+        interrupted=answer.interrupted,
+        details=answer.details,
+        words=tuple(answer.words),
+    )
+
+
+def _forest_rate(forest: Forest, problem: Problem) -> str | None:
+    loads = body_loads(forest, problem)
+    return str(problem.shards / loads.inv_rate) if loads.inv_rate else None
+
+
+def _flat(request: Request, answer: _Account) -> Forest:
+    """One packing from one root, or one on each fabric."""
+    problem, options = request.problem, request.options
+    topology = problem.topology
+    root = options.tree_root if problem.root is None else problem.root
+    forest = GrowingForest(problem)
+    members = range(topology.num_ranks)
+    chosen = _fabrics(problem, options, root)
+    if options.packing == "integer" and Fabric.DIRECT not in chosen and one_hop(topology, members):
+        ways = ways_between(topology, members, problem.collective)
+        trees = _one_hop_trees(ways, root, problem.collective)
+        for start, edges in trees:
+            forest.add(start, edges, Fraction(1, len(trees)))
+        answer.words.append(
+            ("switch", f"{plural(len(trees), 'tree')} of one hop, as all GPUs hang on one switch")
+        )
+        answer.details["one_hop"] = True
+        return forest.forest()
+    if options.packing == "exact" and problem.root is not None and Fabric.TOGETHER in chosen:
+        return plan_forest(problem)
+    packed = []
+    for fabric in chosen:
+        ways = ways_between(topology, members, problem.collective, fabric)
+        found = _packed(ways, root, request, answer)
+        answer.take(found, _FABRIC_WORDS[fabric])
+        packed.append(found)
+    if len(packed) == 1:
+        forest.add_packed(packed[0], Fraction(1))
+        return forest.forest()
+    nvlink, pcie = packed
+    size = parse_size(options.size, option="size") if options.size else 0
+    share = pcie_share(size, pcie.rate, nvlink.rate, Fraction(options.switch_us))
+    forest.add_packed(nvlink, 1 - share)
+    if share:
+        forest.add_packed(pcie, share)
+    answer.details["switched_share"] = str(share)
+    answer.words.append(
+        ("split", f"{percent_text(share)} of the data over switches, so that both end together")
+    )
+    return forest.forest()
+
+
+_FABRIC_WORDS = {
+    Fabric.DIRECT: "direct links",
+    Fabric.SWITCHED: "switches",
+    Fabric.TOGETHER: "all links",
+}
+
+
+def _fabrics(problem: Problem, options: BlinkOptions, root: int) -> list[Fabric]:
+    """The fabrics that get trees of their own."""
+    asked = options.links
+    if asked == "both":
+        return [Fabric.DIRECT, Fabric.SWITCHED]
+    if asked != "auto":
+        return [Fabric(asked)]
+    if options.packing == "exact" and problem.root is not None:
+        return [Fabric.TOGETHER]
+    spanning = []
+    for fabric in (Fabric.DIRECT, Fabric.SWITCHED):
+        ways = ways_between(problem.topology, range(problem.topology.num_ranks), problem.collective, fabric)
+        if ways.unreached(root) is None:
+            spanning.append(fabric)
+    return spanning or [Fabric.TOGETHER]
+
+
+def _one_hop_trees(ways: Ways, root: int, collective: Collective) -> list[tuple[int, list[Way]]]:
+    """Trees on one switch: every GPU the root of its share, or fed by the root with it."""
+    at = {(way.parent, way.child): way for way in ways.ways}
+    members = ways.members
+    if collective is Collective.ALL_REDUCE:
+        return [(hub, [at[hub, other] for other in members if other != hub]) for hub in members]
+    return [
+        (root, [at[root, hub], *(at[hub, other] for other in members if other not in (hub, root))])
+        for hub in members
+        if hub != root
+    ]
+
+
+def _packed(ways: Ways, root: int, request: Request, answer: _Account) -> Packed:
+    """The packing that the options ask for."""
+    options = request.options
+    if options.packing == "exact":
+        return exact_packing(ways, root)
+    found = weighted_packing(
+        ways,
+        root,
+        epsilon=options.epsilon,
+        gap=options.gap,
+        deadline=request.deadline,
+        on_progress=request.on_progress,
+    )
+    answer.interrupted |= found.interrupted
+    answer.details.setdefault("weighted_trees", []).append(len(found.trees))
+    if options.packing == "weights" or found.interrupted:
+        return found
+    unit = Fraction(options.unit_gb_per_s).limit_denominator(10**6) or _slowest(ways)
+    request.say(f"choosing few of {plural(len(found.trees), 'tree')}")
+    try:
+        whole = whole_packing(found, unit, loss=options.loss, deadline=request.deadline)
+    except KeyboardInterrupt:
+        answer.interrupted = True
+        return found
+    if whole is None:
+        return found
+    part = f" / {whole.parts}" if whole.parts > 1 else ""
+    answer.words.append(
+        ("unit", f"{_rate(unit)}{part}; {plural(len(found.trees), 'tree')} of multiplicative weights")
+    )
+    answer.details.setdefault("unit_gb_per_s", []).append(str(whole.unit))
+    return whole.packed
+
+
+def _slowest(ways: Ways) -> Fraction:
+    """The rate of the slowest link that trees may use."""
+    used = sorted({e for way in ways.ways for e in way.links})
+    return min(ways.topology.gb_per_s(e) for e in used)
+
+
+def _three_phases(request: Request, machines: list[tuple[int, ...]], answer: _Account) -> Forest:
+    """Local reduce, one hop between machines, local broadcast."""
+    problem, options = request.problem, request.options
+    topology = problem.topology
+    roots, across = partition_roots(topology, machines)
+    local = []
+    known: dict[tuple[Any, ...], Packed] = {}
+    for m, members in enumerate(machines):
+        host = int(topology.host[topology.rank_nodes[members[0]]])
+        ways = ways_between(topology, members, Collective.ALL_REDUCE, inside=host)
+        if ways.unreached(members[0]) is not None:  # GPUs that meet in the network only
+            ways = ways_between(topology, members, Collective.ALL_REDUCE)
+        at = {(way.parent, way.child): way for way in ways.ways}
+        if len(members) == 1:
+            local.append(LocalTrees(members=members, ways=ways, trees=((),), shares=(Fraction(1),)))
+            continue
+        if options.packing == "integer" and one_hop(topology, members):
+            hubs = [row[m] for row in roots]
+            trees = tuple(tuple(at[hub, each] for each in members if each != hub) for hub in hubs)
+            shares = (Fraction(1, len(hubs)),) * len(hubs)
+            local.append(LocalTrees(members=members, ways=ways, trees=trees, shares=shares))
+            continue
+        shape = _shape(ways, members)
+        if shape not in known:
+            known[shape] = _packed(ways, members[0], request, answer)
+            answer.take(known[shape], f"inside {topology.hosts[host]}")
+        packed = known[shape]
+        shares = tuple(rate / packed.rate for rate in packed.rates)
+        trees = tuple(tuple(ways.ways[each] for each in tree) for tree in packed.trees)
+        local.append(LocalTrees(members=members, ways=ways, trees=trees, shares=shares))
+    forest = GrowingForest(problem)
+    count = grow_three_phases(forest, local, roots, across)
+    names = [topology.node_ids[topology.rank_nodes[row[0]]] for row in roots]
+    between = f"one hop between the roots of {plural(len(roots), 'partition')}"
+    inside = f"reduce inside {plural(len(machines), 'machine')}"
+    answer.words.append(("phases", f"{inside}, {between}, broadcast inside: {plural(count, 'tree')}"))
+    answer.words.append(("roots", f"{shortened(names, 4)} and those beside them in other machines"))
+    answer.details |= {"phases": 3, "partitions": len(roots)}
+    return forest.forest()
+
+
+def _shape(ways: Ways, members: tuple[int, ...]) -> tuple[Any, ...]:
+    """The same for machines whose GPUs are linked alike, in the same order."""
+    place = {rank: number for number, rank in enumerate(members)}
+    links: dict[int, int] = {}
+    rows = tuple(
+        (place[way.parent], place[way.child], tuple(links.setdefault(e, len(links)) for e in way.links))
+        for way in ways.ways
+    )
+    return rows, tuple(ways.topology.capacity[list(links)].tolist())
+
+
+METHOD = SynthesisMethod(
+    name="blink",
+    about="spanning trees from one root, packed onto what a job got (Blink, MLSys 2020)",
+    collectives=(Collective.BROADCAST, Collective.REDUCE, Collective.ALL_REDUCE),
+    options=BlinkOptions,
+    run=synthesized,
+)

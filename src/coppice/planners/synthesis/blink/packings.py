@@ -1,0 +1,292 @@
+"""Packings of trees on ways: multiplicative weights, few whole trees, and the exact optimum.
+
+A tree is a tuple of numbers of ways. Packed at a rate, it loads every link of its ways by that rate.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import gcd
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram
+from coppice.bounds.lp.simplex import solve_in_integers
+from coppice.display import Brief
+from coppice.errors import CoppiceError, UnreachableError
+from coppice.planners.synthesis.blink.arborescence import shortest_arborescence
+from coppice.planners.synthesis.blink.ways import Way, Ways
+
+__all__ = ["Packed", "TreeLoads", "exact_packing", "weighted_packing"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Packed(Brief):
+    """Trees with their rates.
+
+    Attributes:
+        ways: What their edges run over.
+        root: Their root, a rank.
+        trees: Numbers of the ways of each.
+        rates: Rate of each in GB/s.
+        most: No packing of such trees is faster than this rate in GB/s (a float unless it is proved exactly).
+        interrupted: Ctrl-C or the deadline ended the search.
+    """
+
+    ways: Ways
+    root: int
+    trees: tuple[tuple[int, ...], ...]
+    rates: tuple[Fraction, ...]
+    most: float | Fraction
+    interrupted: bool = False
+
+    @property
+    def rate(self) -> Fraction:
+        """Sum of the rates in GB/s."""
+        return sum(self.rates, Fraction(0))
+
+    def edges(self, tree: int) -> list[Way]:
+        """The ways of a tree, parents before children."""
+        left = [self.ways.ways[each] for each in self.trees[tree]]
+        return _from_root(left, self.root)
+
+
+def _from_root(ways: list[Way], root: int) -> list[Way]:
+    below: dict[int, list[Way]] = {}
+    for way in ways:
+        below.setdefault(way.parent, []).append(way)
+    ordered: list[Way] = []
+    level = [root]
+    while level:
+        found = [way for rank in level for way in below.get(rank, ())]
+        ordered += found
+        level = [way.child for way in found]
+    return ordered
+
+
+@dataclass
+class TreeLoads:
+    """Trees that were found on some ways, and what each loads.
+
+    Attributes:
+        ways: What their edges run over.
+        root: Their root, a rank.
+        known: Number of each tree.
+        loads: Links of each tree, and how often it loads each.
+    """
+
+    ways: Ways
+    root: int
+    known: dict[tuple[int, ...], int] = field(default_factory=dict)
+    loads: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Number the members, and gather what each way loads."""
+        lost = self.ways.unreached(self.root)
+        if lost is not None:
+            names, nodes = self.ways.topology.node_ids, self.ways.topology.rank_nodes
+            msg = (
+                f"expected links between {names[nodes[self.root]]} and all GPUs, in both directions for an all-reduce, "
+                f"found none that lead to {names[nodes[lost]]} on {self.ways.topology.name}: choose ranks that are "
+                "connected, or other links (`parameters=links=together`)."
+            )
+            raise UnreachableError(msg)
+        place = {rank: number for number, rank in enumerate(self.ways.members)}
+        self._edges = [(place[way.parent], place[way.child]) for way in self.ways.ways]
+        self._root = place[self.root]
+        sizes = [len(way.links) for way in self.ways.ways]
+        self._start = np.cumsum([0, *sizes[:-1]]) if sizes else np.zeros(0, dtype=np.int64)
+        self._links = np.array([e for way in self.ways.ways for e in way.links], dtype=np.int64)
+
+    def shortest(self, lengths: NDArray[np.float64]) -> int:
+        """Number of the tree whose links have the least total length."""
+        of_way = np.add.reduceat(lengths[self._links], self._start).tolist() if self._edges else []
+        return self.add(shortest_arborescence(len(self.ways.members), self._root, self._edges, of_way))
+
+    def shortest_exactly(self, lengths: list[Fraction]) -> tuple[int, Fraction]:
+        """Number and total length of the shortest tree, in fractions."""
+        of_way = [sum((lengths[e] for e in way.links), Fraction(0)) for way in self.ways.ways]
+        found = shortest_arborescence(len(self.ways.members), self._root, self._edges, of_way)
+        return self.add(found), sum((of_way[each] for each in found), Fraction(0))
+
+    def add(self, tree: list[int]) -> int:
+        """Number of a tree."""
+        key = tuple(tree)
+        if key not in self.known:
+            counted = Counter(e for each in tree for e in self.ways.ways[each].links)
+            links = np.array(sorted(counted), dtype=np.int64)
+            self.loads.append((links, np.array([counted[e] for e in links.tolist()], dtype=np.int64)))
+            self.known[key] = len(self.known)
+        return self.known[key]
+
+    @property
+    def trees(self) -> list[tuple[int, ...]]:
+        """The trees in order of their numbers."""
+        return list(self.known)
+
+    def rows(self, chosen: list[int], room: list[int]) -> list[Constraint]:
+        """For each link that the chosen trees load: together they load it by no more than its room."""
+        columns: dict[int, list[tuple[int, int]]] = {}
+        for column, tree in enumerate(chosen):
+            links, times = self.loads[tree]
+            for e, count in zip(links.tolist(), times.tolist(), strict=True):
+                columns.setdefault(e, []).append((column, count))
+        return [
+            Constraint(
+                column=np.array([column for column, _ in entries], dtype=np.int32),
+                value=np.array([count for _, count in entries], dtype=np.int64),
+                bound=room[e],
+            )
+            for e, entries in sorted(columns.items())
+        ]
+
+
+_CHECKED = 16
+"""Trees between two looks at how near the optimum is."""
+
+
+def weighted_packing(
+    ways: Ways,
+    root: int,
+    *,
+    epsilon: float,
+    gap: float,
+    deadline: float | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> Packed:
+    """Trees by multiplicative weights (N. Garg and J. Koenemann 1998, as Blink uses it).
+
+    Every link has a length. The shortest tree gets as much as its narrowest link can carry, and its links get longer by
+    ``1 + epsilon * (what they carry of it) / capacity``. All rates are scaled at the end to what the links can carry.
+    The lengths bound the optimum as well: it is at most their sum, weighted by capacity, over the shortest tree.
+
+    Args:
+        ways: What tree edges may run over.
+        root: Root of the trees, a rank.
+        epsilon: How fast links get longer: less is nearer to the optimum, and slower.
+        gap: End when this near to the optimum (a share of it).
+        deadline: Of :func:`time.monotonic`, when to end.
+        on_progress: Called with a few words now and then.
+
+    Raises:
+        UnreachableError: If a rank cannot be reached.
+    """
+    found = TreeLoads(ways, root)
+    topology = ways.topology
+    room = topology.capacity.astype(np.float64)
+    lengths = 1.0 / np.maximum(room, 1.0)
+    carried = np.zeros(topology.num_links)
+    weights: list[float] = []
+    most, reached, interrupted, grown = np.inf, 0.0, False, _growth(len(room), epsilon)
+    try:
+        for count in itertools.count():
+            tree = found.shortest(lengths)
+            if tree == len(weights):
+                weights.append(0.0)
+            links, times = found.loads[tree]
+            if not len(links):
+                break
+            most = min(most, float(lengths @ room) / float(lengths[links] @ times))
+            amount = float((room[links] / times).min())
+            weights[tree] += amount
+            carried[links] += amount * times
+            lengths[links] *= 1.0 + epsilon * amount * times / room[links]
+            if count % _CHECKED == 0:
+                reached = sum(weights) / float((carried / room).max())
+                if reached >= (1.0 - gap) * most or float(lengths @ room) > grown:
+                    break
+                if deadline is not None and time.monotonic() > deadline:
+                    interrupted = True
+                    break
+            if on_progress is not None and count % 512 == 511:
+                on_progress(f"{len(weights)} trees at {reached / most:.1%} of the optimum")
+    except KeyboardInterrupt:
+        if not weights:
+            raise
+        interrupted = True
+    return Packed(
+        ways=ways,
+        root=root,
+        trees=tuple(found.trees[: len(weights)]),
+        rates=_scaled_to_room(found, weights),
+        most=most / topology.denominator,
+        interrupted=interrupted,
+    )
+
+
+def _growth(links: int, epsilon: float) -> float:
+    """Sum of lengths times capacities, 1 for each link at first, where the trees are near the optimum in any case."""
+    return float(links * min((1.0 + epsilon) * links, 1e250**epsilon) ** (1.0 / epsilon))
+
+
+_STEPS = 10**9
+
+
+def _scaled_to_room(found: TreeLoads, weights: list[float]) -> tuple[Fraction, ...]:
+    """Rates in proportion to ``weights`` that fill the fullest link exactly."""
+    topology = found.ways.topology
+    largest = max(weights, default=0.0)
+    whole = [round(weight / largest * _STEPS) if largest else 1 for weight in weights]
+    carried = [0] * topology.num_links
+    for tree, amount in enumerate(whole):
+        links, times = found.loads[tree]
+        for e, count in zip(links.tolist(), times.tolist(), strict=True):
+            carried[e] += amount * count
+    fullest = [Fraction(int(topology.capacity[e]), load) for e, load in enumerate(carried) if load]
+    factor = min(fullest, default=Fraction(1)) / topology.denominator
+    return tuple(amount * factor for amount in whole)
+
+
+def exact_packing(ways: Ways, root: int) -> Packed:
+    """The fastest packing, by column generation, with rates in fractions and a proof.
+
+    The linear program over the trees that are known gives prices of links; the shortest tree under these prices is
+    added while it is shorter than 1. When none is, the prices prove that no packing is faster.
+
+    Raises:
+        UnreachableError: If a rank cannot be reached.
+    """
+    found = TreeLoads(ways, root)
+    topology = ways.topology
+    unit = gcd(*topology.capacity.tolist()) if topology.num_links else 1
+    room = (topology.capacity // max(unit, 1)).tolist()
+    found.shortest(1.0 / np.maximum(topology.capacity, 1))
+    while True:
+        vertex = _vertex(found, room)
+        prices = [Fraction(0)] * topology.num_links
+        chosen = list(range(len(found.trees)))
+        loaded = sorted({int(e) for links, _ in found.loads for e in links})
+        for e, price in zip(loaded, vertex.multipliers, strict=True):
+            prices[e] = price
+        before = len(chosen)
+        _, length = found.shortest_exactly(prices)
+        if length >= 1 or len(found.trees) == before:
+            break
+    gb = Fraction(unit, topology.denominator)
+    kept = [(tree, rate * gb) for tree, rate in zip(found.trees, vertex.values, strict=False) if rate]
+    return Packed(
+        ways=ways,
+        root=root,
+        trees=tuple(tree for tree, _ in kept),
+        rates=tuple(rate for _, rate in kept),
+        most=vertex.objective * gb,
+    )
+
+
+def _vertex(found: TreeLoads, room: list[int]) -> ExactVertex:
+    """The optimum over the trees that are known."""
+    chosen = list(range(len(found.trees)))
+    program = LinearProgram([1] * len(chosen), [None] * len(chosen))
+    program.add_rows(found.rows(chosen, room))
+    vertex = program.exact_vertex() if program.solve() is not None else None
+    vertex = solve_in_integers(program) if vertex is None else vertex
+    if vertex is None:
+        msg = "the packing of trees has no limit: this is an error in the planner."
+        raise CoppiceError(msg)
+    return vertex
