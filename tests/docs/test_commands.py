@@ -29,11 +29,11 @@ PROGRAMS = re.compile(
 
 COMPARED = {
     "autolrs.md": "test_autolrs_page.py",
-    "blink.md": "test_synthesis_pages.py",
+    "blink.md": "test_blink_and_placement_pages.py",
     "comparison.md": "test_comparison_pages.py",
     "design.md": "test_design_page.py",
     "language.md": "test_language_page.py",
-    "placement.md": "test_synthesis_pages.py",
+    "placement.md": "test_blink_and_placement_pages.py",
     "selection.md": "test_sessions.py",
     "simulation.md": "test_simulation_page.py",
     "synthesis.md": "test_synthesis_page.py",
