@@ -86,3 +86,4 @@ void init_routing(nb::module_& m);
 void init_shm(nb::module_& m);
 void init_simulator(nb::module_& m);
 void init_symmetry(nb::module_& m);
+void init_tacos(nb::module_& m);

@@ -11,4 +11,5 @@ NB_MODULE(_core, m) {
   init_shm(m);
   init_simulator(m);
   init_symmetry(m);
+  init_tacos(m);
 }
