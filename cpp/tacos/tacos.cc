@@ -52,7 +52,7 @@ struct Layout {
   std::vector<std::vector<Channel>> into;     // channels into each rank, the shortest duration first
   std::vector<std::vector<Rank>> neighbours;  // ranks that a rank's channels lead to, each once
   std::vector<std::int32_t> gate;             // per rank, a port that all channels into it take, or -1
-  bool shared = false;                        // some port is on two channels, or free before its chunk has come
+  bool shared = false;                        // some port is on two channels, or free at another time than its chunk comes
 
   Layout(const ChannelNetwork& net, const ChunkDemand& wanted)
       : network(net), demand(wanted), words((wanted.source.size() + 63) / 64) {
@@ -65,7 +65,7 @@ struct Layout {
       neighbours[at(net.src[k])].push_back(net.dst[k]);
       for (auto i = net.port_start[k]; i < net.port_start[k + 1]; ++i) {
         const std::size_t port = at(net.port[at(i)]);
-        shared = shared || used[port] || net.hold[at(i)] < net.duration[k];
+        shared = shared || used[port] || net.hold[at(i)] != net.duration[k];
         used[port] = true;
       }
     }
@@ -147,6 +147,7 @@ class Attempt {
       }
       for (Rank v : visit_) dirty_[at(v)] = 0;
     }
+    found_.time = std::max<Time>(found_.time, 0);  // nothing may have had to move
     if (left_ > 0 || found_.time > limit) return {};
     return std::move(found_);
   }
@@ -376,12 +377,6 @@ class Attempt {
   Matching found_;
 };
 
-Matching attempted(const Layout& layout, MatchingRule rule, std::uint64_t seed, Time limit, const StopFlag& stop) {
-  Matching found = Attempt(layout, rule, seed).run(limit, stop);
-  if (layout.demand.source.empty() || layout.network.num_ranks < 2) found.time = 0;
-  return found;
-}
-
 }  // namespace
 
 void check_matching(const ChannelNetwork& network, const ChunkDemand& demand) {
@@ -420,7 +415,8 @@ void check_matching(const ChannelNetwork& network, const ChunkDemand& demand) {
 Matching match_chunks(const ChannelNetwork& network, const ChunkDemand& demand, MatchingRule rule, std::uint64_t seed,
                       std::int64_t limit, const StopFlag& stop) {
   check_matching(network, demand);
-  return attempted(Layout(network, demand), rule, seed, limit, stop);
+  const Layout layout(network, demand);
+  return Attempt(layout, rule, seed).run(limit, stop);
 }
 
 Matching best_matching(const ChannelNetwork& network, const ChunkDemand& demand, std::span<const MatchingRule> rules,
@@ -441,7 +437,7 @@ Matching best_matching(const ChannelNetwork& network, const ChunkDemand& demand,
       for (std::int64_t i = next++; i < first + count; i = next++) {
         const MatchingRule rule = rules[static_cast<std::size_t>(i) % rules.size()];
         const std::uint64_t own = mixed(mixed(seed), static_cast<std::uint64_t>(i));
-        Matching found = attempted(layout, rule, own, least.load(), flag);
+        Matching found = Attempt(layout, rule, own).run(least.load(), flag);
         if (found.time < 0) continue;
         found.attempt = i;
         const std::lock_guard lock(door);

@@ -1,4 +1,4 @@
-"""Transfers with times as a schedule that keeps their order on every link."""
+"""Transfers with times as a schedule."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.display import Brief
-from coppice.rows import offsets, ranges
-from coppice.schedule.schedule import Op, Schedule, hops_of
+from coppice.schedule.schedule import Op, Schedule
 
 __all__ = ["TimedTransfers", "joined", "reversed_in_time", "timed_schedule"]
 
@@ -90,8 +89,9 @@ def timed_schedule(
 ) -> Schedule:
     """The schedule of transfers with times.
 
-    Rows come by their starts. A transfer waits for what it sends, and for the one before it on each of its links where
-    that has ended by then: so the links serve chunks in the order of these times, whatever sizes they will have.
+    Rows come by their starts, and wait for nothing but what they send: a link serves chunks in the order in which they
+    come, those that come together in the order of these times. Making each transfer wait until the one before it on its
+    link has arrived would keep these times exactly, and lose a latency between any two of them.
 
     Args:
         problem: What they implement.
@@ -102,10 +102,10 @@ def timed_schedule(
         chunk_share: Share of each chunk in its slot; None: all are equal.
     """
     order = np.lexsort((transfers.end, transfers.start))
-    start, end, path = transfers.start[order], transfers.end[order], transfers.path[order]
-    after_start, after = _order_on_links(problem, start, end, path, path_start, path_nodes)
     chunks = len(chunk_slot)
-    slots = 1 if problem.collective in (Collective.BROADCAST, Collective.REDUCE) else problem.topology.num_ranks
+    slots = (
+        1 if problem.collective in (Collective.BROADCAST, Collective.REDUCE) else problem.topology.num_ranks
+    )
     if problem.collective is Collective.ALL_TO_ALL:
         slots **= 2
     return Schedule(
@@ -119,34 +119,10 @@ def timed_schedule(
         dst=transfers.dst[order].astype(np.int32),
         chunk=transfers.chunk[order].astype(np.int32),
         op=transfers.op[order],
-        path=path.astype(np.int32),
+        path=transfers.path[order].astype(np.int32),
         step=np.full(len(order), -1, dtype=np.int32),
-        after_start=after_start,
-        after=after,
+        after_start=np.zeros(len(order) + 1, dtype=np.int64),
+        after=np.zeros(0, dtype=np.int32),
         path_start=path_start,
         path_nodes=path_nodes,
     )
-
-
-def _order_on_links(
-    problem: Problem,
-    start: NDArray[np.int64],
-    end: NDArray[np.int64],
-    path: NDArray[np.int64],
-    path_start: NDArray[np.int64],
-    path_nodes: NDArray[np.int32],
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """For each row the rows before it on its links that have ended when it starts."""
-    rows = len(start)
-    hops = hops_of(problem.topology, path_start, path_nodes)
-    first_hop = np.searchsorted(hops.path, np.arange(hops.num_paths + 1))
-    length = np.diff(first_hop)[path]
-    row = np.repeat(np.arange(rows), length)
-    link = hops.link[ranges(first_hop[path], length)]
-    by_link = np.lexsort((row, link))
-    row, link = row[by_link], link[by_link]
-    same = np.flatnonzero(link[1:] == link[:-1])
-    before, later = row[same], row[same + 1]
-    done = end[before] <= start[later]
-    pairs = np.unique(np.stack([later[done], before[done]], axis=1), axis=0)
-    return offsets(np.bincount(pairs[:, 0], minlength=rows)), pairs[:, 1].astype(np.int32)

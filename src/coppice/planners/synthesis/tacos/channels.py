@@ -158,7 +158,9 @@ def _pairs(topology: Topology) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return columns[:, 0], columns[:, 1]
 
 
-def _distinct(start: NDArray[np.int64], nodes: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def _distinct(
+    start: NDArray[np.int64], nodes: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Each path once, by sender and receiver."""
     paths = {tuple(nodes[a:b].tolist()) for a, b in zip(start[:-1].tolist(), start[1:].tolist(), strict=True)}
     listed = sorted(paths, key=lambda path: (path[0], path[-1], path))

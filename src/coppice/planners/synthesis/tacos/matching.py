@@ -34,13 +34,16 @@ __all__ = ["METHOD", "Demand", "TacosOptions", "demand_of", "synthesize_tacos"]
 
 RULES = {"random": 0, "rarest": 1, "local": 2}
 MOST_TRANSFERS = 2**24
+USUAL_CHUNKS = 12
+USUAL_TRANSFERS = 2**14
 
 
 class TacosOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of TACOS.
 
     Attributes:
-        chunks: Chunks of each block; None: one, or of a broadcast and a reduce as many as there are ranks.
+        chunks: Chunks of each block; None: 12, and fewer down to 1 where that makes more than 2^14 transfers; as many
+            as there are ranks, and at least 12, of a broadcast and a reduce; one of an all-to-all.
         chunk_size: Size of a chunk, such as 1M, where latency counts; None: the limit of large chunks.
         seeds: Attempts with different random numbers, of which the best is kept.
         rule: How a chunk is drawn (see cpp/tacos/tacos.h); ``auto`` takes them in turn, attempt by attempt.
@@ -92,7 +95,7 @@ def synthesize_tacos(request: Request) -> Synthesis:
     Examples:
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(preset("torus", dims=(3, 3)), Collective.ALL_GATHER)
-        >>> synthesize_tacos(Request(problem=problem, options=TacosOptions(seeds=4))).details["makespan_algbw_gb_per_s"]
+        >>> synthesize_tacos(Request(problem=problem, options=TacosOptions(chunks=1, seeds=4))).details["makespan_algbw_gb_per_s"]
         4.5
     """
     problem, options = request.problem, request.options
@@ -112,7 +115,9 @@ def synthesize_tacos(request: Request) -> Synthesis:
     if collective.reduces:
         found = search.best(channels.turned())
         if found is not None:
-            parts.append(_Found(transfers=reversed_in_time(found.transfers), time=found.time, attempt=found.attempt))
+            parts.append(
+                _Found(transfers=reversed_in_time(found.transfers), time=found.time, attempt=found.attempt)
+            )
     if not collective.reduces or (collective is Collective.ALL_REDUCE and parts):
         found = search.best(channels)
         if found is not None:
@@ -155,7 +160,7 @@ def demand_of(problem: Problem, chunks: int | None) -> Demand:
     """
     ranks, collective = problem.topology.num_ranks, problem.collective
     whole = collective in (Collective.BROADCAST, Collective.REDUCE)
-    each = chunks if chunks is not None else ranks if whole else 1
+    each = _usual_chunks(problem) if chunks is None else chunks
     if whole:
         slot = np.zeros(each, dtype=np.int64)
         source = np.full(each, problem.root, dtype=np.int32)
@@ -167,6 +172,16 @@ def demand_of(problem: Problem, chunks: int | None) -> Demand:
         slot = np.repeat(np.arange(ranks, dtype=np.int64), each)
         source = slot.astype(np.int32)
     return Demand(slot=slot, source=source, target=np.full(len(slot), -1, dtype=np.int32))
+
+
+def _usual_chunks(problem: Problem) -> int:
+    """Chunks of each block where nobody says how many."""
+    ranks = problem.topology.num_ranks
+    if problem.collective is Collective.ALL_TO_ALL:
+        return 1
+    if problem.collective in (Collective.BROADCAST, Collective.REDUCE):
+        return max(USUAL_CHUNKS, ranks)
+    return max(1, min(USUAL_CHUNKS, USUAL_TRANSFERS // max(1, ranks * (ranks - 1))))
 
 
 class _Search:
@@ -339,7 +354,9 @@ def _words(
         return tuple(words)
     if chunk_bytes is None:
         rate = float(total / time)
-        words.append(("chunk by chunk", f"{rate:.6g} GB/s algbw where each chunk is passed on when it is there"))
+        words.append(
+            ("chunk by chunk", f"{rate:.6g} GB/s algbw where each chunk is passed on when it is there")
+        )
     else:
         size = total * chunk_bytes
         rate = float(size / time / 1000)
