@@ -91,6 +91,12 @@ class Comparison(Shown):
         return tuple(row for row in self.refused if row.algorithm not in elsewhere)
 
     @property
+    def synthesized(self) -> tuple[SimulatedTime, ...]:
+        """Of every method of synthesis that found a schedule the row of the largest size."""
+        last = {name: by_size[max(by_size)] for name, by_size in self.times.items()}
+        return tuple(row for row in last.values() if row.synthesis_seconds is not None)
+
+    @property
     def optimal_name(self) -> str | None:
         """``forest`` or ``flow`` where it was compared, otherwise None."""
         name = optimal_planner(self.problem.collective)
@@ -174,6 +180,8 @@ class Comparison(Shown):
                     "sent_bytes": row.sent_bytes if timed else None,
                     "link": row.link if timed else None,
                     "link_us": row.link_us if timed else None,
+                    "gap": row.gap,
+                    "synthesis_seconds": row.synthesis_seconds,
                     "refusal": row.refusal,
                 }
 

@@ -101,9 +101,9 @@ def on_grid(kind: str, dims: tuple[int, ...], rates: tuple[int, ...], latency_us
         ("mesh", (3, 3, 3), (50, 50, 50), 0.5, 1, 1024, 6671.17),
         ("mesh", (3, 4, 5), (50, 50, 50), 0.5, 2, 2048, 13353.33),
         ("mesh", (4, 2, 3), (50, 50, 50), 0.5, 3, 3072, 19178.17),
-        pytest.param("mesh", (10, 10), (100, 100), 1.0, 2, 1024, 5049.0, marks=pytest.mark.slow),
-        pytest.param("mesh", (12, 7), (100, 100), 1.0, 3, 4096, 19966.27, marks=pytest.mark.slow),
-        pytest.param("mesh", (10, 7), (73, 16), 1.5, 3, 4096, 44612.47, marks=pytest.mark.slow),
+        ("mesh", (10, 10), (100, 100), 1.0, 2, 1024, 5049.0),
+        ("mesh", (12, 7), (100, 100), 1.0, 3, 4096, 19966.27),
+        ("mesh", (10, 7), (73, 16), 1.5, 3, 4096, 44612.47),
     ],
 )
 def test_published_times_are_reached(

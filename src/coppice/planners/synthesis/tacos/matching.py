@@ -95,7 +95,8 @@ def synthesize_tacos(request: Request) -> Synthesis:
     Examples:
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(preset("torus", dims=(3, 3)), Collective.ALL_GATHER)
-        >>> synthesize_tacos(Request(problem=problem, options=TacosOptions(chunks=1, seeds=4))).details["makespan_algbw_gb_per_s"]
+        >>> found = synthesize_tacos(Request(problem=problem, options=TacosOptions(chunks=1, seeds=4)))
+        >>> found.details["makespan_algbw_gb_per_s"]
         4.5
     """
     problem, options = request.problem, request.options
