@@ -68,7 +68,7 @@ def native(
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(networks(), st.data(), st.sampled_from(["random", "rarest", "local"]), st.integers(0, 2**32))
 def test_the_native_matching_draws_as_its_twin(
     network: tuple[int, list[twin.Channel]], data: st.DataObject, rule: str, seed: int
@@ -140,19 +140,23 @@ def test_every_collective_verifies_and_is_no_faster_than_the_bound(name: str, co
     assert found.status is Status.SAT
     if found.problem.topology.num_ranks == 1:
         return
-    assert found.planned is not None and found.planned.report.ok and found.gap is not None and found.gap >= 0
+    assert found.planned is not None
+    assert found.planned.report.ok
+    assert found.gap is not None
+    assert found.gap >= 0
     # What the search says of its times is never better than the rate of its links.
     assert found.synthesis.details["makespan_algbw_gb_per_s"] <= float(found.planned.algbw_gb_per_s) * (
         1 + 1e-9
     )
-    size = 2**26
+    size = 2**18
     took = fastest(found.plan.schedule, size, model=model_of(None), keep_hops=False).time_us
     assert took >= float(found.bound.inv_rate) * size / found.problem.shards / 1000
 
 
 def test_all_to_all_needs_a_way_between_every_two_ranks() -> None:
     found = synthesize(SMALL["leaf-spine"], "all_to_all", method="tacos", options={"seeds": 3})
-    assert found.planned is not None and found.planned.report.ok
+    assert found.planned is not None
+    assert found.planned.report.ok
     with pytest.raises(UnreachableError, match="no link or path of switches"):
         synthesize(preset("ring", gpus=5), "all_to_all", method="tacos")
 
@@ -176,7 +180,8 @@ def test_the_same_seed_gives_the_same_schedule_on_any_number_of_threads() -> Non
         for threads in (1, 3, 1)
     ]
     for other in made[1:]:
-        assert isinstance(other, Schedule) and isinstance(made[0], Schedule)
+        assert isinstance(other, Schedule)
+        assert isinstance(made[0], Schedule)
         for column in ("src", "dst", "chunk", "path"):
             assert np.array_equal(getattr(other, column), getattr(made[0], column))
 
@@ -185,7 +190,8 @@ def test_no_time_gives_no_schedule_and_ctrl_c_the_best_so_far(monkeypatch: pytes
     problem = Problem(preset("torus", dims=(8, 8)), Collective.ALL_GATHER)
     options = TacosOptions(chunks=4, seeds=50, threads=1)
     late = synthesize_tacos(Request(problem=problem, options=options, deadline=time.monotonic() - 1))
-    assert late.status is Status.UNKNOWN and late.body is None
+    assert late.status is Status.UNKNOWN
+    assert late.body is None
     plain, calls = _core.match_chunks, []
 
     def interrupted(*arguments: object) -> object:
@@ -196,7 +202,9 @@ def test_no_time_gives_no_schedule_and_ctrl_c_the_best_so_far(monkeypatch: pytes
 
     monkeypatch.setattr(_core, "match_chunks", interrupted)
     found = synthesize_tacos(Request(problem=problem, options=options))
-    assert found.interrupted and found.body is not None and found.details["attempts_done"] == 2
+    assert found.interrupted
+    assert found.body is not None
+    assert found.details["attempts_done"] == 2
     calls[:] = [(), ()]
     with pytest.raises(KeyboardInterrupt):
         synthesize_tacos(Request(problem=problem, options=options))
@@ -218,4 +226,5 @@ def test_a_fast_port_in_front_of_a_slow_one_is_free_early() -> None:
     links = [Link(src="a", dst="s", gb_per_s=Fraction(100)), Link(src="s", dst="b", gb_per_s=Fraction(25))]
     found = channels_of(Topology.of("t", nodes, links), None, 100)
     first = found.src.tolist().index(0)
-    assert found.duration[first] == 4 and found.hold[2 * first : 2 * first + 2].tolist() == [1, 4]
+    assert found.duration[first] == 4
+    assert found.hold[2 * first : 2 * first + 2].tolist() == [1, 4]
