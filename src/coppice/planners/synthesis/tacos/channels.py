@@ -23,7 +23,7 @@ from coppice.schedule.schedule import hops_of
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
 
-__all__ = ["Channels", "channels_of"]
+__all__ = ["ChunkChannels", "channels_of"]
 
 MOST_CHANNELS = 2**20
 WAYS = 4
@@ -34,8 +34,8 @@ SUM_LIMIT = 2**61
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Channels(Brief):
-    """Channels between ranks, and the time that a chunk takes on them.
+class ChunkChannels(Brief):
+    """ChunkChannels between ranks, and the time that a chunk takes on them.
 
     Attributes:
         src: Rank that each leaves (int32).
@@ -66,9 +66,9 @@ class Channels(Brief):
         """Where the nodes of each channel begin."""
         return self.port_start + np.arange(len(self.port_start))
 
-    def turned(self) -> Channels:
+    def turned(self) -> ChunkChannels:
         """The same channels the other way, as on the network with every link turned round; paths stay as they are."""
-        return Channels(
+        return ChunkChannels(
             src=self.dst,
             dst=self.src,
             duration=self.duration,
@@ -82,7 +82,7 @@ class Channels(Brief):
         )
 
 
-def channels_of(topology: Topology, chunk_bytes: int | None, transfers: int) -> Channels:
+def channels_of(topology: Topology, chunk_bytes: int | None, transfers: int) -> ChunkChannels:
     """The channels of a topology.
 
     Args:
@@ -110,7 +110,7 @@ def channels_of(topology: Topology, chunk_bytes: int | None, transfers: int) -> 
     hops = hops_of(topology, start, nodes)
     port_start = offsets(np.diff(start) - 1)
     duration, hold, unit, exact = _times(topology, hops.link, port_start, chunk_bytes, transfers)
-    return Channels(
+    return ChunkChannels(
         src=topology.rank[nodes[start[:-1]]],
         dst=topology.rank[nodes[start[1:] - 1]],
         duration=duration,

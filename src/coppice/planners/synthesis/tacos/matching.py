@@ -25,7 +25,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
-from coppice.planners.synthesis.tacos.channels import Channels, channels_of
+from coppice.planners.synthesis.tacos.channels import ChunkChannels, channels_of
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
 from coppice.schedule.schedule import Op
 from coppice.text import plural, short_size, size_of, time_text
@@ -73,7 +73,7 @@ class Demand:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Found:
+class _Attempt:
     """The best attempt of one direction."""
 
     transfers: TimedTransfers
@@ -111,13 +111,13 @@ def synthesize_tacos(request: Request) -> Synthesis:
         raise InputError(msg)
     channels = channels_of(problem.topology, chunk_bytes, (len(demand.slot) + 1) * (ranks + 1))
     _check_reachable(problem, channels)
-    search = _Search(request, demand, deliveries)
-    parts: list[_Found] = []
+    search = _Attempts(request, demand, deliveries)
+    parts: list[_Attempt] = []
     if collective.reduces:
         found = search.best(channels.turned())
         if found is not None:
             parts.append(
-                _Found(transfers=reversed_in_time(found.transfers), time=found.time, attempt=found.attempt)
+                _Attempt(transfers=reversed_in_time(found.transfers), time=found.time, attempt=found.attempt)
             )
     if not collective.reduces or (collective is Collective.ALL_REDUCE and parts):
         found = search.best(channels)
@@ -185,7 +185,7 @@ def _usual_chunks(problem: Problem) -> int:
     return max(1, min(USUAL_CHUNKS, USUAL_TRANSFERS // max(1, ranks * (ranks - 1))))
 
 
-class _Search:
+class _Attempts:
     """Attempts until they are done, the time is up, or somebody presses Ctrl-C."""
 
     def __init__(self, request: Request, demand: Demand, deliveries: int) -> None:
@@ -199,14 +199,14 @@ class _Search:
         self.done = 0
         self.interrupted = False
 
-    def best(self, channels: Channels) -> _Found | None:
+    def best(self, channels: ChunkChannels) -> _Attempt | None:
         """The best matching; None where none is done in time."""
         request, options = self._request, self._request.options
         rules = [RULES[options.rule]] if options.rule != "auto" else [0, 1, 2]
         threads = _cores() if options.threads is None else options.threads
         # Small ones at once; of large ones some at a time, so that the best one is there on Ctrl-C.
         together = options.seeds if self._deliveries * options.seeds < 2**18 else threads
-        best: _Found | None = None
+        best: _Attempt | None = None
         limit = 2**62
         for first in range(0, options.seeds, together):
             left = request.seconds_left
@@ -237,14 +237,14 @@ class _Search:
                 self.interrupted = True
                 break
             if time >= 0 and (best is None or time < best.time):
-                best = _Found(transfers=_timed(channels, start, channel, chunk), time=time, attempt=attempt)
+                best = _Attempt(transfers=_timed(channels, start, channel, chunk), time=time, attempt=attempt)
                 limit = time
             self.done += count
             request.say(f"{plural(self.done, 'attempt')} of {options.seeds} done")
         return best
 
 
-def _timed(channels: Channels, start: Any, channel: Any, chunk: Any) -> TimedTransfers:
+def _timed(channels: ChunkChannels, start: Any, channel: Any, chunk: Any) -> TimedTransfers:
     """What an attempt did."""
     return TimedTransfers(
         start=start,
@@ -277,7 +277,7 @@ def _check(problem: Problem, options: TacosOptions) -> None:
         raise InputError(msg)
 
 
-def _check_reachable(problem: Problem, channels: Channels) -> None:
+def _check_reachable(problem: Problem, channels: ChunkChannels) -> None:
     """Refuse ranks that nothing leads to."""
     topology, ranks = problem.topology, problem.topology.num_ranks
     names = [topology.node_ids[v] for v in topology.rank_nodes.tolist()]
@@ -323,7 +323,7 @@ def _total(problem: Problem, chunks: int) -> int:
 
 
 def _details(
-    problem: Problem, chunks: int, chunk_bytes: int | None, time: Fraction, channels: Channels, done: int
+    problem: Problem, chunks: int, chunk_bytes: int | None, time: Fraction, channels: ChunkChannels, done: int
 ) -> dict[str, Any]:
     """The figures of the search."""
     total = _total(problem, chunks)
@@ -344,7 +344,7 @@ def _words(
     chunk_bytes: int | None,
     time: Fraction,
     done: int,
-    parts: list[_Found],
+    parts: list[_Attempt],
     rule: str,
 ) -> tuple[tuple[str, str], ...]:
     total = _total(problem, chunks)
