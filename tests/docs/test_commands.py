@@ -33,6 +33,7 @@ COMPARED = {
     "design.md": "test_design_page.py",
     "selection.md": "test_sessions.py",
     "simulation.md": "test_simulation_page.py",
+    "synthesis-search.md": "test_synthesis_pages.py",
 }
 """Pages all of whose commands are run by a test of their own, with their output."""
 

@@ -349,7 +349,8 @@ def _words(
 ) -> tuple[tuple[str, str], ...]:
     total = _total(problem, chunks)
     rules = [list(RULES)[part.attempt % 3] if rule == "auto" else rule for part in parts]
-    won = " and ".join(f"{each.attempt} ({name})" for each, name in zip(parts, rules, strict=True))
+    found = [f"{each.attempt} ({name})" for each, name in zip(parts, rules, strict=True)]
+    won = " and ".join(dict.fromkeys(found))
     words = [("attempts", f"{done} done, the best is {won}")]
     if not time:
         return tuple(words)
