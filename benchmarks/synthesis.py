@@ -147,7 +147,7 @@ def measured(problem: Problem, methods: Iterable[str], time_limit_s: float) -> d
     found = compare(
         problem,
         sizes=SIZES,
-        algorithms=[optimal],
+        algorithms=None if optimal is None else [optimal],
         synthesize=methods,
         synthesis_time_limit_s=time_limit_s,
         jobs=1,

@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -148,7 +149,7 @@ GRIDS = [
     _grid("torus", (8, 8), 50, 0.5, 1, 1024),
     _grid("torus", (16, 16), 50, 0.5, 1, 1024),
 ]
-LARGE = [
+LARGE: list[tuple[str, str, dict[str, Any]]] = [
     ("torus 32x32", "torus", {"dims": (32, 32)}),
     ("torus 8x8x16", "torus", {"dims": (8, 8, 16)}),
     ("mesh 32x32", "mesh", {"dims": (32, 32)}),

@@ -40,7 +40,7 @@ class Dimension(Brief):
     @property
     def size(self) -> int:
         """Ranks of a group."""
-        return self.members.shape[1]
+        return int(self.members.shape[1])
 
     @classmethod
     def along(cls, name: str, digits: NDArray[np.int64], axis: int) -> Dimension:
