@@ -1,4 +1,4 @@
-"""Small all-gathers within the groups of a dimension, solved exactly and once for every kind of group."""
+"""Small all-gathers within the groups of a dimension, solved once for every kind of group."""
 
 from __future__ import annotations
 

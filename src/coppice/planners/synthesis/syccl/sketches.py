@@ -4,7 +4,8 @@
 outline. A *sketch* is an order of dimensions. In stage after stage every rank that holds a block sends it to the other
 ranks of its group in the stage's dimension, until all ranks have it: ``rail > box`` first crosses the network and then
 spreads what came inside the boxes. What a group has to do in a stage is a small all-gather. It is solved once for each
-kind of group, exactly, by the forest planner on the group's own links, and mapped to all groups of the kind.
+kind of group, by the forest planner on the group's own links (within 1% of its optimum, in as few trees as that takes),
+and mapped to all groups of the kind.
 
 Every sketch loads the links of its dimensions in other proportions. A linear program, solved exactly, says how much of
 each block goes by which sketch, so that the busiest link is done as early as possible: that balances the dimensions. A
