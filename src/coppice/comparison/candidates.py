@@ -26,6 +26,9 @@ DOUBLED = ("segments",)
 SWEPT: Mapping[str, tuple[int, ...]] = {"radix": (2, 4, 8, 16)}
 """Parameters that are tried at a few values, beside their default; none above the number of ranks."""
 
+TRIED: Mapping[str, tuple[Mapping[str, Value], ...]] = {"tacos": ({}, {"chunks": 1}, {"chunks": 3})}
+"""Options with which methods of synthesis are tried, where not by their defaults alone: few chunks suit small M."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AlgorithmVariant:
@@ -128,7 +131,7 @@ def candidates(
 def synthesized_candidates(
     methods: Iterable[str], *, seed: int = 0, time_limit_s: float | None = None
 ) -> list[SynthesizedVariant]:
-    """What methods of synthesis find with their default options, to be tried beside the algorithms.
+    """What methods of synthesis find with the options that are worth a trial, to be tried beside the algorithms.
 
     Args:
         methods: Names of methods.
@@ -146,7 +149,11 @@ def synthesized_candidates(
         if name not in METHODS:
             msg = f"expected methods of synthesis ({', '.join(METHODS)}), found {name!r}."
             raise InputError(msg)
-    return [SynthesizedVariant(algorithm=name, seed=seed, time_limit_s=time_limit_s) for name in names]
+    return [
+        SynthesizedVariant(algorithm=name, parameters=options, seed=seed, time_limit_s=time_limit_s)
+        for name in names
+        for options in TRIED.get(name, ({},))
+    ]
 
 
 def _doubled(entry: Algorithm) -> str | None:
