@@ -153,16 +153,14 @@ def measured(problem: Problem, methods: Iterable[str], time_limit_s: float) -> d
         jobs=1,
     )
     rows: dict[str, Any] = {}
+    best = {row.algorithm: row for row in found.synthesized}
     for name, by_size in found.times.items():
-        times = {str(size): row.time_us for size, row in by_size.items()}
-        last = by_size[max(by_size)]
-        planned = name == optimal
-        rows[PLANNED if planned else name] = {
-            "gap": 0.0 if planned else last.gap,
-            "rate_gb_per_s": float(found.optimum.algbw_gb_per_s)
-            * (1 - (0.0 if planned else last.gap or 0.0)),
-            "seconds": None if planned else last.synthesis_seconds,
-            "times_us": times,
+        gap = 0.0 if name == optimal else best[name].gap or 0.0
+        rows[PLANNED if name == optimal else name] = {
+            "gap": gap,
+            "rate_gb_per_s": float(found.optimum.algbw_gb_per_s) * (1 - gap),
+            "seconds": None if name == optimal else best[name].synthesis_seconds,
+            "times_us": {str(size): row.time_us for size, row in by_size.items()},
         }
     for row in found.refused:
         rows[row.algorithm] = {"refusal": row.refusal}

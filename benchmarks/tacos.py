@@ -251,7 +251,8 @@ def published(options: argparse.Namespace) -> Table:
     table.notes.append(
         "Rates and sizes in powers of 1,024, as the public program takes them; the last two networks have no published "
         "time, and the public program's own best stands there. Both sides on one core, by the published rule (even "
-        "draws). Ours is the whole call from Python: channels, attempts and schedule; the public program makes none."
+        "draws). Ours is the whole call from Python: channels, attempts and schedule; the public program makes none. "
+        "An attempt of ours that cannot become the best any more is given up."
     )
     return table
 

@@ -26,7 +26,10 @@ DOUBLED = ("segments",)
 SWEPT: Mapping[str, tuple[int, ...]] = {"radix": (2, 4, 8, 16)}
 """Parameters that are tried at a few values, beside their default; none above the number of ranks."""
 
-TRIED: Mapping[str, tuple[Mapping[str, Value], ...]] = {"tacos": ({}, {"chunks": 1}, {"chunks": 3})}
+TRIED: Mapping[str, tuple[Mapping[str, Value], ...]] = {
+    "tacos": ({}, {"chunks": 1}, {"chunks": 3}),
+    "syccl": ({}, {"mix": "false"}),
+}
 """Options with which methods of synthesis are tried, where not by their defaults alone: few chunks suit small M."""
 
 

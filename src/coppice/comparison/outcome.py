@@ -92,9 +92,15 @@ class Comparison(Shown):
 
     @property
     def synthesized(self) -> tuple[SimulatedTime, ...]:
-        """Of every method of synthesis that found a schedule the row of the largest size."""
-        last = {name: by_size[max(by_size)] for name, by_size in self.times.items()}
-        return tuple(row for row in last.values() if row.synthesis_seconds is not None)
+        """Of every method of synthesis that found a schedule a row of the one of the best rate."""
+        best: dict[str, SimulatedTime] = {}
+        for row in self.measurements:
+            if row.gap is None:
+                continue
+            known = best.setdefault(row.algorithm, row).gap
+            if known is not None and row.gap < known:
+                best[row.algorithm] = row
+        return tuple(best.values())
 
     @property
     def optimal_name(self) -> str | None:

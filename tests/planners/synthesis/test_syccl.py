@@ -83,6 +83,19 @@ def test_one_order_of_dimensions_alone_does_not_balance_a_torus() -> None:
     assert [each["share"] for each in found.synthesis.details["sketches"]] == ["1/2", "1/2"]
 
 
+def test_the_best_sketch_alone_has_fewer_chunks_and_no_more_rate() -> None:
+    boxes = preset("dgx-a100", boxes=2)
+    mixed, alone = (
+        synthesize(boxes, "all_gather", method="syccl", options={"mix": mix}) for mix in (True, False)
+    )
+    is_right(alone)
+    assert [each["stages"] for each in alone.synthesis.details["sketches"]] == [["rail", "box"]]
+    assert alone.synthesis.details["chunks"] < mixed.synthesis.details["chunks"]
+    # Two of 16 blocks cross the network for every GPU, and 14 come over the switch of its box: 14/300.
+    assert alone.planned is not None
+    assert alone.planned.algbw_gb_per_s == Fraction(300 * 16, 14)
+
+
 @settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_boxes_of_any_shape(data: st.DataObject) -> None:

@@ -50,10 +50,12 @@ class SycclOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         trees: Trees from each rank of a group; None: the fewest within 1% of the optimum of the group.
         group: Ranks that a group may have, beyond which its problem is not small.
+        mix: Mix sketches, which gives the best rate; False takes the best one alone: fewer chunks, for short messages.
     """
 
     trees: int | None = None
     group: int = 128
+    mix: bool = True
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -164,7 +166,7 @@ def synthesize_syccl(request: Request) -> Synthesis:
     return Synthesis(
         status=Status.SAT,
         body=schedule,
-        parameters={"trees": options.trees, "group": options.group},
+        parameters={"trees": options.trees, "group": options.group, "mix": options.mix},
         interrupted=any(each.interrupted for each in directions),
         details={
             "sketches": [
@@ -213,7 +215,7 @@ def _direction(topology: Topology, request: Request) -> _Direction:
             except UnreachableError as error:
                 reason = error
                 continue
-            found = _balanced(topology, sketches) if sketches else None
+            found = _balanced(topology, sketches, mix=options.mix) if sketches else None
             # More ways to cut the network count only where they are faster: theirs have more stages.
             if found is not None and (best is None or found[0] > best[0]):
                 best = found
@@ -264,7 +266,7 @@ def _sketches(dimensions: Sequence[Dimension], solver: GroupSolver, request: Req
 
 
 def _balanced(
-    topology: Topology, sketches: Sequence[_Sketch]
+    topology: Topology, sketches: Sequence[_Sketch], *, mix: bool
 ) -> tuple[Fraction, tuple[tuple[_Sketch, Fraction], ...]]:
     """How much of each block goes by which sketch, so that the busiest link is done as early as possible.
 
@@ -285,9 +287,8 @@ def _balanced(
             if row[1:].any()
         ]
     )
-    program.solve()
-    vertex = program.exact_vertex()
-    if vertex is None:  # no basis was found in floats: the best of the sketches alone
+    vertex = program.exact_vertex() if mix and program.solve() is not None else None
+    if vertex is None:  # one alone is asked for, or no basis was found in floats
         rates = [min(Fraction(int(row[0]), int(row[i + 1])) for row in rows if row[i + 1]) for i in columns]
         values = [rate if i == rates.index(max(rates)) else Fraction(0) for i, rate in enumerate(rates)]
     else:
