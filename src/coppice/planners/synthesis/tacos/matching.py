@@ -95,7 +95,7 @@ def synthesize_tacos(request: Request) -> Synthesis:
     Examples:
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(preset("torus", dims=(4, 4)), Collective.ALL_GATHER)
-        >>> found = synthesize_tacos(Request(problem=problem, options=TacosOptions(chunks=1, seeds=4)))
+        >>> found = synthesize_tacos(Request(problem=problem, options=TacosOptions(chunks=1)))
         >>> found.details["makespan_algbw_gb_per_s"]
         4.0
     """
