@@ -87,3 +87,4 @@ void init_shm(nb::module_& m);
 void init_simulator(nb::module_& m);
 void init_symmetry(nb::module_& m);
 void init_tasks(nb::module_& m);
+void init_tacos(nb::module_& m);

@@ -12,4 +12,5 @@ NB_MODULE(_core, m) {
   init_simulator(m);
   init_symmetry(m);
   init_tasks(m);
+  init_tacos(m);
 }

@@ -113,6 +113,25 @@ def find_symmetry(
     NDArray[np.int32],
     NDArray[np.int64],
 ]: ...
+def match_chunks(
+    num_ranks: int,
+    num_ports: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    duration: NDArray[np.int64],
+    port_start: NDArray[np.int64],
+    port: NDArray[np.int32],
+    hold: NDArray[np.int64],
+    source: NDArray[np.int32],
+    target: NDArray[np.int32],
+    rules: NDArray[np.uint8],
+    seed: int,
+    first: int,
+    count: int,
+    threads: int,
+    limit: int,
+    seconds: float,
+) -> tuple[int, int, NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]: ...
 def simulate_messages(
     route: NDArray[np.int32],
     bytes: NDArray[np.int64],  # noqa: A002

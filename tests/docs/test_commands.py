@@ -38,6 +38,7 @@ COMPARED = {
     "simulation.md": "test_simulation_page.py",
     "synthesis.md": "test_synthesis_page.py",
     "synthesis-milp.md": "test_synthesis_milp_page.py",
+    "synthesis-search.md": "test_synthesis_pages.py",
 }
 """Pages all of whose commands are run by a test of their own, with their output."""
 

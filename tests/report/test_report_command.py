@@ -38,6 +38,17 @@ def test_files_by_suffix(plan_file: str, tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out.count(f"{tmp_path}/a.") == 3
 
 
+def test_synthesised_schedules_are_rivals(tmp_path: Path) -> None:
+    problem = Problem(topology=preset("star", gpus=3), collective=Collective.BROADCAST, root=0)
+    write_plan(plan(problem).plan, tmp_path / "plan.json")
+    report(str(tmp_path / "plan.json"), output=tmp_path / "a.html", compare="1M", synthesize="tacos, syccl")
+    page = ET.parse(tmp_path / "a.html")
+    assert [cell.text for cell in page.iter("td")].count("tacos") == 1
+    assert any((p.text or "").startswith("syccl: method syccl synthesises") for p in page.iter("p"))
+    with pytest.raises(InputError, match="`synthesize` adds to a comparison"):
+        report(str(tmp_path / "plan.json"), output=tmp_path / "b.html", synthesize="tacos")
+
+
 def test_refusals(plan_file: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"expected a file called \*\.html"):
         report(plan_file, output=tmp_path / "a.pdf")

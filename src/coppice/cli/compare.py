@@ -13,6 +13,7 @@ from coppice.cli import with_flags
 from coppice.cli.options.completion import algorithm_names
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.measuring import JobsOption, ModelOption, OverheadOption, SizesOption, chosen_model
+from coppice.cli.options.names import SYNTHESIS_METHODS
 from coppice.cli.options.problem import ProblemOptions
 from coppice.cli.output.breaking import room_of
 from coppice.cli.output.kept import keeps
@@ -47,6 +48,21 @@ def compare(
             autocompletion=algorithm_names,
         ),
     ] = None,
+    synthesize: Annotated[
+        str | None,
+        typer.Option(
+            "--synthesize",
+            metavar="LIST",
+            help=f"Compare what methods of synthesis find as well, such as tacos,syccl (all: {','.join(SYNTHESIS_METHODS)}).",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Where their random choices begin.")] = 0,
+    time_limit: Annotated[
+        float,
+        typer.Option(
+            "--time-limit", metavar="SECONDS", help="Time for each of them; then its best so far counts."
+        ),
+    ] = 60.0,
     order: Annotated[
         str,
         typer.Option(
@@ -135,6 +151,7 @@ def compare(
       coppice compare torus --set dims=8x8 --relay-gpus --algorithms forest,ring,2d-torus
       coppice compare cluster.json --collective all_to_all --results sweep.jsonl --jobs 8
       coppice compare dgx-a100 --boxes 4 --rates nominal,measured
+      coppice compare dgx-a100 --boxes 2 --collective all_gather --synthesize tacos,syccl
       coppice compare dgx-h100 --boxes 1,2,4,8,16 --gain --sizes 1G
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.comparison.gain import gain as find_gain
@@ -144,8 +161,8 @@ def compare(
     from coppice.comparison.table import csv_text
 
     wanted, counts, classes = parse_sizes(sizes, option="--sizes"), _counts(boxes), _classes(rates)
-    if gain and (csv or picture or results or len(classes) > 1):
-        msg = "--gain prints a table of its own: leave out --csv, --plot, --results and all rates but one."
+    if gain and (csv or picture or results or synthesize or len(classes) > 1):
+        msg = "--gain prints its own table: leave out --csv, --plot, --results, --synthesize and all rates but one."
         raise InputError(msg)
     if not gain and len(counts) > 1:
         msg = f"expected one number of boxes, found --boxes {boxes}: give one, or a list with --gain."
@@ -179,12 +196,16 @@ def compare(
         return
     keeps(results)
     names = None if algorithms is None else [name.strip() for name in algorithms.split(",")]
+    methods = [] if synthesize is None else [name.strip() for name in synthesize.split(",")]
     with progress_bar() as on_progress:
         made = [
             run_comparison(
                 replace(asked, boxes=counts[0], rates=rate_class).load_problem(),
                 sizes=wanted,
                 algorithms=names,
+                synthesize=methods,
+                synthesis_time_limit_s=time_limit,
+                seed=seed,
                 results=results,
                 on_progress=on_progress,
                 **options,
@@ -205,7 +226,13 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     """The printed comparison."""
     from coppice.bounds.describe import describe_cut
     from coppice.comparison.picks import pick_lines
-    from coppice.comparison.table import algorithm_lines, best_lines, range_lines, refusal_lines
+    from coppice.comparison.table import (
+        algorithm_lines,
+        best_lines,
+        range_lines,
+        refusal_lines,
+        synthesis_lines,
+    )
     from coppice.schedule.explanation import title_of
 
     first = made[0]
@@ -228,6 +255,8 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     if every:
         lines += ["#", *algorithm_lines(first, room=room_of())]
     lines += ["", "best per size", *(f"  {line}" for line in range_lines(first))]
+    if first.synthesized:
+        lines += ["", "synthesised", *(f"  {line}" for line in synthesis_lines(first))]
     if first.picks:
         lines += ["", "NCCL would pick", *(f"  {line}" for line in pick_lines(first.picks))]
     if first.helped is not None:

@@ -46,6 +46,14 @@ def report(
             help="Compare all algorithms at these sizes, such as 1K:1G:4 [default: no comparison].",
         ),
     ] = None,
+    synthesize: Annotated[
+        str | None,
+        typer.Option(
+            "--synthesize",
+            metavar="LIST",
+            help="With --compare: compare what methods of synthesis find as well, such as tacos,syccl.",
+        ),
+    ] = None,
     whole: Annotated[
         str | None,
         typer.Option(
@@ -79,7 +87,14 @@ def report(
     before = None if whole is None else load_topology(whole, boxes=boxes, settings=settings)
     with Stages() as stages:
         written = write_report(
-            plan, output, size=size, compare=compare, whole=before, model=model, on_stage=stages.begin
+            plan,
+            output,
+            size=size,
+            compare=compare,
+            synthesize=[] if synthesize is None else [name.strip() for name in synthesize.split(",")],
+            whole=before,
+            model=model,
+            on_stage=stages.begin,
         )
     if as_json:
         print_json({"output": str(output), "bytes": written})

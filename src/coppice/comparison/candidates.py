@@ -13,8 +13,9 @@ from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.algorithms.catalogue import find
 from coppice.planners.algorithms.parts.orders import box_order
 from coppice.planners.choice import ORDERS, optimal_planner
+from coppice.planners.synthesis.catalogue import METHODS
 
-__all__ = ["BOTH_ORDERS", "AlgorithmVariant", "candidates"]
+__all__ = ["BOTH_ORDERS", "AlgorithmVariant", "SynthesizedVariant", "candidates", "synthesized_candidates"]
 
 BOTH_ORDERS = "both"
 """Algorithms run in rank order and in one that suits the topology, and the better of the two counts."""
@@ -24,6 +25,12 @@ DOUBLED = ("segments",)
 
 SWEPT: Mapping[str, tuple[int, ...]] = {"radix": (2, 4, 8, 16)}
 """Parameters that are tried at a few values, beside their default; none above the number of ranks."""
+
+TRIED: Mapping[str, tuple[Mapping[str, Value], ...]] = {
+    "tacos": ({}, {"chunks": 1}, {"chunks": 3}),
+    "syccl": ({}, {"mix": "false"}),
+}
+"""Options with which methods of synthesis are tried, where not by their defaults alone: few chunks suit small M."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,19 @@ class AlgorithmVariant:
     order: str = "auto"
     relay_gpus: bool = False
     in_network: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynthesizedVariant(AlgorithmVariant):
+    """What a method of synthesis finds, under the method's name.
+
+    Attributes:
+        seed: Where its random choices begin.
+        time_limit_s: Seconds after which the best that it found so far counts.
+    """
+
+    seed: int = 0
+    time_limit_s: float | None = None
 
 
 def candidates(
@@ -109,6 +129,34 @@ def candidates(
         msg = f"expected algorithms for {problem.collective}, found none: name some that perform it."
         raise InputError(msg)
     return found
+
+
+def synthesized_candidates(
+    methods: Iterable[str], *, seed: int = 0, time_limit_s: float | None = None
+) -> list[SynthesizedVariant]:
+    """What methods of synthesis find with the options that are worth a trial, to be tried beside the algorithms.
+
+    Args:
+        methods: Names of methods.
+        seed: Where random choices begin.
+        time_limit_s: Seconds for each of them.
+
+    Raises:
+        InputError: If there is no such method, or no time.
+    """
+    if time_limit_s is not None and not time_limit_s > 0:
+        msg = f"expected a time limit above 0 seconds, found {time_limit_s}."
+        raise InputError(msg)
+    names = list(dict.fromkeys(methods))
+    for name in names:
+        if name not in METHODS:
+            msg = f"expected methods of synthesis ({', '.join(METHODS)}), found {name!r}."
+            raise InputError(msg)
+    return [
+        SynthesizedVariant(algorithm=name, parameters=options, seed=seed, time_limit_s=time_limit_s)
+        for name in names
+        for options in TRIED.get(name, ({},))
+    ]
 
 
 def _doubled(entry: Algorithm) -> str | None:

@@ -12,10 +12,11 @@ import numpy as np
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.comparison.candidates import AlgorithmVariant
-from coppice.errors import InputError, UnreachableError
+from coppice.comparison.candidates import AlgorithmVariant, SynthesizedVariant
+from coppice.errors import InputError, MissingExtraError, UnreachableError
 from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.choice import FOREST, Choice, make_body
+from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import messages_of
@@ -67,6 +68,8 @@ class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         link_us: For how long it is busy.
         relays: Whether GPUs pass on what is not theirs.
         in_network: Whether switches copy or add.
+        gap: Of what a method of synthesis found: share of the optimal rate that it does not reach; otherwise None.
+        synthesis_seconds: Seconds that the method took, otherwise None.
     """
 
     key: str
@@ -86,6 +89,8 @@ class SimulatedTime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     link_us: float = 0.0
     relays: bool = False
     in_network: bool = False
+    gap: float | None = None
+    synthesis_seconds: float | None = None
 
     @property
     def algbw_gb_per_s(self) -> float:
@@ -130,7 +135,9 @@ def measure(job: MeasurementJob) -> list[SimulatedTime]:
     bodies = Bodies(problem, candidate, plain)
     try:
         bodies.body(1)
-    except InputError as error:
+    except (InputError, MissingExtraError) as error:
+        if isinstance(error, MissingExtraError) and not isinstance(candidate, SynthesizedVariant):
+            raise
         refusal = " ".join(str(error).split())
         return [
             SimulatedTime(
@@ -140,15 +147,20 @@ def measure(job: MeasurementJob) -> list[SimulatedTime]:
                 parameters=dict(candidate.parameters),
                 order=candidate.order,
                 refusal=refusal,
-                unreachable=isinstance(error, UnreachableError),
+                unreachable=isinstance(error, UnreachableError)
+                and not isinstance(candidate, SynthesizedVariant),
                 needs_switches=isinstance(error, _SwitchesNeededError),
             )
             for size_bytes, key in job.keys.items()
         ]
-    return [
+    rows = [
         _best(bodies, size_bytes, job.model).measurement(key, candidate, size_bytes)
         for size_bytes, key in job.keys.items()
     ]
+    if bodies.synthesized is None:
+        return rows
+    figures = {"gap": bodies.synthesized.gap, "synthesis_seconds": bodies.synthesized.seconds}
+    return [msgspec.structs.replace(row, **figures) for row in rows]
 
 
 @lru_cache(maxsize=2)
@@ -230,6 +242,7 @@ class Bodies:
     def __init__(self, problem: Problem, candidate: AlgorithmVariant, plain: Bound) -> None:
         self.problem = problem
         self.candidate = candidate
+        self.synthesized: SynthesizedResult | None = None
         self._plain = plain
         self._made: dict[int, Forest | Schedule] = {}
 
@@ -248,6 +261,9 @@ class Bodies:
         """
         if doubled not in self._made:
             candidate = self.candidate
+            if isinstance(candidate, SynthesizedVariant):
+                self._made[doubled] = _ready(self._synthesized(candidate))
+                return self._made[doubled]
             choice = Choice.of(
                 self.problem,
                 algorithm=candidate.algorithm,
@@ -264,6 +280,19 @@ class Bodies:
                 raise _SwitchesNeededError(msg)
             self._made[doubled] = body
         return self._made[doubled]
+
+    def _synthesized(self, candidate: SynthesizedVariant) -> Forest | Schedule:
+        """What the method finds, verified."""
+        self.synthesized = synthesize(
+            self.problem,
+            method=candidate.algorithm,
+            options=candidate.parameters,
+            seed=candidate.seed,
+            time_limit_s=candidate.time_limit_s,
+        )
+        plan = self.synthesized.plan
+        body: Forest | Schedule = plan.schedule if plan.forest is None else plan.forest
+        return body
 
 
 def _chunks(body: Forest | Schedule) -> int:

@@ -91,6 +91,18 @@ class Comparison(Shown):
         return tuple(row for row in self.refused if row.algorithm not in elsewhere)
 
     @property
+    def synthesized(self) -> tuple[SimulatedTime, ...]:
+        """Of every method of synthesis that found a schedule a row of the one of the best rate."""
+        best: dict[str, SimulatedTime] = {}
+        for row in self.measurements:
+            if row.gap is None:
+                continue
+            known = best.setdefault(row.algorithm, row).gap
+            if known is not None and row.gap < known:
+                best[row.algorithm] = row
+        return tuple(best.values())
+
+    @property
     def optimal_name(self) -> str | None:
         """``forest`` or ``flow`` where it was compared, otherwise None."""
         name = optimal_planner(self.problem.collective)
@@ -174,6 +186,8 @@ class Comparison(Shown):
                     "sent_bytes": row.sent_bytes if timed else None,
                     "link": row.link if timed else None,
                     "link_us": row.link_us if timed else None,
+                    "gap": row.gap,
+                    "synthesis_seconds": row.synthesis_seconds,
                     "refusal": row.refusal,
                 }
 

@@ -14,7 +14,13 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.collectives import Collective
-from coppice.comparison.candidates import BOTH_ORDERS, AlgorithmVariant, candidates
+from coppice.comparison.candidates import (
+    BOTH_ORDERS,
+    AlgorithmVariant,
+    SynthesizedVariant,
+    candidates,
+    synthesized_candidates,
+)
 from coppice.comparison.measurement import MeasurementJob, SimulatedTime, measure, packed
 from coppice.comparison.outcome import Comparison
 from coppice.comparison.pool import chosen_executor, run
@@ -51,6 +57,9 @@ def compare(
     weights: Sequence[int] | None = None,
     demands: Sequence[Sequence[int]] | None = None,
     algorithms: Iterable[str] | None = None,
+    synthesize: Iterable[str] = (),
+    synthesis_time_limit_s: float | None = 60.0,
+    seed: int = 0,
     model: Model | str | os.PathLike[str] | None = None,
     order: str = BOTH_ORDERS,
     relay_gpus: bool | None = None,
@@ -63,7 +72,8 @@ def compare(
     """Simulate every algorithm that performs a collective, and measure it by the limits.
 
     The outcome depends on nothing but the problem, the sizes, the algorithms and the model: not on the executor, the
-    number of processes, or how often the work was interrupted.
+    number of processes, or how often the work was interrupted. Methods of synthesis are the exception where their time
+    limit ends them.
 
     Args:
         problem: What is to be done, and where: a problem, what has one, or a topology (also by name) with a
@@ -74,6 +84,11 @@ def compare(
         weights: Relative shard size of each rank (all_gather, reduce_scatter).
         demands: For all_to_all, relative size from each rank to each.
         algorithms: Names to try; None takes all that perform the collective.
+        synthesize: Methods of synthesis whose schedules are compared as well (see
+            :data:`coppice.planners.synthesis.catalogue.METHODS`).
+        synthesis_time_limit_s: Seconds for each of them, after which the best that it found so far counts; None: until
+            it is done.
+        seed: Where their random choices begin.
         model: What messages cost: a model, its name, or a file with one (see :mod:`coppice.simulation.models`).
         order: ``rank``, ``topology`` (boxes and rails kept together), ``auto`` (the first that has routes) or ``both``
             (the faster one).
@@ -105,7 +120,10 @@ def compare(
     wanted = _sizes(problem, sizes_of(sizes))
     names = None if algorithms is None else list(algorithms)
     helping, relaying = in_network is True, relay_gpus is True
-    tried = candidates(problem, names, order=order, relay_gpus=relaying, in_network=helping)
+    tried: list[AlgorithmVariant] = candidates(
+        problem, names, order=order, relay_gpus=relaying, in_network=helping
+    )
+    tried += synthesized_candidates(synthesize, seed=seed, time_limit_s=synthesis_time_limit_s)
     plain = bound(problem)
     file = MeasurementsFile(results, problem)
 
@@ -209,8 +227,9 @@ def _work(
     """What the results file does not hold yet: a job for each candidate, several where a job would take minutes."""
     data = packed(problem)
     found = []
-    together = len(sizes) if problem.topology.num_ranks <= MANY_RANKS else FEW_SIZES
+    few = problem.topology.num_ranks <= MANY_RANKS
     for position, candidate in enumerate(tried):
+        together = len(sizes) if few or isinstance(candidate, SynthesizedVariant) else FEW_SIZES
         missing = [size for size in sizes if keys[position, size] not in file.known]
         for first in range(0, len(missing), together):
             open_keys = {size: keys[position, size] for size in missing[first : first + together]}

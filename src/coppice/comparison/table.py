@@ -9,9 +9,18 @@ from collections.abc import Sequence
 from coppice.comparison.measurement import SimulatedTime
 from coppice.comparison.outcome import Comparison, parameters_text
 from coppice.comparison.ranges import percent
-from coppice.text import columns
+from coppice.text import columns, seconds_text
 
-__all__ = ["algorithm_lines", "aligned", "best_lines", "csv_text", "number", "range_lines", "refusal_lines"]
+__all__ = [
+    "algorithm_lines",
+    "aligned",
+    "best_lines",
+    "csv_text",
+    "number",
+    "range_lines",
+    "refusal_lines",
+    "synthesis_lines",
+]
 
 COLUMNS = (
     "topology",
@@ -33,6 +42,8 @@ COLUMNS = (
     "sent_bytes",
     "link",
     "link_us",
+    "gap",
+    "synthesis_seconds",
     "refusal",
 )
 """Columns of the CSV file."""
@@ -103,6 +114,24 @@ def refusal_lines(comparison: Comparison) -> list[str]:
         why = "they send between GPUs that no path of switches and NICs joins"
         lines.append(f"{', '.join(apart)}: {why}; `relay_gpus` lets other GPUs pass that on")
     return lines
+
+
+def synthesis_lines(comparison: Comparison) -> list[str]:
+    """What methods of synthesis found: the rate of the links, how near the optimum it is, and how long it took."""
+    best = float(comparison.optimum.algbw_gb_per_s)
+    rows = []
+    for row in comparison.synthesized:
+        gap = row.gap or 0.0
+        behind = "the optimum" if gap <= 0 else f"{percent(gap)} below the optimum"
+        rows.append(
+            [
+                row.algorithm,
+                f"{best * (1 - gap):.6g} GB/s,",
+                f"{behind},",
+                f"found in {seconds_text(row.synthesis_seconds or 0.0)}",
+            ]
+        )
+    return columns(rows, "lrll") if rows else []
 
 
 def csv_text(comparisons: Sequence[Comparison]) -> str:

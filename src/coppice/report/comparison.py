@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from math import floor, log2, log10
 
 from coppice.comparison.outcome import Comparison, parameters_text
+from coppice.comparison.ranges import percent
+from coppice.planners.synthesis.catalogue import METHODS
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number
-from coppice.text import plural, rate_text, short_size, time_text
+from coppice.text import plural, rate_text, seconds_text, short_size, time_text
 
-__all__ = ["comparison_picture", "comparison_table"]
+__all__ = ["comparison_picture", "comparison_table", "refused_methods", "synthesis_table"]
 
 WIDTH = 1100.0
 LEFT, RIGHT, TOP = 64.0, 236.0, 26.0
@@ -62,6 +64,27 @@ def comparison_table(comparison: Comparison) -> Markup:
         )
         rows.append(element("tr", *(element("td", escape(cell)) for cell in cells)))
     return element("div", element("table", *rows), class_="scroll")
+
+
+def synthesis_table(comparison: Comparison) -> Markup:
+    """What methods of synthesis found: the rate of the links, how near the optimum it is, and how long it took."""
+    heads = ("synthesised by", "rate (GB/s)", "below the optimum", "found in")
+    rows = [element("tr", *(element("th", escape(head)) for head in heads))]
+    for row in comparison.synthesized:
+        gap = row.gap or 0.0
+        cells = (
+            row.algorithm,
+            f"{float(comparison.optimum.algbw_gb_per_s) * (1 - gap):.5g}",
+            percent(gap) if gap > 0 else "none",
+            seconds_text(row.synthesis_seconds or 0.0),
+        )
+        rows.append(element("tr", *(element("td", escape(cell)) for cell in cells)))
+    return element("div", element("table", *rows), class_="scroll")
+
+
+def refused_methods(comparison: Comparison) -> list[str]:
+    """Methods of synthesis that found nothing, each with its reason."""
+    return [f"{row.algorithm}: {row.refusal}" for row in comparison.left_out if row.algorithm in METHODS]
 
 
 def _names(comparison: Comparison) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from coppice.bounds.describe import describe_cut
 from coppice.collectives import Collective
 from coppice.comparison.outcome import Comparison
-from coppice.report.comparison import comparison_picture, comparison_table
+from coppice.report.comparison import comparison_picture, comparison_table, refused_methods, synthesis_table
 from coppice.report.loads import load_picture
 from coppice.report.style import PAGE_STYLE, style
 from coppice.report.svg import NOTHING, Markup, element, escape, facts, join
@@ -379,6 +379,8 @@ def _comparison(comparison: Comparison) -> list[Markup]:
         element("p", escape(words)),
         element("figure", comparison_picture(comparison)),
         comparison_table(comparison) if comparison.times else NOTHING,
+        synthesis_table(comparison) if comparison.synthesized else NOTHING,
+        *(element("p", escape(line), class_="quiet") for line in refused_methods(comparison)),
     ]
 
 

@@ -41,6 +41,7 @@ def report(
     *,
     size: int | str = DEFAULT_SIZE_BYTES,
     compare: Comparison | str | Sequence[int] | None = None,
+    synthesize: Sequence[str] = (),
     whole: Topology | None = None,
     model: Model | str | os.PathLike[str] | None = None,
     on_stage: _Stage | None = None,
@@ -53,6 +54,7 @@ def report(
         path: File to write: a page (.html), or the topology with the bottleneck cut alone (.svg, .dot).
         size: Message size M of the timeline of a plan, in bytes or as text such as ``64M``.
         compare: Rivals of a plan on its page: a comparison, or the sizes at which all algorithms are compared.
+        synthesize: Methods of synthesis whose schedules are compared as well, where sizes are given.
         whole: What the topology was before it lost nodes or links, which are then drawn as lost (not in .dot).
         model: What messages cost: a model, its name, or a file with one; None is the default.
         on_stage: Called with what goes on.
@@ -71,8 +73,18 @@ def report(
     if compare is not None and target.suffix != ".html":
         msg = f"`compare` belongs on a page, found {target.name!r}: leave it out, or write *.html."
         raise InputError(msg)
+    if synthesize and (compare is None or isinstance(compare, Comparison)):
+        msg = "`synthesize` adds to a comparison at given sizes, found none: give `compare=1K:1G:4`, or leave it out."
+        raise InputError(msg)
     content = report_text(
-        source, target.suffix, size=size, compare=compare, whole=whole, model=model, on_stage=on_stage
+        source,
+        target.suffix,
+        size=size,
+        compare=compare,
+        synthesize=synthesize,
+        whole=whole,
+        model=model,
+        on_stage=on_stage,
     ).encode()
     write_atomically(target, content)
     return len(content)
@@ -84,6 +96,7 @@ def report_text(
     *,
     size: int | str = DEFAULT_SIZE_BYTES,
     compare: Comparison | str | Sequence[int] | None = None,
+    synthesize: Sequence[str] = (),
     whole: Topology | None = None,
     model: Model | str | os.PathLike[str] | None = None,
     on_stage: _Stage | None = None,
@@ -109,7 +122,7 @@ def report_text(
     if isinstance(found, Plan):
         if suffix == ".html":
             assumed = model_of(model)
-            rivals = _compared(found, sizes, assumed, stage)
+            rivals = _compared(found, sizes, synthesize, assumed, stage)
             return report_html(
                 found,
                 size_bytes=size_bytes,
@@ -139,7 +152,11 @@ def report_text(
 
 
 def _compared(
-    plan: Plan, wanted: Comparison | Sequence[int] | None, model: Model, stage: _Stage
+    plan: Plan,
+    wanted: Comparison | Sequence[int] | None,
+    synthesize: Sequence[str],
+    model: Model,
+    stage: _Stage,
 ) -> Comparison | None:
     """All algorithms at the given sizes, in the circumstances of the plan."""
     if wanted is None or isinstance(wanted, Comparison):
@@ -152,6 +169,7 @@ def _compared(
     return compare_algorithms(
         plan.problem,
         sizes=wanted,
+        synthesize=synthesize,
         model=model,
         relay_gpus=relays or None,
         in_network=False,

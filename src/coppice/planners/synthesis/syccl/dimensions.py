@@ -1,0 +1,194 @@
+"""Dimensions of a network: ways to part the ranks into groups, such as boxes, rails, or the rings along one axis.
+
+Ranks get coordinates: the box and the place in it, the leaf switch and the place under it, or what element of an
+abelian group of automorphisms (:mod:`coppice.topology.symmetry`) maps the first rank to them. A *dimension* is one
+coordinate: its groups hold the ranks that differ in this one only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.display import Brief
+from coppice.topology.model import NodeKind, Topology
+from coppice.topology.symmetry import find_symmetry
+
+__all__ = ["Dimension", "GroupNetwork", "coordinate_systems", "group_network", "whole"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Dimension(Brief):
+    """A partition of the ranks into groups of one size.
+
+    Attributes:
+        name: What it is.
+        members: ``members[g, l]`` is the rank at place l of group g (int64).
+        group: Group of each rank (int64).
+        place: Place of each rank in its group (int64).
+    """
+
+    name: str
+    members: NDArray[np.int64]
+    group: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        """Ranks of a group."""
+        return int(self.members.shape[1])
+
+    @classmethod
+    def along(cls, name: str, digits: NDArray[np.int64], axis: int) -> Dimension:
+        """The dimension of one coordinate.
+
+        Args:
+            name: What it is.
+            digits: ``digits[r, i]`` is coordinate i of rank r; every combination occurs once.
+            axis: The coordinate.
+        """
+        others = np.delete(digits, axis, axis=1)
+        group = np.unique(others, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        order = np.lexsort((digits[:, axis], group))
+        members = order.reshape(int(group.max()) + 1, -1)
+        place = np.empty(len(group), dtype=np.int64)
+        place[members] = np.arange(members.shape[1])
+        return cls(name=name, members=members, group=group, place=place)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GroupNetwork:
+    """What the ranks of a group have between them.
+
+    Attributes:
+        topology: Places in the group as ranks, and the switches and NICs between them.
+        nodes: Node of the whole topology for each of its nodes (int64).
+        key: Equal for groups whose networks are the same, place by place.
+    """
+
+    topology: Topology
+    nodes: NDArray[np.int64]
+    key: bytes
+
+
+def coordinate_systems(topology: Topology) -> Iterator[list[Dimension]]:
+    """The ways to give coordinates to the ranks that are worth a trial, the most natural first.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> [[each.name for each in dimensions] for dimensions in coordinate_systems(preset("dgx-h100", boxes=4))]
+        [['box', 'rail'], ['axis 1', 'axis 2']]
+    """
+    ranks = topology.num_ranks
+    hosts = topology.host[topology.rank_nodes].astype(np.int64)
+    seen = set()
+    for names, groups in ((("box", "rail"), hosts), (("leaf", "rail"), _leaves(topology))):
+        digits = _placed(groups)
+        if digits is not None and digits.tobytes() not in seen:
+            seen.add(digits.tobytes())
+            yield [Dimension.along(name, digits, axis) for axis, name in enumerate(names)]
+    symmetry = find_symmetry(topology)
+    if symmetry.order == ranks and len(symmetry.orders) > 1:
+        element = symmetry.node_element[topology.rank_nodes]
+        below = [prod(symmetry.orders[:i]) for i in range(len(symmetry.orders))]
+        digits = np.stack([element // b % n for b, n in zip(below, symmetry.orders, strict=True)], axis=1)
+        yield [Dimension.along(f"axis {axis + 1}", digits, axis) for axis in range(len(symmetry.orders))]
+
+
+def whole(topology: Topology) -> Dimension:
+    """All ranks as one group."""
+    ranks = np.arange(topology.num_ranks, dtype=np.int64)
+    return Dimension(name="all", members=ranks[None, :], group=np.zeros_like(ranks), place=ranks)
+
+
+def _leaves(topology: Topology) -> NDArray[np.int64]:
+    """The first switch of each rank, or -1."""
+    found = np.full(topology.num_nodes, -1, dtype=np.int64)
+    up = topology.kind[topology.dst] == NodeKind.SWITCH
+    # The widest link counts: a box's own switch rather than that of the network.
+    order = np.argsort(topology.capacity[up], kind="stable")
+    found[topology.src[up][order]] = topology.dst[up][order]
+    return found[topology.rank_nodes]
+
+
+def _placed(groups: NDArray[np.int64]) -> NDArray[np.int64] | None:
+    """(place in the group, group) of each rank, where there are several groups of one size of 2 or more."""
+    if not len(groups) or groups.min() < 0:
+        return None
+    names, group = np.unique(groups, return_inverse=True)
+    sizes = np.bincount(group)
+    if len(names) < 2 or sizes.min() < 2 or sizes.min() != sizes.max():
+        return None
+    place = np.empty(len(groups), dtype=np.int64)
+    order = np.argsort(group, kind="stable")
+    place[order] = np.tile(np.arange(sizes[0]), len(names))
+    return np.stack([place, group.astype(np.int64)], axis=1)
+
+
+def group_network(topology: Topology, members: NDArray[np.int64]) -> GroupNetwork:
+    """What joins the ranks of a group without other GPUs: inside their box where they share one.
+
+    Args:
+        topology: The whole network.
+        members: Ranks by place.
+    """
+    own = topology.rank_nodes[members]
+    hosts = set(topology.host[own].tolist())
+    keeps = topology.rank < 0
+    keeps &= topology.kind != NodeKind.GPU
+    if len(hosts) == 1 and -1 not in hosts:
+        keeps &= topology.host == next(iter(hosts))
+    keeps[own] = True
+    terminal = np.zeros(topology.num_nodes, dtype=np.bool_)
+    terminal[own] = True
+    keeps = _useful(topology, keeps, terminal)
+    others = np.flatnonzero(keeps & ~terminal)
+    nodes = np.concatenate([own, others]).astype(np.int64)
+    new_id = np.full(topology.num_nodes, -1, dtype=np.int32)
+    new_id[nodes] = np.arange(len(nodes), dtype=np.int32)
+    links = np.flatnonzero(keeps[topology.src] & keeps[topology.dst])
+    src, dst = new_id[topology.src[links]], new_id[topology.dst[links]]
+    order = np.lexsort((dst, src))
+    links = links[order]
+    rank = np.full(len(nodes), -1, dtype=np.int32)
+    rank[: len(own)] = np.arange(len(own), dtype=np.int32)
+    capacity = topology.capacity[links]
+    divisor = int(np.gcd.reduce(np.append(capacity, topology.denominator)))
+    found = Topology(
+        name=f"group of {len(own)} in {topology.name}",
+        node_ids=tuple(topology.node_ids[v] for v in nodes.tolist()),
+        kind=topology.kind[nodes],
+        host=np.full(len(nodes), -1, dtype=np.int32),
+        hosts=(),
+        rank=rank,
+        multicast=np.zeros(len(nodes), dtype=np.bool_),
+        aggregate=np.zeros(len(nodes), dtype=np.bool_),
+        src=src[order],
+        dst=dst[order],
+        capacity=capacity // divisor,
+        denominator=topology.denominator // divisor,
+        latency_us=topology.latency_us[links],
+    )
+    columns = (found.kind, found.src, found.dst, found.capacity, found.latency_us)
+    key = b"|".join([*(column.tobytes() for column in columns), str((len(own), found.denominator)).encode()])
+    return GroupNetwork(topology=found, nodes=nodes, key=key)
+
+
+def _useful(topology: Topology, keeps: NDArray[np.bool_], terminal: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Without the switches and NICs that lead from no member to another one."""
+    keeps = keeps.copy()
+    while True:
+        links = keeps[topology.src] & keeps[topology.dst]
+        pairs = np.stack([topology.src[links], topology.dst[links]])
+        into = np.bincount(pairs[1], minlength=topology.num_nodes)
+        out = np.bincount(pairs[0], minlength=topology.num_nodes)
+        both = np.unique(np.concatenate([pairs, pairs[::-1]], axis=1), axis=1)
+        neighbours = np.bincount(both[0], minlength=topology.num_nodes)
+        idle = keeps & ~terminal & ((into == 0) | (out == 0) | (neighbours < 2))
+        if not idle.any():
+            return keeps
+        keeps &= ~idle

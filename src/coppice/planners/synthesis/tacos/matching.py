@@ -1,0 +1,383 @@
+"""TACOS: chunks matched greedily with links as these fall free, many times with other random numbers.
+
+Won, Elavazhagan, Srinivasan, Gupta and Krishna, "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed
+Machine Learning", MICRO 2024. The search itself is native (cpp/tacos/tacos.h); what is right where there are switches,
+which the paper leaves open, is in :mod:`coppice.planners.synthesis.tacos.channels`.
+
+A broadcast and an all-gather are matched as they are; a reduce and a reduce-scatter are those on the network with every
+link turned round, backwards in time; an all-reduce is a reduce-scatter and then an all-gather. An all-to-all is
+matched where every two ranks have a channel: TACOS brings chunks only to ranks that want them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.network import check_problem
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import InputError, UnreachableError
+from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
+from coppice.planners.synthesis.tacos.channels import ChunkChannels, channels_of
+from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
+from coppice.schedule.schedule import Op
+from coppice.text import plural, short_size, size_of, time_text
+
+__all__ = ["METHOD", "Demand", "TacosOptions", "demand_of", "synthesize_tacos"]
+
+RULES = {"random": 0, "rarest": 1, "local": 2}
+MOST_TRANSFERS = 2**24
+USUAL_CHUNKS = 12
+USUAL_TRANSFERS = 2**14
+
+
+class TacosOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of TACOS.
+
+    Attributes:
+        chunks: Chunks of each block; None: 12, and fewer down to 1 where that makes more than 2^14 transfers; as many
+            as there are ranks, and at least 12, of a broadcast and a reduce; one of an all-to-all.
+        chunk_size: Size of a chunk, such as 1M, where latency counts; None: the limit of large chunks.
+        seeds: Attempts with different random numbers, of which the best is kept.
+        rule: How a chunk is drawn (see cpp/tacos/tacos.h); ``auto`` takes them in turn, attempt by attempt.
+        threads: Threads that share the attempts; None: one for each core. The result does not depend on it.
+    """
+
+    chunks: int | None = None
+    chunk_size: str | int | None = None
+    seeds: int = 20
+    rule: Literal["auto", "random", "rarest", "local"] = "auto"
+    threads: int | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Demand:
+    """Chunks to be moved.
+
+    Attributes:
+        slot: Slot of each chunk (int64).
+        source: Rank that has it (int32).
+        target: Rank that wants it, or -1: all (int32).
+    """
+
+    slot: NDArray[np.int64]
+    source: NDArray[np.int32]
+    target: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Attempt:
+    """The best attempt of one direction."""
+
+    transfers: TimedTransfers
+    time: int
+    attempt: int
+
+
+def synthesize_tacos(request: Request) -> Synthesis:
+    """The best of many greedy matchings.
+
+    Args:
+        request: The problem with :class:`TacosOptions`.
+
+    Raises:
+        InputError: If an option or the problem cannot be served.
+        UnreachableError: If some rank cannot be reached.
+        KeyboardInterrupt: On Ctrl-C before any attempt is done.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(preset("torus", dims=(4, 4)), Collective.ALL_GATHER)
+        >>> found = synthesize_tacos(Request(problem=problem, options=TacosOptions(chunks=1)))
+        >>> found.details["makespan_algbw_gb_per_s"]
+        4.0
+    """
+    problem, options = request.problem, request.options
+    check_problem(problem)
+    _check(problem, options)
+    demand = demand_of(problem, options.chunks)
+    ranks, collective = problem.topology.num_ranks, problem.collective
+    chunk_bytes = None if options.chunk_size is None else size_of(options.chunk_size)
+    deliveries = int(np.where(demand.target < 0, ranks - 1, 1).sum())
+    if deliveries > MOST_TRANSFERS:
+        msg = f"tacos makes up to {MOST_TRANSFERS:,} transfers, found {deliveries:,}: use fewer `chunks`."
+        raise InputError(msg)
+    channels = channels_of(problem.topology, chunk_bytes, (len(demand.slot) + 1) * (ranks + 1))
+    _check_reachable(problem, channels)
+    search = _Attempts(request, demand, deliveries)
+    parts: list[_Attempt] = []
+    if collective.reduces:
+        found = search.best(channels.turned())
+        if found is not None:
+            parts.append(
+                _Attempt(transfers=reversed_in_time(found.transfers), time=found.time, attempt=found.attempt)
+            )
+    if not collective.reduces or (collective is Collective.ALL_REDUCE and parts):
+        found = search.best(channels)
+        if found is not None:
+            parts.append(found)
+    if len(parts) < (2 if collective is Collective.ALL_REDUCE else 1):
+        if search.interrupted:
+            raise KeyboardInterrupt
+        return Synthesis(status=Status.UNKNOWN, words=(("attempts", "none was done in time"),))
+    transfers = parts[0].transfers if len(parts) == 1 else joined(parts[0].transfers, parts[1].transfers)
+    schedule = timed_schedule(
+        problem,
+        transfers,
+        chunk_slot=demand.slot,
+        path_start=channels.path_start,
+        path_nodes=channels.path_nodes,
+    )
+    time = sum(part.time for part in parts) * channels.unit
+    return Synthesis(
+        status=Status.SAT,
+        body=schedule,
+        parameters={
+            "chunks": int(np.count_nonzero(demand.slot == 0)),
+            "chunk_size": chunk_bytes,
+            "seed": request.seed,
+            "attempts": " ".join(str(part.attempt) for part in parts),
+            "rule": options.rule,
+        },
+        interrupted=search.interrupted,
+        details=_details(problem, len(demand.slot), chunk_bytes, time, channels, search.done),
+        words=_words(problem, len(demand.slot), chunk_bytes, time, search.done, parts, options.rule),
+    )
+
+
+def demand_of(problem: Problem, chunks: int | None) -> Demand:
+    """What has to be moved (for a sum: the other way round).
+
+    Args:
+        problem: The collective.
+        chunks: Chunks of each block; None as in :class:`TacosOptions`.
+    """
+    ranks, collective = problem.topology.num_ranks, problem.collective
+    whole = collective in (Collective.BROADCAST, Collective.REDUCE)
+    each = _usual_chunks(problem) if chunks is None else chunks
+    if whole:
+        slot = np.zeros(each, dtype=np.int64)
+        source = np.full(each, problem.root, dtype=np.int32)
+    elif collective is Collective.ALL_TO_ALL:
+        slot = np.repeat(np.arange(ranks * ranks, dtype=np.int64), each)
+        source = (slot // ranks).astype(np.int32)
+        return Demand(slot=slot, source=source, target=(slot % ranks).astype(np.int32))
+    else:
+        slot = np.repeat(np.arange(ranks, dtype=np.int64), each)
+        source = slot.astype(np.int32)
+    return Demand(slot=slot, source=source, target=np.full(len(slot), -1, dtype=np.int32))
+
+
+def _usual_chunks(problem: Problem) -> int:
+    """Chunks of each block where nobody says how many."""
+    ranks = problem.topology.num_ranks
+    if problem.collective is Collective.ALL_TO_ALL:
+        return 1
+    if problem.collective in (Collective.BROADCAST, Collective.REDUCE):
+        return max(USUAL_CHUNKS, ranks)
+    return max(1, min(USUAL_CHUNKS, USUAL_TRANSFERS // max(1, ranks * (ranks - 1))))
+
+
+class _Attempts:
+    """Attempts until they are done, the time is up, or somebody presses Ctrl-C."""
+
+    def __init__(self, request: Request, demand: Demand, deliveries: int) -> None:
+        from coppice import _core
+
+        self._match: Callable[..., Any] = _core.match_chunks
+        self._request = request
+        self._demand = demand
+        self._ranks = request.problem.topology.num_ranks
+        self._deliveries = deliveries
+        self.done = 0
+        self.interrupted = False
+
+    def best(self, channels: ChunkChannels) -> _Attempt | None:
+        """The best matching; None where none is done in time."""
+        request, options = self._request, self._request.options
+        rules = [RULES[options.rule]] if options.rule != "auto" else [0, 1, 2]
+        threads = _cores() if options.threads is None else options.threads
+        # Small ones at once; of large ones some at a time, so that the best one is there on Ctrl-C.
+        together = options.seeds if self._deliveries * options.seeds < 2**18 else threads
+        best: _Attempt | None = None
+        limit = 2**62
+        for first in range(0, options.seeds, together):
+            left = request.seconds_left
+            if left == 0.0 and best is not None:
+                break
+            count = min(together, options.seeds - first)
+            try:
+                time, attempt, start, channel, chunk = self._match(
+                    self._ranks,
+                    channels.num_ports,
+                    channels.src,
+                    channels.dst,
+                    channels.duration,
+                    channels.port_start,
+                    channels.port,
+                    channels.hold,
+                    self._demand.source,
+                    self._demand.target,
+                    np.array(rules, dtype=np.uint8),
+                    request.seed,
+                    first,
+                    count,
+                    threads,
+                    limit,
+                    -1.0 if left is None else left,
+                )
+            except KeyboardInterrupt:
+                self.interrupted = True
+                break
+            if time >= 0 and (best is None or time < best.time):
+                best = _Attempt(transfers=_timed(channels, start, channel, chunk), time=time, attempt=attempt)
+                limit = time
+            self.done += count
+            request.say(f"{plural(self.done, 'attempt')} of {options.seeds} done")
+        return best
+
+
+def _timed(channels: ChunkChannels, start: Any, channel: Any, chunk: Any) -> TimedTransfers:
+    """What an attempt did."""
+    return TimedTransfers(
+        start=start,
+        end=start + channels.duration[channel],
+        chunk=chunk.astype(np.int64),
+        src=channels.src[channel].astype(np.int64),
+        dst=channels.dst[channel].astype(np.int64),
+        path=channel.astype(np.int64),
+        op=np.full(len(start), Op.COPY, dtype=np.int8),
+    )
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _check(problem: Problem, options: TacosOptions) -> None:
+    """Refuse what cannot be done."""
+    for name in ("chunks", "seeds", "threads"):
+        value = getattr(options, name)
+        if value is not None and not 1 <= value <= 2**20:
+            msg = f"expected `{name}` to be a number of 1 or more, found {value}: give one."
+            raise InputError(msg)
+    sizes = problem.weights if problem.demands is None else [b for row in problem.demands for b in row]
+    if sizes is not None and len(set(sizes)) > 1:
+        given = "weights" if problem.demands is None else "demands"
+        msg = f"tacos moves chunks of one size, found different `{given}`: leave them out, or plan by forest or flow."
+        raise InputError(msg)
+
+
+def _check_reachable(problem: Problem, channels: ChunkChannels) -> None:
+    """Refuse ranks that nothing leads to."""
+    topology, ranks = problem.topology, problem.topology.num_ranks
+    names = [topology.node_ids[v] for v in topology.rank_nodes.tolist()]
+    joined_to = np.zeros((ranks, ranks), dtype=np.bool_)
+    joined_to[channels.src, channels.dst] = True
+    np.fill_diagonal(joined_to, val=True)
+    if problem.collective is Collective.ALL_TO_ALL:
+        apart = np.argwhere(~joined_to)
+        if len(apart):
+            a, b = apart[0].tolist()
+            msg = (
+                f"tacos brings chunks only to ranks that want them, and no link or path of switches leads from "
+                f"{names[a]} to {names[b]}: plan this all_to_all with `algorithm=flow`."
+            )
+            raise UnreachableError(msg)
+        return
+    rooted = problem.root is not None
+    origin = 0 if problem.root is None else problem.root
+    reduces = problem.collective.reduces
+    ways = []
+    if not rooted or not reduces:
+        ways.append((joined_to, "from", "to"))
+    if not rooted or reduces:
+        ways.append((joined_to.T, "to", "from"))
+    for matrix, one, other in ways:
+        seen, queue = {origin}, [origin]
+        while queue:
+            fresh = [v for v in np.flatnonzero(matrix[queue.pop()]).tolist() if v not in seen]
+            seen.update(fresh)
+            queue += fresh
+        if len(seen) < ranks:
+            lost = next(v for v in range(ranks) if v not in seen)
+            msg = (
+                f"expected a way {one} {names[origin]} {other} every rank, found none {other} {names[lost]}: "
+                "add links, or choose ranks that are connected."
+            )
+            raise UnreachableError(msg)
+
+
+def _total(problem: Problem, chunks: int) -> int:
+    """Chunks that M holds."""
+    return chunks // problem.topology.num_ranks if problem.collective is Collective.ALL_TO_ALL else chunks
+
+
+def _details(
+    problem: Problem, chunks: int, chunk_bytes: int | None, time: Fraction, channels: ChunkChannels, done: int
+) -> dict[str, Any]:
+    """The figures of the search."""
+    total = _total(problem, chunks)
+    details: dict[str, Any] = {"attempts_done": done, "times_exact": channels.exact}
+    if chunk_bytes is None:
+        details["makespan_algbw_gb_per_s"] = float(total / time) if time else None
+    else:
+        details["chunk_size_bytes"] = chunk_bytes
+        details["size_bytes"] = total * chunk_bytes
+        details["makespan_us"] = float(time)
+        details["makespan_algbw_gb_per_s"] = float(total * chunk_bytes / time / 1000) if time else None
+    return details
+
+
+def _words(
+    problem: Problem,
+    chunks: int,
+    chunk_bytes: int | None,
+    time: Fraction,
+    done: int,
+    parts: list[_Attempt],
+    rule: str,
+) -> tuple[tuple[str, str], ...]:
+    total = _total(problem, chunks)
+    rules = [list(RULES)[part.attempt % 3] if rule == "auto" else rule for part in parts]
+    found = [f"{each.attempt} ({name})" for each, name in zip(parts, rules, strict=True)]
+    won = " and ".join(dict.fromkeys(found))
+    words = [("attempts", f"{done} done, the best is {won}")]
+    if not time:
+        return tuple(words)
+    if chunk_bytes is None:
+        rate = float(total / time)
+        words.append(
+            ("chunk by chunk", f"{rate:.6g} GB/s algbw where each chunk is passed on when it is there")
+        )
+    else:
+        size = total * chunk_bytes
+        rate = float(size / time / 1000)
+        named = short_size(size)
+        words.append(("chunk by chunk", f"{time_text(float(time))} for {named}, {rate:.6g} GB/s algbw"))
+    return tuple(words)
+
+
+METHOD = SynthesisMethod(
+    name="tacos",
+    about="greedy matching of links and chunks on the time-expanded network (Won et al., MICRO 2024)",
+    collectives=(
+        Collective.ALL_GATHER,
+        Collective.REDUCE_SCATTER,
+        Collective.ALL_REDUCE,
+        Collective.BROADCAST,
+        Collective.REDUCE,
+        Collective.ALL_TO_ALL,
+    ),
+    options=TacosOptions,
+    run=synthesize_tacos,
+)
