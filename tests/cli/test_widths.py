@@ -64,6 +64,7 @@ PRINTING = {
     ),
     "train search": ("train search gpt-7.5b --cluster dgx-a100 --gpus 16 --global-batch 32",),
     "train policy": (f"train policy {EXAMPLES}/iteration/three-layers.json",),
+    "placement": ("placement star --set gpus=4 --hierarchy node=2,gpu=2 --axes dp=2,tp=2 --reduce dp",),
     "compile": (f"compile {EXAMPLES}/language/all_reduce_ring.py",),
     "synthesize": ("synthesize ring --set gpus=4 -c all_gather --method tacos",),
     "tune fit": (f"tune fit {RUNS} --topology {EXAMPLES}/tuning-lab.json -o table.csv",),

@@ -53,7 +53,8 @@ def compare(
         typer.Option(
             "--synthesize",
             metavar="LIST",
-            help=f"Compare what methods of synthesis find as well, such as tacos,syccl (all: {','.join(SYNTHESIS_METHODS)}).",
+            help="Compare what methods of synthesis find as well, such as tacos,syccl "
+            f"(all: {','.join(SYNTHESIS_METHODS)}).",
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Where their random choices begin.")] = 0,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coppice.cli.options.inputs import JsonOption, TopologyOptions, with_options
 from coppice.cli.options.measuring import ModelOption, chosen_model
 from coppice.cli.options.problem import RelayGpusOption
+from coppice.cli.output.breaking import LEAST_ROOM, room_of
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
-from coppice.comparison.placed import PlacementResult
-from coppice.comparison.placing import placement as run
 from coppice.text import columns, plural, size_text, time_text
+
+if TYPE_CHECKING:
+    from coppice.comparison.placed import PlacementResult
 
 __all__ = ["placement"]
 
@@ -73,6 +75,8 @@ def placement(
     """  # noqa: D301 (\b is for the help formatter)
     with Stages() as stages:
         stages.begin("reading the topology")
+        from coppice.comparison.placing import placement as run
+
         found = run(
             where.load(),
             axes=axes,
@@ -149,6 +153,6 @@ def _table(found: PlacementResult, rows: int) -> list[str]:
         )
     more = len(found.placed) - rows
     return [
-        *columns(lines, "lrrrl"),
+        *columns(lines, "lrrrl", room=room_of(), spare=[3, 2], words=LEAST_ROOM),
         *([f"and {plural(more, 'placement')} more (`--rows`)"] if more > 0 else []),
     ]

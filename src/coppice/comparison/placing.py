@@ -37,7 +37,7 @@ from coppice.planners.synthesis.p2.placements import (
     parse_counts,
     placements,
 )
-from coppice.planners.synthesis.p2.reductions import Instruction, programs
+from coppice.planners.synthesis.p2.reductions import ReductionCall, programs
 from coppice.simulation.model import Model
 from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
@@ -195,7 +195,7 @@ def placement(
     return replace(found, verified=verified_groups(found))
 
 
-_CallKey = tuple[bytes, tuple[int, ...], Instruction, Fraction, int]
+_CallKey = tuple[bytes, tuple[int, ...], ReductionCall, Fraction, int]
 """Groups, levels, call, share of the data, bytes."""
 
 
@@ -270,7 +270,7 @@ class _PlacementSearch:
         self,
         groups: NDArray[np.int64],
         sizes: tuple[int, ...],
-        instruction: Instruction,
+        instruction: ReductionCall,
         share: Fraction,
         size_bytes: int,
     ) -> tuple[float, int] | UnreachableError:
@@ -295,7 +295,7 @@ class _PlacementSearch:
         self,
         groups: NDArray[np.int64],
         sizes: tuple[int, ...],
-        instruction: Instruction,
+        instruction: ReductionCall,
         share: Fraction,
         size_bytes: int,
         blocks: int,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.display import Brief
-from coppice.planners.synthesis.p2.reductions import Form, GroupOperation, Instruction, Program
+from coppice.planners.synthesis.p2.reductions import Form, GroupOperation, Program, ReductionCall
 from coppice.rows import offsets
 from coppice.schedule.schedule import Op, Schedule, routed
 from coppice.topology.model import Topology
@@ -58,7 +58,7 @@ class GroupCall(Brief):
         op: Copy or reduce (int64).
     """
 
-    instruction: Instruction
+    instruction: ReductionCall
     rounds: int
     step: NDArray[np.int64]
     src: NDArray[np.int64]
@@ -108,7 +108,7 @@ def transfers_of(program: Program, sizes: Sequence[int], blocks: Sequence[int] |
     return int(total * chunks_of(program, sizes, blocks))
 
 
-def block_counts(instruction: Instruction) -> tuple[int, ...]:
+def block_counts(instruction: ReductionCall) -> tuple[int, ...]:
     """Numbers of blocks that are worth trying, ascending: which is best depends on the size; a ring has no choice."""
     return _CHAIN_BLOCKS if instruction.operation in _CHAINS else (_BLOCKS,)
 
@@ -175,7 +175,7 @@ def shares_of(program: Program, sizes: Sequence[int]) -> list[Fraction]:
 
 
 def call_alone(
-    instruction: Instruction, sizes: Sequence[int], share: Fraction, *, most_rounds: int, blocks: int
+    instruction: ReductionCall, sizes: Sequence[int], share: Fraction, *, most_rounds: int, blocks: int
 ) -> GroupCall:
     """The transfers of one instruction by itself, as far as they decide what it takes: which chunks go does not.
 
@@ -221,7 +221,7 @@ def round_trip(sizes: Sequence[int]) -> list[int]:
     return [n * size + position for n, row in enumerate(rows) for position in row]
 
 
-def _rings(instruction: Instruction, sizes: Sequence[int]) -> list[list[int]]:
+def _rings(instruction: ReductionCall, sizes: Sequence[int]) -> list[list[int]]:
     """Orders in which the members of a place pass on, each a ring."""
     inside = instruction.form is Form.INSIDE
     spanned = sizes[instruction.depth :] if inside else sizes[instruction.ancestor : instruction.depth]
@@ -298,7 +298,7 @@ class _CallMoves:
                 for hop in range(hops):
                     self._add(number + hop, order[hop], order[hop + 1], block, op)
 
-    def call(self, instruction: Instruction) -> GroupCall:
+    def call(self, instruction: ReductionCall) -> GroupCall:
         """All of them, step after step."""
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
         order = np.argsort(columns[0], kind="stable")

@@ -22,7 +22,7 @@ from enum import StrEnum
 from functools import cache
 from math import prod
 
-__all__ = ["Form", "GroupOperation", "Instruction", "Program", "applied", "goal", "programs", "start"]
+__all__ = ["Form", "GroupOperation", "Program", "ReductionCall", "applied", "goal", "programs", "start"]
 
 
 class GroupOperation(StrEnum):
@@ -53,7 +53,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Instruction:
+class ReductionCall:
     """One collective of a program, in many places at once.
 
     Attributes:
@@ -75,7 +75,7 @@ class Instruction:
             sizes: Cardinality of each level.
 
         Examples:
-            >>> Instruction(Form.PARALLEL, 1, 0, GroupOperation.ALL_REDUCE).members([2, 3])
+            >>> ReductionCall(Form.PARALLEL, 1, 0, GroupOperation.ALL_REDUCE).members([2, 3])
             [[0, 3], [1, 4], [2, 5]]
         """
         outer = prod(sizes[: self.ancestor])
@@ -97,11 +97,11 @@ class Instruction:
             levels: Name of each level.
 
         Examples:
-            >>> Instruction(Form.PARALLEL, 1, 0, GroupOperation.ALL_REDUCE).words(["node", "gpu"])
+            >>> ReductionCall(Form.PARALLEL, 1, 0, GroupOperation.ALL_REDUCE).words(["node", "gpu"])
             'all_reduce across node'
-            >>> Instruction(Form.INSIDE, 1, 1, GroupOperation.REDUCE).words(["node", "gpu"])
+            >>> ReductionCall(Form.INSIDE, 1, 1, GroupOperation.REDUCE).words(["node", "gpu"])
             'reduce in node'
-            >>> Instruction(Form.INSIDE, 0, 0, GroupOperation.ALL_REDUCE).words(["node", "gpu"])
+            >>> ReductionCall(Form.INSIDE, 0, 0, GroupOperation.ALL_REDUCE).words(["node", "gpu"])
             'all_reduce'
         """
         if self.form is Form.INSIDE:
@@ -118,7 +118,7 @@ class Instruction:
             levels: Name of each level.
 
         Examples:
-            >>> Instruction(Form.MASTER, 1, 0, GroupOperation.ALL_REDUCE).short(["node", "gpu"])
+            >>> ReductionCall(Form.MASTER, 1, 0, GroupOperation.ALL_REDUCE).short(["node", "gpu"])
             'AR x node masters'
         """
         words = self.words(levels).replace(" across ", " x ")
@@ -134,7 +134,7 @@ class Instruction:
         }
 
 
-Program = tuple[Instruction, ...]
+Program = tuple[ReductionCall, ...]
 
 State = tuple[tuple[int, ...], ...]
 """For each device and chunk the set of contributions as bits; 0 where the device does not hold the chunk."""
@@ -150,7 +150,7 @@ def goal(devices: int) -> State:
     return (((1 << devices) - 1,) * devices,) * devices
 
 
-def applied(state: State, instruction: Instruction, sizes: Sequence[int]) -> State | None:
+def applied(state: State, instruction: ReductionCall, sizes: Sequence[int]) -> State | None:
     """The state after an instruction; None where it is not valid, or changes nothing.
 
     Args:
@@ -204,15 +204,15 @@ def _together(held: list[tuple[int, ...]], operation: GroupOperation) -> list[tu
     ]
 
 
-def instructions(depth: int) -> Iterator[Instruction]:
+def instructions(depth: int) -> Iterator[ReductionCall]:
     """All instructions on a hierarchy of so many levels; forms that mean the same devices appear once."""
     for operation in GroupOperation:
         for s in range(depth):
-            yield Instruction(Form.INSIDE, s, s, operation)
+            yield ReductionCall(Form.INSIDE, s, s, operation)
         for s in range(1, depth):
             for e in range(s):
-                yield Instruction(Form.PARALLEL, s, e, operation)
-                yield Instruction(Form.MASTER, s, e, operation)
+                yield ReductionCall(Form.PARALLEL, s, e, operation)
+                yield ReductionCall(Form.MASTER, s, e, operation)
 
 
 @cache
@@ -229,7 +229,7 @@ def programs(depth: int, most: int = 5) -> tuple[Program, ...]:
     """
     sizes = (2,) * depth
     first, last = start(2**depth), goal(2**depth)
-    steps: dict[State, list[tuple[Instruction, State]]] = {}
+    steps: dict[State, list[tuple[ReductionCall, State]]] = {}
     level = {first}
     for _ in range(most):
         following = set()
