@@ -114,7 +114,8 @@ class Attempt {
       if (demand_.target[c] >= 0) {
         want(at(demand_.target[c]), chunk);
       } else {
-        for (std::size_t v = 0; v < ranks_; ++v) want(v, chunk);
+        for (std::size_t v = 0; v < ranks_; ++v)
+          if (demand_.together(demand_.source[c], static_cast<Rank>(v))) want(v, chunk);
       }
     }
   }
@@ -178,7 +179,8 @@ class Attempt {
   }
   bool serves(std::size_t v, Chunk c) const {
     const Rank target = demand_.target[at(c)];
-    return !test(has_, v, c) && (target < 0 || at(target) == v);
+    if (test(has_, v, c)) return false;
+    return target < 0 ? demand_.together(demand_.source[at(c)], static_cast<Rank>(v)) : at(target) == v;
   }
   void expect(std::size_t v, Chunk c) {
     if (test(coming_, v, c)) return;
@@ -398,6 +400,7 @@ void check_matching(const ChannelNetwork& network, const ChunkDemand& demand) {
   expect(in_range(network.src, 0, network.num_ranks) && in_range(network.dst, 0, network.num_ranks), "ranks as ends of channels");
   expect(in_range(demand.source, 0, network.num_ranks), "ranks as sources");
   expect(in_range(demand.target, -1, network.num_ranks), "ranks, or -1, as targets");
+  expect(demand.group.empty() || demand.group.size() == static_cast<std::size_t>(network.num_ranks), "a group for each rank");
   expect(in_range(network.port, 0, network.num_ports), "known ports");
   expect(network.port_start.front() == 0 && network.port_start.back() == static_cast<std::int64_t>(network.port.size()),
          "port_start from 0 to the number of entries");

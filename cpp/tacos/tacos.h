@@ -43,7 +43,12 @@ struct ChannelNetwork {
 
 struct ChunkDemand {
   std::span<const std::int32_t> source;  // per chunk, the rank that has it
-  std::span<const std::int32_t> target;  // the rank that wants it, or -1: all
+  std::span<const std::int32_t> target;  // the rank that wants it, or -1: all of the group of its source
+  std::span<const std::int32_t> group;   // per rank, its group: several collectives at once; empty: one group
+
+  bool together(std::int32_t a, std::int32_t b) const {
+    return group.empty() || group[static_cast<std::size_t>(a)] == group[static_cast<std::size_t>(b)];
+  }
 };
 
 enum class MatchingRule : std::uint8_t { kRandom = 0, kRarest = 1, kLocal = 2 };

@@ -60,7 +60,7 @@ struct AllGather {
   explicit AllGather(std::int32_t ranks) : target(static_cast<std::size_t>(ranks), -1) {
     for (std::int32_t v = 0; v < ranks; ++v) source.push_back(v);
   }
-  ChunkDemand view() const { return {source, target}; }
+  ChunkDemand view() const { return {source, target, {}}; }
 };
 
 }  // namespace
@@ -96,7 +96,7 @@ TEST(matching_asks_again_for_what_a_slow_link_would_bring_late) {
   network.link(0, 1, 10);
   network.link(1, 2, 10);
   const std::vector<std::int32_t> source{0}, target{-1};
-  const Matching found = match_chunks(network.view(), {source, target}, MatchingRule::kRandom, 1, kNoLimit);
+  const Matching found = match_chunks(network.view(), {source, target, {}}, MatchingRule::kRandom, 1, kNoLimit);
   CHECK_EQ(found.time, 20);
   CHECK_EQ(found.start.size(), 2u);
 }
@@ -142,4 +142,20 @@ TEST(matching_refuses_columns_that_do_not_fit) {
   network = ring(3);
   network.dst[0] = 3;
   CHECK_THROWS(std::invalid_argument, check_matching(network.view(), demand.view()));
+}
+
+TEST(tacos_groups_get_what_is_theirs) {
+  // Two groups of two gather at once: each rank gets the one chunk of the other one of its group.
+  const Network network = star(4);
+  const AllGather demand(4);
+  const std::vector<std::int32_t> group{0, 1, 0, 1};
+  const ChunkDemand together{demand.source, demand.target, group};
+  const Matching found = match_chunks(network.view(), together, MatchingRule::kRandom, 1, kNoLimit);
+  CHECK_EQ(found.time, 10);
+  CHECK_EQ(found.chunk.size(), 4u);
+  for (std::size_t k = 0; k < found.chunk.size(); ++k)
+    CHECK_EQ(network.dst[static_cast<std::size_t>(found.channel[k])], (found.chunk[k] + 2) % 4);
+  const std::vector<std::int32_t> short_column{0, 1};
+  const ChunkDemand wrong{demand.source, demand.target, short_column};
+  CHECK_THROWS(std::invalid_argument, match_chunks(network.view(), wrong, MatchingRule::kRandom, 1, kNoLimit));
 }

@@ -124,6 +124,7 @@ def match_chunks(
     hold: NDArray[np.int64],
     source: NDArray[np.int32],
     target: NDArray[np.int32],
+    group: NDArray[np.int32],
     rules: NDArray[np.uint8],
     seed: int,
     first: int,

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.conftest import Run
+
 pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'coppice[smt]'")
 
 WORDS = ("synthesize", "dgx-1v", "--collective", "all_gather", "--method", "sccl")
@@ -118,3 +120,18 @@ def test_ctrl_c(tmp_path: Path) -> None:
         program.kill()
     assert program.returncode in (130, -signal.SIGINT)  # the latter where it was still starting
     assert not path.exists()
+
+
+def test_several_groups_at_once(run: Run, tmp_path: Path) -> None:
+    words = ("synthesize", "dgx-a100", "--boxes", "2", "--collective", "all_reduce", "--method", "tacos")
+    found = run(*words, "--groups", "2:8", "-o", str(tmp_path / "jobs.json"))
+    assert "8 of 2 ranks, matched together" in found.out
+    assert len(list(tmp_path.glob("jobs-*.json"))) == 8
+    together = run("simulate", "--jobs", str(tmp_path / "jobs.json"))
+    assert "8 jobs on 2 x dgx-a100" in together.out
+    record = run(*words, "--groups", "2:8", "--json").json
+    assert record["verified"]
+    assert len(record["groups"]) == 8
+    refused = run(*words[:-1], "sccl", "--groups", "2:8")
+    assert refused.code == 2
+    assert "matched by tacos" in refused.err

@@ -17,11 +17,11 @@ def without_seconds(text: str) -> str:
     return re.sub(r"(after|found in) [\d.]+ \w+", r"\1 some time", text)
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_the_page_shows_what_is_printed(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shown = examples("synthesis-search.md")
-    assert len(shown) == 5
+    assert len(shown) == 6
     example = shown[number]
     jobs = ("--jobs", "1") if example.words[0] == "compare" else ()
     done = coppice(*example.words, *jobs)

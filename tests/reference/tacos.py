@@ -60,11 +60,16 @@ class State:
 
 
 def match(
-    ranks: int, channels: Sequence[Channel], chunks: Sequence[tuple[int, int]], rule: str, seed: int
+    ranks: int,
+    channels: Sequence[Channel],
+    chunks: Sequence[tuple[int, int]],
+    rule: str,
+    seed: int,
+    group: Sequence[int] = (),
 ) -> tuple[int, list[tuple[int, int, int]]]:
     """One attempt: (time, [(start, number of the channel, chunk)] by arrival).
 
-    `chunks` are (source, target or -1).
+    `chunks` are (source, target or -1: all of the group of the source).
     """
     dice = Dice(seed)
     uses = [port for channel in channels for port, _ in channel.ports]
@@ -79,7 +84,12 @@ def match(
         coming=[{c for c, (source, _) in enumerate(chunks) if source == v} for v in range(ranks)],
     )
     needed = [
-        {c for c, (source, to) in enumerate(chunks) if source != v and to in (-1, v)} for v in range(ranks)
+        {
+            c
+            for c, (source, to) in enumerate(chunks)
+            if source != v and (to == v or (to == -1 and (not group or group[source] == group[v])))
+        }
+        for v in range(ranks)
     ]
     found: list[tuple[int, int, int]] = []
     under_way: list[Flight] = []

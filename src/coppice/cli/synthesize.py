@@ -13,9 +13,11 @@ from coppice.cli.options.names import SYNTHESIS_METHODS
 from coppice.cli.options.problem import ParameterOption, ProblemOptions
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.cli.plan import plan_fields
+from coppice.errors import InputError
 from coppice.text import percent_text, seconds_text
 
 if TYPE_CHECKING:
+    from coppice.planners.synthesis.groups import GroupPlans
     from coppice.planners.synthesis.synthesizing import SynthesizedResult
 
 __all__ = ["synthesize"]
@@ -25,7 +27,7 @@ NOT_FOUND = 1
 
 
 @with_options(
-    "topology collective method sketch chunk_size steps rounds chunks pareto seed time_limit parameters output "
+    "topology collective method groups sketch chunk_size steps rounds chunks pareto seed time_limit parameters output "
     "boxes root weights ranks relays rates settings round_digits as_json"
 )
 def synthesize(
@@ -49,6 +51,14 @@ def synthesize(
     pareto: Annotated[
         bool, typer.Option("--pareto", help="All optimal pairs of latency and bandwidth (sccl).")
     ] = False,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            "--groups",
+            metavar="LIST",
+            help="Several groups at once, with tacos: 8 (of 8 ranks in a row), 8:4 (of 8 ranks 4 apart), or 0-3/4-7.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Where random choices begin.")] = 0,
     time_limit: Annotated[
         float | None,
@@ -67,11 +77,23 @@ def synthesize(
     \b
     Examples:
       coppice synthesize dgx-1v --collective all_gather --method sccl --steps 2 --rounds 3 --chunks 2
+      coppice synthesize dgx-h100 --boxes 4 --collective all_reduce --method tacos --groups 4:8 -o jobs.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.planners.synthesis.synthesizing import synthesize as run
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import write_plan
 
+    if groups is not None:
+        _together(
+            asked,
+            method,
+            groups,
+            {"chunks": chunks, "seed": seed, "time_limit_s": time_limit},
+            refused=sketch or chunk_size or steps or rounds or pareto or parameters,
+            output=output,
+            as_json=as_json,
+        )
+        return
     printed = to_stdout(output, as_json=as_json)
     named = {
         "sketch": None if sketch is None else str(sketch),
@@ -103,6 +125,70 @@ def synthesize(
         raise typer.Exit(INTERRUPTED)
     if result.planned is None and not pareto:
         raise typer.Exit(NOT_FOUND)
+
+
+def _together(
+    asked: ProblemOptions,
+    method: str,
+    text: str,
+    options: dict[str, Any],
+    *,
+    refused: object,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Several groups at once: print what they reach, and write a plan for each and the list of jobs that names them.
+
+    Raises:
+        InputError: If another method or an option of one is asked for.
+    """
+    from coppice.planners.synthesis.groups import read_groups, synthesize_groups
+
+    if method != "tacos" or refused or asked.root is not None or asked.weights is not None:
+        msg = "several groups at once are matched by tacos with --chunks, --seed and --time-limit: leave out the rest."
+        raise InputError(msg)
+    with Stages() as stages:
+        stages.begin("reading the topology")
+        topology = asked.load()
+        members = read_groups(text, topology.num_ranks)
+        stages.begin("matching all groups")
+        found = synthesize_groups(topology, asked.collective, members, on_stage=stages.begin, **options)
+        if output is not None:
+            _write_groups(found, output)
+    if as_json:
+        print_json(found.record())
+    else:
+        rate = float(1 / found.ns_per_byte) if found.ns_per_byte else 0.0
+        fields = [
+            ("groups", f"{len(found.groups)} of {len(found.groups[0])} ranks, matched together"),
+            ("each reaches", f"{rate:.6g} GB/s algbw while all run, chunk by chunk"),
+            ("gap", f"{found.gap:.2%} below what no schedule of all groups can beat"),
+            ("attempts", f"{found.attempts} done"),
+            ("verified", f"yes: {len(found.plans)} plans"),
+        ]
+        if output is not None:
+            fields.append(
+                ("written to", f"{output}, for `coppice simulate --jobs`, and a plan for each group")
+            )
+        print_fields(f"{found.collective} on {topology.name}, {text}", fields)
+    if found.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _write_groups(found: GroupPlans, output: Path) -> None:
+    """The list of jobs, and beside it the plan of each group."""
+    import json
+
+    from coppice.files import write_atomically
+    from coppice.schedule.files.plan_file import write_plan
+
+    jobs = []
+    for number, plan in enumerate(found.plans):
+        path = output.with_name(f"{output.stem}-{number}.json")
+        write_plan(plan, path)
+        jobs.append({"name": f"group {number}", "plan": path.name, "size": "64M"})
+    text = json.dumps({"format": "coppice-jobs", "version": 1, "jobs": jobs}, indent=1)
+    write_atomically(output, f"{text}\n".encode())
 
 
 def _fields(result: SynthesizedResult) -> list[tuple[str, str]]:

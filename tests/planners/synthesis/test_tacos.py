@@ -47,7 +47,12 @@ def networks(draw: st.DrawFn) -> tuple[int, list[twin.Channel]]:
 
 
 def native(
-    ranks: int, channels: list[twin.Channel], chunks: list[tuple[int, int]], rule: int, **more: int
+    ranks: int,
+    channels: list[twin.Channel],
+    chunks: list[tuple[int, int]],
+    rule: int,
+    group: list[int] | None = None,
+    **more: int,
 ) -> tuple:
     counts = [len(each.ports) for each in channels]
     entries = [entry for each in channels for entry in each.ports]
@@ -63,6 +68,7 @@ def native(
         np.array([hold for _, hold in entries], dtype=np.int64),
         np.array([source for source, _ in chunks], dtype=np.int32),
         np.array([target for _, target in chunks], dtype=np.int32),
+        np.array(group or [], dtype=np.int32),
         np.array([rule], dtype=np.uint8),
         *arguments.values(),
         -1.0,
@@ -77,9 +83,10 @@ def test_the_native_matching_draws_as_its_twin(
     ranks, channels = network
     ends = st.tuples(st.integers(0, ranks - 1), st.integers(-1, ranks - 1))
     chunks = data.draw(st.lists(ends, min_size=1, max_size=6))
+    group = data.draw(st.one_of(st.just([]), st.lists(st.integers(0, 1), min_size=ranks, max_size=ranks)))
     own = twin.mixed(twin.mixed(seed))
-    time_taken, transfers = twin.match(ranks, channels, chunks, rule, own)
-    found = native(ranks, channels, chunks, ["random", "rarest", "local"].index(rule), seed=seed)
+    time_taken, transfers = twin.match(ranks, channels, chunks, rule, own, group)
+    found = native(ranks, channels, chunks, ["random", "rarest", "local"].index(rule), group, seed=seed)
     assert found[0] == time_taken
     if time_taken >= 0:
         assert list(zip(*(column.tolist() for column in found[2:]), strict=True)) == transfers

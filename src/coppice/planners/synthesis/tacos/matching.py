@@ -12,7 +12,7 @@ matched where every two ranks have a channel: TACOS brings chunks only to ranks 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in
 from coppice.schedule.schedule import Op
 from coppice.text import plural, short_size, size_of, time_text
 
-__all__ = ["METHOD", "Demand", "TacosOptions", "demand_of", "synthesize_tacos"]
+__all__ = ["METHOD", "Attempts", "BestAttempt", "Demand", "TacosOptions", "demand_of", "synthesize_tacos"]
 
 RULES = {"random": 0, "rarest": 1, "local": 2}
 MOST_TRANSFERS = 2**24
@@ -64,16 +64,18 @@ class Demand:
     Attributes:
         slot: Slot of each chunk (int64).
         source: Rank that has it (int32).
-        target: Rank that wants it, or -1: all (int32).
+        target: Rank that wants it, or -1: all of the group of its source (int32).
+        group: Group of each rank (int32); empty: all are one.
     """
 
     slot: NDArray[np.int64]
     source: NDArray[np.int32]
     target: NDArray[np.int32]
+    group: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Attempt:
+class BestAttempt:
     """The best attempt of one direction."""
 
     transfers: TimedTransfers
@@ -111,13 +113,15 @@ def synthesize_tacos(request: Request) -> Synthesis:
         raise InputError(msg)
     channels = channels_of(problem.topology, chunk_bytes, (len(demand.slot) + 1) * (ranks + 1))
     _check_reachable(problem, channels)
-    search = _Attempts(request, demand, deliveries)
-    parts: list[_Attempt] = []
+    search = Attempts(request, demand, deliveries)
+    parts: list[BestAttempt] = []
     if collective.reduces:
         found = search.best(channels.turned())
         if found is not None:
             parts.append(
-                _Attempt(transfers=reversed_in_time(found.transfers), time=found.time, attempt=found.attempt)
+                BestAttempt(
+                    transfers=reversed_in_time(found.transfers), time=found.time, attempt=found.attempt
+                )
             )
     if not collective.reduces or (collective is Collective.ALL_REDUCE and parts):
         found = search.best(channels)
@@ -185,7 +189,7 @@ def _usual_chunks(problem: Problem) -> int:
     return max(1, min(USUAL_CHUNKS, USUAL_TRANSFERS // max(1, ranks * (ranks - 1))))
 
 
-class _Attempts:
+class Attempts:
     """Attempts until they are done, the time is up, or somebody presses Ctrl-C."""
 
     def __init__(self, request: Request, demand: Demand, deliveries: int) -> None:
@@ -199,14 +203,14 @@ class _Attempts:
         self.done = 0
         self.interrupted = False
 
-    def best(self, channels: ChunkChannels) -> _Attempt | None:
+    def best(self, channels: ChunkChannels) -> BestAttempt | None:
         """The best matching; None where none is done in time."""
         request, options = self._request, self._request.options
         rules = [RULES[options.rule]] if options.rule != "auto" else [0, 1, 2]
         threads = _cores() if options.threads is None else options.threads
         # Small ones at once; of large ones some at a time, so that the best one is there on Ctrl-C.
         together = options.seeds if self._deliveries * options.seeds < 2**18 else threads
-        best: _Attempt | None = None
+        best: BestAttempt | None = None
         limit = 2**62
         for first in range(0, options.seeds, together):
             left = request.seconds_left
@@ -225,6 +229,7 @@ class _Attempts:
                     channels.hold,
                     self._demand.source,
                     self._demand.target,
+                    self._demand.group,
                     np.array(rules, dtype=np.uint8),
                     request.seed,
                     first,
@@ -237,7 +242,9 @@ class _Attempts:
                 self.interrupted = True
                 break
             if time >= 0 and (best is None or time < best.time):
-                best = _Attempt(transfers=_timed(channels, start, channel, chunk), time=time, attempt=attempt)
+                best = BestAttempt(
+                    transfers=_timed(channels, start, channel, chunk), time=time, attempt=attempt
+                )
                 limit = time
             self.done += count
             request.say(f"{plural(self.done, 'attempt')} of {options.seeds} done")
@@ -344,7 +351,7 @@ def _words(
     chunk_bytes: int | None,
     time: Fraction,
     done: int,
-    parts: list[_Attempt],
+    parts: list[BestAttempt],
     rule: str,
 ) -> tuple[tuple[str, str], ...]:
     total = _total(problem, chunks)
