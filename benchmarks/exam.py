@@ -505,7 +505,7 @@ def main() -> None:
     made, everything = table(options.folder)
     print(made.text())
     if options.write:
-        replace_generated(PAGE, "exam", made.markdown())
+        replace_generated(PAGE, "exam.py", made.markdown())
         scatter(everything)
 
 

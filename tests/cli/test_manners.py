@@ -79,7 +79,8 @@ def loaded(*arguments: str) -> set[str]:
 
 
 def test_commands_complete() -> None:
-    assert completed("coppice pl") == ["plan"]
+    assert completed("coppice pla") == ["plan", "placement"]
+    assert completed("coppice desi") == ["design"]
     assert set(completed("coppice ")) == set(COMMANDS)
     assert completed("coppice topology sh") == ["show"]
     assert completed("coppice design comp") == ["compare"]

@@ -44,6 +44,10 @@ COMMANDS = {
     "topology degrade --output": "topology degrade star --remove rank3",
     "plan --output": "plan star --set gpus=4 --collective all_gather",
     "simulate --trace": "simulate plan.json --size 1M",
+    "synthesize --output": "synthesize star --set gpus=4 --collective all_gather --method tacos",
+    "compile --output": f"compile {EXAMPLES}/language/all_gather_ring.py",
+    "compile --program": f"compile {EXAMPLES}/language/all_gather_ring.py --target msccl",
+    "train estimate --trace": "train estimate gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4",
     "compare --csv": COMPARE,
     "compare --plot": COMPARE,
     "compare --results": COMPARE,
@@ -74,10 +78,11 @@ WITHOUT = {
     "tune from-logs --output": "writes as `tune fit` does",
     "tune plugin build --output": "needs a compiler",
     "train lr-report --output": "reads what a training wrote",
+    "train import --trace": "reads what a profiler wrote; written as that of `train estimate`",
 }
 """Outputs that no command above writes, and why."""
 
-INPUTS = {"--weights", "--jobs", "--log", "--prices", "--plugin", "--tests"}
+INPUTS = {"--sketch", "--weights", "--jobs", "--log", "--prices", "--plugin", "--tests"}
 SUFFIXES = {"report --output": ".html", "compare --plot": ".png", "design compare --plot": ".pdf"}
 QUICK = ("plan --output", "compare --results", "compare --plot", "design cabling --output")
 

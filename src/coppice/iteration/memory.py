@@ -46,7 +46,7 @@ def memory_of(model: Transformer, layout: Layout) -> Memory:
         >>> gpt = Transformer(layers=96, hidden=12288, heads=96, ffn=49152, seq=2048, vocab=51200)
         >>> held = memory_of(gpt, Layout())
         >>> round(held.parameters / 1e9), round((held.gradients + held.optimizer) / 1e9)
-        (349, 2443)
+        (349, 2444)
     """
     held = model.layers / layout.pipeline
     own = (model.layer_parameters * held + model.vocab * model.hidden) / layout.tensor

@@ -63,7 +63,7 @@ def interleaved(devices: int, micro_batches: int, chunks: int) -> PipelineOrder:
 
     Examples:
         >>> [str(each) for each in interleaved(2, 2, 2).devices[1]]
-        ['1F0', '1F1', '3F0', '3B0', '3F1', '3B1', '1B0', '1B1']
+        ['1F0', '1F1', '3F0', '3F1', '3B0', '3B1', '1B0', '1B1']
     """
     _check(devices, micro_batches, chunks)
     if chunks > 1 and micro_batches % devices:
