@@ -79,7 +79,7 @@ def test_plan_text_says_what_an_engineer_asks(run: Run, star: Path) -> None:
         r"height +\d at most, \S+ on average",
         r"worst link load +100%",
         r"verified +yes; optimal, proved: no schedule is faster",
-        r"took +\S+ [mu]?s to plan, \S+ [mu]?s to verify, \S+ MiB of memory",
+        r"took +\S+ [mu]?s to plan, \S+ [mu]?s to verify, \S+ [MG]iB of memory",
     ):
         assert re.search(expected, shown, re.MULTILINE), expected
     assert "\x1b" not in shown  # plain where it is no terminal
