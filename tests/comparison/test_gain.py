@@ -30,6 +30,7 @@ def row(count: int, ring_us: float, other_us: float | None = None) -> GainRow:
     )
 
 
+@pytest.mark.slow
 def test_gain_shrinks_on_large_symmetric_clusters() -> None:
     found = gain(boxes(1, 2, 4), SIZE, jobs=1)
     over = [each.over("ring") for each in found.rows]

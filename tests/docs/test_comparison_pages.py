@@ -49,6 +49,7 @@ def test_one_cluster_is_current(script: ModuleType) -> None:
     assert not stale, "docs/clusters.md is stale: run `python docs/clusters.py`"
 
 
+@pytest.mark.slow
 def test_link_latency_slows_small_messages(script: ModuleType) -> None:
     cluster = next(each for each in script.clusters() if each.name == "h100")
     slow = script.section(cluster, link_latency_us=5.0, collectives=(Collective.ALL_GATHER,))

@@ -152,6 +152,7 @@ def test_the_length_has_to_be_known() -> None:
         Settings(method=Method.ANNEALED)
 
 
+@pytest.mark.slow
 def test_torch_keeps_what_the_found_decay_alone_gives(tmp_path: Path) -> None:
     """Bit for bit, and from a checkpoint in any phase."""
     pytest.importorskip("torch", reason="torch is not installed")
