@@ -100,6 +100,7 @@ test: setup lint test-cpp test-python
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 	$(BIN)/python docs/architecture.py
+	$(BIN)/python docs/survey.py
 	$(BIN)/python docs/clusters.py
 
 build/optimized/%.o: cpp/%.cc $(CORE_HEADERS)

@@ -128,6 +128,7 @@ def test_fewer_trees_state_their_loss(run: Run) -> None:
     assert "below the optimum" in run("plan", *arguments, "--trees", "1").out
 
 
+@pytest.mark.slow
 def test_automatic_number_of_trees_keeps_its_promise(run: Run) -> None:
     arguments = ("plan", "mi250", "--boxes", "2", "-c", "all_gather", "--no-ring", "--json")
     tolerant = run(*arguments, "--trees", "auto:5%").json

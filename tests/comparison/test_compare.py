@@ -303,7 +303,7 @@ def test_work_on_many_ranks_is_cut_smaller() -> None:
     assert len(calls) == calls[-1][1] == 3 * variants
 
 
-@pytest.mark.parametrize("name", ["dgx-a100", "mi250"])
+@pytest.mark.parametrize("name", ["dgx-a100", pytest.param("mi250", marks=pytest.mark.slow)])
 def test_search_for_pieces_finds_the_best_power_of_two(name: str) -> None:
     problem = Problem(topology=preset(name, boxes=2), collective=Collective.REDUCE_SCATTER)
     sizes = [2**k for k in range(16, 29, 4)]

@@ -23,7 +23,7 @@ def dead_nic() -> Problem:
 
 
 @pytest.mark.parametrize("model", [DEFAULT_MODEL, IDEAL], ids=lambda model: model.name)
-@pytest.mark.parametrize("size", [2**10, 2**20, 2**28])
+@pytest.mark.parametrize("size", [2**10, 2**20, pytest.param(2**28, marks=pytest.mark.slow)])
 def test_no_alternative_is_faster_at_the_size_that_was_asked_for(model, size) -> None:
     problem = dead_nic()
     result, chosen = plan_for(problem, size, model=model, ring=False)
@@ -44,6 +44,7 @@ def test_no_alternative_is_faster_at_the_size_that_was_asked_for(model, size) ->
         assert own <= fastest(other.made.body, size, model=model).time_us, other.name
 
 
+@pytest.mark.slow
 def test_several_sizes_share_the_loss() -> None:
     _, chosen = plan_for(dead_nic(), "1K:1G:1024", ring=False)
     assert list(chosen.time_us) == [2**10, 2**20, 2**30]

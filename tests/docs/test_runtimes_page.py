@@ -13,6 +13,7 @@ from support.pages import coppice, page_text
 PAGE = page_text("runtimes.md")
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     commands = re.search(r"```sh\n(coppice plan mi250.*?)```", PAGE, re.DOTALL)

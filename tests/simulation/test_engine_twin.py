@@ -22,7 +22,7 @@ SIZES = st.sampled_from((0, 1, 999, 4000, 100_001))
 NS = 1000.0
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(schedules(), SIZES, models(sharing=Sharing.FIFO), st.integers(1, 4))
 def test_turns_equal_the_twin_to_the_last_bit(
     schedule: Schedule, size: int, model: Model, pieces: int
@@ -40,7 +40,7 @@ def test_turns_equal_the_twin_to_the_last_bit(
     assert [begin / NS for message in expected for begin in message.hops] == found.hops.begin_us.tolist()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(schedules(), SIZES, models(sharing=Sharing.FAIR))
 def test_fair_shares_equal_the_twin(schedule: Schedule, size: int, model: Model) -> None:
     found, expected = simulate(schedule, size, model=model), simulated(schedule, size, model)

@@ -58,6 +58,7 @@ def trained(told: Settings, model: NoisyQuadratic) -> list[Event]:
     return events
 
 
+@pytest.mark.slow
 def test_constant_stages_lower_their_rates_too_early_and_one_annealed_stage_does_not() -> None:
     """Even where losses are exact: within a tenth of a stage a low rate always looks better."""
     kept, ends, stages = 7000, {}, {}

@@ -69,7 +69,7 @@ def test_rates_of_the_loop_are_those_of_the_log(tmp_path: Path) -> None:
     assert isinstance(read_events(log)[-1], Finished)
 
 
-@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize("where", [pytest.param("memory", marks=pytest.mark.slow), "disk"])
 def test_resume_in_every_phase(where: str, tmp_path: Path) -> None:
     options = {"snapshots": tmp_path / "snapshots"} if where == "disk" else {}
     whole = SmallTraining(log=tmp_path / "whole.jsonl", **options)

@@ -197,23 +197,32 @@ def sizes_reaching(
     if rows > MOST_REACH_ROWS:
         return None
     us_per_byte = float(plan.inv_rate / plan.problem.shards) / 1000
-    reached: dict[int, float] = {}
+    taken: dict[int, float] = {}  # the time of a size, or one that was enough
 
-    def share_at(exponent: int) -> float:
-        if exponent not in reached:
-            time_us = fastest(body, 2**exponent, model=chosen, keep_hops=False).time_us
-            reached[exponent] = us_per_byte * 2**exponent / time_us if time_us else 1.0
-        return reached[exponent]
+    def reaches(exponent: int, share: float) -> bool:
+        enough_us = us_per_byte * 2**exponent / share
+        if exponent not in taken or (taken[exponent] > enough_us and exponent not in searched):
+            timeline = fastest(body, 2**exponent, model=chosen, keep_hops=False, enough_us=enough_us)
+            taken[exponent] = timeline.time_us
+            if timeline.time_us > enough_us:
+                searched.add(exponent)
+        return bool(taken[exponent] <= enough_us)
 
     # Where bytes take as long as everything else they make up half of the time.
-    least_us = fastest(body, 2 ** _EXPONENTS[0], model=chosen, keep_hops=False).time_us
+    beside_us = fastest(body, 2 ** _EXPONENTS[0], model=chosen, keep_hops=False).time_us
+    searched: set[int] = set()  # sizes whose time is the least that there is
     found: dict[float, int | None] = {}
+
+    def guess(share: float, beside_us: float) -> int:
+        size = share / (1 - share) * beside_us / us_per_byte if us_per_byte else 1.0
+        return min(max(round(log2(max(size, 1.0))), _EXPONENTS[0]), _EXPONENTS[-1])
+
     for share in shares:
-        guess = share / (1 - share) * least_us / us_per_byte if us_per_byte else 1.0
-        exponent = min(max(round(log2(max(guess, 1.0))), _EXPONENTS[0]), _EXPONENTS[-1])
-        while exponent < _EXPONENTS[-1] and share_at(exponent) < share:
-            exponent += 1
-        while exponent > _EXPONENTS[0] and share_at(exponent - 1) >= share:
+        exponent = guess(share, beside_us)
+        while exponent < _EXPONENTS[-1] and not reaches(exponent, share):
+            beside_us = max(beside_us, taken[exponent] - us_per_byte * 2**exponent)
+            exponent = max(exponent + 1, guess(share, beside_us))
+        while exponent > _EXPONENTS[0] and reaches(exponent - 1, share):
             exponent -= 1
-        found[share] = 2**exponent if share_at(exponent) >= share else None
+        found[share] = 2**exponent if reaches(exponent, share) else None
     return found

@@ -245,6 +245,7 @@ def fastest(
     pieces: int | None = None,
     most: int = MOST_PIECES,
     keep_hops: bool = True,
+    enough_us: float = 0.0,
 ) -> Timeline:
     """The timeline of a plan with the fastest of the model's protocols, in the number of pieces that suits it.
 
@@ -260,6 +261,7 @@ def fastest(
         pieces: Cut every chunk into so many pieces; None takes the fastest number.
         most: Most pieces to try.
         keep_hops: As :func:`run`.
+        enough_us: The search ends with the first timeline that takes no longer.
 
     Raises:
         InputError: If columns are malformed, or the size or number of pieces is out of range.
@@ -276,7 +278,7 @@ def fastest(
     whole = messages_of(body, size_bytes, pieces=given, steps_bind=steps_bind)
     cut = {given: whole}
     for wire in sorted(wires, key=lambda each: _least_us(whole, each, model)):
-        if best is not None and _least_us(whole, wire, model) >= best.time_us:
+        if best is not None and (best.time_us <= enough_us or _least_us(whole, wire, model) >= best.time_us):
             continue
 
         def attempt(count: int, wire: Wire = wire, *, hops: bool = False) -> Timeline:
@@ -295,8 +297,8 @@ def fastest(
 
         # A second protocol is fastest in about as many pieces as the first one.
         found = attempt(given if best is None else best.pieces)
-        if pieces is None and limit > 1:
-            found = _best_pieces(found, attempt, limit, guessed=best is not None)
+        if pieces is None and limit > 1 and found.time_us > enough_us:
+            found = _best_pieces(found, attempt, limit, guessed=best is not None, enough_us=enough_us)
         if best is None or found.time_us < best.time_us:
             best = found
             chosen = attempt
@@ -317,7 +319,7 @@ def _too_many_messages(body: Schedule | Forest) -> bool:
 
 
 def _best_pieces(
-    first: Timeline, attempt: Callable[[int], Timeline], limit: int, *, guessed: bool
+    first: Timeline, attempt: Callable[[int], Timeline], limit: int, *, guessed: bool, enough_us: float
 ) -> Timeline:
     """The fastest number of pieces of the powers of two, found from a guess or from what one piece takes."""
     highest, middle, best = limit.bit_length() - 1, first.pieces.bit_length() - 1, first
@@ -329,7 +331,7 @@ def _best_pieces(
         best = min((first, attempt(2**middle)), key=_worth) if middle else first
     for direction in (-1, 1):
         exponent = middle + direction
-        while (0 if guessed else 1) <= exponent <= highest:
+        while (0 if guessed else 1) <= exponent <= highest and best.time_us > enough_us:
             found = attempt(2**exponent)
             if _worth(found) >= _worth(best):
                 break

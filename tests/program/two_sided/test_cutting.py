@@ -213,7 +213,7 @@ def test_fewer_slots_in_a_message_only_hang_more(program: Program) -> None:
             return False
         return True
 
-    found = [ends(together) for together in range(1, int(program.count.max()) + 1)]
+    found = [ends(together) for together in range(1, int(program.count.max(initial=1)) + 1)]
     assert found == sorted(found)
     if found[-1]:
         assert (

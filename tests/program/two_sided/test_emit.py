@@ -74,7 +74,10 @@ def lower_in_all_forms(body: Any, collective: Collective) -> None:
 
 
 @pytest.mark.parametrize("collective", [each for each in Collective if each.made_of_trees])
-@pytest.mark.parametrize(("name", "options"), [("mi250", {"boxes": 2}), ("ring", {"gpus": 5})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [pytest.param("mi250", {"boxes": 2}, marks=pytest.mark.slow), ("mi250", {}), ("ring", {"gpus": 5})],
+)
 def test_forests(name: str, options: dict[str, int], collective: Collective) -> None:
     root = 1 if collective.rooted else None
     problem = Problem(topology=preset(name, **options), collective=collective, root=root)

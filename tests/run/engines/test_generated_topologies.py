@@ -36,7 +36,7 @@ def all_right(engines: Sequence[Any], calls: list[Call], *, direct: bool = False
     assert by_engines(engines, work) == ["right"] * len(engines)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(generated(), st.integers(0, 100))
 def test_programs_in_any_order(call: Call, seed: int) -> None:
     """The interpreter executes rows in random orders that keep to the needs alone."""
@@ -61,7 +61,9 @@ def test_shared_memory(call: Call) -> None:
     all_right(shm_engines(len(call.programs)), [call], direct=True)
 
 
-@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize(
+    "ranks", [1, 2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 6, 7, 8)), 5]
+)
 def test_one_group_for_many_calls(ranks: int) -> None:
     """Every collective with every type, one after the other over the same channels and slots."""
     all_right(shm_engines(ranks), calls_of(ranks, EVERY_PAIR), direct=True)
