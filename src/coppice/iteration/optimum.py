@@ -2,11 +2,11 @@
 
 Theory. All gradients of an iteration are summed between its backward pass and the next forward passes, so that
 iterations do not meet on the network and an iteration is a problem by itself: messages on one machine. A message of a
-set G of layers can start when the backward passes of G are done, takes c(G), and after it the forward passes from the first
-layer of G on still have to run (or, where the optimizer steps once, all of them). For every set S of layers that are
-sent, only the time at which the network is free and the end that is forced already matter, and of those only pairs that
-no other pair beats in both. A message next joins any layers that are left: 3^L steps in all. A layer may be cut into
-equal parts, which are items of their own.
+set G of layers can start when the backward passes of G are done, takes c(G), and after it the forward passes from the
+first layer of G on still have to run (or, where the optimizer steps once, all of them). For every set S of layers that
+are sent, only the time at which the network is free and the end that is forced already matter, and of those only pairs
+that no other pair beats in both. A message next joins any layers that are left: 3^L steps in all. A layer may be cut
+into equal parts, which are items of their own.
 """
 
 from __future__ import annotations
