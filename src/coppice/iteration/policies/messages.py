@@ -114,11 +114,11 @@ def message_graph(
             )
             if not layer:
                 first.append(task)
-            waiting = [message for message, forward in held if forward == layer]
+            waiting = [number for number, forward in held if forward == layer]
             if waiting:
                 started = graph.barrier(f"F{layer} of {iteration} starts", before)
-                for message in waiting:
-                    graph.await_tasks(message, [started])
+                for number in waiting:
+                    graph.await_tasks(number, [started])
             previous = [task]
         done = [0] * workload.layers
         for each in backward:
