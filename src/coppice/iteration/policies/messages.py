@@ -85,8 +85,9 @@ def message_graph(
 ) -> IterationGraph:
     """The tasks of one worker, whose others do the same at the same time, in so many iterations.
 
-    Forward passes run layer by layer, then the backward passes in the order given. The next iteration begins when these
-    are done; each of its forward passes waits for the messages that it needs.
+    A forward pass waits for the layers that it takes its input from and for the messages that it needs; of those that
+    are ready, the device runs the first. Then come the backward passes in the order given; when they are done, the next
+    iteration begins.
 
     Args:
         workload: The layers.
@@ -101,25 +102,29 @@ def message_graph(
     graph = TaskGraphBuilder()
     compute = graph.stream("compute")
     streams = [graph.stream(message.stream) for message in messages]
+    windows: dict[str, int] = {}
     layers = range(workload.layers)
     needed: list[list[int]] = [[] for _ in layers]  # by the next forward pass of each layer
     held: list[tuple[int, int]] = []  # tasks of messages that wait for a forward pass to start, and its layer
     previous: list[int] = []
     first, last = [], []
     for iteration in range(count):
+        forward: list[int] = []
         for layer in layers:
-            before = [*previous, *needed[layer]]
+            inputs = workload.inputs_of(layer)
+            before = [*([forward[each] for each in inputs] or previous), *needed[layer]]
             task = graph.add(
                 f"F{layer} of {iteration}", "forward", compute, workload.forward[layer], after=before
             )
             if not layer:
                 first.append(task)
-            waiting = [number for number, forward in held if forward == layer]
+            waiting = [number for number, gate in held if gate == layer]
             if waiting:
                 started = graph.barrier(f"F{layer} of {iteration} starts", before)
                 for number in waiting:
                     graph.await_tasks(number, [started])
-            previous = [task]
+            forward.append(task)
+        previous = [forward[-1]] if not workload.inputs else forward
         done = [0] * workload.layers
         for each in backward:
             name = f"{_LETTERS[each.kind]}{each.layer} of {iteration}"
@@ -148,6 +153,13 @@ def message_graph(
             )
         for message, task in zip(messages, sent, strict=True):
             graph.await_tasks(task, [sent[number] for number in message.after])
+            if message.credit_bytes is not None:
+                if message.stream not in windows:
+                    windows[message.stream] = graph.window(message.credit_bytes)
+                graph.hold(task, windows[message.stream], message.size_bytes)
+                if message.acknowledgement_seconds:
+                    name, late = f"{graph.name(task)} is acknowledged", message.acknowledgement_seconds
+                    graph.acknowledge(task, graph.add(name, "acknowledgement", -1, late, after=[task]))
         held = [
             (task, message.after_forward)
             for message, task in zip(messages, sent, strict=True)
@@ -171,6 +183,10 @@ def _check(workload: LayerWorkload, backward: Sequence[LayerPass], messages: Seq
         msg = f"expected backward passes that make gradients of each of {workload.layers} layers once, found {made}."
         raise InputError(msg)
     for message in messages:
+        same = next(each for each in messages if each.stream == message.stream)
+        if message.credit_bytes != same.credit_bytes:
+            msg = f"expected one credit for all messages on {message.stream}, found others."
+            raise InputError(msg)
         start = () if message.after_forward is None else (message.after_forward,)
         for layer in (*message.layers, *message.carries, *message.needed_by, *start):
             if not 0 <= layer < workload.layers:

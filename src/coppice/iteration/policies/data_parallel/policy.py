@@ -95,7 +95,7 @@ class DataParallelPolicy(Policy):
                         carries=group,
                         offset_bytes=offset,
                         priority=self.key(workload, group),
-                        needed_by=(0,) if self.update_scope is UpdateScope.BARRIER else group,
+                        needed_by=workload.roots if self.update_scope is UpdateScope.BARRIER else group,
                     )
                 )
                 offset += part_bytes
