@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coppice.errors import InputError
-from coppice.iteration.policies.overlap import Bucketed, Serial, WaitFree
+from coppice.iteration.policies.data_parallel.overlap import Bucketed, Serial, WaitFree
 from coppice.iteration.policies.pipelined import (
     BreadthFirst,
     GPipe,

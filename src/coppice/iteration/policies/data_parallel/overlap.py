@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.policies.data_parallel import DataParallelPolicy
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 
 __all__ = ["Bucketed", "Serial", "WaitFree"]
 
