@@ -41,12 +41,19 @@ class Policy(ABC):
     Attributes:
         name: What users call it.
         about: What it is, in a line, with its publication.
+        assumes: What it needs, in a line.
+        stock: What switches it on in PyTorch, DeepSpeed or Megatron-LM as they are; None: nothing does.
+        decides: What it decides, of ``gradients``, ``order``, ``tensor``, ``recompute``, ``experts`` and ``weights``;
+            policies that decide different things can be composed.
         options: A ``msgspec.Struct`` with its options and their defaults.
         settings: An instance of it.
     """
 
     name: ClassVar[str]
     about: ClassVar[str]
+    assumes: ClassVar[str] = ""
+    stock: ClassVar[str | None] = None
+    decides: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[type[msgspec.Struct]] = NoOptions
 
     def __init__(self, settings: Any) -> None:
