@@ -85,6 +85,7 @@ POLICIES = (
     "fold3d",
     "fast-forward",
     "modulo",
+    "trirace",
 )
 """Policies of communication in an iteration."""
 

@@ -13,6 +13,7 @@ from coppice.iteration.policies.pipelined.orders import (
     ZeroBubble,
 )
 from coppice.iteration.policies.pipelined.out_of_order import FastForward, Modulo
+from coppice.iteration.policies.pipelined.trirace import TriRace
 from coppice.iteration.policies.policy import Policy
 
 __all__ = ["POLICIES", "policy_named"]
@@ -31,6 +32,7 @@ POLICIES: dict[str, type[Policy]] = {
         Fold3D,
         FastForward,
         Modulo,
+        TriRace,
     )
 }
 

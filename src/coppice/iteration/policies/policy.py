@@ -45,6 +45,7 @@ class Policy(ABC):
         stock: What switches it on in PyTorch, DeepSpeed or Megatron-LM as they are; None: nothing does.
         decides: What it decides, of ``gradients``, ``order``, ``tensor``, ``recompute``, ``experts`` and ``weights``;
             policies that decide different things can be composed.
+        staleness: Iterations by which gradients are late: with 0 the training is that of one device.
         options: A ``msgspec.Struct`` with its options and their defaults.
         settings: An instance of it.
     """
@@ -54,6 +55,7 @@ class Policy(ABC):
     assumes: ClassVar[str] = ""
     stock: ClassVar[str | None] = None
     decides: ClassVar[frozenset[str]] = frozenset()
+    staleness: ClassVar[int] = 0
     options: ClassVar[type[msgspec.Struct]] = NoOptions
 
     def __init__(self, settings: Any) -> None:
