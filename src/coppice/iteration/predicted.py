@@ -23,6 +23,7 @@ class PredictedIteration:
         lower_bound_seconds: What no policy of the same kind can beat.
         compute_seconds: Time for which the busiest device computes.
         period: Iterations after which the distances repeat; 0: they did not.
+        staleness: Iterations by which gradients are late; 0: weights are those of training on one device.
     """
 
     policy: str
@@ -30,6 +31,7 @@ class PredictedIteration:
     lower_bound_seconds: float
     compute_seconds: float
     period: int
+    staleness: int = 0
 
     def record(self) -> dict[str, Any]:
         """The figures as JSON values."""
@@ -39,6 +41,7 @@ class PredictedIteration:
             "lower_bound_seconds": self.lower_bound_seconds,
             "compute_seconds": self.compute_seconds,
             "period": self.period,
+            "staleness": self.staleness,
         }
 
 
@@ -69,4 +72,5 @@ def predict(
         lower_bound_seconds=chosen.lower_bound_seconds(workload),
         compute_seconds=chosen.compute_seconds(workload),
         period=steady.period,
+        staleness=chosen.staleness,
     )

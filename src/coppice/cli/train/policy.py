@@ -60,4 +60,7 @@ def policy(
         ("computes", f"{found.compute_seconds:.6g} s"),
         ("repeats after", repeated),
     ]
+    if found.staleness:
+        late = plural(found.staleness, "iteration")
+        fields.append(("staleness", f"gradients are {late} late: this is not the training of one device"))
     print_fields(f"{name}: {policy_named(name).about}", fields)

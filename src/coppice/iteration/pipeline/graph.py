@@ -10,7 +10,7 @@ from coppice.iteration.pipeline.order import NEEDS, PipelineOrder, StagePass, Wo
 from coppice.iteration.policies.policy import IterationGraph
 from coppice.iteration.tasks import TaskGraphBuilder
 
-__all__ = ["StageTimes", "pipeline_graph"]
+__all__ = ["KINDS", "StageSum", "StageTimes", "pipeline_graph", "source_of", "target_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,30 @@ class StageTimes:
         return whole * share[each.work]
 
 
+@dataclass(frozen=True, kw_only=True)
+class StageSum:
+    """A message with gradients of a stage.
+
+    Attributes:
+        stage: The stage.
+        seconds: Time of the message on the network of the device.
+        after_forward: Stage of the same device with whose forward pass, of the next iteration, the message starts at
+            the earliest; None: it may start when the last backward pass of its own stage is done.
+    """
+
+    stage: int
+    seconds: float
+    after_forward: int | None = None
+
+
 def pipeline_graph(
-    order: PipelineOrder, times: StageTimes, count: int, *, in_order: bool = True
+    order: PipelineOrder,
+    times: StageTimes,
+    count: int,
+    *,
+    in_order: bool = True,
+    sums: Sequence[StageSum] | None = None,
+    barrier: bool = True,
 ) -> IterationGraph:
     """The tasks of so many iterations in a row.
 
@@ -55,10 +77,15 @@ def pipeline_graph(
         count: Number of iterations.
         in_order: Devices keep the order of their programs; otherwise they run what is ready, so that only what stages
             need of each other binds: the graph whose bounds hold for every order.
+        sums: The messages; if not given, one for each stage that takes as long as the times say.
+        barrier: The optimizer steps everywhere at once; otherwise a stage waits only for its own messages.
 
     Raises:
         InputError: If the times are not those of as many stages.
     """
+    if sums is None:
+        reduced = enumerate(times.reduction)
+        sums = [StageSum(stage=stage, seconds=seconds) for stage, seconds in reduced if seconds]
     for name, values in (
         ("forward", times.forward),
         ("backward", times.backward),
@@ -76,44 +103,79 @@ def pipeline_graph(
     crossing = [
         (each, target)
         for each in passes
-        if times.transfer and (target := _target(each, order.stages)) is not None
+        if times.transfer and (target := target_of(each, order.stages)) is not None
         if device_of[target] != device_of[each.stage]
     ]
-    over: list[int] = []  # with what the last iteration is over
-    first, last = [], []
+    launches = {each.after_forward for each in sums if each.after_forward is not None}
+    over: list[int] = []  # what every pass of the next iteration comes after
+    needed: dict[int, list[int]] = {}  # what the forward passes of a stage come after
+    ready: dict[int, list[int]] = {}  # the passes after which the gradients of a stage are there
+    held: list[StageSum] = []  # messages of the last iteration that this one starts
+    first: list[int] = []
+    last: list[list[int]] = []
     for iteration in range(count):
         # Devices wait for each other in both directions: tasks are numbered before they are submitted.
         place = {each: len(graph) + number for number, each in enumerate(passes)}
         given = place | {each: len(graph) + len(passes) + number for number, (each, _) in enumerate(crossing)}
+        starts: dict[int, tuple[int, list[int]]] = {}  # first pass of each stage, and what it comes after
         first.append(len(graph))
         for device, program in enumerate(order.devices):
             before = over
             for each in program:
-                own = [place[each._replace(work=needed)]] if (needed := NEEDS.get(each.work)) else []
-                source = _source(each, order.stages)
+                own = [place[each._replace(work=work)]] if (work := NEEDS.get(each.work)) else []
+                source = source_of(each, order.stages)
                 after = [*before, *own, *([] if source is None else [_gives(given, source)])]
+                if each.work is Work.FORWARD:
+                    after += needed.get(each.stage, ())
                 task = graph.add(
-                    f"{each} of {iteration}", _KINDS[each.work], compute[device], times.of(each), after=after
+                    f"{each} of {iteration}", KINDS[each.work], compute[device], times.of(each), after=after
                 )
+                starts.setdefault(each.stage, (task, after))
                 before = [task] if in_order else over
         for each, target in crossing:
             link = graph.stream(f"link {device_of[each.stage]} to {device_of[target]}")
             graph.add(f"{each} sent in {iteration}", "transfer", link, times.transfer, after=[place[each]])
-        over = _reductions(graph, order, times, place, network, iteration)
-        last.append(over)
-        over = [graph.barrier(f"step of {iteration}", over)]
+        if held:
+            launch: dict[int, int] = {}
+            for stage in sorted(launches):
+                task, after = starts[stage]
+                name = f"stage {stage} starts in {iteration}"
+                launch[stage] = graph.add(name, "launch", compute[device_of[stage]], 0.0, after=after)
+                graph.await_tasks(task, [launch[stage]])
+            for message in held:
+                after = [
+                    *ready[message.stage],
+                    *([launch[message.after_forward]] if message.after_forward is not None else []),
+                ]
+                task = _sum(graph, message, network[device_of[message.stage]], iteration - 1, after)
+                graph.await_tasks(launch.get(message.stage, starts[message.stage][0]), [task])
+                last[-1].append(task)
+        ready = _ready(order, place)
+        last.append([task for tasks in ready.values() for task in tasks])
+        needed = {} if barrier else {stage: list(tasks) for stage, tasks in ready.items()}
+        held = [each for each in sums if each.after_forward is not None and iteration < count - 1]
+        place_of = {stage: number for number, stage in enumerate(ready)}
+        for message in sorted(sums, key=lambda message: place_of[message.stage]):
+            if message not in held:
+                stage = message.stage
+                task = _sum(graph, message, network[device_of[stage]], iteration, ready[stage])
+                last[-1].append(task)
+                needed.setdefault(stage, []).append(task)
+        if barrier:
+            over, needed = [graph.barrier(f"step of {iteration}", last[-1])], {}
     return IterationGraph(graph=graph.build(), first=first, last=last)
 
 
-_KINDS = {
+KINDS = {
     Work.FORWARD: "forward",
     Work.BACKWARD: "backward",
     Work.INPUT: "input gradient",
     Work.WEIGHT: "weight gradient",
 }
+"""Kind of the task of a pass."""
 
 
-def _source(each: StagePass, stages: int) -> StagePass | None:
+def source_of(each: StagePass, stages: int) -> StagePass | None:
     """The pass of another stage that gives what this one takes; its backward pass may be whole or in parts."""
     if each.work is Work.FORWARD:
         return each._replace(stage=each.stage - 1) if each.stage else None
@@ -122,7 +184,7 @@ def _source(each: StagePass, stages: int) -> StagePass | None:
     return each._replace(stage=each.stage + 1)
 
 
-def _target(each: StagePass, stages: int) -> int | None:
+def target_of(each: StagePass, stages: int) -> int | None:
     """The stage that takes what a pass gives."""
     if each.work is Work.FORWARD:
         return each.stage + 1 if each.stage < stages - 1 else None
@@ -137,31 +199,19 @@ def _gives(given: dict[StagePass, int], source: StagePass) -> int:
     return given[source._replace(work=other)]
 
 
-def _reductions(
-    graph: TaskGraphBuilder,
-    order: PipelineOrder,
-    times: StageTimes,
-    place: dict[StagePass, int],
-    network: Sequence[int],
-    iteration: int,
-) -> list[int]:
-    """Submit the sums of gradients; the tasks with which the iteration is over."""
-    ends = []
-    for device, program in enumerate(order.devices):
+def _ready(order: PipelineOrder, place: dict[StagePass, int]) -> dict[int, list[int]]:
+    """The passes after which the gradients of each stage are there; stages in the order of their devices' programs."""
+    found: dict[int, list[int]] = {}
+    for program in order.devices:
         of_stage: dict[int, list[int]] = {}
         for each in program:
             if each.work in (Work.BACKWARD, Work.WEIGHT):
                 of_stage.setdefault(each.stage, []).append(place[each])
-        ends += [task for tasks in of_stage.values() for task in tasks]
-        for stage, tasks in sorted(of_stage.items(), key=lambda item: item[1][-1]):
-            if times.reduction and times.reduction[stage]:
-                ends.append(
-                    graph.add(
-                        f"gradients of stage {stage} of {iteration}",
-                        "all_reduce",
-                        network[device],
-                        times.reduction[stage],
-                        after=tasks,
-                    )
-                )
-    return ends
+        found.update(sorted(of_stage.items(), key=lambda item: item[1][-1]))
+    return found
+
+
+def _sum(graph: TaskGraphBuilder, each: StageSum, network: int, iteration: int, after: Sequence[int]) -> int:
+    """Submit a message with gradients."""
+    name = f"gradients of stage {each.stage} of {iteration}"
+    return graph.add(name, "all_reduce", network, each.seconds, after=after)

@@ -26,23 +26,32 @@ def gpipe(devices: int, micro_batches: int) -> PipelineOrder:
     return breadth_first(devices, micro_batches, 1)
 
 
-def breadth_first(devices: int, micro_batches: int, chunks: int) -> PipelineOrder:
+def breadth_first(
+    devices: int, micro_batches: int, chunks: int = 1, *, stages: int | None = None
+) -> PipelineOrder:
     """All micro-batches of a chunk before the next chunk (Lamy-Poirier, MLSys 2023).
+
+    Args:
+        devices: Devices in a row.
+        micro_batches: Micro-batches of an iteration.
+        chunks: Chunks of a device.
+        stages: Number of stages where some devices have a chunk less than others.
 
     Examples:
         >>> [str(each) for each in breadth_first(2, 2, 2).devices[0]]
         ['0F0', '0F1', '2F0', '2F1', '2B0', '2B1', '0B0', '0B1']
     """
     _check(devices, micro_batches, chunks)
+    stages = devices * chunks if stages is None else stages
     programs = []
     for device in range(devices):
-        stages = [chunk * devices + device for chunk in range(chunks)]
-        forward = [StagePass(stage, Work.FORWARD, k) for stage in stages for k in range(micro_batches)]
+        own = range(device, stages, devices)
+        forward = [StagePass(stage, Work.FORWARD, k) for stage in own for k in range(micro_batches)]
         backward = [
-            StagePass(stage, Work.BACKWARD, k) for stage in reversed(stages) for k in range(micro_batches)
+            StagePass(stage, Work.BACKWARD, k) for stage in reversed(own) for k in range(micro_batches)
         ]
         programs.append((*forward, *backward))
-    return PipelineOrder(devices=tuple(programs), stages=devices * chunks, micro_batches=micro_batches)
+    return PipelineOrder(devices=tuple(programs), stages=stages, micro_batches=micro_batches)
 
 
 def one_f_one_b(devices: int, micro_batches: int) -> PipelineOrder:

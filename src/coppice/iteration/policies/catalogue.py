@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from coppice.errors import InputError
 from coppice.iteration.policies.data_parallel.overlap import Bucketed, Serial, WaitFree
-from coppice.iteration.policies.pipelined import (
-    BreadthFirst,
+from coppice.iteration.policies.pipelined.breadth_first import BreadthFirst
+from coppice.iteration.policies.pipelined.fold3d import Fold3D
+from coppice.iteration.policies.pipelined.orders import (
     GPipe,
     Interleaved,
     OneForwardOneBackward,
     ZeroBubble,
 )
+from coppice.iteration.policies.pipelined.out_of_order import FastForward, Modulo
+from coppice.iteration.policies.pipelined.trirace import TriRace
 from coppice.iteration.policies.policy import Policy
 
 __all__ = ["POLICIES", "policy_named"]
@@ -26,6 +29,10 @@ POLICIES: dict[str, type[Policy]] = {
         Interleaved,
         BreadthFirst,
         ZeroBubble,
+        Fold3D,
+        FastForward,
+        Modulo,
+        TriRace,
     )
 }
 

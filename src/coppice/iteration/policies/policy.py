@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.tasks import TaskGraph
 
-__all__ = ["IterationGraph", "NoOptions", "Policy", "PolicyCosts"]
+__all__ = ["IterationGraph", "NoOptions", "Policy", "PolicyCosts", "settings_of"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,6 +50,25 @@ class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For policies without options."""
 
 
+def settings_of(policy: str, options: type[msgspec.Struct], settings: Mapping[str, Any]) -> msgspec.Struct:
+    """The options of a policy by name, texts where they come from a command line.
+
+    Raises:
+        InputError: If it has no such option, or a value does not fit.
+    """
+    known = options.__struct_fields__
+    for name in settings:
+        if name not in known:
+            has = f"it takes {', '.join(known)}" if known else "it takes none"
+            msg = f"expected options of policy {policy}, found {name!r}: {has}."
+            raise InputError(msg)
+    try:
+        return msgspec.convert(dict(settings), options, strict=False)
+    except msgspec.ValidationError as error:
+        msg = f"expected options that policy {policy} can use, found otherwise: {error}."
+        raise InputError(msg) from None
+
+
 class Policy(ABC):
     """What may start when, in which order, cut how.
 
@@ -60,6 +79,7 @@ class Policy(ABC):
         stock: What switches it on in PyTorch, DeepSpeed or Megatron-LM as they are; None: nothing does.
         decides: What it decides, of ``gradients``, ``order``, ``tensor``, ``recompute``, ``experts`` and ``weights``;
             policies that decide different things can be composed.
+        staleness: Iterations by which gradients are late: with 0 the training is that of one device.
         options: A ``msgspec.Struct`` with its options and their defaults.
         settings: An instance of it.
     """
@@ -69,6 +89,7 @@ class Policy(ABC):
     assumes: ClassVar[str] = ""
     stock: ClassVar[str | None] = None
     decides: ClassVar[frozenset[str]] = frozenset()
+    staleness: ClassVar[int] = 0
     options: ClassVar[type[msgspec.Struct]] = NoOptions
 
     def __init__(self, settings: Any) -> None:
@@ -81,17 +102,7 @@ class Policy(ABC):
         Raises:
             InputError: If it has no such option, or a value does not fit.
         """
-        known = cls.options.__struct_fields__
-        for name in settings:
-            if name not in known:
-                has = f"it takes {', '.join(known)}" if known else "it takes none"
-                msg = f"expected options of policy {cls.name}, found {name!r}: {has}."
-                raise InputError(msg)
-        try:
-            return cls(msgspec.convert(settings, cls.options, strict=False))
-        except msgspec.ValidationError as error:
-            msg = f"expected options that policy {cls.name} can use, found otherwise: {error}."
-            raise InputError(msg) from None
+        return cls(settings_of(cls.name, cls.options, settings))
 
     @abstractmethod
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:

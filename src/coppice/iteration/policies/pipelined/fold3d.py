@@ -1,0 +1,122 @@
+"""Fold3D: the sum of the gradients of a chunk is split between the backward pass and the next forward pass.
+
+Source: "Fold3D: Rethinking and Parallelizing Computational and Communicational Tasks in the Training of Large DNN
+Models" (TPDS 2023), and its published code.
+
+Chunks run breadth first ("all in, all out"). The gradients of every chunk but the first are cut in two messages. One
+starts when the last backward pass of the chunk is done, beside the backward passes of the chunks before it. The other
+starts in the next iteration when the chunk before it starts its forward passes, and is awaited by the first forward
+pass of its own chunk, which updates its weights only then. The first chunk, which runs next, is summed at once and in
+whole. With r the forward time over the backward time, and k = 2 if activations are recomputed and else 1, the share
+that is left to the forward pass is r / (k r + 1): a third, or a quarter, where the backward pass takes twice as long.
+
+With sums that take A_c for chunk c, what stays exposed is A_0 and what of the others does not fit beside the passes of
+the chunks before them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from coppice.arguments import checked
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.bound import steady_bound_seconds
+from coppice.iteration.pipeline.graph import StageSum, pipeline_graph
+from coppice.iteration.pipeline.order import PipelineOrder
+from coppice.iteration.pipeline.orders import breadth_first
+from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt
+from coppice.iteration.policies.policy import IterationGraph
+
+__all__ = ["Fold3D", "forward_share"]
+
+
+@checked
+def forward_share(ratio: float, *, recompute: bool = False) -> float:
+    """Share of the gradients of a chunk that is summed beside the next forward pass.
+
+    Args:
+        ratio: Time of the forward pass over that of the backward pass, without recomputation.
+        recompute: Activations are recomputed, so that the backward pass runs the forward pass again.
+
+    Raises:
+        InputError: If the ratio is negative.
+
+    Examples:
+        >>> forward_share(0.5), forward_share(0.5, recompute=True)
+        (0.3333333333333333, 0.25)
+    """
+    if not ratio >= 0:
+        msg = f"expected a forward time of 0 or more backward times, found `ratio={ratio}`."
+        raise InputError(msg)
+    return ratio / ((2 if recompute else 1) * ratio + 1)
+
+
+class FoldOptions(ChunkedOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A pipeline whose sums are split.
+
+    Attributes:
+        share: Share of the gradients of a chunk that is summed beside the next forward pass; if not given, that of the
+            published formula for the times of the layers.
+        recompute: The backward times are with recomputation of activations.
+    """
+
+    share: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    recompute: bool = False
+
+
+class Fold3D(Pipelined):
+    """Breadth-first chunks, each of which waits only for its own gradients, summed in two messages."""
+
+    name = "fold3d"
+    about = "sums of chunks split over backward and next forward pass (Fold3D, TPDS'23)"
+    assumes = (
+        "an optimizer that updates chunk by chunk, with nothing (as a norm) taken over all gradients first"
+    )
+    decides = frozenset({"order", "gradients"})
+    options = FoldOptions
+
+    def share(self, workload: LayerWorkload) -> float:
+        """Share of the gradients of a chunk that is summed beside the next forward pass."""
+        if self.settings.share is not None:
+            return float(self.settings.share)
+        forward, backward = sum(workload.forward), sum(workload.backward)
+        if self.settings.recompute:
+            backward = max(0.0, backward - forward)
+        return forward_share(forward / backward, recompute=self.settings.recompute) if backward else 0.0
+
+    def sums(self, workload: LayerWorkload) -> list[StageSum]:
+        """The messages: for each stage its gradients in one, or in two of which the next iteration starts one."""
+        devices = self.settings.stages
+        whole = dealt(workload, self.order(workload).stages).reduction
+        share = self.share(workload)
+        messages = []
+        for stage, seconds in enumerate(whole):
+            if not seconds:
+                continue
+            sent = seconds - workload.message_seconds
+            later = share * sent if stage >= devices else 0.0
+            if later < sent or not sent:
+                now = workload.message_seconds + sent - later
+                messages.append(StageSum(stage=stage, seconds=now))
+            if later:
+                forward = workload.message_seconds + later
+                messages.append(StageSum(stage=stage, seconds=forward, after_forward=stage - devices))
+        return messages
+
+    def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
+        """The tasks of so many iterations in a row; a stage waits only for its own gradients."""
+        order, times = self.stages(workload)
+        return pipeline_graph(order, times, count, sums=self.sums(workload), barrier=False)
+
+    def lower_bound_seconds(self, workload: LayerWorkload) -> float:
+        """What no order of whole passes beats in which a stage waits for its own gradients."""
+        return steady_bound_seconds(*self.stages(workload))
+
+    def order(self, workload: LayerWorkload) -> PipelineOrder:
+        """The programs of the devices."""
+        del workload
+        settings = self.settings
+        return breadth_first(settings.stages, settings.micro_batches, settings.chunks)

@@ -1,0 +1,111 @@
+"""What policies of pipelines share: layers in stages, micro-batches, gradients summed when a stage is done."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
+from coppice.iteration.pipeline.order import PipelineOrder
+from coppice.iteration.pipeline.orders import ORDERS
+from coppice.iteration.policies.policy import IterationGraph, Policy
+from coppice.iteration.running import lower_bound_seconds
+
+__all__ = ["ChunkedOptions", "PipelineOptions", "Pipelined", "dealt"]
+
+_Count = Annotated[int, msgspec.Meta(ge=1)]
+_Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class PipelineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A pipeline.
+
+    Attributes:
+        stages: Devices in a row.
+        micro_batches: Micro-batches of an iteration.
+        transfer_seconds: Time until the next device has what a stage gives.
+    """
+
+    stages: _Count = 4
+    micro_batches: _Count = 8
+    transfer_seconds: _Seconds = 0.0
+
+
+class ChunkedOptions(PipelineOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A pipeline whose devices have several chunks.
+
+    Attributes:
+        chunks: Chunks of a device.
+    """
+
+    chunks: _Count = 2
+
+
+class Pipelined(Policy):
+    """A pipeline; times of the workload are those of a micro-batch, its layers are dealt to stages evenly in a row."""
+
+    options: ClassVar[type[msgspec.Struct]] = PipelineOptions
+    assumes = "stages of like time, and a network for the gradients of each device"
+    decides = frozenset({"order"})
+
+    def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
+        """The tasks of so many iterations in a row.
+
+        Raises:
+            InputError: If there are fewer layers than stages, or the order does not suit the micro-batches.
+        """
+        return pipeline_graph(*self.stages(workload), count)
+
+    def lower_bound_seconds(self, workload: LayerWorkload) -> float:
+        """What no order of the passes of these stages on these devices can beat."""
+        return lower_bound_seconds(pipeline_graph(*self.stages(workload), 1, in_order=False).graph)
+
+    def compute_seconds(self, workload: LayerWorkload) -> float:
+        """Time for which the busiest device computes in an iteration."""
+        order, times = self.stages(workload)
+        return max(sum(map(times.of, program)) for program in order.devices)
+
+    def order(self, workload: LayerWorkload) -> PipelineOrder:
+        """The programs of the devices."""
+        del workload
+        settings = self.settings
+        return ORDERS[self.name](settings.stages, settings.micro_batches, getattr(settings, "chunks", 1))
+
+    def stages(self, workload: LayerWorkload) -> tuple[PipelineOrder, StageTimes]:
+        """The order, and the times of its stages."""
+        order = self.order(workload)
+        return order, dealt(workload, order.stages, transfer_seconds=self.settings.transfer_seconds)
+
+
+def dealt(workload: LayerWorkload, stages: int, *, transfer_seconds: float = 0.0) -> StageTimes:
+    """The times of stages to which layers are dealt evenly in a row.
+
+    Args:
+        workload: Layers, with times of a micro-batch.
+        stages: Number of stages.
+        transfer_seconds: Time until the next device has what a stage gives.
+
+    Raises:
+        InputError: If there are fewer layers than stages.
+
+    Examples:
+        >>> four = LayerWorkload(forward=(1, 1, 1, 1), backward=(2,) * 4, bytes=(3,) * 4, bytes_per_second=1.0)
+        >>> dealt(four, 2).reduction
+        [6.0, 6.0]
+    """
+    if workload.layers < stages:
+        msg = f"expected a layer for each of {stages} stages, found {workload.layers}: take fewer stages."
+        raise InputError(msg)
+    cut = [stage * workload.layers // stages for stage in range(stages + 1)]
+    of_stage = [slice(low, high) for low, high in itertools.pairwise(cut)]
+    sizes = [sum(workload.bytes[each]) for each in of_stage]
+    return StageTimes(
+        forward=[sum(workload.forward[each]) for each in of_stage],
+        backward=[sum(workload.backward[each]) for each in of_stage],
+        transfer=transfer_seconds,
+        reduction=[workload.message(size) if size else 0.0 for size in sizes],
+    )

@@ -1,0 +1,261 @@
+"""TriRace: three kinds of traffic of an asynchronous pipeline, each in its place.
+
+Source: the idea of "A Multidimensional Communication Scheduling Method for Hybrid Parallel DNN Training" (TPDS 2024),
+after its abstract; the rules below are a reconstruction.
+
+The pipeline never drains (PipeDream-2BW; Narayanan et al., ICML 2021): forward passes of group t of m micro-batches use
+weights into which the gradients up to group t - 2 have gone. *Training with it is not the training without*: gradients
+are one group late. In return the sum of a group has time: ready after the last backward pass of its stage, due when the
+stage starts the group after the next. Of p stages the first is p - 1 micro-batches ahead, so with forward and backward
+times f and b of every stage and A of sums a group takes max(m (f + b), A + (p - 1) (f + b)); where devices wait for
+their sums, m (f + b) + A. Two versions of weights suffice, and nothing waits for itself, for m of p or more.
+
+Traffic, the most urgent first: activations between stages, of which every micro-batch waits; the gradients of the
+embedding, needed at both ends of the pipeline where it is tied; all other gradients, by their group, in pieces, so that
+activations wait for one piece at most. An operation has its link, that between devices of a node or what the NIC of a
+node sends, to itself. Of an embedding that is not tied only the rows that a group has touched are exchanged, as an
+all-gather, where that is less: of x bytes and n replicas a share s of rows takes as long as the sum of n s x / 2 bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.bound import steady_bound_seconds
+from coppice.iteration.pipeline.graph import KINDS, StageTimes, source_of, target_of
+from coppice.iteration.pipeline.order import NEEDS, PipelineOrder, StagePass, Work
+from coppice.iteration.pipeline.orders import one_f_one_b
+from coppice.iteration.policies.pipelined.policy import Pipelined, PipelineOptions
+from coppice.iteration.policies.policy import IterationGraph
+from coppice.iteration.tasks import TaskGraphBuilder
+
+__all__ = ["GroupSum", "TriRace"]
+
+_ACTIVATIONS, _EMBEDDING, _GRADIENTS = range(3)
+
+
+class TriRaceOptions(PipelineOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An asynchronous pipeline; its micro-batches are those of a group.
+
+    Attributes:
+        chunk_bytes: Gradients are cut in pieces of as many bytes.
+        devices_of_node: Devices in a row that share a NIC.
+        touched: Share of the rows of the first layer, the embedding, that a replica touches in a group.
+        tied: The last stage uses the weights of the first layer as well.
+        delayed: Sums have a group of time; otherwise a device waits for those of its stage.
+        classes: Traffic goes by urgency and in pieces; otherwise in the order in which groups make it, uncut.
+    """
+
+    chunk_bytes: Annotated[float, msgspec.Meta(gt=0)] = 25 * 2**20
+    devices_of_node: Annotated[int, msgspec.Meta(ge=1)] = 1
+    touched: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
+    tied: bool = False
+    delayed: bool = True
+    classes: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupSum:
+    """A message with gradients of a group.
+
+    Attributes:
+        stage: Stage on whose NIC it is.
+        of_stages: Stages whose last backward pass of the group it comes after.
+        seconds: Time that it takes.
+        size_bytes: Bytes of gradients in it; of an embedding whose touched rows are exchanged, those of all its rows.
+        urgency: 1 for the embedding, 2 for others.
+    """
+
+    stage: int
+    of_stages: tuple[int, ...]
+    seconds: float
+    size_bytes: float
+    urgency: int
+
+
+class TriRace(Pipelined):
+    """A pipeline that never drains, with gradients a group late."""
+
+    name = "trirace"
+    about = "asynchronous pipeline, three classes of traffic (TriRace, TPDS'24)"
+    assumes = (
+        "training that bears gradients a group late, two versions of weights; what NICs send is what binds"
+    )
+    decides = frozenset({"order", "gradients", "weights"})
+    staleness = 1
+    options = TriRaceOptions
+
+    def sums(self, workload: LayerWorkload) -> list[GroupSum]:
+        """The messages of a group.
+
+        Raises:
+            InputError: If rows of a tied embedding are to be exchanged: its gradients are dense.
+        """
+        settings, last = self.settings, self.settings.stages - 1
+        if settings.tied and settings.touched < 1:
+            msg = (
+                f"expected all rows of a tied embedding to be summed, as the last layer touches all, found "
+                f"`touched={settings.touched}`: leave one of them out."
+            )
+            raise InputError(msg)
+        table = workload.bytes[0]
+        rows = table * min(1.0, settings.touched * workload.workers / 2)
+        apart = bool(table) and (settings.tied or rows < table)
+        found: list[GroupSum] = []
+        if apart and settings.tied:
+            ends = (0, last) if last else (0,)
+            for stage in ends:
+                found += self._cut(workload, stage, ends, table, _EMBEDDING)
+        elif apart:
+            seconds = workload.message(rows) if rows else 0.0
+            found.append(
+                GroupSum(stage=0, of_stages=(0,), seconds=seconds, size_bytes=table, urgency=_EMBEDDING)
+            )
+        cut = [stage * workload.layers // (last + 1) for stage in range(last + 2)]
+        for stage in range(last + 1):
+            layers = range(cut[stage], cut[stage + 1])
+            size = sum(workload.bytes[layer] for layer in layers if layer or not apart)
+            found += self._cut(workload, stage, (stage,), size, _GRADIENTS)
+        return found
+
+    def _cut(
+        self, workload: LayerWorkload, stage: int, of_stages: tuple[int, ...], size: float, urgency: int
+    ) -> Iterator[GroupSum]:
+        """Gradients in equal pieces."""
+        count = (
+            math.ceil(size / self.settings.chunk_bytes) if self.settings.classes else min(1, math.ceil(size))
+        )
+        for _ in range(count):
+            yield GroupSum(
+                stage=stage,
+                of_stages=of_stages,
+                seconds=workload.message(size / count),
+                size_bytes=size / count,
+                urgency=urgency,
+            )
+
+    def order(self, workload: LayerWorkload) -> PipelineOrder:
+        """The programs of the devices for one group, as if the pipeline drained after it.
+
+        Raises:
+            InputError: If there are fewer micro-batches than stages.
+        """
+        del workload
+        if self.settings.micro_batches < self.settings.stages:
+            msg = (
+                f"expected as many micro-batches in a group as there are stages, {self.settings.stages}, or more, as "
+                f"gradients are to be one group late, found {self.settings.micro_batches}."
+            )
+            raise InputError(msg)
+        return one_f_one_b(self.settings.stages, self.settings.micro_batches)
+
+    def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
+        """The tasks of so many groups in a row."""
+        _, times = self.stages(workload)
+        return _asynchronous(self.settings, times, self.sums(workload), count)
+
+    def lower_bound_seconds(self, workload: LayerWorkload) -> float:
+        """What no order of passes and traffic beats that sums gradients with a group of time.
+
+        What devices compute, what the NIC of every node sends, and half of what stages need of each other until their
+        gradients are summed.
+        """
+        order, times = self.stages(workload)
+        settings = self.settings
+        sent: dict[str, float] = {}
+        for each in order.passes():
+            link = _between(settings, each, order.stages)
+            if times.transfer and link is not None:
+                sent[link] = sent.get(link, 0.0) + times.transfer
+        for message in self.sums(workload):
+            link = _nic(settings, message.stage)
+            sent[link] = sent.get(link, 0.0) + message.seconds - workload.message_seconds
+        alone = StageTimes(forward=times.forward, backward=times.backward, transfer=times.transfer)
+        return max(steady_bound_seconds(order, alone, staleness=1), *sent.values(), 0.0)
+
+
+def _nic(settings: TriRaceOptions, device: int) -> str:
+    return f"NIC of node {device // settings.devices_of_node}"
+
+
+def _between(settings: TriRaceOptions, each: StagePass, stages: int) -> str | None:
+    """The link that carries what a pass gives to another stage."""
+    target = target_of(each, stages)
+    if target is None:
+        return None
+    node = each.stage // settings.devices_of_node
+    if node != target // settings.devices_of_node:
+        return _nic(settings, each.stage)
+    return f"link from {each.stage} to {target}"
+
+
+def _asynchronous(
+    settings: TriRaceOptions, times: StageTimes, sums: list[GroupSum], count: int
+) -> IterationGraph:
+    """The tasks of groups whose passes follow each other without a pause, group by group as they are made."""
+    group_size = settings.micro_batches
+    order = one_f_one_b(settings.stages, group_size * count)
+    graph = TaskGraphBuilder()
+    stages = range(order.stages)
+    compute = [graph.stream(f"device {stage}") for stage in stages]
+    of_group: list[list[StagePass]] = [[] for _ in range(count)]
+    for each in order.passes():
+        of_group[each.micro_batch // group_size].append(each)
+    before = {later: one for program in order.devices for one, later in itertools.pairwise(program)}
+    place: dict[StagePass, int] = {}
+    sent: dict[StagePass, int] = {}
+    summed: list[dict[int, list[int]]] = []
+    first, last = [], []
+    pending: list[tuple[int, StagePass]] = []
+    for group, passes in enumerate(of_group):
+        for each in passes:
+            task = graph.add(str(each), KINDS[each.work], compute[each.stage], times.of(each))
+            place[each] = task
+            pending.append((task, each))
+            link = _between(settings, each, order.stages)
+            if times.transfer and link is not None:
+                sent[each] = graph.add(
+                    f"{each} sent", "transfer", graph.stream(link), times.transfer, after=[task]
+                )
+        first.append(place[StagePass(0, Work.FORWARD, group * group_size)])
+        ends = {
+            stage: place[StagePass(stage, Work.BACKWARD, (group + 1) * group_size - 1)] for stage in stages
+        }
+        own: dict[int, list[int]] = {stage: [] for stage in stages}
+        for number, message in enumerate(sums):
+            task = graph.add(
+                f"gradients {number} of stage {message.stage} of group {group}",
+                "all_reduce",
+                graph.stream(_nic(settings, message.stage)),
+                message.seconds,
+                after=[ends[stage] for stage in message.of_stages],
+                priority=message.urgency * count + group if settings.classes else 0,
+            )
+            for stage in message.of_stages:
+                own[stage].append(task)
+        summed.append(own)
+        last.append([*ends.values(), *(task for tasks in own.values() for task in tasks)])
+    for task, each in pending:
+        group, place_in_group = divmod(each.micro_batch, group_size)
+        needed = [place[each._replace(work=work)]] if (work := NEEDS.get(each.work)) else []
+        source = source_of(each, order.stages)
+        if source is not None:
+            needed.append(sent.get(source, place[source]))
+        previous = before.get(each)
+        if previous is not None:
+            needed.append(place[previous])
+            ended, inside = divmod(previous.micro_batch, group_size)
+            if not settings.delayed and previous.work is Work.BACKWARD and inside == group_size - 1:
+                needed += summed[ended][each.stage]
+        if each.work is Work.FORWARD and not place_in_group and group > 1:
+            needed += summed[group - 2][each.stage]
+        graph.await_tasks(task, needed)
+    return IterationGraph(graph=graph.build(), first=first, last=last)

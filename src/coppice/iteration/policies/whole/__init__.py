@@ -1,0 +1,1 @@
+"""Policies of the whole iteration: collectives cut, routed and ordered together with the computation around them."""

@@ -1,0 +1,132 @@
+"""Lina, training: exchanges of tokens before sums of gradients, and beside the experts that wait for them.
+
+Source: Li et al., "Accelerating Distributed MoE Training and Inference with Lina" (USENIX ATC 2023).
+
+In the backward pass of a mixture of experts the exchanges of tokens (all-to-all), for which computation waits, share
+the network with sums of gradients, for which nothing waits yet. So sums are cut in micro-operations, and one starts
+only where no exchange is running or ready: an exchange waits for one micro-operation at most. Exchanges are cut by
+tokens as well, so that the experts compute one piece while the next is exchanged. With exchanges of a seconds each
+way, f of experts and n pieces (2 or more, nothing else on the network, no cost of a start) a layer takes max(2 a, f +
+2 a / n) instead of 2 a + f.
+
+Experts are packed: while the experts of a device take less time for a piece than its exchange does, and memory allows,
+each device gets twice as many experts, so that more tokens stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from coppice.errors import InputError
+from coppice.iteration.policies.whole.operations import GraphOperation, MotifChoice, MotifPlan, OperationGraph
+from coppice.iteration.policies.whole.policy import WholePolicy
+
+__all__ = ["Lina", "packed_experts", "remote_share"]
+
+_EXCHANGE = "all_to_all"
+_SUMS = frozenset({"all_reduce", "reduce_scatter", "all_gather"})
+_TOKEN_PIECES = (1, 2, 4, 8)
+
+
+class LinaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Sizes of pieces.
+
+    Attributes:
+        micro_bytes: Sums of gradients are cut in as many bytes.
+        token_pieces: Pieces of exchanges; 0: of 1, 2, 4 and 8 those with which the step takes least.
+    """
+
+    micro_bytes: Annotated[float, msgspec.Meta(gt=0)] = 30e6
+    token_pieces: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class Lina(WholePolicy):
+    """Exchanges of tokens first."""
+
+    name = "lina"
+    about = "exchanges of tokens before sums, piece by piece with experts (Lina, ATC'23)"
+    assumes = "exchanges and sums that share a network; what is under way is not interrupted"
+    decides = frozenset({"experts", "gradients"})
+    options: ClassVar[type[msgspec.Struct]] = LinaOptions
+
+    def plan(self, graph: OperationGraph) -> MotifPlan:
+        """Exchanges before sums, sums in micro-operations, and exchanges in pieces with their experts."""
+        choices: dict[str, MotifChoice] = {}
+        ranks: dict[str, int] = {}
+        exchanges = []
+        for decision, operation in graph.decisions().items():
+            kinds = _kinds(graph, decision)
+            if _EXCHANGE in kinds:
+                exchanges.append(decision)
+                ranks[decision] = 0
+            elif kinds & _SUMS:
+                size = sum(motif.amount for motif in operation.ways[0])
+                choices[decision] = MotifChoice(pieces=max(1, math.ceil(size / self.settings.micro_bytes)))
+                ranks[decision] = 1
+        wanted = (self.settings.token_pieces,) if self.settings.token_pieces else _TOKEN_PIECES
+        plans = [
+            MotifPlan(
+                choices=choices | {each: MotifChoice(pieces=pieces) for each in exchanges if pieces > 1},
+                ranks=ranks,
+            )
+            for pieces in (wanted if exchanges else wanted[:1])
+        ]
+        return plans[0] if len(plans) == 1 else min(plans, key=graph.seconds)
+
+
+def _kinds(graph: OperationGraph, decision: str) -> set[str]:
+    """Kinds of motifs of the operations of a decision."""
+    own: list[GraphOperation] = [each for each in graph.operations if each.decision == decision]
+    return {motif.kind for each in own for motif in each.ways[0]}
+
+
+def remote_share(experts: int, of_device: int) -> float:
+    """Share of tokens that leave a device which has some of the experts, tokens being spread evenly.
+
+    Examples:
+        >>> remote_share(8, 1), remote_share(8, 4), remote_share(8, 8)
+        (0.875, 0.5, 0.0)
+    """
+    return 1 - of_device / experts
+
+
+def packed_experts(
+    experts: int,
+    *,
+    expert_seconds: Callable[[int], float],
+    exchange_seconds: Callable[[int], float],
+    fits: Callable[[int], bool] | None = None,
+) -> int:
+    """Experts that each device gets.
+
+    Doubled while the experts of a device take less time for a piece than its exchange, until all are on every device or
+    memory is full.
+
+    Args:
+        experts: Experts of a layer.
+        expert_seconds: Time of the experts of a device for a piece, of how many it has.
+        exchange_seconds: Time of the exchange of a piece, of the same.
+        fits: Says whether so many fit in the memory of a device; if not given, all do.
+
+    Raises:
+        InputError: If there is no expert, or not even one fits.
+
+    Examples:
+        An exchange takes 8 times the share of tokens that leave a device, and an expert 1.5:
+
+        >>> packed_experts(8, expert_seconds=lambda n: 1.5 * n, exchange_seconds=lambda n: 8 * remote_share(8, n))
+        4
+    """
+    if experts < 1 or (fits is not None and not fits(1)):
+        msg = f"expected an expert or more, of which one fits a device, found {experts}."
+        raise InputError(msg)
+    count = 1
+    while 2 * count <= experts and expert_seconds(count) < exchange_seconds(count):
+        if fits is not None and not fits(2 * count):
+            break
+        count *= 2
+    return count

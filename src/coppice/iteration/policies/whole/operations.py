@@ -1,0 +1,301 @@
+"""Computation and collectives of a step before it is settled how each is cut, routed and ordered.
+
+An operation runs in one of several *ways*. A way is a row of motifs, as SYNDICATE (NSDI 2023) calls the parts of a
+collective: a reduce-scatter and an all-gather, a stage inside nodes and one between them. A motif runs on one of
+several channels, which do one thing at a time. Operations may be cut in pieces: the motifs of a piece follow each
+other, and pieces of operations of one group, such as an exchange of tokens and the experts that wait for them, go
+piece by piece. A plan settles all that, and which operations are more urgent; the graph of tasks follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from coppice.errors import InputError
+from coppice.iteration.running import run_tasks
+from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
+
+__all__ = ["Channel", "GraphOperation", "Motif", "MotifChoice", "MotifPlan", "OperationGraph"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """What does one thing at a time: the compute stream of a device, the links of a node, its NIC.
+
+    Attributes:
+        units_per_second: Bytes, or seconds of computation, that it does in a second.
+        start_seconds: Time that a motif takes to start.
+        loads: Share of each link, by name, that it takes meanwhile; links are shared with other channels.
+        parallel: What it is given does not wait for its turn.
+    """
+
+    units_per_second: float = 1.0
+    start_seconds: float = 0.0
+    loads: Mapping[str, float] = field(default_factory=dict)
+    parallel: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Motif:
+    """A part of an operation that one channel does.
+
+    Attributes:
+        kind: What it is, such as ``reduce_scatter``.
+        amount: Bytes, or seconds of computation.
+        channels: Channels of which any can do it.
+        starts: Steps, each of which takes the time that its channel takes to start.
+    """
+
+    kind: str
+    amount: float
+    channels: tuple[str, ...]
+    starts: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphOperation:
+    """Something to do.
+
+    Attributes:
+        name: Its name.
+        ways: The ways in which it can be done, of which the first is the plain one.
+        after: Numbers of the operations that it comes after.
+        decision: Operations with the same one are cut, routed and ordered alike; empty: nothing is to be decided.
+        group: Operations of a group go piece by piece; empty: it is alone.
+        layer: What it is part of: a layer in a direction.
+        priority: Of those that wait for a channel the least runs first, unless a plan says otherwise.
+    """
+
+    name: str
+    ways: tuple[tuple[Motif, ...], ...]
+    after: tuple[int, ...] = ()
+    decision: str = ""
+    group: str = ""
+    layer: str = ""
+    priority: int = 0
+
+
+class MotifChoice(NamedTuple):
+    """What a plan settles for a decision."""
+
+    pieces: int = 1
+    """Pieces of equal size."""
+    way: int = 0
+    """Number of the way; operations that have fewer use their first."""
+    channels: tuple[int, ...] = ()
+    """For each motif of the way the number of its channel; what is missing is 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MotifPlan:
+    """How a step is done.
+
+    Attributes:
+        choices: For each decision what is settled; missing: in one piece, the plain way, the first channels.
+        ranks: For each decision its priority, the least first; missing: as operations say.
+    """
+
+    choices: Mapping[str, MotifChoice] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict)
+
+    def key(self) -> tuple[tuple[tuple[str, MotifChoice], ...], tuple[tuple[str, int], ...]]:
+        """The plan as a value that can be compared and looked up."""
+        return tuple(sorted(self.choices.items())), tuple(sorted(self.ranks.items()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationGraph:
+    """Operations that wait for each other, and the channels that do them.
+
+    Attributes:
+        operations: In the order in which they are submitted.
+        channels: By name.
+
+    Raises:
+        InputError: If an operation has no way, comes after one that there is not, or needs a channel that there is not,
+            or something is to be decided of one whose channel is parallel.
+
+    Examples:
+        >>> work = Motif(kind="forward", amount=3.0, channels=("device",))
+        >>> sums = Motif(kind="all_reduce", amount=8.0, channels=("network",))
+        >>> graph = OperationGraph(
+        ...     operations=(
+        ...         GraphOperation(name="layer", ways=((work,),), decision="sums", group="sums"),
+        ...         GraphOperation(name="sums", ways=((sums,),), after=(0,), decision="sums", group="sums"),
+        ...     ),
+        ...     channels={"device": Channel(), "network": Channel(units_per_second=2.0)},
+        ... )
+        >>> graph.seconds(), graph.seconds(MotifPlan(choices={"sums": MotifChoice(pieces=4)}))
+        (7.0, 4.75)
+    """
+
+    operations: tuple[GraphOperation, ...]
+    channels: Mapping[str, Channel]
+
+    def __post_init__(self) -> None:
+        for each in self.operations:
+            if not each.ways or not all(each.ways):
+                msg = f"expected ways of one motif or more for operation {each.name}, found {len(each.ways)} ways."
+                raise InputError(msg)
+            for number in each.after:
+                if not 0 <= number < len(self.operations):
+                    msg = (
+                        f"expected operation {each.name} after operations below {len(self.operations)}, found "
+                        f"{number}."
+                    )
+                    raise InputError(msg)
+            for motif in (motif for way in each.ways for motif in way):
+                for name in motif.channels:
+                    if name not in self.channels:
+                        has = ", ".join(self.channels) or "none"
+                        msg = f"expected channels of operation {each.name} that there are ({has}), found {name!r}."
+                        raise InputError(msg)
+                    if each.decision and self.channels[name].parallel:
+                        msg = (
+                            f"expected nothing to be decided of operation {each.name}, whose channel {name} does "
+                            f"any number of things at once, found decision {each.decision!r}."
+                        )
+                        raise InputError(msg)
+
+    def decisions(self) -> Mapping[str, GraphOperation]:
+        """What is to be decided, with the first operation that has most ways."""
+        found: dict[str, GraphOperation] = {}
+        for each in self.operations:
+            if each.decision and (
+                each.decision not in found or len(each.ways) > len(found[each.decision].ways)
+            ):
+                found[each.decision] = each
+        return found
+
+    def motifs(self, operation: GraphOperation, plan: MotifPlan) -> Iterator[tuple[Motif, str]]:
+        """The motifs of an operation under a plan, with their channels."""
+        choice = plan.choices.get(operation.decision, _PLAIN) if operation.decision else _PLAIN
+        way = operation.ways[choice.way if choice.way < len(operation.ways) else 0]
+        for number, motif in enumerate(way):
+            chosen = choice.channels[number] if number < len(choice.channels) else 0
+            yield motif, motif.channels[chosen if chosen < len(motif.channels) else 0]
+
+    def task_graph(self, plan: MotifPlan | None = None) -> TaskGraph:
+        """The tasks under a plan; those of operation i in order of pieces and motifs, operations in order."""
+        plan = plan or MotifPlan()
+        graph = TaskGraphBuilder()
+        pieces = [
+            plan.choices.get(each.decision, _PLAIN).pieces if each.decision else 1 for each in self.operations
+        ]
+        rows = [tuple(self.motifs(each, plan)) for each in self.operations]
+        first: list[int] = []
+        total = 0
+        for count, row in zip(pieces, rows, strict=True):
+            first.append(total)
+            total += count * len(row) + (count > 1)
+        for number, (each, count, row) in enumerate(zip(self.operations, pieces, rows, strict=True)):
+            priority = plan.ranks.get(each.decision, each.priority) if each.decision else each.priority
+            ends = []
+            for piece in range(count):
+                before = [
+                    self._end(other, piece, pieces, rows, first, alike=self._alike(number, other, pieces))
+                    for other in each.after
+                ]
+                for motif, name in row:
+                    channel = self.channels[name]
+                    seconds = motif.starts * channel.start_seconds
+                    seconds += motif.amount / count / channel.units_per_second
+                    title = each.name if len(row) == 1 else f"{each.name}: {motif.kind}"
+                    task = graph.add(
+                        title if count == 1 else f"{title} ({piece + 1} of {count})",
+                        motif.kind,
+                        -1 if channel.parallel else graph.stream(name),
+                        seconds,
+                        after=before,
+                        priority=priority,
+                        loads=channel.loads,
+                    )
+                    before = [task]
+                ends += before
+            if count > 1:
+                graph.barrier(each.name, ends)
+        return graph.build()
+
+    def seconds(self, plan: MotifPlan | None = None) -> float:
+        """Time from the start of the first operation to the end of the last one under a plan."""
+        return run_tasks(self.task_graph(plan)).seconds
+
+    def lower_bound_seconds(self) -> float:
+        """What no plan beats: what a channel must do in any case, and operations that wait for each other.
+
+        Operations of a group may run side by side, as their pieces may be small; others wait for the whole.
+        """
+        busy = dict.fromkeys(self.channels, 0.0)
+        for each in self.operations:
+            for name, channel in self.channels.items():
+                if not channel.parallel:
+                    busy[name] += min(sum(self._forced(motif, name) for motif in way) for way in each.ways)
+        least = [
+            min(max(self._least(motif) for motif in way) for way in each.ways) for each in self.operations
+        ]
+        start = [0.0] * len(least)
+        end = [0.0] * len(least)
+        for number in self._in_order():
+            each = self.operations[number]
+            for other in each.after:
+                alike = each.group and each.group == self.operations[other].group
+                start[number] = max(start[number], start[other] if alike else end[other])
+                if alike:
+                    end[number] = max(end[number], end[other])
+            end[number] = max(end[number], start[number] + least[number])
+        return max(*busy.values(), *end, 0.0)
+
+    def _alike(self, one: int, other: int, pieces: Sequence[int]) -> bool:
+        """Two operations go piece by piece."""
+        group = self.operations[one].group
+        return bool(group) and group == self.operations[other].group and pieces[one] == pieces[other]
+
+    @staticmethod
+    def _end(
+        other: int,
+        piece: int,
+        pieces: Sequence[int],
+        rows: Sequence[tuple[tuple[Motif, str], ...]],
+        first: Sequence[int],
+        *,
+        alike: bool,
+    ) -> int:
+        """Task with whose end an operation, or the piece of it that goes before a piece, is over."""
+        length = len(rows[other])
+        if alike or pieces[other] == 1:
+            return first[other] + (piece if alike else 0) * length + length - 1
+        return first[other] + pieces[other] * length
+
+    def _forced(self, motif: Motif, name: str) -> float:
+        """Time that a motif takes of a channel whatever a plan says."""
+        if motif.channels != (name,):
+            return 0.0
+        channel = self.channels[name]
+        return motif.starts * channel.start_seconds + motif.amount / channel.units_per_second
+
+    def _least(self, motif: Motif) -> float:
+        """Time that a motif takes at least."""
+        each = [self.channels[name] for name in motif.channels]
+        return min(
+            motif.starts * channel.start_seconds + motif.amount / channel.units_per_second for channel in each
+        )
+
+    def _in_order(self) -> list[int]:
+        """Operations, each after those that it comes after; those that wait in a circle are left out."""
+        waits = [len(each.after) for each in self.operations]
+        then: list[list[int]] = [[] for _ in waits]
+        for number, each in enumerate(self.operations):
+            for other in each.after:
+                then[other].append(number)
+        found = [number for number, count in enumerate(waits) if not count]
+        for number in found:
+            for later in then[number]:
+                waits[later] -= 1
+                if not waits[later]:
+                    found.append(later)
+        return found
+
+
+_PLAIN = MotifChoice()
