@@ -1,4 +1,4 @@
-"""Products cut for a ring (S12, S17): the closed forms are what simulation says, and values are those of one product."""
+"""Products cut for a ring: the closed forms are what simulation says, values are those of the product as a whole."""
 
 from __future__ import annotations
 

@@ -117,8 +117,7 @@ class RingProduct:
         return max(count * product, (count - 1) * product + hop, last)
 
     def pays(self, *, whole: float, collective: float, extra: float = 0.0) -> bool:
-        """Whether to cut: not slower than the product as a whole (seconds) after its collective (seconds), if the cut
-        costs so many extra seconds."""
+        """Whether to cut: not slower than the whole product after its collective, with what cutting costs (seconds)."""
         return whole + collective >= self.seconds + extra
 
     def graph(
