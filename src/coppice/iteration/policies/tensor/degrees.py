@@ -1,0 +1,291 @@
+"""The degree of tensor parallelism of every block: an exact plan under a limit of memory.
+
+Source: the planner of Oases (arXiv 2305.16121), there an integer program for a general solver.
+
+Theory. With half batches (:mod:`~coppice.iteration.policies.tensor.half_batches`) a block of degree d computes comp
+seconds a half and sums comm seconds. Beside its two sums run its own second half and the first half of the next block:
+
+    max(comp(i), comm(i)) + max(comp(i + 1), comm(i))
+
+a pass, forwards in order and backwards in the opposite one, where the first half includes what is computed again of
+both; the first half of the first block and the last sum are alone. (The published planner has comp with what is
+computed again of one half: then ``backward`` includes it and ``again`` is 0.) Where degrees d and e of neighbours
+differ, activations are gathered anew, e / d times what the sum takes, and nothing overlaps there:
++ comm(i) e / d + min(comp(i + 1), comm(i)). Blocks take bytes each, at most 95 % of a device by default. The cost of a
+plan of one degree is what simulation says.
+
+The cost is a sum over neighbours, so that the best plan is found block by block: for every degree of the last block
+all pairs of (seconds, bytes) are kept that no other beats in both. That is exact, in whole numbers of 2^-34 s. The
+released code then keeps two degrees and one block where they change (``one_cut``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+
+__all__ = ["DegreePlan", "DegreeProblem", "TransformerBytes"]
+
+_TICKS = 2**34
+_Table = list[list[int]]  # blocks by degrees
+_Label = tuple[int, int, tuple[int, ...]]  # ticks, bytes, places of degrees
+
+
+@dataclass(frozen=True, kw_only=True)
+class DegreePlan:
+    """What was found.
+
+    Attributes:
+        degrees: Degree of each block.
+        seconds: Cost of a training step.
+        memory_bytes: Bytes that the blocks take.
+    """
+
+    degrees: tuple[int, ...]
+    seconds: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerBytes:
+    """Bytes of a block, as the released planner counts them: 12 activations and five times its parameters.
+
+    Attributes:
+        batch: Sequences.
+        seq: Tokens of a sequence.
+        hidden: Width.
+        parameter_bytes: Bytes of its parameters.
+    """
+
+    batch: int
+    seq: int
+    hidden: int
+    parameter_bytes: int
+
+    def of(self, degree: int) -> int:
+        """Bytes of one of so many ranks."""
+        return -(-(12 * self.batch * self.seq * self.hidden + 5 * self.parameter_bytes) // degree)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DegreeProblem:
+    """Blocks and degrees.
+
+    Attributes:
+        degrees: The degrees to choose from.
+        forward: Seconds of half a forward pass, of each block with each degree.
+        backward: Seconds of half a backward pass.
+        again: Seconds of half of what is computed again before it; empty: nothing.
+        sums: Seconds of the sum of a half.
+        memory: Bytes of each block with each degree.
+        device_bytes: Memory of a device.
+        share: Share of it that blocks may take.
+
+    Raises:
+        InputError: If tables are not of blocks by degrees, or there are no blocks.
+
+    Examples:
+        >>> problem = DegreeProblem(
+        ...     degrees=(1, 2),
+        ...     forward=[[4.0, 2.0]] * 3,
+        ...     backward=[[8.0, 4.0]] * 3,
+        ...     sums=[[0.0, 3.0]] * 3,
+        ...     memory=[[10, 5]] * 3,
+        ...     device_bytes=100,
+        ... )
+        >>> problem.solve().degrees, problem.solve().seconds
+        ((2, 2, 2), 47.0)
+    """
+
+    degrees: Sequence[int]
+    forward: Sequence[Sequence[float]]
+    backward: Sequence[Sequence[float]]
+    sums: Sequence[Sequence[float]]
+    memory: Sequence[Sequence[int]]
+    device_bytes: int
+    again: Sequence[Sequence[float]] = ()
+    share: float = 0.95
+
+    def __post_init__(self) -> None:
+        blocks = len(self.forward)
+        for name in ("forward", "backward", "sums", "memory", *(["again"] if self.again else [])):
+            table = getattr(self, name)
+            if not blocks or len(table) != blocks or any(len(row) != len(self.degrees) for row in table):
+                msg = (
+                    f"expected 1 block or more and {len(self.degrees)} degrees of each in `{name}`, found "
+                    f"{[len(row) for row in table]}."
+                )
+                raise InputError(msg)
+
+    @property
+    def budget(self) -> int:
+        """Bytes that blocks may take."""
+        return math.floor(self.share * self.device_bytes)
+
+    def cost(self, choice: Sequence[int]) -> float:
+        """Seconds of a plan, degrees given by their places in ``degrees``."""
+        costs = _Costs.of(self)
+        total = costs.first(choice[0])
+        for block, (own, following) in enumerate(itertools.pairwise(choice)):
+            total += costs.pair(block, own, following)
+        return costs.seconds(total + costs.last(choice[-1]))
+
+    def solve(self, *, one_cut: bool = False) -> DegreePlan:
+        """The quickest plan that fits; of equal ones the one with the fewest bytes, then the first degrees.
+
+        Args:
+            one_cut: Two degrees at most: one up to some block, the other from there on.
+
+        Raises:
+            InputError: If none fits.
+        """
+        found = self._one_cut() if one_cut else self._chain()
+        if found is None:
+            least = sum(min(row) for row in self.memory)
+            msg = f"expected a device with room for {least} bytes of blocks or more, found {self.budget}."
+            raise InputError(msg)
+        ticks, used, choice = found
+        return DegreePlan(
+            degrees=tuple(self.degrees[each] for each in choice),
+            seconds=_Costs.of(self).seconds(ticks),
+            memory_bytes=used,
+        )
+
+    def _chain(self) -> _Label | None:
+        """Block by block, with all that may still turn out best."""
+        costs, places = _Costs.of(self), range(len(self.degrees))
+        rest = [0]
+        for row in reversed(self.memory):
+            rest.append(rest[-1] + min(row))
+        rest.reverse()
+        kept: list[list[_Label]] = []
+        for place in places:
+            used = self.memory[0][place]
+            fits = used + rest[1] <= self.budget
+            kept.append([(costs.first(place), used, (place,))] if fits else [])
+        for block in range(1, len(self.forward)):
+            kept = [
+                _undominated(
+                    (
+                        ticks + costs.pair(block - 1, own, place),
+                        used + self.memory[block][place],
+                        (*choice, place),
+                    )
+                    for own in places
+                    for ticks, used, choice in kept[own]
+                    if used + self.memory[block][place] + rest[block + 1] <= self.budget
+                )
+                for place in places
+            ]
+        ends = [
+            (ticks + costs.last(place), used, choice)
+            for place in places
+            for ticks, used, choice in kept[place]
+        ]
+        return min(ends, default=None)
+
+    def _one_cut(self) -> _Label | None:
+        """All pairs of degrees and all places of the change, by sums from both ends."""
+        costs, places, count = _Costs.of(self), range(len(self.degrees)), len(self.forward)
+        ahead = {place: [(costs.first(place), self.memory[0][place])] for place in places}
+        behind = {place: [(costs.last(place), self.memory[-1][place])] for place in places}
+        for place in places:
+            for block in range(1, count):
+                ticks, used = ahead[place][-1]
+                pair = costs.pair(block - 1, place, place)
+                ahead[place].append((ticks + pair, used + self.memory[block][place]))
+                ticks, used = behind[place][-1]
+                pair = costs.pair(count - 1 - block, place, place)
+                behind[place].append((ticks + pair, used + self.memory[count - 1 - block][place]))
+        ends = []
+        for first in places:
+            ticks, used = ahead[first][-1]
+            ends.append((ticks + costs.last(first), used, (first,) * count))
+            for then in places:
+                for cut in range(1, count) if then != first else ():
+                    before, after = ahead[first][cut - 1], behind[then][count - cut - 1]
+                    ticks = before[0] + costs.pair(cut - 1, first, then) + after[0]
+                    ends.append((ticks, before[1] + after[1], (first,) * cut + (then,) * (count - cut)))
+        return min((each for each in ends if each[1] <= self.budget), default=None)
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """Costs in whole numbers: ticks, times what makes quotients of degrees whole.
+
+    Attributes:
+        degrees: The degrees.
+        scale: Least common multiple of them.
+        first_half: Computation of the first half of blocks by degrees, forward and backward.
+        second_half: The same of the second half.
+        sums: Sums of blocks by degrees.
+    """
+
+    degrees: Sequence[int]
+    scale: int
+    first_half: tuple[_Table, _Table]
+    second_half: tuple[_Table, _Table]
+    sums: _Table
+
+    @classmethod
+    def of(cls, problem: DegreeProblem) -> _Costs:
+        """Of a problem."""
+
+        def ticks(table: Sequence[Sequence[float]]) -> _Table:
+            return [[round(each * _TICKS) for each in row] for row in table]
+
+        forward, backward = ticks(problem.forward), ticks(problem.backward)
+        both = backward
+        if problem.again:
+            again = ticks(problem.again)
+            both = [
+                [b + 2 * a for b, a in zip(*rows, strict=True)] for rows in zip(backward, again, strict=True)
+            ]
+        return cls(
+            degrees=problem.degrees,
+            scale=math.lcm(*problem.degrees),
+            first_half=(forward, both),
+            second_half=(forward, backward),
+            sums=ticks(problem.sums),
+        )
+
+    def seconds(self, cost: int) -> float:
+        """Of a cost."""
+        return cost / (self.scale * _TICKS)
+
+    def first(self, place: int) -> int:
+        """What only the first block pays: its first half forwards, its last sum backwards, and one of each beside."""
+        return self.scale * (self.first_half[0][0][place] + self._own(0, place) + self.sums[0][place])
+
+    def last(self, place: int) -> int:
+        """What only the last block pays."""
+        return self.scale * (self.first_half[1][-1][place] + self.sums[-1][place])
+
+    def _own(self, block: int, place: int) -> int:
+        """The second half of a block beside the sum of its first, in both passes."""
+        return sum(max(table[block][place], self.sums[block][place]) for table in self.second_half)
+
+    def pair(self, block: int, own: int, following: int) -> int:
+        """Between a block and the next one, in both passes, and what the next one has beside its own sums."""
+        cost = self.scale * self._own(block + 1, following)
+        forward = (self.sums[block][own], self.first_half[0][block + 1][following], own, following)
+        backward = (self.sums[block + 1][following], self.first_half[1][block][own], following, own)
+        for comm, comp, source, target in (forward, backward):
+            cost += self.scale * max(comp, comm)
+            if source != target:
+                again = self.scale // self.degrees[source] * self.degrees[target]
+                cost += comm * again + self.scale * min(comp, comm)
+        return cost
+
+
+def _undominated(labels: Iterable[_Label]) -> list[_Label]:
+    """Those that no other beats in time and bytes."""
+    kept: list[_Label] = []
+    for label in sorted(labels):
+        if not kept or label[1] < kept[-1][1]:
+            kept.append(label)
+    return kept

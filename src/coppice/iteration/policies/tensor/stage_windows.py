@@ -1,0 +1,229 @@
+"""What every layer of a stage keeps, computes again early or on demand: one program for the whole stage.
+
+Source: the optimum of Lynx (arXiv 2406.08756), there too a mixed-integer program.
+
+Theory. As in :mod:`~coppice.iteration.policies.tensor.recompute_windows`, but every layer chooses for itself, and any
+window before its backward pass serves: those of the forward pass that runs before, then those of the backward passes of
+the layers above, the last one first. Windows are numbered in that order; a number beyond those before the backward pass
+of a layer is on demand. Memory is counted when each layer's backward pass runs: what all layers keep of all
+micro-batches in flight, what this layer does not keep, and what layers below have computed by then, those in the
+windows of this very backward pass included. A choice that all layers share is one of these, at the same cost, so the
+stage is never slower than the layer's heuristic. HiGHS proves the optimum; cost and memory are then counted again in
+whole numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+from coppice.iteration.policies.tensor.recompute_windows import (
+    KEPT,
+    TICKS,
+    LayerWindows,
+    least_bytes,
+    ticks,
+)
+from coppice.planners.synthesis.mip.program import MixedProgram, SearchLimits
+
+__all__ = ["StagePlan", "plan_stage", "shared_places", "stage_added_seconds", "stage_bytes"]
+
+_Places = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagePlan:
+    """What was found.
+
+    Attributes:
+        places: For each layer and operation -1 (kept), the number of a window, or a larger one (on demand).
+        added_seconds: What it adds to a forward and backward pass.
+        memory_bytes: Activations at their peak.
+        optimal: It is proved that no other is quicker.
+    """
+
+    places: _Places
+    added_seconds: float
+    memory_bytes: int
+    optimal: bool
+
+
+def shared_places(layer: LayerWindows, place: Sequence[int], layers: int) -> _Places:
+    """The choice of :func:`~coppice.iteration.policies.tensor.recompute_windows.plan_layer`, layer by layer."""
+    own = len(layer.backward)
+    return tuple(
+        tuple(at if at == KEPT else own * (layers - 1 - number) + at for at in place)
+        for number in range(layers)
+    )
+
+
+def stage_added_seconds(layer: LayerWindows, places: Sequence[Sequence[int]]) -> float:
+    """What a choice adds to a forward and backward pass of a stage."""
+    rooms = _rooms(layer, len(places))
+    loads = [0] * len(rooms)
+    total = 0
+    for number, place in enumerate(places):
+        for op, at in zip(layer.ops, place, strict=True):
+            if at >= _windows_before(layer, number, len(places)):
+                total += ticks(op.seconds)
+            elif at != KEPT:
+                loads[at] += ticks(op.seconds)
+    return (total + sum(max(0, load - room) for load, room in zip(loads, rooms, strict=True))) / TICKS
+
+
+def stage_bytes(layer: LayerWindows, places: Sequence[Sequence[int]], in_flight: int) -> int:
+    """Activations of a stage at their peak, with so many micro-batches in flight."""
+    held = sum(
+        op.size_bytes for place in places for op, at in zip(layer.ops, place, strict=True) if at == KEPT
+    )
+    peak = 0
+    for number in range(len(places)):
+        early = sum(
+            op.size_bytes
+            for below in range(number)
+            for op, at in zip(layer.ops, places[below], strict=True)
+            if KEPT < at < _windows_until(layer, number, below, len(places))
+        )
+        own = sum(op.size_bytes for op, at in zip(layer.ops, places[number], strict=True) if at != KEPT)
+        peak = max(peak, own + early)
+    return in_flight * held + peak
+
+
+def plan_stage(
+    layer: LayerWindows,
+    *,
+    layers: int,
+    in_flight: int,
+    limit_bytes: int,
+    limits: SearchLimits | None = None,
+) -> StagePlan:
+    """The best choice for every layer of a stage.
+
+    Args:
+        layer: What all its layers are like.
+        layers: How many there are.
+        in_flight: Micro-batches whose activations the stage holds.
+        limit_bytes: Bytes for activations.
+        limits: When to stop the search; None: with the proof.
+
+    Raises:
+        InputError: If there is not memory for one layer, or a search that was limited found nothing.
+
+    Examples:
+        >>> from coppice.iteration.policies.tensor.recompute_windows import RecomputedOp
+        >>> op = RecomputedOp(name="product", seconds=2.0, size_bytes=1)
+        >>> layer = LayerWindows(ops=(op, op), backward=(1.0,), forward=(1.0,))
+        >>> plan_stage(layer, layers=2, in_flight=1, limit_bytes=3).added_seconds
+        3.0
+    """
+    if min(layers, in_flight) < 1:
+        msg = f"expected 1 or more layers and micro-batches in flight, found {layers} and {in_flight}."
+        raise InputError(msg)
+    needed = least_bytes(layer)
+    if needed > limit_bytes:
+        msg = f"expected room for {needed} bytes of one layer's activations or more, found {limit_bytes}."
+        raise InputError(msg)
+    room = limit_bytes
+    while True:
+        model = _Model(layer, layers, in_flight, room)
+        solution = model.program.solve(limits or SearchLimits(gap=0.0))
+        if solution.values is None:
+            msg = "expected a search long enough for a choice of what is kept, found none: allow more `seconds`."
+            raise InputError(msg)
+        places = model.read(solution.values.tolist())
+        used = stage_bytes(layer, places, in_flight)
+        if used <= limit_bytes:
+            return StagePlan(
+                places=places,
+                added_seconds=stage_added_seconds(layer, places),
+                memory_bytes=used,
+                optimal=solution.optimal,
+            )
+        room -= used - limit_bytes  # the solver's floats let it exceed the limit
+
+
+class _Model:
+    """The program, and what its columns say."""
+
+    def __init__(self, layer: LayerWindows, layers: int, in_flight: int, room: int) -> None:
+        self.layer, self.layers = layer, layers
+        self.program = MixedProgram()
+        unit = max((op.seconds for op in layer.ops), default=0.0) or 1.0
+        self.chosen: dict[tuple[int, int], dict[int, int]] = {}
+        for number in range(layers):
+            demand = _windows_before(layer, number, layers)
+            for which, op in enumerate(layer.ops):
+                self.chosen[number, which] = {
+                    at: self.program.column(
+                        cost=op.seconds / unit if at == demand else 0.0, upper=1.0, whole=True
+                    )
+                    for at in range(KEPT, demand + 1)
+                }
+                self.program.row(dict.fromkeys(self.chosen[number, which].values(), 1.0), least=1, most=1)
+        self._windows(unit)
+        self._order()
+        self._memory(in_flight, room)
+
+    def read(self, values: Sequence[float]) -> _Places:
+        """The choice."""
+        return tuple(
+            tuple(
+                max(self.chosen[number, which], key=lambda at: values[self.chosen[number, which][at]])
+                for which in range(len(self.layer.ops))
+            )
+            for number in range(self.layers)
+        )
+
+    def _windows(self, unit: float) -> None:
+        """What is in a window beyond its length costs."""
+        for window, room in enumerate(_rooms(self.layer, self.layers)):
+            terms = {
+                columns[window]: self.layer.ops[which].seconds / unit
+                for (number, which), columns in self.chosen.items()
+                if window < _windows_before(self.layer, number, self.layers)
+            }
+            if terms:
+                terms[self.program.column(cost=1.0)] = -1.0
+                self.program.row(terms, most=room / TICKS / unit)
+
+    def _order(self) -> None:
+        """By every window, what is taken from is there if what takes it was computed again."""
+        for (number, which), columns in self.chosen.items():
+            for before in self.layer.ops[which].after:
+                other = self.chosen[number, before]
+                for at in range(_windows_before(self.layer, number, self.layers)):
+                    terms = {columns[window]: -1.0 for window in range(at + 1)}
+                    terms |= {other[window]: 1.0 for window in range(KEPT, at + 1)}
+                    self.program.row(terms, least=0.0)
+
+    def _memory(self, in_flight: int, room: int) -> None:
+        """When the backward pass of each layer runs."""
+        unit = math.gcd(*(op.size_bytes for op in self.layer.ops)) or 1
+        for number in range(self.layers):
+            terms: dict[int, float] = {}
+            for (other, which), columns in self.chosen.items():
+                size = self.layer.ops[which].size_bytes // unit
+                terms[columns[KEPT]] = float(in_flight * size)
+                if other == number:
+                    terms |= {column: float(size) for at, column in columns.items() if at != KEPT}
+                elif other < number:
+                    until = _windows_until(self.layer, number, other, self.layers)
+                    terms |= {column: float(size) for at, column in columns.items() if KEPT < at < until}
+            self.program.row({column: value for column, value in terms.items() if value}, most=room // unit)
+
+
+def _rooms(layer: LayerWindows, layers: int) -> list[int]:
+    """Ticks of all windows, in order; those of the first layer's backward pass serve nothing."""
+    return [ticks(each) for each in (*layer.forward, *layer.backward * (layers - 1))]
+
+
+def _windows_before(layer: LayerWindows, number: int, layers: int) -> int:
+    """Windows before the backward pass of a layer."""
+    return len(layer.backward) * (layers - number)
+
+
+def _windows_until(layer: LayerWindows, number: int, below: int, layers: int) -> int:
+    """Windows until the end of the backward pass of a layer, of those before the backward pass of one below."""
+    return min(_windows_before(layer, number - 1, layers), _windows_before(layer, below, layers))
