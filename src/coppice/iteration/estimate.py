@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 
 from coppice.iteration.devices import Calibration, Device
+from coppice.iteration.measured.table import DeviceTable
 from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
@@ -39,16 +40,39 @@ class Cluster:
         nic_bytes_per_second: What the NICs of a box send together, in one direction.
         calibration: What was measured on such GPUs.
         precision: How much faster than with 16 bits matrix products are in the precision of the job.
+        table: What such a GPU reached when it was measured, which takes the place of constants of the calibration.
     """
 
     device: Device
     nic_bytes_per_second: float
     calibration: Calibration
     precision: float = 1.0
+    table: DeviceTable | None = None
+
+    def matrix_flops(self, m: float, n: float, k: float) -> float:
+        """Operations a second of a product of m x k and k x n."""
+        if self.table is not None:
+            return self.precision * self.table.matrix_flops(m, n, k)
+        share = self.calibration.matrix_share * m / (m + self.calibration.half_tokens)
+        return self.device.flops * self.precision * share
+
+    def attention_flops(self, sequences: float, seq: float, heads: float, *, backward: bool = False) -> float:
+        """Operations a second of attention, counted in full."""
+        measured = 0.0
+        if self.table is not None:
+            measured = self.table.attention_flops(sequences, seq, heads, backward=backward)
+        return measured or self.device.flops * self.calibration.attention_share
+
+    @property
+    def host_seconds(self) -> float:
+        """What a pass over a layer takes at least."""
+        return self.calibration.host_seconds
 
     @property
     def memory_rate(self) -> float:
         """Bytes per second of passes over memory."""
+        if self.table is not None:
+            return self.table.memory_rate
         return self.device.memory_bytes_per_second * self.calibration.memory_share
 
     def ring_seconds(
