@@ -103,6 +103,29 @@ class Cluster:
         waits = constants.near_seconds * math.log2(inside) + constants.far_seconds * hops
         return waits + max(near if inside > 1 else 0.0, far)
 
+    def exchange_seconds(self, size_bytes: float, ranks: int, stride: int) -> float:
+        """Seconds of an all-to-all in which each rank gives an equal share of so many bytes to each of its group.
+
+        All groups at a stride do so at once. What stays in a box crosses its links, the rest the NICs that its GPUs
+        share; both at the same time.
+
+        Args:
+            size_bytes: Bytes of the whole buffer of a rank.
+            ranks: Ranks of a group.
+            stride: Distance of its ranks.
+        """
+        if ranks == 1 or not size_bytes:
+            return 0.0
+        constants = self.calibration
+        inside = min(ranks, max(1, self.device.box // stride))
+        near = size_bytes * (inside - 1) / ranks / (self.device.link_bytes_per_second * constants.near_share)
+        waits = constants.near_seconds * math.log2(ranks)
+        if inside == ranks:
+            return waits + near
+        far = size_bytes * (ranks - inside) / ranks * self.device.box
+        far /= self.nic_bytes_per_second * constants.far_share
+        return waits + constants.far_seconds * (ranks - inside) + max(near, far)
+
     def send_seconds(self, size_bytes: float, stride: int) -> float:
         """Seconds in which every GPU sends so many bytes to one at a distance."""
         constants = self.calibration
@@ -128,6 +151,7 @@ class Estimate:
         optimizer: The step.
         flops: Operations of a forward and backward pass of all GPUs, nothing recomputed.
         peak: Operations a second of all GPUs, by the data sheet.
+        exchange: All-to-alls: tokens that go to experts, rows of embedding tables.
     """
 
     compute: float
@@ -139,6 +163,7 @@ class Estimate:
     optimizer: float
     flops: float
     peak: float
+    exchange: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -151,6 +176,7 @@ class Estimate:
             self.bubble,
             self.gradients,
             self.optimizer,
+            self.exchange,
         )
         return sum(parts)
 

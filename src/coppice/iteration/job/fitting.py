@@ -29,8 +29,8 @@ def check_layout(model: Transformer | LayeredModel, layout: Layout, gpus: int, w
     """
     if layout.gpus != gpus:
         msg = (
-            f"expected degrees whose product is the {gpus} GPUs of {where}, found {layout.gpus}: change the degrees "
-            "(`parallel`) or `boxes`."
+            f"expected degrees whose product is the {gpus} GPUs of {where}, found {layout.gpus}: change "
+            "`parallel` or `boxes`."
         )
         raise InputError(msg)
     if isinstance(model, LayeredModel):

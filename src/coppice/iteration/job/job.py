@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,19 @@ from coppice.iteration.workload.model import LayeredModel
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 
-__all__ = ["KindOfBox", "Machines", "TrainingJob", "job_of", "layout_of", "machines_of", "model_of"]
+__all__ = [
+    "KindOfBox",
+    "Machines",
+    "TopologyLoader",
+    "TrainingJob",
+    "job_of",
+    "layout_of",
+    "machines_of",
+    "model_of",
+]
+
+TopologyLoader = Callable[[str, int | None, str | None, Mapping[str, object] | None], Topology]
+"""Loads a topology by its name, with boxes, rates and parameters of a preset."""
 
 _DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "ep": "expert"}
 
@@ -109,12 +121,15 @@ class TrainingJob:
         return self.machines.cluster
 
 
-def job_of(record: JobRecord, *, folder: Path | None = None) -> TrainingJob:
+def job_of(
+    record: JobRecord, *, folder: Path | None = None, loaded: TopologyLoader | None = None
+) -> TrainingJob:
     """The job that tables stand for.
 
     Args:
         record: The tables.
         folder: Where files that it names are looked for first.
+        loaded: Loads a topology; None: :func:`coppice.topology.load.load`.
 
     Raises:
         InputError: If something is missing or does not go together; the message names the key.
@@ -137,7 +152,9 @@ def job_of(record: JobRecord, *, folder: Path | None = None) -> TrainingJob:
         ('64 x dgx-a100', 4, 'A100-80G')
     """
     model = model_of(record.model)
-    machines = machines_of(record.cluster, folder=folder, precision=record.run.precision or 1.0)
+    machines = machines_of(
+        record.cluster, folder=folder, loaded=loaded, precision=record.run.precision or 1.0
+    )
     layout = layout_of(record.layout, machines.gpus)
     check_layout(model, layout, machines.gpus, machines.name)
     name = record.model.name or "transformer"
@@ -183,12 +200,19 @@ def _transformer(base: Transformer | None, given: Mapping[str, Any]) -> Transfor
         raise InputError(msg) from None
 
 
-def machines_of(table: ClusterTable, *, folder: Path | None = None, precision: float = 1.0) -> Machines:
+def machines_of(
+    table: ClusterTable,
+    *,
+    folder: Path | None = None,
+    loaded: TopologyLoader | None = None,
+    precision: float = 1.0,
+) -> Machines:
     """The machines of a table.
 
     Args:
         table: The table.
         folder: Where files that it names are looked for first.
+        loaded: Loads a topology; None: :func:`coppice.topology.load.load`.
         precision: How much faster than with 16 bits matrix products are.
 
     Raises:
@@ -204,15 +228,15 @@ def machines_of(table: ClusterTable, *, folder: Path | None = None, precision: f
         asked = [(each.topology, each.boxes, each.device) for each in table.mixed or ()]
     kinds, names = [], []
     for spec, boxes, device in asked:
-        topology = load(
-            beside(spec, folder),
-            boxes=boxes,
-            rates=table.rates,
-            **{key.replace("-", "_"): value for key, value in (table.settings or {}).items()},
-        )
+        topology = (loaded or _load)(beside(spec, folder), boxes, table.rates, table.settings)
         kinds.append(kind_of(topology, device_of(device, folder), precision=precision))
         names.append(topology.name)
     return Machines(name=" + ".join(names), kinds=tuple(kinds))
+
+
+def _load(spec: str, boxes: int | None, rates: str | None, settings: Mapping[str, object] | None) -> Topology:
+    parameters = {key.replace("-", "_"): value for key, value in (settings or {}).items()}
+    return load(spec, boxes=boxes, rates=rates, **parameters)
 
 
 def kind_of(topology: Topology, device: str | DeviceTable | None, *, precision: float = 1.0) -> KindOfBox:
