@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -13,7 +13,23 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.tasks import TaskGraph
 
-__all__ = ["IterationGraph", "NoOptions", "Policy", "PolicyCosts", "settings_of"]
+__all__ = [
+    "Bytes",
+    "Count",
+    "IterationGraph",
+    "NoOptions",
+    "Policy",
+    "PolicyCosts",
+    "PositiveBytes",
+    "Seconds",
+    "settings_of",
+]
+
+
+Bytes = Annotated[float, msgspec.Meta(ge=0)]
+PositiveBytes = Annotated[float, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
