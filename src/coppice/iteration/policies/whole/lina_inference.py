@@ -119,7 +119,7 @@ def place_experts(popularity: Sequence[Fraction | int | float], devices: int) ->
             f"expected experts of popularity 0 or more and a device, found {list(popularity)} and {devices}."
         )
         raise InputError(msg)
-    wanted = tuple(map(Fraction, popularity))
+    wanted = tuple(Fraction(each) for each in popularity)
     total = sum(wanted, Fraction(0))
     even = [Fraction(1)] * len(wanted)
     shares = [devices * each / total for each in wanted] if total else even

@@ -61,6 +61,7 @@ class GraphOperation:
     Attributes:
         name: Its name.
         ways: The ways in which it can be done, of which the first is the plain one.
+        labels: What each way is called; missing: nothing is said.
         after: Numbers of the operations that it comes after.
         decision: Operations with the same one are cut, routed and ordered alike; empty: nothing is to be decided.
         group: Operations of a group go piece by piece; empty: it is alone.
@@ -70,6 +71,7 @@ class GraphOperation:
 
     name: str
     ways: tuple[tuple[Motif, ...], ...]
+    labels: tuple[str, ...] = ()
     after: tuple[int, ...] = ()
     decision: str = ""
     group: str = ""

@@ -1,0 +1,183 @@
+"""Three ways to partition a collective: by primitives, by groups of ranks, by the work around it.
+
+Source: Chen et al., "Centauri: Enabling Efficient Scheduling for Communication-Computation Overlap in Large Model
+Training via Communication Partitioning" (ASPLOS 2024), after its abstract; the times below are derived.
+
+*Primitive substitution*: an all-reduce is a reduce-scatter and an all-gather, an all-gather or an exchange a set of
+sends. *Group partitioning*: a collective of N nodes with k ranks each is one between nodes among ranks of one place (k
+side by side, each with a k-th) and one inside nodes. With S bytes gathered, a NIC of B_x a rank and links of B_i
+inside, an all-gather takes S (N - 1) / (N k B_x) and then S (k - 1) / (k B_i), with N - 1 + k - 1 steps instead of
+N k - 1; a reduce-scatter the same backwards; an all-reduce between nodes 2 (N - 1) / N of S / k. *Workload
+partitioning*: with t_c of computation before it, t_n of its own and a cost of alpha a piece, m pieces of both take
+t_c / m + t_n + m alpha where communication takes longer, least with m = sqrt(t_c / alpha).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from coppice.arguments import checked
+from coppice.errors import InputError
+from coppice.iteration.policies.whole.operations import Motif
+
+__all__ = ["AXES", "AXES_OF_LABEL", "best_pieces", "collective_ways", "pieces_seconds"]
+
+AXES = ("substitution", "group", "workload")
+"""The three."""
+_PLAIN, _SUBSTITUTED, _GROUPED, _BOTH = "plain", "substituted", "grouped", "substituted and grouped"
+AXES_OF_LABEL: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        _PLAIN: frozenset(),
+        _SUBSTITUTED: frozenset({"substitution"}),
+        _GROUPED: frozenset({"group"}),
+        _BOTH: frozenset({"substitution", "group"}),
+    }
+)
+"""What the label of a way says of it."""
+
+
+@checked
+def pieces_seconds(compute: float, communicate: float, start: float, pieces: int) -> float:
+    """Time of computation and the communication of what it gives, both cut in pieces that follow each other.
+
+    Args:
+        compute: Seconds of computation.
+        communicate: Seconds of communication, without what pieces cost.
+        start: Seconds that a piece of communication costs.
+        pieces: Number of pieces.
+
+    Examples:
+        >>> [pieces_seconds(8.0, 16.0, 0.125, pieces) for pieces in (1, 8, 32)]
+        [24.125, 18.0, 20.25]
+    """
+    each, sent = compute / pieces, communicate / pieces + start
+    return each + sent + (pieces - 1) * max(each, sent)
+
+
+@checked
+def best_pieces(compute: float, communicate: float, start: float, *, most: int = 1024) -> int:
+    """The least number of pieces with which :func:`pieces_seconds` is least.
+
+    While pieces of computation take longer, more of them take less time; from where those of communication do, the time
+    is t_c / m + t_n + m alpha, least next to sqrt(t_c / alpha).
+
+    Args:
+        compute: Seconds of computation.
+        communicate: Seconds of communication, without what pieces cost.
+        start: Seconds that a piece of communication costs.
+        most: Pieces at most.
+
+    Raises:
+        InputError: If a time is negative or nothing may be cut.
+
+    Examples:
+        >>> best_pieces(8.0, 16.0, 0.125)
+        8
+    """
+    if min(compute, communicate, start) < 0 or most < 1:
+        msg = (
+            f"expected times of 0 or more and a piece or more, found {compute}, {communicate}, {start} and "
+            f"`most={most}`."
+        )
+        raise InputError(msg)
+    near = [1.0, float(most)]
+    if start:
+        near += [(compute - communicate) / start, math.sqrt(compute / start)]
+    found = {min(most, max(1, math.floor(each) + more)) for each in near for more in (0, 1)}
+    return min(sorted(found), key=lambda pieces: pieces_seconds(compute, communicate, start, pieces))
+
+
+def collective_ways(
+    collective: str,
+    size_bytes: float,
+    *,
+    nodes: int,
+    ranks_of_node: int,
+    inside: tuple[str, ...] = ("NVLink",),
+    between: tuple[str, ...] = ("NIC",),
+    axes: Iterable[str] = AXES,
+) -> tuple[tuple[tuple[Motif, ...], ...], tuple[str, ...]]:
+    """The ways of a collective of ranks on nodes, and what each is called; the plain one, by rings, first.
+
+    Args:
+        collective: ``all_reduce``, ``all_gather``, ``reduce_scatter`` or ``all_to_all``.
+        size_bytes: Bytes of the whole buffer of a rank.
+        nodes: Nodes of the group.
+        ranks_of_node: Ranks of the group on each.
+        inside: Channels inside a node; a rank has its own.
+        between: Channels between nodes; a rank has its own.
+        axes: What may be done, of ``substitution`` and ``group``.
+
+    Raises:
+        InputError: If there is no such collective, or a group of one rank.
+
+    Examples:
+        >>> ways, labels = collective_ways("all_gather", 16.0, nodes=2, ranks_of_node=4)
+        >>> [(motif.kind, motif.amount, motif.starts) for motif in ways[labels.index("grouped")]]
+        [('all_gather', 2.0, 1), ('all_gather', 12.0, 3)]
+    """
+    n, k = nodes, ranks_of_node
+    ranks = n * k
+    if n < 1 or k < 1 or ranks < 2:
+        msg = f"expected a group of two ranks or more, found {n} nodes of {k}."
+        raise InputError(msg)
+
+    def ring(kind: str, size: float, group: int, channels: tuple[str, ...]) -> Motif:
+        rounds = 2 if kind == "all_reduce" else 1
+        amount = rounds * size * (group - 1) / group
+        return Motif(kind=kind, amount=amount, channels=channels, starts=rounds * (group - 1))
+
+    flat = inside if n == 1 else between
+    split = n > 1 and k > 1
+    ways: dict[str, tuple[Motif, ...]] = {}
+    if collective == "all_reduce":
+        scatter, gather = (ring(kind, size_bytes, ranks, flat) for kind in ("reduce_scatter", "all_gather"))
+        ways = {_PLAIN: (ring("all_reduce", size_bytes, ranks, flat),), _SUBSTITUTED: (scatter, gather)}
+        if split:
+            part = size_bytes / k
+            down, up = (ring(kind, size_bytes, k, inside) for kind in ("reduce_scatter", "all_gather"))
+            halves = tuple(ring(kind, part, n, between) for kind in ("reduce_scatter", "all_gather"))
+            ways[_GROUPED] = (down, ring("all_reduce", part, n, between), up)
+            ways[_BOTH] = (down, *halves, up)
+    elif collective in {"all_gather", "reduce_scatter"}:
+        ways = {_PLAIN: (ring(collective, size_bytes, ranks, flat),)}
+        if split:
+            stages = (
+                ring(collective, size_bytes / k, n, between),
+                ring(collective, size_bytes, k, inside),
+            )
+            ways[_GROUPED] = stages if collective == "all_gather" else stages[::-1]
+        if collective == "all_gather":
+            ways[_SUBSTITUTED] = _sends(size_bytes, n, k, inside, between)
+    elif collective == "all_to_all":
+        far = size_bytes * (n - 1) / n if n > 1 else size_bytes * (k - 1) / k
+        ways = {
+            _PLAIN: (Motif(kind="all_to_all", amount=far, channels=flat, starts=ranks - 1),),
+            _SUBSTITUTED: _sends(size_bytes, n, k, inside, between),
+        }
+        if split:
+            ways[_GROUPED] = (
+                ring("all_to_all", size_bytes, k, inside),
+                ring("all_to_all", size_bytes, n, between),
+            )
+    else:
+        msg = f"expected all_reduce, all_gather, reduce_scatter or all_to_all, found {collective!r}."
+        raise InputError(msg)
+    kept = [label for label in AXES_OF_LABEL if label in ways and AXES_OF_LABEL[label] <= set(axes)]
+    return tuple(ways[label] for label in kept), tuple(kept)
+
+
+def _sends(
+    size: float, nodes: int, ranks_of_node: int, inside: tuple[str, ...], between: tuple[str, ...]
+) -> tuple[Motif, ...]:
+    """A part of a rank's buffer sent to, or from, each other rank."""
+    part = size / (nodes * ranks_of_node)
+    far, near = (nodes - 1) * ranks_of_node, ranks_of_node - 1
+    found = [
+        Motif(kind="send", amount=part * count, channels=channels, starts=count)
+        for count, channels in ((far, between), (near, inside))
+        if count
+    ]
+    return tuple(found)
