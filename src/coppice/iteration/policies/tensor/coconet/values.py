@@ -92,10 +92,10 @@ def _run(
         case Kind.MATMUL:
             return [left @ right for left, right in zip(*operands, strict=True)]
         case Kind.NORM:
-            squares = [np.sum(each * each) for each in first]
+            squares = [np.asarray(np.sum(each * each)) for each in first]
             if tensors[0].layout >= 0:
                 squares = [_summed(squares)] * ranks
-            return [np.sqrt(each) for each in squares]
+            return [np.asarray(np.sqrt(each)) for each in squares]
         case Kind.DROPOUT:
             places = np.arange(result.elements, dtype=np.uint64).reshape(result.shape)
             own = np.split(places, ranks, axis=result.layout) if result.layout >= 0 else [places] * ranks
