@@ -46,10 +46,10 @@ def run_tasks(graph: TaskGraph) -> TaskTimes:
 
     A task is ready when all that it comes after has ended; a free stream takes the ready task with the least
     priority, of equal ones the one submitted first, and runs it to its end. Tasks that load links beyond their capacity
-    get max-min fair speeds. Times are multiples of 2^-34 s.
+    get max-min fair speeds. Tasks of a window wait until it has credit. Times are multiples of 2^-34 s.
 
     Raises:
-        InputError: If tasks wait for each other in a circle; it names one.
+        InputError: If tasks wait for each other in a circle, or for credit that never comes back; it names them.
 
     Examples:
         >>> from coppice.iteration.tasks import TaskGraphBuilder
@@ -71,8 +71,16 @@ def run_tasks(graph: TaskGraph) -> TaskTimes:
         graph.load,
         num_streams=len(graph.streams),
         num_links=len(graph.links),
+        window=graph.window,
+        window_bytes=graph.window_bytes,
+        returns=graph.returns,
+        credit=graph.credit,
     )
     if finished < len(graph):
+        if len(head := _core.path_lengths(graph.seconds, graph.after_start, graph.after)[0]):
+            held = graph.names[int(np.flatnonzero(start < 0)[head[start < 0].argmin()])]
+            msg = f"expected credit that comes back to every window, found {held} waiting for it forever."
+            raise InputError(msg)
         circle = " after ".join(graph.names[task] for task in _circle(graph, start < 0))
         msg = f"expected tasks that do not wait for themselves, found {circle}."
         raise InputError(msg)
