@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
@@ -15,6 +15,7 @@ from coppice.iteration.tasks import TaskGraph
 
 __all__ = [
     "Bytes",
+    "ConfiguredPolicy",
     "Count",
     "IterationGraph",
     "NoOptions",
@@ -65,8 +66,8 @@ class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For policies without options."""
 
 
-class Policy(ABC):
-    """What may start when, in which order, cut how.
+class ConfiguredPolicy(ABC):
+    """What users know of any policy: its name, what it decides and needs, and its options.
 
     Attributes:
         name: What users call it.
@@ -90,7 +91,7 @@ class Policy(ABC):
         self.settings = settings
 
     @classmethod
-    def of(cls, **settings: Any) -> Policy:
+    def of(cls, **settings: Any) -> Self:
         """The policy with options by name, texts where they come from a command line.
 
         Raises:
@@ -107,6 +108,10 @@ class Policy(ABC):
         except msgspec.ValidationError as error:
             msg = f"expected options that policy {cls.name} can use, found otherwise: {error}."
             raise InputError(msg) from None
+
+
+class Policy(ConfiguredPolicy):
+    """What may start when, in which order, cut how, in iterations of a workload of layers."""
 
     @abstractmethod
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
