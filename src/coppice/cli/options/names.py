@@ -10,6 +10,7 @@ __all__ = [
     "FABRICS",
     "JOB_FACTS",
     "MSCCL_RUNTIMES",
+    "OVERLAPS",
     "PIPELINE_ORDERS",
     "PLUGIN",
     "POLICIES",
@@ -95,6 +96,9 @@ POLICIES = (
     "zero-bubble",
 )
 """Policies of communication in an iteration."""
+
+OVERLAPS = ("none", "fsdp", "megatron")
+"""What of a training step runs beside computation."""
 
 PIPELINE_ORDERS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble")
 """Orders of pipelines."""
