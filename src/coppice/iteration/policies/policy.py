@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 
@@ -15,6 +15,7 @@ from coppice.iteration.tasks import TaskGraph
 
 __all__ = [
     "Bytes",
+    "ConfiguredPolicy",
     "Count",
     "IterationGraph",
     "NoOptions",
@@ -85,8 +86,8 @@ def settings_of(policy: str, options: type[msgspec.Struct], settings: Mapping[st
         raise InputError(msg) from None
 
 
-class Policy(ABC):
-    """What may start when, in which order, cut how.
+class ConfiguredPolicy(ABC):
+    """What users know of any policy: its name, what it decides and needs, and its options.
 
     Attributes:
         name: What users call it.
@@ -112,13 +113,17 @@ class Policy(ABC):
         self.settings = settings
 
     @classmethod
-    def of(cls, **settings: Any) -> Policy:
+    def of(cls, **settings: Any) -> Self:
         """The policy with options by name, texts where they come from a command line.
 
         Raises:
             InputError: If it has no such option, or a value does not fit.
         """
         return cls(settings_of(cls.name, cls.options, settings))
+
+
+class Policy(ConfiguredPolicy):
+    """What may start when, in which order, cut how, in iterations of a workload of layers."""
 
     @abstractmethod
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:

@@ -1,0 +1,191 @@
+"""What a program takes: kernels one after the other, overlapped ones chunk by chunk, in closed form and as tasks.
+
+Theory. A kernel costs its launch. A product takes its operations at the rate of products; elementwise work takes the
+bytes that it reads and writes outside of its kernel at the rate of memory; of S bytes over N ranks a reduce-scatter or
+an all-gather takes N - 1 hops and (N - 1) / N S at the rate of links, an all-reduce twice that; the norm of slices is
+an all-reduce of one number. A send takes what a rank holds at the rate between groups. Inside a collective's kernel
+elementwise work reads neither what the collective brings nor writes what it takes away.
+
+A chain of overlapped kernels is launched at once and takes, with k chunks and t seconds each,
+
+    sum of t / k + (k - 1) max t / k.
+
+So an all-reduce and a send of the result, 2 (N - 1) / N S inside a group and S to the next from each rank, become a
+reduce-scatter, a send of slices and an all-gather: the same inside, and S / N to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+from coppice.iteration.policies.tensor.coconet.program import ELEMENTWISE, Kind, Program
+from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
+
+__all__ = ["Machine", "Volumes", "volumes"]
+
+_ROUNDS = {Kind.ALL_REDUCE: 2, Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}
+
+
+@dataclass(frozen=True)
+class Volumes:
+    """What a rank sends.
+
+    Attributes:
+        inside: Bytes to its group.
+        between: Bytes to the next group.
+    """
+
+    inside: float
+    between: float
+
+
+def volumes(program: Program, element_bytes: int = 2) -> Volumes:
+    """What a rank sends in a program: rings inside its group, as it is to the next one."""
+    inside = between = 0.0
+    for name, op in program.ops.items():
+        tensor = program.tensors[name]
+        whole = tensor.elements * element_bytes
+        if op.kind in _ROUNDS:
+            inside += _ROUNDS[op.kind] * (program.ranks - 1) / program.ranks * whole
+        elif op.kind is Kind.BROADCAST:
+            inside += whole
+        elif op.kind is Kind.SEND:
+            between += tensor.held(program.ranks) * element_bytes
+    return Volumes(inside=inside, between=between)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Constants of a GPU and its links.
+
+    Attributes:
+        flops: Operations a second of products.
+        memory_rate: Bytes a second that elementwise work reads and writes.
+        link_rate: Bytes a second to the neighbour in the ring of the group.
+        hop: Seconds of a hop of the ring beside its bytes.
+        between_rate: Bytes a second of a rank to its counterpart in the next group.
+        between: Seconds of such a message beside its bytes.
+        launch: Seconds of a kernel beside its work.
+        element_bytes: Bytes of an element.
+        chunks: Chunks of what is overlapped.
+
+    Raises:
+        InputError: If a number is out of range.
+    """
+
+    flops: float = 100e12
+    memory_rate: float = 800e9
+    link_rate: float = 130e9
+    hop: float = 3e-6
+    between_rate: float = 12.5e9
+    between: float = 10e-6
+    launch: float = 5e-6
+    element_bytes: int = 2
+    chunks: int = 16
+
+    def __post_init__(self) -> None:
+        rates = (
+            self.flops,
+            self.memory_rate,
+            self.link_rate,
+            self.between_rate,
+            self.element_bytes,
+            self.chunks,
+        )
+        if min(rates) <= 0 or min(self.hop, self.between, self.launch) < 0:
+            msg = f"expected rates and counts above 0 and seconds of 0 or more, found {self}."
+            raise InputError(msg)
+
+    def kernel(self, program: Program, kernel: Sequence[str]) -> float:
+        """Seconds of a kernel without its launch."""
+        return self.communication(program, kernel) + self.computation(program, kernel)
+
+    def communication(self, program: Program, kernel: Sequence[str]) -> float:
+        """Seconds of what a kernel sends."""
+        ranks, total = program.ranks, 0.0
+        for name in kernel:
+            op, tensor = program.ops[name], program.tensors[name]
+            size = tensor.elements * self.element_bytes
+            if op.kind in _ROUNDS:
+                total += _ROUNDS[op.kind] * (ranks - 1) * (self.hop + size / ranks / self.link_rate)
+            elif op.kind is Kind.BROADCAST:
+                total += (ranks - 1) * self.hop + size / self.link_rate
+            elif op.kind is Kind.SEND:
+                total += self.between + tensor.held(ranks) * self.element_bytes / self.between_rate
+            elif op.kind is Kind.NORM and program.tensors[op.operands[0]].layout >= 0:
+                total += 2 * (ranks - 1) * self.hop
+        return total
+
+    def computation(self, program: Program, kernel: Sequence[str]) -> float:
+        """Seconds of what a kernel computes, reads and writes."""
+        ranks, total = program.ranks, 0.0
+        read: set[str] = set()
+        written: set[str] = set()
+        wanted = set(program.outputs.values())
+        for name in kernel:
+            op = program.ops[name]
+            if op.kind is Kind.MATMUL:
+                left, right = (program.tensors[each] for each in op.operands)
+                rows = left.held(ranks) // left.shape[1] if left.layout == 0 else left.shape[0]
+                inner = left.shape[1] // ranks if left.layout == 1 else left.shape[1]
+                columns = right.shape[1] // ranks if right.layout == 1 else right.shape[1]
+                total += 2.0 * rows * inner * columns / self.flops
+            elif op.kind in ELEMENTWISE or op.kind is Kind.NORM:
+                read |= {each for each in op.operands if each not in kernel}
+                if name in wanted or any(user not in kernel for user in program.users(name)):
+                    written.add(name)
+        moved = sum(program.tensors[each].held(ranks) for each in read) + sum(
+            program.tensors[each].held(ranks) for each in written
+        )
+        return total + moved * self.element_bytes / self.memory_rate
+
+    def seconds(self, program: Program) -> float:
+        """Seconds of a program, in closed form."""
+        total = 0.0
+        for chain in _chains(program):
+            times = [self.kernel(program, kernel) for kernel in chain]
+            total += self.launch
+            if len(times) == 1:
+                total += times[0]
+            else:
+                total += (sum(times) + (self.chunks - 1) * max(times)) / self.chunks
+        return total
+
+    def graph(self, program: Program) -> TaskGraph:
+        """The tasks of a program on one rank, all ranks alike."""
+        graph = TaskGraphBuilder()
+        before: list[int] = []
+        for number, chain in enumerate(_chains(program)):
+            launch = graph.add(
+                f"launch {number}", "launch", graph.stream("kernels"), self.launch, after=before
+            )
+            parts = self.chunks if len(chain) > 1 else 1
+            came = [launch] * parts
+            for place, kernel in enumerate(chain):
+                stream = graph.stream("kernels" if not place else f"beside {place}")
+                seconds = self.kernel(program, kernel) / parts
+                came = [
+                    graph.add(f"{' '.join(kernel)} {part}", "kernel", stream, seconds, after=[came[part]])
+                    for part in range(parts)
+                ]
+            before = [came[-1]]
+        return graph.build()
+
+
+def _chains(program: Program) -> list[list[tuple[str, ...]]]:
+    """Kernels in an order in which they can run, overlapped ones together; slices take nothing and are left out."""
+    following = {program.kernel(first): program.kernel(second) for first, second in program.overlaps}
+    inner = set(following.values())
+    kernels = program.in_order() or []
+    at = {frozenset(kernel): kernel for kernel in kernels}
+    chains = []
+    for kernel in kernels:
+        if frozenset(kernel) in inner or all(program.ops[name].kind is Kind.SLICE for name in kernel):
+            continue
+        chain = [kernel]
+        while frozenset(chain[-1]) in following:
+            chain.append(at[following[frozenset(chain[-1])]])
+        chains.append(chain)
+    return chains

@@ -1,0 +1,90 @@
+"""The published programs: an optimizer, the end of a tensor-parallel layer, and the hand-off to the next stage."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.iteration.policies.tensor.coconet.program import LOCAL, Kind, Op, Program, Tensor
+
+__all__ = ["adam", "lamb", "pipeline_handoff", "tensor_parallel_layer"]
+
+_Array = NDArray[np.float64]
+_RATE, _MEAN, _SQUARE, _DECAY, _SMALL = 1e-3, 0.9, 0.999, 0.01, 1e-6
+
+
+def _mean(state: _Array, gradient: _Array) -> _Array:
+    return _MEAN * state + (1 - _MEAN) * gradient
+
+
+def _square(state: _Array, gradient: _Array) -> _Array:
+    return _SQUARE * state + (1 - _SQUARE) * gradient * gradient
+
+
+def _adam_step(weights: _Array, mean: _Array, square: _Array) -> _Array:
+    return weights - _RATE * mean / (np.sqrt(square) + _SMALL)
+
+
+def _lamb_direction(weights: _Array, mean: _Array, square: _Array) -> _Array:
+    return mean / (np.sqrt(square) + _SMALL) + _DECAY * weights
+
+
+def _lamb_step(weights: _Array, direction: _Array, size: _Array, length: _Array) -> _Array:
+    return weights - _RATE * size / length * direction
+
+
+def _moments(elements: int) -> dict[str, Op]:
+    """Gradients summed, and moments updated."""
+    whole = Tensor((elements,))
+    return {
+        "g": Op(Kind.INPUT, tensor=Tensor((elements,), LOCAL)),
+        "p": Op(Kind.INPUT, tensor=whole),
+        "m": Op(Kind.INPUT, tensor=whole, private=True),
+        "v": Op(Kind.INPUT, tensor=whole, private=True),
+        "sum": Op(Kind.ALL_REDUCE, ("g",)),
+        "mean": Op(Kind.UPDATE, ("m", "sum"), function=_mean),
+        "square": Op(Kind.UPDATE, ("v", "sum"), function=_square),
+    }
+
+
+def adam(*, ranks: int, elements: int) -> Program:
+    """Adam after the all-reduce of gradients, without the correction of its first steps."""
+    ops = _moments(elements)
+    ops["step"] = Op(Kind.UPDATE, ("p", "mean", "square"), function=_adam_step)
+    return Program(ranks, ops, {"p": "step", "m": "mean", "v": "square"})
+
+
+def lamb(*, ranks: int, elements: int) -> Program:
+    """LAMB of one layer, whose step has the length of its weights: two norms."""
+    ops = _moments(elements)
+    ops["direction"] = Op(Kind.POINTWISE, ("p", "mean", "square"), function=_lamb_direction)
+    ops["size"] = Op(Kind.NORM, ("p",))
+    ops["length"] = Op(Kind.NORM, ("direction",))
+    ops["step"] = Op(Kind.UPDATE, ("p", "direction", "size", "length"), function=_lamb_step)
+    return Program(ranks, ops, {"p": "step", "m": "mean", "v": "square"})
+
+
+def tensor_parallel_layer(*, ranks: int, rows: int, inner: int, columns: int, keep: float = 0.9) -> Program:
+    """A product of slices, the sum over ranks, bias, dropout and residual."""
+    ops = {
+        "x": Op(Kind.INPUT, tensor=Tensor((rows, inner), 1)),
+        "w": Op(Kind.INPUT, tensor=Tensor((inner, columns), 0)),
+        "bias": Op(Kind.INPUT, tensor=Tensor((columns,))),
+        "residual": Op(Kind.INPUT, tensor=Tensor((rows, columns))),
+        "product": Op(Kind.MATMUL, ("x", "w")),
+        "sum": Op(Kind.ALL_REDUCE, ("product",)),
+        "biased": Op(Kind.POINTWISE, ("sum", "bias"), function=np.add),
+        "dropped": Op(Kind.DROPOUT, ("biased",), seed=7, keep=keep),
+        "out": Op(Kind.POINTWISE, ("dropped", "residual"), function=np.add),
+    }
+    return Program(ranks, ops, {"out": "out"})
+
+
+def pipeline_handoff(*, ranks: int, rows: int, columns: int) -> Program:
+    """The sum over a tensor-parallel group, and its result to the next stage, whose group has it whole."""
+    ops = {
+        "y": Op(Kind.INPUT, tensor=Tensor((rows, columns), LOCAL)),
+        "sum": Op(Kind.ALL_REDUCE, ("y",)),
+        "sent": Op(Kind.SEND, ("sum",)),
+    }
+    return Program(ranks, ops, {"out": "sent"})

@@ -1,0 +1,278 @@
+"""A language of tensors on ranks: how each lies on them, what is computed of it, what is sent.
+
+Theory. A tensor is *local* (ranks hold terms of a sum), *replicated* (all hold the same), or *sliced* along a dimension
+(rank r holds the r-th of N equal parts). Every operation says what it makes of the layouts of its operands; where they
+do not fit the program is refused. Operations are a graph in an order in which operands come first. The fused ones form
+a kernel, in ``kernels``; pairs of kernels in ``overlaps`` run chunk by chunk, side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError
+
+__all__ = ["ELEMENTWISE", "LOCAL", "REPLICATED", "Kind", "Op", "Program", "Tensor"]
+
+LOCAL, REPLICATED = -2, -1
+"""Layouts beside slices, which are the number of their dimension."""
+
+
+class Kind(StrEnum):
+    """Operations."""
+
+    INPUT = "input"
+    """A tensor from outside, in the layout that it has."""
+    ALL_REDUCE = "all_reduce"
+    """Local to replicated."""
+    REDUCE_SCATTER = "reduce_scatter"
+    """Local to sliced."""
+    ALL_GATHER = "all_gather"
+    """Sliced to replicated."""
+    BROADCAST = "broadcast"
+    """The first rank's term to all."""
+    SEND = "send"
+    """From every rank to its counterpart in the next group."""
+    SLICE = "slice"
+    """Replicated to sliced: each rank takes its part."""
+    MATMUL = "matmul"
+    """The product of matrices; slices of the summed dimension give local terms."""
+    POINTWISE = "pointwise"
+    """A function of elements of its operands."""
+    DROPOUT = "dropout"
+    """Elements kept with a probability, by their place in the whole tensor, others 0."""
+    NORM = "norm"
+    """The square root of the sum of squares: of a slice it needs a sum of one number over ranks."""
+    UPDATE = "update"
+    """The same, whose first operand is a state that the result replaces."""
+
+
+ELEMENTWISE = (Kind.POINTWISE, Kind.DROPOUT, Kind.UPDATE)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """How a tensor lies on ranks.
+
+    Attributes:
+        shape: Its shape as a whole.
+        layout: LOCAL, REPLICATED, or the dimension along which it is sliced.
+    """
+
+    shape: tuple[int, ...]
+    layout: int = REPLICATED
+
+    @property
+    def elements(self) -> int:
+        """Of the whole."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    def held(self, ranks: int) -> int:
+        """Elements that a rank holds."""
+        return self.elements // ranks if self.layout >= 0 else self.elements
+
+
+@dataclass(frozen=True)
+class Op:
+    """An operation.
+
+    Attributes:
+        kind: Which.
+        operands: Names of its operands.
+        function: Of a pointwise one or an update.
+        along: Dimension of slices that it makes.
+        seed: Of a dropout.
+        keep: Probability with which a dropout keeps an element.
+        tensor: What an input is.
+        private: Nothing but this program uses an input, so that it may as well lie otherwise: states of an optimizer.
+    """
+
+    kind: Kind
+    operands: tuple[str, ...] = ()
+    function: Callable[..., NDArray[np.float64]] | None = None
+    along: int = 0
+    seed: int = 0
+    keep: float = 1.0
+    tensor: Tensor | None = None
+    private: bool = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """Operations by name, in an order in which operands come first.
+
+    Attributes:
+        ranks: Ranks of the group.
+        ops: The operations.
+        outputs: For each name outside, the operation that has it.
+        kernels: Sets of operations that are fused; all others are kernels by themselves.
+        overlaps: Pairs of names: the kernel of the second takes what that of the first gives chunk by chunk.
+
+    Raises:
+        InputError: If layouts or shapes do not fit; the message names the operation.
+
+    Examples:
+        >>> program = Program(2, {
+        ...     "g": Op(Kind.INPUT, tensor=Tensor((4,), LOCAL)),
+        ...     "sum": Op(Kind.ALL_REDUCE, ("g",)),
+        ...     "twice": Op(Kind.POINTWISE, ("sum",), function=lambda a: 2 * a),
+        ... }, {"out": "twice"})
+        >>> program.tensors["twice"].layout == REPLICATED
+        True
+    """
+
+    ranks: int
+    ops: Mapping[str, Op]
+    outputs: Mapping[str, str]
+    kernels: frozenset[frozenset[str]] = frozenset()
+    overlaps: frozenset[tuple[str, str]] = frozenset()
+    tensors: Mapping[str, Tensor] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        tensors: dict[str, Tensor] = {}
+        for name, op in self.ops.items():
+            missing = [each for each in op.operands if each not in tensors]
+            if missing:
+                msg = f"expected operands of {name} before it, found none called {missing[0]}."
+                raise InputError(msg)
+            found = _result(op, [tensors[each] for each in op.operands], self.ranks)
+            if found is None:
+                layouts = ", ".join(f"{each} {tensors[each]}" for each in op.operands) or "none"
+                msg = f"expected operands that {op.kind} {name} can take on {self.ranks} ranks, found {layouts}."
+                raise InputError(msg)
+            tensors[name] = found
+        for name in self.outputs.values():
+            if name not in tensors:
+                msg = f"expected outputs among the operations, found {name}."
+                raise InputError(msg)
+        object.__setattr__(self, "tensors", tensors)
+
+    def users(self, name: str) -> list[str]:
+        """Operations that take a result."""
+        return [each for each, op in self.ops.items() if name in op.operands]
+
+    def kernel(self, name: str) -> frozenset[str]:
+        """The kernel of an operation."""
+        return next((each for each in self.kernels if name in each), frozenset((name,)))
+
+    def in_order(self) -> list[tuple[str, ...]] | None:
+        """All kernels but inputs, in an order in which they can run; None: they wait for each other in a circle."""
+        place = {name: number for number, name in enumerate(self.ops)}
+        done = {name for name, op in self.ops.items() if op.kind is Kind.INPUT}
+        left = {self.kernel(name) for name in self.ops if name not in done}
+        found: list[tuple[str, ...]] = []
+        while left:
+            ready = [each for each in left if self.taken(each) <= done]
+            if not ready:
+                return None
+            following = min(ready, key=lambda each: min(place[name] for name in each))
+            left.remove(following)
+            done |= following
+            found.append(tuple(sorted(following, key=lambda name: place[name])))
+        return found
+
+    def taken(self, kernel: Iterable[str]) -> set[str]:
+        """What a kernel takes from others."""
+        own = set(kernel)
+        return {operand for name in own for operand in self.ops[name].operands} - own
+
+    def pruned(self) -> Program:
+        """Without what no output needs, kernels and overlaps included."""
+        needed: set[str] = set()
+        front = list(self.outputs.values())
+        while front:
+            name = front.pop()
+            if name not in needed:
+                needed.add(name)
+                front += self.ops[name].operands
+        if len(needed) == len(self.ops):
+            return self
+        return replace(self, ops={name: op for name, op in self.ops.items() if name in needed})
+
+    def key(self) -> tuple[object, ...]:
+        """What two programs have in common that do the same, whatever their operations are called."""
+        known: dict[str, tuple[object, ...]] = {}
+        numbers: dict[tuple[object, ...], int] = {}
+        number: dict[str, int] = {}
+        for name, op in self.ops.items():
+            own = name if op.kind is Kind.INPUT else ""
+            operands = tuple(number[each] for each in op.operands)
+            known[name] = (op.kind, operands, op.function, op.along, op.seed, op.keep, op.tensor, own)
+            number[name] = numbers.setdefault(known[name], len(numbers))
+        return (
+            tuple(numbers),
+            tuple(sorted((outside, number[name]) for outside, name in self.outputs.items())),
+            frozenset(frozenset(number[name] for name in each) for each in self.kernels),
+            frozenset(tuple(number[name] for name in pair) for pair in self.overlaps),
+        )
+
+
+def _result(op: Op, operands: list[Tensor], ranks: int) -> Tensor | None:
+    """What an operation makes of its operands; None if it cannot take them."""
+    if op.kind is Kind.INPUT:
+        return op.tensor if op.tensor is not None and _divides(op.tensor, ranks) else None
+    if not operands:
+        return None
+    first = operands[0]
+    if op.kind is Kind.MATMUL:
+        return _product(*operands) if len(operands) == 2 else None
+    if op.kind in ELEMENTWISE:
+        return _elementwise(operands)
+    if op.kind is Kind.NORM:
+        return Tensor((), REPLICATED) if first.layout != LOCAL else None
+    if op.kind is Kind.SEND:
+        return first
+    wants, gives = {
+        Kind.ALL_REDUCE: (LOCAL, REPLICATED),
+        Kind.BROADCAST: (LOCAL, REPLICATED),
+        Kind.REDUCE_SCATTER: (LOCAL, op.along),
+        Kind.SLICE: (REPLICATED, op.along),
+        Kind.ALL_GATHER: (first.layout if first.layout >= 0 else None, REPLICATED),
+    }[op.kind]
+    made = Tensor(first.shape, gives)
+    return made if first.layout == wants and _divides(made, ranks) else None
+
+
+def _divides(tensor: Tensor, ranks: int) -> bool:
+    """Whether slices are equal."""
+    if tensor.layout < 0:
+        return True
+    return tensor.layout < len(tensor.shape) and tensor.shape[tensor.layout] % ranks == 0
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor | None:
+    """Of matrices."""
+    if len(left.shape) != 2 or len(right.shape) != 2 or left.shape[1] != right.shape[0]:
+        return None
+    layout = {
+        (REPLICATED, REPLICATED): REPLICATED,
+        (1, 0): LOCAL,
+        (REPLICATED, 1): 1,
+        (0, REPLICATED): 0,
+    }.get((left.layout, right.layout))
+    return None if layout is None else Tensor((left.shape[0], right.shape[1]), layout)
+
+
+def _elementwise(operands: list[Tensor]) -> Tensor | None:
+    """Those of the whole shape lie alike; smaller ones lack first dimensions, and are sliced if they have that one."""
+    shape = max((each.shape for each in operands), key=len)
+    layouts = {each.layout for each in operands if each.shape == shape}
+    if len(layouts) != 1 or LOCAL in {each.layout for each in operands}:
+        return None
+    layout = layouts.pop()
+    for each in operands:
+        behind = len(shape) - len(each.shape)
+        if each.shape != shape[behind:]:
+            return None
+        expected = layout - behind if layout >= behind else REPLICATED
+        if each.shape != shape and each.layout != expected:
+            return None
+    return Tensor(shape, layout)

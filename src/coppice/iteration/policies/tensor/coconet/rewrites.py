@@ -1,0 +1,236 @@
+"""Transforms of programs that keep their meaning.
+
+* **split**: an all-reduce becomes a reduce-scatter along some dimension and an all-gather.
+* **reorder**: what takes a gathered tensor element by element, sends it, or takes its norm, takes slices instead, and
+  is gathered behind that; other operands are sliced, which costs nothing. The norm of slices needs no gather: a sum of
+  one number over ranks gives it to all.
+* **as slice**: a state that only the program uses, and of which only slices are used, is stored sliced, and its new
+  value stays sliced (as ZeRO shares out states).
+* **fuse**: an operation and one that takes its result run in one kernel: elementwise ones, norms, and a reduce-scatter
+  before and an all-gather behind them (then computation is inside the collective). Kernels must not wait for each other
+  in a circle.
+* **overlap**: a product and the collective that takes it, or a collective and a send, run chunk by chunk side by side,
+  in the order in which the ring needs chunks. Nothing else that the second takes waits for the first, and neighbours
+  in a chain do not share what they run on: two collectives have the same links, unless a send to another group is
+  between.
+
+The first three change operations, the last two only when they run, so that any sequence of transforms has the same
+result as one in this order: it is enough to try those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from coppice.iteration.policies.tensor.coconet.program import (
+    ELEMENTWISE,
+    REPLICATED,
+    Kind,
+    Op,
+    Program,
+    Tensor,
+)
+
+__all__ = ["PHASES", "fusions", "overlaps", "reorders", "splits", "state_slices"]
+
+_Found = Iterator[tuple[str, Program]]
+_FUSED = (*ELEMENTWISE, Kind.NORM, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+_RUNS_ON = {
+    Kind.MATMUL: "products",
+    Kind.SEND: "links between groups",
+    Kind.ALL_REDUCE: "links",
+    Kind.REDUCE_SCATTER: "links",
+    Kind.ALL_GATHER: "links",
+}
+
+
+def splits(program: Program) -> _Found:
+    """Every all-reduce along every dimension that ranks divide."""
+    for name, op in program.ops.items():
+        if op.kind is not Kind.ALL_REDUCE:
+            continue
+        for along, size in enumerate(program.tensors[name].shape):
+            if size % program.ranks == 0:
+                made = {
+                    f"{name}.scatter": Op(Kind.REDUCE_SCATTER, op.operands, along=along),
+                    name: Op(Kind.ALL_GATHER, (f"{name}.scatter",)),
+                }
+                yield f"split {name} along {along}", _with(program, name, made)
+
+
+def reorders(program: Program) -> _Found:
+    """Every operation that may run before the gather of an operand."""
+    for name, op in program.ops.items():
+        gathers = [each for each in op.operands if program.ops[each].kind is Kind.ALL_GATHER]
+        if not gathers:
+            continue
+        if op.kind in (Kind.SEND, Kind.NORM):
+            (source,) = program.ops[gathers[0]].operands
+            if op.kind is Kind.NORM:
+                yield f"reorder {name}", _with(program, name, {name: replace(op, operands=(source,))})
+            else:
+                made = {
+                    f"{name}.slice": replace(op, operands=(source,)),
+                    name: Op(Kind.ALL_GATHER, (f"{name}.slice",)),
+                }
+                yield f"reorder {name}", _with(program, name, made)
+        elif op.kind in ELEMENTWISE:
+            for along in sorted({_layout_before(program, each) for each in gathers}):
+                sliced = _sliced(program, name, along)
+                if sliced is not None:
+                    yield f"reorder {name} along {along}", sliced
+
+
+def state_slices(program: Program) -> _Found:
+    """Every private input of which only slices along one dimension are used."""
+    for name, op in program.ops.items():
+        users = program.users(name)
+        dimensions = {program.ops[user].along for user in users}
+        if not op.private or op.tensor is None or op.tensor.layout != REPLICATED or len(dimensions) != 1:
+            continue
+        if (
+            any(program.ops[user].kind is not Kind.SLICE for user in users)
+            or name in program.outputs.values()
+        ):
+            continue
+        ops = {
+            each: replace(
+                own, operands=tuple(name if operand in users else operand for operand in own.operands)
+            )
+            for each, own in program.ops.items()
+            if each not in users
+        }
+        ops[name] = replace(op, tensor=Tensor(op.tensor.shape, dimensions.pop()))
+        outputs = {outside: _before_gather(ops, inside, name) for outside, inside in program.outputs.items()}
+        yield f"as slice {name}", replace(program, ops=ops, outputs=outputs).pruned()
+
+
+def fusions(program: Program) -> _Found:
+    """Every pair of kernels, one of which takes what the other gives, as one."""
+    for name, op in program.ops.items():
+        for operand in op.operands:
+            first, second = program.kernel(operand), program.kernel(name)
+            both = first | second
+            kinds = [program.ops[each].kind for each in both]
+            if first == second or any(kind not in _FUSED for kind in kinds):
+                continue
+            if max(kinds.count(Kind.REDUCE_SCATTER), kinds.count(Kind.ALL_GATHER)) > 1:
+                continue
+            fused = replace(program, kernels=program.kernels - {first, second} | {both})
+            if fused.in_order() is not None:
+                yield f"fuse {operand} and {name}", fused
+
+
+def overlaps(program: Program) -> _Found:
+    """Every kernel with one that takes what it gives, chunk by chunk; a kernel is in one chain."""
+    firsts = {program.kernel(first) for first, _ in program.overlaps}
+    seconds = {program.kernel(second) for _, second in program.overlaps}
+    for name, op in program.ops.items():
+        second = program.kernel(name)
+        if second in seconds or not (taken := _runs_on(program, second)):
+            continue
+        for operand in op.operands:
+            first = program.kernel(operand)
+            own = _runs_on(program, first)
+            if first == second or first in firsts or own in ("", taken) or taken == "products":
+                continue
+            others = program.taken(second) - first
+            if any(_comes_after(program, other, first) for other in others):
+                continue
+            yield (
+                f"overlap {operand} and {name}",
+                replace(program, overlaps=program.overlaps | {(operand, name)}),
+            )
+
+
+PHASES = ((splits, reorders, state_slices), (fusions,), (overlaps,))
+"""Transforms, in the order that is enough."""
+
+
+def _with(program: Program, name: str, made: dict[str, Op], slices: dict[str, Op] | None = None) -> Program:
+    """The program with others in the place of an operation, and slices right behind what they are of."""
+    ops: dict[str, Op] = {}
+    for each, op in program.ops.items():
+        ops |= made if each == name else {each: op}
+        ops |= {slice_: own for slice_, own in (slices or {}).items() if own.operands[0] == each}
+    return _simplified(replace(program, ops=ops))
+
+
+def _simplified(program: Program) -> Program:
+    """Without slices of what was gathered of the same slices, and without what nothing needs."""
+    known: dict[str, str] = {}
+    for name, op in program.ops.items():
+        if op.kind is Kind.SLICE and program.ops[op.operands[0]].kind is Kind.ALL_GATHER:
+            (source,) = program.ops[op.operands[0]].operands
+            if program.tensors[source].layout == op.along:
+                known[name] = source
+    ops = {
+        name: replace(op, operands=tuple(known.get(each, each) for each in op.operands))
+        if op.operands
+        else op
+        for name, op in program.ops.items()
+        if name not in known
+    }
+    return replace(program, ops=ops).pruned()
+
+
+def _layout_before(program: Program, gather: str) -> int:
+    """Dimension of the slices that are gathered."""
+    return program.tensors[program.ops[gather].operands[0]].layout
+
+
+def _sliced(program: Program, name: str, along: int) -> Program | None:
+    """An elementwise operation on slices along a dimension of the result; None where an operand has none."""
+    op, shape = program.ops[name], program.tensors[name].shape
+    operands: list[str] = []
+    slices: dict[str, Op] = {}
+    if program.tensors[name].layout != REPLICATED or shape[along] % program.ranks:
+        return None
+    for each in op.operands:
+        dimension = along - (len(shape) - len(program.tensors[each].shape))
+        gathered = program.ops[each].kind is Kind.ALL_GATHER
+        if dimension < 0:
+            operands.append(each)
+        elif gathered and _layout_before(program, each) == dimension:
+            operands.append(program.ops[each].operands[0])
+        else:
+            slice_ = f"{each}.slice{dimension}"
+            if slice_ not in program.ops:
+                slices[slice_] = Op(Kind.SLICE, (each,), along=dimension)
+            operands.append(slice_)
+    made = {
+        f"{name}.slice": replace(op, operands=tuple(operands)),
+        name: Op(Kind.ALL_GATHER, (f"{name}.slice",)),
+    }
+    return _with(program, name, made, slices)
+
+
+def _before_gather(ops: dict[str, Op], inside: str, state: str) -> str:
+    """What is gathered, if it is the new value of a state."""
+    op = ops[inside]
+    if op.kind is Kind.ALL_GATHER:
+        source = ops[op.operands[0]]
+        if source.kind is Kind.UPDATE and source.operands[0] == state:
+            return op.operands[0]
+    return inside
+
+
+def _runs_on(program: Program, kernel: frozenset[str]) -> str:
+    """What a kernel that can run chunk by chunk runs on; empty: it cannot, as with norms in it."""
+    kinds = {program.ops[name].kind for name in kernel}
+    found = [place for kind, place in _RUNS_ON.items() if kind in kinds]
+    return found[0] if found and Kind.NORM not in kinds else ""
+
+
+def _comes_after(program: Program, name: str, kernel: frozenset[str]) -> bool:
+    """Whether a result waits for a kernel."""
+    front, seen = [name], set()
+    while front:
+        each = front.pop()
+        if each in kernel:
+            return True
+        if each not in seen:
+            seen.add(each)
+            front += program.ops[each].operands
+    return False

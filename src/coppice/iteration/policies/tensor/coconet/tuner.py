@@ -1,0 +1,93 @@
+"""All sequences of rewrites of a program, and the quickest of what they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+from coppice.iteration.policies.tensor.coconet.costs import Machine
+from coppice.iteration.policies.tensor.coconet.program import Program
+from coppice.iteration.policies.tensor.coconet.rewrites import PHASES
+
+__all__ = ["Tuned", "autotune", "variants"]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was found.
+
+    Attributes:
+        program: The quickest program.
+        seconds: What it takes.
+        rewrites: The transforms that lead to it.
+        tried: Programs that were compared: all that there are.
+    """
+
+    program: Program
+    seconds: float
+    rewrites: tuple[str, ...]
+    tried: int
+
+
+def variants(
+    program: Program, *, most: int = 200_000, phases: int = 3
+) -> Iterator[tuple[tuple[str, ...], Program]]:
+    """Every program that rewrites lead to, each once, with the transforms that do: breadth first.
+
+    Args:
+        program: The program.
+        most: Programs at most.
+        phases: Phases of transforms: 1 changes operations only, 2 fuses as well, 3 overlaps as well.
+
+    Raises:
+        InputError: If there are more.
+    """
+    seen = {program.key()}
+    found: list[tuple[tuple[str, ...], Program]] = [((), program)]
+    for phase in PHASES[:phases]:
+        front = 0
+        while front < len(found):
+            done, each = found[front]
+            front += 1
+            for transform in phase:
+                for name, made in transform(each):
+                    key = made.key()
+                    if key in seen:
+                        continue
+                    seen.add(key)
+                    found.append(((*done, name), made))
+                    if len(found) > most:
+                        msg = f"expected {most} variants of a program at most, found more: allow more with `most`."
+                        raise InputError(msg)
+    yield from found
+
+
+def autotune(program: Program, machine: Machine, *, most: int = 200_000) -> Tuned:
+    """The quickest variant; of equal ones that with the fewest rewrites, then the first.
+
+    Args:
+        program: The program.
+        machine: What things cost.
+        most: Variants at most.
+
+    Raises:
+        InputError: If there are more variants.
+
+    Examples:
+        >>> from coppice.iteration.policies.tensor.coconet.examples import pipeline_handoff
+        >>> found = autotune(pipeline_handoff(ranks=4, rows=64, columns=1024), Machine())
+        >>> found.rewrites[:2]
+        ('split sum along 0', 'reorder sent')
+    """
+    best: Tuned | None = None
+    tried = 0
+    for rewrites, each in variants(program, most=most):
+        seconds = machine.seconds(each)
+        tried += 1
+        if best is None or seconds < best.seconds:
+            best = Tuned(each, seconds, rewrites, 0)
+    if best is None:
+        msg = "expected a program, found none."
+        raise InputError(msg)
+    return Tuned(best.program, best.seconds, best.rewrites, tried)
