@@ -101,8 +101,13 @@ POLICIES = (
 )
 """Policies of communication in an iteration."""
 
-OVERLAPS = ("none", "fsdp", "megatron")
-"""What of a training step runs beside computation."""
+OVERLAPS = (
+    "none",
+    "fsdp",
+    "megatron",
+    *POLICIES[: POLICIES.index("gpipe")],
+)
+"""What of a training step runs beside computation: policies of gradients are among it."""
 
 PIPELINE_ORDERS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble")
 """Orders of pipelines."""

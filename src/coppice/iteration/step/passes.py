@@ -76,37 +76,50 @@ class Rows:
         row.forms += self._exchanges(self._inside(blocks, work), device)
         return row
 
-    def by_block(self, stage: int, work: Work, device: int, *, updates: bool, starts: Iterable[int]) -> Row:
+    def by_block(self, stage: int, work: Work, device: int, *, starts: Iterable[int], last: bool) -> Row:
         """A pass block by block.
 
         Args:
             stage: The stage.
             work: The pass.
             device: Its device.
-            updates: The optimizer steps before each block.
             starts: Blocks before which a task stands that takes no time.
+            last: It is the last of its kind, whose order the overlap may choose.
         """
         row = Row()
         blocks, marked = self.step.stages[stage], set(starts)
-        every = sum(block.parameters for block in blocks)
         numbers = range(len(blocks))
-        for number in numbers if work is Work.FORWARD else reversed(numbers):
+        turns = [(work, number) for number in (numbers if work is Work.FORWARD else reversed(numbers))]
+        if work is Work.BACKWARD and last:
+            turns = list(self.overlap.backward.get(stage, turns))
+        for part, number in turns:
             block = blocks[number]
             first = row.begins[number] = len(row.forms)
             if number in marked:
                 row.forms.append(self.palette.add("", Kind("barrier", "start"), device, 0.0))
-            if updates and every and self.step.optimizer:
-                seconds = self.step.optimizer[stage] * block.parameters / every
-                if seconds:
-                    row.forms.append(
-                        self.palette.add(f"device {device}", Kind("optimizer", "optimizer"), device, seconds)
-                    )
-            row.forms.append(self._compute(work, device, self._seconds(block, work)))
-            row.forms += self._exchanges(self._inside([block], work), device)
+            row.forms.append(self._compute(part, device, self._seconds(block, part)))
+            row.forms += self._exchanges(self._inside([block], part), device)
             row.ends[number] = len(row.forms) - 1
             if self.overlap.gathers_ahead:
-                self._ahead(row, block, work, device, first)
+                self._ahead(row, block, part, device, first)
         return row
+
+    def updates(self, stage: int, device: int) -> dict[int, int]:
+        """The forms of the optimizer's step over each block of a stage."""
+        blocks = self.step.stages[stage]
+        every = sum(block.parameters for block in blocks)
+        if not every or not self.step.optimizer:
+            return {}
+        return {
+            number: self.palette.add(
+                f"device {device}",
+                Kind("optimizer", "optimizer"),
+                device,
+                self.step.optimizer[stage] * block.parameters / every,
+            )
+            for number, block in enumerate(blocks)
+            if block.parameters
+        }
 
     def send(self, device: int, target: int) -> int:
         """The form of what a device sends to another."""
