@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.catalogue import policy_named
 from coppice.iteration.policies.data_parallel.bytescheduler import optimal_partition_bytes
 from coppice.iteration.policies.data_parallel.gradientflow import optimal_theta_bytes
 from iteration.policies.workloads import MANY, SIX, THREE, VGG_LIKE, alike, seconds, ten
@@ -156,3 +157,21 @@ def test_halves_of_all_reduces_in_bulk(network: float) -> None:
     assert seconds(work, "dear", threshold_bytes=0) == pytest.approx(bulk, abs=0.03)
     whole = 1 + max(2, network)
     assert seconds(work, "wfbp") == pytest.approx(whole, abs=0.03)
+
+
+def test_slices_may_be_too_small() -> None:
+    work = replace(VGG_LIKE, element_bytes=0.01, message_seconds=0.02)
+    times = [seconds(work, "p3", slice_elements=size) for size in (2, 10, 50, 200, 2000)]
+    least = times.index(min(times))
+    assert 0 < least < len(times) - 1
+    assert times[: least + 1] == sorted(times[: least + 1], reverse=True)
+    assert times[least:] == sorted(times[least:])
+
+
+@pytest.mark.parametrize("layers", [3, 10])
+def test_parameters_in_the_order_of_tac(layers: int) -> None:
+    # Pushes end a second after the backward pass; then layer after layer, each fetched while the one before it runs.
+    work = alike(1, 1, (1.0,) * layers)
+    assert seconds(work, "tictac") == layers + 1 + layers + 1
+    assert seconds(work, "tictac", order="backward") == layers + 1 + layers + layers
+    assert policy_named("tictac").of(order="tic").priorities(work) == [0, *range(layers - 1)]  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import POLICIES, policy_named
 from coppice.iteration.policies.data_parallel.gradientflow import norm_bytes
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.data_parallel.tuning import policy_seconds
 from coppice.iteration.running import run_tasks
 from iteration.policies.workloads import random_workload, seconds
 
@@ -141,6 +142,18 @@ def test_random_workloads() -> None:
 @pytest.mark.slow
 def test_many_random_workloads() -> None:
     check(5000, 22)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tuned_settings_are_never_worse(name: str) -> None:
+    draw = random.Random(24)
+    for _ in range(4):
+        work = random_workload(draw, most=5)
+        settings = settings_of(name, work, draw)
+        policy = policy_named(name).of(**settings)
+        tuned = policy.tune(work)
+        assert set(tuned) == set(policy.options.__struct_fields__)
+        assert policy_seconds(policy, work, tuned) <= seconds(work, name, **settings) + 1e-9
 
 
 def test_priorities_may_lose_by_a_quicker_network() -> None:
