@@ -12,12 +12,13 @@ computed anew after every merge. Layers of fewer than `small_elements` are alway
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.policy import Bytes
 
 __all__ = ["MergedGradients", "TensorFusion", "gradient_times"]
@@ -68,6 +69,12 @@ class TensorFusion(DataParallelPolicy):
                 found.append(pool)
                 pool = []
         return [*found, pool] if pool else found
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """The best of equal shares of the gradients as thetas, and none."""
+        whole = sum(workload.bytes)
+        thetas = [0.0, *(whole / count for count in range(1, workload.layers + 1))]
+        return best_settings(self, workload, [{"theta_bytes": theta} for theta in thetas])
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
         """Pools of the tensors that are fused."""

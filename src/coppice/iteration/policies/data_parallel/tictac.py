@@ -8,13 +8,14 @@ the graph of operations, once before training. On a chain TAC is the order of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.data_parallel.transfer_order import TransferGraph, tac_order, tic_priorities
+from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.messages import Message
 
 __all__ = ["TicTac", "forward_graph"]
@@ -95,3 +96,7 @@ class TicTac(DataParallelPolicy):
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
         """Values that servers keep, each node a share, as much as one copy in all."""
         return sum(workload.bytes) / workload.workers
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """The better of both orders."""
+        return best_settings(self, workload, [{"order": "tac"}, {"order": "tic"}])
