@@ -23,9 +23,14 @@ from coppice.errors import InputError
 from coppice.iteration.policies.tensor.coconet.program import ELEMENTWISE, Kind, Program
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
-__all__ = ["Machine", "Volumes", "volumes"]
+__all__ = ["Machine", "Volumes", "overlapped_seconds", "volumes"]
 
 _ROUNDS = {Kind.ALL_REDUCE: 2, Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}
+
+
+def overlapped_seconds(times: Sequence[float], chunks: int) -> float:
+    """Seconds of kernels of so many seconds that run side by side, chunk by chunk."""
+    return (sum(times) + (chunks - 1) * max(times)) / chunks
 
 
 @dataclass(frozen=True)
@@ -147,10 +152,7 @@ class Machine:
         for chain in _chains(program):
             times = [self.kernel(program, kernel) for kernel in chain]
             total += self.launch
-            if len(times) == 1:
-                total += times[0]
-            else:
-                total += (sum(times) + (self.chunks - 1) * max(times)) / self.chunks
+            total += times[0] if len(times) == 1 else overlapped_seconds(times, self.chunks)
         return total
 
     def graph(self, program: Program) -> TaskGraph:
