@@ -17,7 +17,7 @@ from coppice.iteration.running import run_tasks
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import simulate_step
-from coppice.iteration.transformer import Layout, Recompute
+from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.topology.presets import preset
 
 SUM, PAIR = ("all_reduce",), ("all_gather", "reduce_scatter")
@@ -266,29 +266,29 @@ def test_several_at_once() -> None:
 
 @pytest.mark.parametrize("name", TENSOR_POLICIES)
 def test_on_the_step_of_a_job(name: str) -> None:
-    """GPT of 7.5 billion weights on two boxes, in several orders of the pipeline, beside Megatron's overlap."""
+    """GPT of 7.5 billion weights on two boxes, in several orders of the pipeline, beside overlaps of gradients."""
     cluster = cluster_of(preset("dgx-a100", boxes=2))
-    layout = Layout(
-        tensor=4,
-        pipeline=2,
-        data=2,
-        global_batch=16,
-        recompute=Recompute.FULL,
-        sequence_parallel=name == "decomposition",
-    )
-    step = transformer_step(model_named("gpt-7.5b"), layout, cluster)
     settings = {"ranks": 4} if name in ("decomposition", "coconet", "t3") else {}
-    quicker = tensor_policy_named(name).of(**settings).transform(step)
-    for order in ("1f1b", "gpipe"):
-        for overlap in ("none", "megatron"):
+    for overlap in ("none", "megatron", "dear"):
+        layout = Layout(
+            tensor=4,
+            pipeline=2,
+            data=2,
+            global_batch=16,
+            recompute=Recompute.FULL,
+            sequence_parallel=name == "decomposition",
+            shard=Shard.ZERO1 if overlap == "megatron" else Shard.NONE,
+        )
+        step = transformer_step(model_named("gpt-7.5b"), layout, cluster)
+        quicker = tensor_policy_named(name).of(**settings).transform(step)
+        for order in ("1f1b", "gpipe", "zero-bubble"):
             program = ORDERS[order](2, step.micro_batches, 1)
             before = simulate_step(step, program, overlap=overlap)
             after = simulate_step(quicker, program, overlap=overlap)
-            assert before.lower_bound_seconds > after.seconds * 0.5
             assert after.lower_bound_seconds <= after.seconds * (1 + 1e-9) < before.seconds
-    if name != "lynx":
-        assert after.parts["tensor"] < before.parts["tensor"]
-    assert len({id(block) for stage in quicker.stages for block in stage}) <= 8 + 36 * (name == "oases")
+            if name != "lynx":
+                assert after.parts["tensor"] < before.parts["tensor"]
+        assert len({id(block) for stage in quicker.stages for block in stage}) <= 8 + 36 * (name == "oases")
 
 
 def test_what_users_see() -> None:
