@@ -17,7 +17,14 @@ from coppice.iteration.policies.tensor.coconet.examples import (
     pipeline_handoff,
     tensor_parallel_layer,
 )
-from coppice.iteration.policies.tensor.coconet.program import LOCAL, REPLICATED, Kind, Op, Program, Tensor
+from coppice.iteration.policies.tensor.coconet.program import (
+    LOCAL,
+    REPLICATED,
+    OpKind,
+    Tensor,
+    TensorOp,
+    TensorProgram,
+)
 from coppice.iteration.policies.tensor.coconet.tuner import autotune, variants
 from coppice.iteration.policies.tensor.coconet.values import assembled, run_program
 from coppice.iteration.running import lower_bound_seconds, run_tasks
@@ -32,7 +39,7 @@ EXAMPLES = {
 }
 
 
-def drawn_inputs(program: Program, seed: int) -> dict[str, object]:
+def drawn_inputs(program: TensorProgram, seed: int) -> dict[str, object]:
     numbers = np.random.default_rng(seed)
     given: dict[str, object] = {}
     for name, op in program.ops.items():
@@ -42,7 +49,7 @@ def drawn_inputs(program: Program, seed: int) -> dict[str, object]:
     return given
 
 
-def outputs(program: Program, given: dict[str, object]) -> dict[str, np.ndarray]:
+def outputs(program: TensorProgram, given: dict[str, object]) -> dict[str, np.ndarray]:
     """What every output is as a whole; where it is replicated all ranks have the same."""
     found = {}
     for outside, held in run_program(program, given).items():
@@ -53,10 +60,10 @@ def outputs(program: Program, given: dict[str, object]) -> dict[str, np.ndarray]
     return found
 
 
-def check_meaning(program: Program, seed: int, phases: int, most: int = 200_000) -> int:
+def check_meaning(program: TensorProgram, seed: int, phases: int, most: int = 200_000) -> int:
     given = drawn_inputs(program, seed)
     expected = outputs(program, given)
-    exact = not any(op.kind is Kind.NORM for op in program.ops.values())
+    exact = not any(op.kind is OpKind.NORM for op in program.ops.values())
     count = 0
     for rewrites, each in itertools.islice(variants(program, phases=phases), most):
         found = outputs(each, given)
@@ -100,37 +107,41 @@ def test_dropout_keeps_its_share_whatever_the_slices() -> None:
     assert 0.2 < dropped < 0.3
 
 
-def drawn_program(draw: random.Random) -> Program:
+def drawn_program(draw: random.Random) -> TensorProgram:
     """Sums, and some elementwise work, norms, dropouts, states and sends behind them."""
     ranks = draw.choice([2, 3])
     shape = (draw.choice([ranks, 2 * ranks, 4]), draw.choice([ranks, 5]))
     ops = {
-        "g": Op(Kind.INPUT, tensor=Tensor(shape, LOCAL)),
-        "s": Op(Kind.INPUT, tensor=Tensor(shape), private=draw.random() < 0.7),
-        "r": Op(Kind.INPUT, tensor=Tensor(shape)),
-        "bias": Op(Kind.INPUT, tensor=Tensor(shape[1:])),
-        "sum": Op(Kind.ALL_REDUCE, ("g",)),
+        "g": TensorOp(OpKind.INPUT, tensor=Tensor(shape, LOCAL)),
+        "s": TensorOp(OpKind.INPUT, tensor=Tensor(shape), private=draw.random() < 0.7),
+        "r": TensorOp(OpKind.INPUT, tensor=Tensor(shape)),
+        "bias": TensorOp(OpKind.INPUT, tensor=Tensor(shape[1:])),
+        "sum": TensorOp(OpKind.ALL_REDUCE, ("g",)),
     }
     wide, outs = ["sum"], {}
     for number in range(draw.randint(1, 4)):
         name, operand = f"t{number}", draw.choice(wide)
         match draw.choice(["add", "bias", "dropout", "update", "norm", "send"]):
             case "add":
-                ops[name] = Op(Kind.POINTWISE, (operand, draw.choice([*wide, "r"])), function=np.subtract)
+                ops[name] = TensorOp(
+                    OpKind.POINTWISE, (operand, draw.choice([*wide, "r"])), function=np.subtract
+                )
             case "bias":
-                ops[name] = Op(Kind.POINTWISE, (operand, "bias"), function=np.multiply)
+                ops[name] = TensorOp(OpKind.POINTWISE, (operand, "bias"), function=np.multiply)
             case "dropout":
-                ops[name] = Op(Kind.DROPOUT, (operand,), seed=number, keep=0.5)
-            case "update" if not any(op.kind is Kind.UPDATE for op in ops.values()):
-                ops[name] = Op(Kind.UPDATE, ("s", operand), function=np.add)
+                ops[name] = TensorOp(OpKind.DROPOUT, (operand,), seed=number, keep=0.5)
+            case "update" if not any(op.kind is OpKind.UPDATE for op in ops.values()):
+                ops[name] = TensorOp(OpKind.UPDATE, ("s", operand), function=np.add)
                 outs["s"] = name
             case "norm":
-                ops[f"{name}.norm"] = Op(Kind.NORM, (operand,))
-                ops[name] = Op(Kind.POINTWISE, (draw.choice(wide), f"{name}.norm"), function=np.multiply)
+                ops[f"{name}.norm"] = TensorOp(OpKind.NORM, (operand,))
+                ops[name] = TensorOp(
+                    OpKind.POINTWISE, (draw.choice(wide), f"{name}.norm"), function=np.multiply
+                )
             case _:
-                ops[name] = Op(Kind.SEND, (operand,))
+                ops[name] = TensorOp(OpKind.SEND, (operand,))
         wide.append(name)
-    return Program(ranks, ops, {"out": wide[-1], **outs}).pruned()
+    return TensorProgram(ranks, ops, {"out": wide[-1], **outs}).pruned()
 
 
 def check_random_programs(count: int) -> None:
@@ -165,7 +176,7 @@ def test_costs_are_what_simulation_says(name: str) -> None:
         assert seconds >= lower_bound_seconds(graph) - 1e-9
         if not each.overlaps:
             kernels = [
-                kernel for kernel in each.in_order() or [] if each.ops[kernel[0]].kind is not Kind.SLICE
+                kernel for kernel in each.in_order() or [] if each.ops[kernel[0]].kind is not OpKind.SLICE
             ]
             computed = sum(free.computation(each, kernel) + free.launch for kernel in kernels)
             assert free.seconds(each) == pytest.approx(computed)
@@ -191,7 +202,7 @@ def test_state_and_work_of_an_optimizer_are_shared_out() -> None:
         assert best.tensors[best.outputs[name]].layout == 0
     assert best.tensors[best.outputs["p"]].layout == REPLICATED
     work = [
-        sum(each.tensors[name].held(4) for name, op in each.ops.items() if op.kind is Kind.UPDATE)
+        sum(each.tensors[name].held(4) for name, op in each.ops.items() if op.kind is OpKind.UPDATE)
         for each in (program, best)
     ]
     assert work[0] == 4 * work[1]
@@ -200,10 +211,10 @@ def test_state_and_work_of_an_optimizer_are_shared_out() -> None:
 @pytest.mark.parametrize(
     ("program", "kernels", "overlapped"),
     [
-        (adam(ranks=4, elements=2**20), {Kind.REDUCE_SCATTER, Kind.UPDATE, Kind.ALL_GATHER}, 0),
+        (adam(ranks=4, elements=2**20), {OpKind.REDUCE_SCATTER, OpKind.UPDATE, OpKind.ALL_GATHER}, 0),
         (
             tensor_parallel_layer(ranks=4, rows=512, inner=1024, columns=1024),
-            {Kind.REDUCE_SCATTER, Kind.POINTWISE, Kind.DROPOUT, Kind.ALL_GATHER},
+            {OpKind.REDUCE_SCATTER, OpKind.POINTWISE, OpKind.DROPOUT, OpKind.ALL_GATHER},
             1,
         ),
         (pipeline_handoff(ranks=4, rows=64, columns=1024), set(), 2),
@@ -211,7 +222,7 @@ def test_state_and_work_of_an_optimizer_are_shared_out() -> None:
     ids=["adam", "layer", "hand-off"],
 )
 def test_the_tuner_finds_the_published_variants(
-    program: Program, kernels: set[Kind], overlapped: int
+    program: TensorProgram, kernels: set[OpKind], overlapped: int
 ) -> None:
     """All of the optimizer, and what follows the product, inside a collective; the hand-off of slices."""
     found = autotune(program, MACHINE)
@@ -229,33 +240,36 @@ def test_the_space_is_closed() -> None:
     for name in ("layer", "hand-off"):
         known = {each.key()[:2] for _, each in variants(EXAMPLES[name], phases=1)}
         for _, each in variants(EXAMPLES[name]):
-            again = Program(each.ranks, each.ops, each.outputs)
+            again = TensorProgram(each.ranks, each.ops, each.outputs)
             assert {other.key()[:2] for _, other in variants(again, phases=1)} <= known
 
 
 def test_refusals() -> None:
-    source = {"x": Op(Kind.INPUT, tensor=Tensor((3, 4)))}
+    source = {"x": TensorOp(OpKind.INPUT, tensor=Tensor((3, 4)))}
     for op in (
-        Op(Kind.ALL_REDUCE, ("x",)),
-        Op(Kind.SLICE, ("x",), along=0),
-        Op(Kind.MATMUL, ("x", "x")),
-        Op(Kind.ALL_GATHER, ("x",)),
-        Op(Kind.NORM, ()),
+        TensorOp(OpKind.ALL_REDUCE, ("x",)),
+        TensorOp(OpKind.SLICE, ("x",), along=0),
+        TensorOp(OpKind.MATMUL, ("x", "x")),
+        TensorOp(OpKind.ALL_GATHER, ("x",)),
+        TensorOp(OpKind.NORM, ()),
     ):
         with pytest.raises(InputError, match="on 2 ranks"):
-            Program(2, {**source, "y": op}, {"out": "y"})
+            TensorProgram(2, {**source, "y": op}, {"out": "y"})
     with pytest.raises(InputError, match="none called z"):
-        Program(2, {"y": Op(Kind.NORM, ("z",))}, {})
+        TensorProgram(2, {"y": TensorOp(OpKind.NORM, ("z",))}, {})
     with pytest.raises(InputError, match="outputs"):
-        Program(2, source, {"out": "y"})
+        TensorProgram(2, source, {"out": "y"})
     with pytest.raises(InputError, match="3 variants"):
         autotune(EXAMPLES["layer"], MACHINE, most=3)
     with pytest.raises(InputError, match="above 0"):
         Machine(flops=0)
     ops = {
         **source,
-        **{name: Op(Kind.POINTWISE, (before,), function=np.negative) for name, before in ("ax", "ba", "cb")},
+        **{
+            name: TensorOp(OpKind.POINTWISE, (before,), function=np.negative)
+            for name, before in ("ax", "ba", "cb")
+        },
     }
-    circle = Program(2, ops, {"out": "c"}, kernels=frozenset({frozenset("ac")}))
+    circle = TensorProgram(2, ops, {"out": "c"}, kernels=frozenset({frozenset("ac")}))
     with pytest.raises(InputError, match="wait for each other"):
         run_program(circle, {"x": np.ones((3, 4))})

@@ -163,7 +163,7 @@ def plan_layer(
     if needed > limit_bytes:
         msg = f"expected room for {needed} bytes of one layer's activations or more, found {limit_bytes}."
         raise InputError(msg)
-    search = _Search(layer, layers=layers, in_flight=in_flight, whole=whole)
+    search = _KeepSearch(layer, layers=layers, in_flight=in_flight, whole=whole)
     search.run(0, limit_bytes - needed, 0)
     return RecomputePlan(
         place=search.best,
@@ -172,7 +172,7 @@ def plan_layer(
     )
 
 
-class _Search:
+class _KeepSearch:
     """Branch and bound over the operations of a layer, in order."""
 
     def __init__(self, layer: LayerWindows, *, layers: int, in_flight: int, whole: bool) -> None:

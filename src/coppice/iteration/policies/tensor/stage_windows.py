@@ -7,9 +7,9 @@ window before its backward pass serves: those of the forward pass that runs befo
 the layers above, the last one first. Windows are numbered in that order; a number beyond those before the backward pass
 of a layer is on demand. Memory is counted when each layer's backward pass runs: what all layers keep of all
 micro-batches in flight, what this layer does not keep, and what layers below have computed by then, those in the
-windows of this very backward pass included. A choice that all layers share is one of these, at the same cost, so the
-stage is never slower than the layer's heuristic. HiGHS proves the optimum; cost and memory are then counted again in
-whole numbers.
+windows of this very backward pass included. A choice that all layers share is one of these, at the same cost: the
+search starts from it, and is never slower. HiGHS proves the optimum, within the precision of floats; cost and memory
+are then counted again in whole numbers.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coppice.errors import InputError
 from coppice.iteration.policies.tensor.recompute_windows import (
     KEPT,
     TICKS,
     LayerWindows,
-    least_bytes,
+    plan_layer,
     ticks,
 )
 from coppice.planners.synthesis.mip.program import MixedProgram, SearchLimits
 
-__all__ = ["StagePlan", "plan_stage", "shared_places", "stage_added_seconds", "stage_bytes"]
+__all__ = ["StagePlan", "layers_added", "plan_stage", "shared_places", "stage_added_seconds", "stage_bytes"]
 
 _Places = tuple[tuple[int, ...], ...]
 
@@ -61,16 +60,24 @@ def shared_places(layer: LayerWindows, place: Sequence[int], layers: int) -> _Pl
 
 def stage_added_seconds(layer: LayerWindows, places: Sequence[Sequence[int]]) -> float:
     """What a choice adds to a forward and backward pass of a stage."""
+    return sum(layers_added(layer, places)) / TICKS
+
+
+def layers_added(layer: LayerWindows, places: Sequence[Sequence[int]]) -> list[int]:
+    """Ticks that a choice adds for each layer; by what a window is exceeded is for the last layer that uses it."""
     rooms = _rooms(layer, len(places))
-    loads = [0] * len(rooms)
-    total = 0
+    loads, users = [0] * len(rooms), [0] * len(rooms)
+    added = [0] * len(places)
     for number, place in enumerate(places):
         for op, at in zip(layer.ops, place, strict=True):
             if at >= _windows_before(layer, number, len(places)):
-                total += ticks(op.seconds)
+                added[number] += ticks(op.seconds)
             elif at != KEPT:
                 loads[at] += ticks(op.seconds)
-    return (total + sum(max(0, load - room) for load, room in zip(loads, rooms, strict=True))) / TICKS
+                users[at] = number
+    for load, room, number in zip(loads, rooms, users, strict=True):
+        added[number] += max(0, load - room)
+    return added
 
 
 def stage_bytes(layer: LayerWindows, places: Sequence[Sequence[int]], in_flight: int) -> int:
@@ -109,7 +116,7 @@ def plan_stage(
         limits: When to stop the search; None: with the proof.
 
     Raises:
-        InputError: If there is not memory for one layer, or a search that was limited found nothing.
+        InputError: If there is not memory for one layer.
 
     Examples:
         >>> from coppice.iteration.policies.tensor.recompute_windows import RecomputedOp
@@ -118,30 +125,28 @@ def plan_stage(
         >>> plan_stage(layer, layers=2, in_flight=1, limit_bytes=3).added_seconds
         3.0
     """
-    if min(layers, in_flight) < 1:
-        msg = f"expected 1 or more layers and micro-batches in flight, found {layers} and {in_flight}."
-        raise InputError(msg)
-    needed = least_bytes(layer)
-    if needed > limit_bytes:
-        msg = f"expected room for {needed} bytes of one layer's activations or more, found {limit_bytes}."
-        raise InputError(msg)
+    shared = plan_layer(layer, layers=layers, in_flight=in_flight, limit_bytes=limit_bytes)
+    best = shared_places(layer, shared.place, layers)
     room = limit_bytes
     while True:
         model = _Model(layer, layers, in_flight, room)
-        solution = model.program.solve(limits or SearchLimits(gap=0.0))
+        start = model.columns(best) if stage_bytes(layer, best, in_flight) <= room else None
+        solution = model.program.solve(limits or SearchLimits(gap=0.0), start=start)
         if solution.values is None:
-            msg = "expected a search long enough for a choice of what is kept, found none: allow more `seconds`."
-            raise InputError(msg)
+            break
         places = model.read(solution.values.tolist())
         used = stage_bytes(layer, places, in_flight)
         if used <= limit_bytes:
-            return StagePlan(
-                places=places,
-                added_seconds=stage_added_seconds(layer, places),
-                memory_bytes=used,
-                optimal=solution.optimal,
-            )
+            if stage_added_seconds(layer, places) < stage_added_seconds(layer, best):
+                best = places
+            break
         room -= used - limit_bytes  # the solver's floats let it exceed the limit
+    return StagePlan(
+        places=best,
+        added_seconds=stage_added_seconds(layer, best),
+        memory_bytes=stage_bytes(layer, best, in_flight),
+        optimal=solution.optimal,
+    )
 
 
 class _Model:
@@ -165,6 +170,14 @@ class _Model:
         self._windows(unit)
         self._order()
         self._memory(in_flight, room)
+
+    def columns(self, places: _Places) -> dict[int, float]:
+        """The values of the columns of a choice; what exceeds windows follows from them."""
+        return {
+            column: float(places[number][which] == at)
+            for (number, which), columns in self.chosen.items()
+            for at, column in columns.items()
+        }
 
     def read(self, values: Sequence[float]) -> _Places:
         """The choice."""

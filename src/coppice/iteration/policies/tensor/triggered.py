@@ -24,11 +24,17 @@ slower than no overlap at all, so that policies keep what is quicker. The all-ga
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
 
 from coppice.errors import InputError
+from coppice.iteration.policies.policy import Seconds
+from coppice.iteration.policies.tensor.policy import ProductOptions, ProductPolicy
 from coppice.iteration.policies.tensor.ring_products import RingProduct
+from coppice.iteration.step.block import GroupExchange
 
-__all__ = ["TriggeredProduct"]
+__all__ = ["Triggered", "TriggeredProduct"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,3 +104,49 @@ class TriggeredProduct:
     def ideal_seconds(self) -> float:
         """The longer of product and collective."""
         return max(self.ranks * self.product, (self.ranks - 1) * self.hop)
+
+
+_Part = Annotated[float, msgspec.Meta(gt=0, lt=1)]
+
+
+class TriggeredOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What overlaps products with their scatters.
+
+    Attributes:
+        mode: ``t3`` with contention for memory, ``t3-mca`` without, ``split`` by sharing out compute units in software.
+        contention: By what share a product takes longer beside a hop.
+        units: Share of the compute units that ``split`` gives to communication.
+        needed: Share of the compute units with which hops are as quick as they can be.
+    """
+
+    mode: Literal["t3", "t3-mca", "split"] = "t3"
+    contention: Seconds = 0.1
+    units: _Part = 0.2
+    needed: _Part = 0.14
+
+
+class Triggered(ProductPolicy):
+    """Scatters, also those of sums, started by the stores of their products; gathers stay where they are."""
+
+    name = "t3"
+    about = "stores of a product start its scatter, by trackers in hardware (T3, ASPLOS'24)"
+    assumes = "GPUs that have not been built; nothing else on the links of the group"
+    options: ClassVar[type[msgspec.Struct]] = TriggeredOptions
+
+    def exposed(self, each: GroupExchange, product: float) -> float:
+        """What product and scatter take longer than the product, and the gather of a sum."""
+        if each.collective not in ("all_reduce", "reduce_scatter"):
+            return each.seconds
+        settings: TriggeredOptions = self.settings
+        ranks = settings.ranks
+        scatter = each.seconds / 2 if each.collective == "all_reduce" else each.seconds
+        both = TriggeredProduct(
+            ranks=ranks,
+            product=product / ranks,
+            hop=scatter / (ranks - 1),
+            contention=settings.contention,
+            units=settings.units,
+            needed=settings.needed,
+        )
+        ring = {"t3": both.tracked, "t3-mca": both.arbitrated, "split": both.split}[settings.mode]
+        return each.seconds - scatter + max(0.0, ring.seconds - product)

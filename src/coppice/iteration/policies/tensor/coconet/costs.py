@@ -20,12 +20,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coppice.errors import InputError
-from coppice.iteration.policies.tensor.coconet.program import ELEMENTWISE, Kind, Program
+from coppice.iteration.policies.tensor.coconet.program import ELEMENTWISE, OpKind, TensorProgram
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
-__all__ = ["Machine", "Volumes", "volumes"]
+__all__ = ["Machine", "Volumes", "overlapped_seconds", "volumes"]
 
-_ROUNDS = {Kind.ALL_REDUCE: 2, Kind.REDUCE_SCATTER: 1, Kind.ALL_GATHER: 1}
+_ROUNDS = {OpKind.ALL_REDUCE: 2, OpKind.REDUCE_SCATTER: 1, OpKind.ALL_GATHER: 1}
+
+
+def overlapped_seconds(times: Sequence[float], chunks: int) -> float:
+    """Seconds of kernels of so many seconds that run side by side, chunk by chunk."""
+    return (sum(times) + (chunks - 1) * max(times)) / chunks
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Volumes:
     between: float
 
 
-def volumes(program: Program, element_bytes: int = 2) -> Volumes:
+def volumes(program: TensorProgram, element_bytes: int = 2) -> Volumes:
     """What a rank sends in a program: rings inside its group, as it is to the next one."""
     inside = between = 0.0
     for name, op in program.ops.items():
@@ -49,9 +54,9 @@ def volumes(program: Program, element_bytes: int = 2) -> Volumes:
         whole = tensor.elements * element_bytes
         if op.kind in _ROUNDS:
             inside += _ROUNDS[op.kind] * (program.ranks - 1) / program.ranks * whole
-        elif op.kind is Kind.BROADCAST:
+        elif op.kind is OpKind.BROADCAST:
             inside += whole
-        elif op.kind is Kind.SEND:
+        elif op.kind is OpKind.SEND:
             between += tensor.held(program.ranks) * element_bytes
     return Volumes(inside=inside, between=between)
 
@@ -98,11 +103,11 @@ class Machine:
             msg = f"expected rates and counts above 0 and seconds of 0 or more, found {self}."
             raise InputError(msg)
 
-    def kernel(self, program: Program, kernel: Sequence[str]) -> float:
+    def kernel(self, program: TensorProgram, kernel: Sequence[str]) -> float:
         """Seconds of a kernel without its launch."""
         return self.communication(program, kernel) + self.computation(program, kernel)
 
-    def communication(self, program: Program, kernel: Sequence[str]) -> float:
+    def communication(self, program: TensorProgram, kernel: Sequence[str]) -> float:
         """Seconds of what a kernel sends."""
         ranks, total = program.ranks, 0.0
         for name in kernel:
@@ -110,15 +115,15 @@ class Machine:
             size = tensor.elements * self.element_bytes
             if op.kind in _ROUNDS:
                 total += _ROUNDS[op.kind] * (ranks - 1) * (self.hop + size / ranks / self.link_rate)
-            elif op.kind is Kind.BROADCAST:
+            elif op.kind is OpKind.BROADCAST:
                 total += (ranks - 1) * self.hop + size / self.link_rate
-            elif op.kind is Kind.SEND:
+            elif op.kind is OpKind.SEND:
                 total += self.between + tensor.held(ranks) * self.element_bytes / self.between_rate
-            elif op.kind is Kind.NORM and program.tensors[op.operands[0]].layout >= 0:
+            elif op.kind is OpKind.NORM and program.tensors[op.operands[0]].layout >= 0:
                 total += 2 * (ranks - 1) * self.hop
         return total
 
-    def computation(self, program: Program, kernel: Sequence[str]) -> float:
+    def computation(self, program: TensorProgram, kernel: Sequence[str]) -> float:
         """Seconds of what a kernel computes, reads and writes."""
         ranks, total = program.ranks, 0.0
         read: set[str] = set()
@@ -126,13 +131,13 @@ class Machine:
         wanted = set(program.outputs.values())
         for name in kernel:
             op = program.ops[name]
-            if op.kind is Kind.MATMUL:
+            if op.kind is OpKind.MATMUL:
                 left, right = (program.tensors[each] for each in op.operands)
                 rows = left.held(ranks) // left.shape[1] if left.layout == 0 else left.shape[0]
                 inner = left.shape[1] // ranks if left.layout == 1 else left.shape[1]
                 columns = right.shape[1] // ranks if right.layout == 1 else right.shape[1]
                 total += 2.0 * rows * inner * columns / self.flops
-            elif op.kind in ELEMENTWISE or op.kind is Kind.NORM:
+            elif op.kind in ELEMENTWISE or op.kind is OpKind.NORM:
                 read |= {each for each in op.operands if each not in kernel}
                 if name in wanted or any(user not in kernel for user in program.users(name)):
                     written.add(name)
@@ -141,19 +146,16 @@ class Machine:
         )
         return total + moved * self.element_bytes / self.memory_rate
 
-    def seconds(self, program: Program) -> float:
+    def seconds(self, program: TensorProgram) -> float:
         """Seconds of a program, in closed form."""
         total = 0.0
         for chain in _chains(program):
             times = [self.kernel(program, kernel) for kernel in chain]
             total += self.launch
-            if len(times) == 1:
-                total += times[0]
-            else:
-                total += (sum(times) + (self.chunks - 1) * max(times)) / self.chunks
+            total += times[0] if len(times) == 1 else overlapped_seconds(times, self.chunks)
         return total
 
-    def graph(self, program: Program) -> TaskGraph:
+    def graph(self, program: TensorProgram) -> TaskGraph:
         """The tasks of a program on one rank, all ranks alike."""
         graph = TaskGraphBuilder()
         before: list[int] = []
@@ -174,7 +176,7 @@ class Machine:
         return graph.build()
 
 
-def _chains(program: Program) -> list[list[tuple[str, ...]]]:
+def _chains(program: TensorProgram) -> list[list[tuple[str, ...]]]:
     """Kernels in an order in which they can run, overlapped ones together; slices take nothing and are left out."""
     following = {program.kernel(first): program.kernel(second) for first, second in program.overlaps}
     inner = set(following.values())
@@ -182,7 +184,7 @@ def _chains(program: Program) -> list[list[tuple[str, ...]]]:
     at = {frozenset(kernel): kernel for kernel in kernels}
     chains = []
     for kernel in kernels:
-        if frozenset(kernel) in inner or all(program.ops[name].kind is Kind.SLICE for name in kernel):
+        if frozenset(kernel) in inner or all(program.ops[name].kind is OpKind.SLICE for name in kernel):
             continue
         chain = [kernel]
         while frozenset(chain[-1]) in following:

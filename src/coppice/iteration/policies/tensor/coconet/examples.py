@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.iteration.policies.tensor.coconet.program import LOCAL, Kind, Op, Program, Tensor
+from coppice.iteration.policies.tensor.coconet.program import LOCAL, OpKind, Tensor, TensorOp, TensorProgram
 
 __all__ = ["adam", "lamb", "pipeline_handoff", "tensor_parallel_layer"]
 
@@ -33,58 +33,60 @@ def _lamb_step(weights: _Array, direction: _Array, size: _Array, length: _Array)
     return weights - _RATE * size / length * direction
 
 
-def _moments(elements: int) -> dict[str, Op]:
+def _moments(elements: int) -> dict[str, TensorOp]:
     """Gradients summed, and moments updated."""
     whole = Tensor((elements,))
     return {
-        "g": Op(Kind.INPUT, tensor=Tensor((elements,), LOCAL)),
-        "p": Op(Kind.INPUT, tensor=whole),
-        "m": Op(Kind.INPUT, tensor=whole, private=True),
-        "v": Op(Kind.INPUT, tensor=whole, private=True),
-        "sum": Op(Kind.ALL_REDUCE, ("g",)),
-        "mean": Op(Kind.UPDATE, ("m", "sum"), function=_mean),
-        "square": Op(Kind.UPDATE, ("v", "sum"), function=_square),
+        "g": TensorOp(OpKind.INPUT, tensor=Tensor((elements,), LOCAL)),
+        "p": TensorOp(OpKind.INPUT, tensor=whole),
+        "m": TensorOp(OpKind.INPUT, tensor=whole, private=True),
+        "v": TensorOp(OpKind.INPUT, tensor=whole, private=True),
+        "sum": TensorOp(OpKind.ALL_REDUCE, ("g",)),
+        "mean": TensorOp(OpKind.UPDATE, ("m", "sum"), function=_mean),
+        "square": TensorOp(OpKind.UPDATE, ("v", "sum"), function=_square),
     }
 
 
-def adam(*, ranks: int, elements: int) -> Program:
+def adam(*, ranks: int, elements: int) -> TensorProgram:
     """Adam after the all-reduce of gradients, without the correction of its first steps."""
     ops = _moments(elements)
-    ops["step"] = Op(Kind.UPDATE, ("p", "mean", "square"), function=_adam_step)
-    return Program(ranks, ops, {"p": "step", "m": "mean", "v": "square"})
+    ops["step"] = TensorOp(OpKind.UPDATE, ("p", "mean", "square"), function=_adam_step)
+    return TensorProgram(ranks, ops, {"p": "step", "m": "mean", "v": "square"})
 
 
-def lamb(*, ranks: int, elements: int) -> Program:
+def lamb(*, ranks: int, elements: int) -> TensorProgram:
     """LAMB of one layer, whose step has the length of its weights: two norms."""
     ops = _moments(elements)
-    ops["direction"] = Op(Kind.POINTWISE, ("p", "mean", "square"), function=_lamb_direction)
-    ops["size"] = Op(Kind.NORM, ("p",))
-    ops["length"] = Op(Kind.NORM, ("direction",))
-    ops["step"] = Op(Kind.UPDATE, ("p", "direction", "size", "length"), function=_lamb_step)
-    return Program(ranks, ops, {"p": "step", "m": "mean", "v": "square"})
+    ops["direction"] = TensorOp(OpKind.POINTWISE, ("p", "mean", "square"), function=_lamb_direction)
+    ops["size"] = TensorOp(OpKind.NORM, ("p",))
+    ops["length"] = TensorOp(OpKind.NORM, ("direction",))
+    ops["step"] = TensorOp(OpKind.UPDATE, ("p", "direction", "size", "length"), function=_lamb_step)
+    return TensorProgram(ranks, ops, {"p": "step", "m": "mean", "v": "square"})
 
 
-def tensor_parallel_layer(*, ranks: int, rows: int, inner: int, columns: int, keep: float = 0.9) -> Program:
+def tensor_parallel_layer(
+    *, ranks: int, rows: int, inner: int, columns: int, keep: float = 0.9
+) -> TensorProgram:
     """A product of slices, the sum over ranks, bias, dropout and residual."""
     ops = {
-        "x": Op(Kind.INPUT, tensor=Tensor((rows, inner), 1)),
-        "w": Op(Kind.INPUT, tensor=Tensor((inner, columns), 0)),
-        "bias": Op(Kind.INPUT, tensor=Tensor((columns,))),
-        "residual": Op(Kind.INPUT, tensor=Tensor((rows, columns))),
-        "product": Op(Kind.MATMUL, ("x", "w")),
-        "sum": Op(Kind.ALL_REDUCE, ("product",)),
-        "biased": Op(Kind.POINTWISE, ("sum", "bias"), function=np.add),
-        "dropped": Op(Kind.DROPOUT, ("biased",), seed=7, keep=keep),
-        "out": Op(Kind.POINTWISE, ("dropped", "residual"), function=np.add),
+        "x": TensorOp(OpKind.INPUT, tensor=Tensor((rows, inner), 1)),
+        "w": TensorOp(OpKind.INPUT, tensor=Tensor((inner, columns), 0)),
+        "bias": TensorOp(OpKind.INPUT, tensor=Tensor((columns,))),
+        "residual": TensorOp(OpKind.INPUT, tensor=Tensor((rows, columns))),
+        "product": TensorOp(OpKind.MATMUL, ("x", "w")),
+        "sum": TensorOp(OpKind.ALL_REDUCE, ("product",)),
+        "biased": TensorOp(OpKind.POINTWISE, ("sum", "bias"), function=np.add),
+        "dropped": TensorOp(OpKind.DROPOUT, ("biased",), seed=7, keep=keep),
+        "out": TensorOp(OpKind.POINTWISE, ("dropped", "residual"), function=np.add),
     }
-    return Program(ranks, ops, {"out": "out"})
+    return TensorProgram(ranks, ops, {"out": "out"})
 
 
-def pipeline_handoff(*, ranks: int, rows: int, columns: int) -> Program:
+def pipeline_handoff(*, ranks: int, rows: int, columns: int) -> TensorProgram:
     """The sum over a tensor-parallel group, and its result to the next stage, whose group has it whole."""
     ops = {
-        "y": Op(Kind.INPUT, tensor=Tensor((rows, columns), LOCAL)),
-        "sum": Op(Kind.ALL_REDUCE, ("y",)),
-        "sent": Op(Kind.SEND, ("sum",)),
+        "y": TensorOp(OpKind.INPUT, tensor=Tensor((rows, columns), LOCAL)),
+        "sum": TensorOp(OpKind.ALL_REDUCE, ("y",)),
+        "sent": TensorOp(OpKind.SEND, ("sum",)),
     }
-    return Program(ranks, ops, {"out": "sent"})
+    return TensorProgram(ranks, ops, {"out": "sent"})

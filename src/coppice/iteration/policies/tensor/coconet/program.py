@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 
-__all__ = ["ELEMENTWISE", "LOCAL", "REPLICATED", "Kind", "Op", "Program", "Tensor"]
+__all__ = ["ELEMENTWISE", "LOCAL", "REPLICATED", "OpKind", "Tensor", "TensorOp", "TensorProgram"]
 
 LOCAL, REPLICATED = -2, -1
 """Layouts beside slices, which are the number of their dimension."""
 
 
-class Kind(StrEnum):
+class OpKind(StrEnum):
     """Operations."""
 
     INPUT = "input"
@@ -52,7 +52,7 @@ class Kind(StrEnum):
     """The same, whose first operand is a state that the result replaces."""
 
 
-ELEMENTWISE = (Kind.POINTWISE, Kind.DROPOUT, Kind.UPDATE)
+ELEMENTWISE = (OpKind.POINTWISE, OpKind.DROPOUT, OpKind.UPDATE)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Op:
+class TensorOp:
     """An operation.
 
     Attributes:
@@ -95,7 +95,7 @@ class Op:
         private: Nothing but this program uses an input, so that it may as well lie otherwise: states of an optimizer.
     """
 
-    kind: Kind
+    kind: OpKind
     operands: tuple[str, ...] = ()
     function: Callable[..., NDArray[np.float64]] | None = None
     along: int = 0
@@ -106,7 +106,7 @@ class Op:
 
 
 @dataclass(frozen=True)
-class Program:
+class TensorProgram:
     """Operations by name, in an order in which operands come first.
 
     Attributes:
@@ -120,17 +120,17 @@ class Program:
         InputError: If layouts or shapes do not fit; the message names the operation.
 
     Examples:
-        >>> program = Program(2, {
-        ...     "g": Op(Kind.INPUT, tensor=Tensor((4,), LOCAL)),
-        ...     "sum": Op(Kind.ALL_REDUCE, ("g",)),
-        ...     "twice": Op(Kind.POINTWISE, ("sum",), function=lambda a: 2 * a),
+        >>> program = TensorProgram(2, {
+        ...     "g": TensorOp(OpKind.INPUT, tensor=Tensor((4,), LOCAL)),
+        ...     "sum": TensorOp(OpKind.ALL_REDUCE, ("g",)),
+        ...     "twice": TensorOp(OpKind.POINTWISE, ("sum",), function=lambda a: 2 * a),
         ... }, {"out": "twice"})
         >>> program.tensors["twice"].layout == REPLICATED
         True
     """
 
     ranks: int
-    ops: Mapping[str, Op]
+    ops: Mapping[str, TensorOp]
     outputs: Mapping[str, str]
     kernels: frozenset[frozenset[str]] = frozenset()
     overlaps: frozenset[tuple[str, str]] = frozenset()
@@ -166,7 +166,7 @@ class Program:
     def in_order(self) -> list[tuple[str, ...]] | None:
         """All kernels but inputs, in an order in which they can run; None: they wait for each other in a circle."""
         place = {name: number for number, name in enumerate(self.ops)}
-        done = {name for name, op in self.ops.items() if op.kind is Kind.INPUT}
+        done = {name for name, op in self.ops.items() if op.kind is OpKind.INPUT}
         left = {self.kernel(name) for name in self.ops if name not in done}
         found: list[tuple[str, ...]] = []
         while left:
@@ -184,7 +184,7 @@ class Program:
         own = set(kernel)
         return {operand for name in own for operand in self.ops[name].operands} - own
 
-    def pruned(self) -> Program:
+    def pruned(self) -> TensorProgram:
         """Without what no output needs, kernels and overlaps included."""
         needed: set[str] = set()
         front = list(self.outputs.values())
@@ -203,7 +203,7 @@ class Program:
         numbers: dict[tuple[object, ...], int] = {}
         number: dict[str, int] = {}
         for name, op in self.ops.items():
-            own = name if op.kind is Kind.INPUT else ""
+            own = name if op.kind is OpKind.INPUT else ""
             operands = tuple(number[each] for each in op.operands)
             known[name] = (op.kind, operands, op.function, op.along, op.seed, op.keep, op.tensor, own)
             number[name] = numbers.setdefault(known[name], len(numbers))
@@ -215,27 +215,27 @@ class Program:
         )
 
 
-def _result(op: Op, operands: list[Tensor], ranks: int) -> Tensor | None:
+def _result(op: TensorOp, operands: list[Tensor], ranks: int) -> Tensor | None:
     """What an operation makes of its operands; None if it cannot take them."""
-    if op.kind is Kind.INPUT:
+    if op.kind is OpKind.INPUT:
         return op.tensor if op.tensor is not None and _divides(op.tensor, ranks) else None
     if not operands:
         return None
     first = operands[0]
-    if op.kind is Kind.MATMUL:
+    if op.kind is OpKind.MATMUL:
         return _product(*operands) if len(operands) == 2 else None
     if op.kind in ELEMENTWISE:
         return _elementwise(operands)
-    if op.kind is Kind.NORM:
+    if op.kind is OpKind.NORM:
         return Tensor((), REPLICATED) if first.layout != LOCAL else None
-    if op.kind is Kind.SEND:
+    if op.kind is OpKind.SEND:
         return first
     wants, gives = {
-        Kind.ALL_REDUCE: (LOCAL, REPLICATED),
-        Kind.BROADCAST: (LOCAL, REPLICATED),
-        Kind.REDUCE_SCATTER: (LOCAL, op.along),
-        Kind.SLICE: (REPLICATED, op.along),
-        Kind.ALL_GATHER: (first.layout if first.layout >= 0 else None, REPLICATED),
+        OpKind.ALL_REDUCE: (LOCAL, REPLICATED),
+        OpKind.BROADCAST: (LOCAL, REPLICATED),
+        OpKind.REDUCE_SCATTER: (LOCAL, op.along),
+        OpKind.SLICE: (REPLICATED, op.along),
+        OpKind.ALL_GATHER: (first.layout if first.layout >= 0 else None, REPLICATED),
     }[op.kind]
     made = Tensor(first.shape, gives)
     return made if first.layout == wants and _divides(made, ranks) else None

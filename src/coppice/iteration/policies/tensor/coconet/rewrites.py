@@ -26,53 +26,53 @@ from dataclasses import replace
 from coppice.iteration.policies.tensor.coconet.program import (
     ELEMENTWISE,
     REPLICATED,
-    Kind,
-    Op,
-    Program,
+    OpKind,
     Tensor,
+    TensorOp,
+    TensorProgram,
 )
 
 __all__ = ["PHASES", "fusions", "overlaps", "reorders", "splits", "state_slices"]
 
-_Found = Iterator[tuple[str, Program]]
-_FUSED = (*ELEMENTWISE, Kind.NORM, Kind.REDUCE_SCATTER, Kind.ALL_GATHER)
+_Found = Iterator[tuple[str, TensorProgram]]
+_FUSED = (*ELEMENTWISE, OpKind.NORM, OpKind.REDUCE_SCATTER, OpKind.ALL_GATHER)
 _RUNS_ON = {
-    Kind.MATMUL: "products",
-    Kind.SEND: "links between groups",
-    Kind.ALL_REDUCE: "links",
-    Kind.REDUCE_SCATTER: "links",
-    Kind.ALL_GATHER: "links",
+    OpKind.MATMUL: "products",
+    OpKind.SEND: "links between groups",
+    OpKind.ALL_REDUCE: "links",
+    OpKind.REDUCE_SCATTER: "links",
+    OpKind.ALL_GATHER: "links",
 }
 
 
-def splits(program: Program) -> _Found:
+def splits(program: TensorProgram) -> _Found:
     """Every all-reduce along every dimension that ranks divide."""
     for name, op in program.ops.items():
-        if op.kind is not Kind.ALL_REDUCE:
+        if op.kind is not OpKind.ALL_REDUCE:
             continue
         for along, size in enumerate(program.tensors[name].shape):
             if size % program.ranks == 0:
                 made = {
-                    f"{name}.scatter": Op(Kind.REDUCE_SCATTER, op.operands, along=along),
-                    name: Op(Kind.ALL_GATHER, (f"{name}.scatter",)),
+                    f"{name}.scatter": TensorOp(OpKind.REDUCE_SCATTER, op.operands, along=along),
+                    name: TensorOp(OpKind.ALL_GATHER, (f"{name}.scatter",)),
                 }
                 yield f"split {name} along {along}", _with(program, name, made)
 
 
-def reorders(program: Program) -> _Found:
+def reorders(program: TensorProgram) -> _Found:
     """Every operation that may run before the gather of an operand."""
     for name, op in program.ops.items():
-        gathers = [each for each in op.operands if program.ops[each].kind is Kind.ALL_GATHER]
+        gathers = [each for each in op.operands if program.ops[each].kind is OpKind.ALL_GATHER]
         if not gathers:
             continue
-        if op.kind in (Kind.SEND, Kind.NORM):
+        if op.kind in (OpKind.SEND, OpKind.NORM):
             (source,) = program.ops[gathers[0]].operands
-            if op.kind is Kind.NORM:
+            if op.kind is OpKind.NORM:
                 yield f"reorder {name}", _with(program, name, {name: replace(op, operands=(source,))})
             else:
                 made = {
                     f"{name}.slice": replace(op, operands=(source,)),
-                    name: Op(Kind.ALL_GATHER, (f"{name}.slice",)),
+                    name: TensorOp(OpKind.ALL_GATHER, (f"{name}.slice",)),
                 }
                 yield f"reorder {name}", _with(program, name, made)
         elif op.kind in ELEMENTWISE:
@@ -82,7 +82,7 @@ def reorders(program: Program) -> _Found:
                     yield f"reorder {name} along {along}", sliced
 
 
-def state_slices(program: Program) -> _Found:
+def state_slices(program: TensorProgram) -> _Found:
     """Every private input of which only slices along one dimension are used."""
     for name, op in program.ops.items():
         users = program.users(name)
@@ -90,7 +90,7 @@ def state_slices(program: Program) -> _Found:
         if not op.private or op.tensor is None or op.tensor.layout != REPLICATED or len(dimensions) != 1:
             continue
         if (
-            any(program.ops[user].kind is not Kind.SLICE for user in users)
+            any(program.ops[user].kind is not OpKind.SLICE for user in users)
             or name in program.outputs.values()
         ):
             continue
@@ -106,7 +106,7 @@ def state_slices(program: Program) -> _Found:
         yield f"as slice {name}", replace(program, ops=ops, outputs=outputs).pruned()
 
 
-def fusions(program: Program) -> _Found:
+def fusions(program: TensorProgram) -> _Found:
     """Every pair of kernels, one of which takes what the other gives, as one."""
     for name, op in program.ops.items():
         for operand in op.operands:
@@ -115,14 +115,14 @@ def fusions(program: Program) -> _Found:
             kinds = [program.ops[each].kind for each in both]
             if first == second or any(kind not in _FUSED for kind in kinds):
                 continue
-            if max(kinds.count(Kind.REDUCE_SCATTER), kinds.count(Kind.ALL_GATHER)) > 1:
+            if max(kinds.count(OpKind.REDUCE_SCATTER), kinds.count(OpKind.ALL_GATHER)) > 1:
                 continue
             fused = replace(program, kernels=program.kernels - {first, second} | {both})
             if fused.in_order() is not None:
                 yield f"fuse {operand} and {name}", fused
 
 
-def overlaps(program: Program) -> _Found:
+def overlaps(program: TensorProgram) -> _Found:
     """Every kernel with one that takes what it gives, chunk by chunk; a kernel is in one chain."""
     firsts = {program.kernel(first) for first, _ in program.overlaps}
     seconds = {program.kernel(second) for _, second in program.overlaps}
@@ -148,20 +148,22 @@ PHASES = ((splits, reorders, state_slices), (fusions,), (overlaps,))
 """Transforms, in the order that is enough."""
 
 
-def _with(program: Program, name: str, made: dict[str, Op], slices: dict[str, Op] | None = None) -> Program:
+def _with(
+    program: TensorProgram, name: str, made: dict[str, TensorOp], slices: dict[str, TensorOp] | None = None
+) -> TensorProgram:
     """The program with others in the place of an operation, and slices right behind what they are of."""
-    ops: dict[str, Op] = {}
+    ops: dict[str, TensorOp] = {}
     for each, op in program.ops.items():
         ops |= made if each == name else {each: op}
         ops |= {slice_: own for slice_, own in (slices or {}).items() if own.operands[0] == each}
     return _simplified(replace(program, ops=ops))
 
 
-def _simplified(program: Program) -> Program:
+def _simplified(program: TensorProgram) -> TensorProgram:
     """Without slices of what was gathered of the same slices, and without what nothing needs."""
     known: dict[str, str] = {}
     for name, op in program.ops.items():
-        if op.kind is Kind.SLICE and program.ops[op.operands[0]].kind is Kind.ALL_GATHER:
+        if op.kind is OpKind.SLICE and program.ops[op.operands[0]].kind is OpKind.ALL_GATHER:
             (source,) = program.ops[op.operands[0]].operands
             if program.tensors[source].layout == op.along:
                 known[name] = source
@@ -175,21 +177,21 @@ def _simplified(program: Program) -> Program:
     return replace(program, ops=ops).pruned()
 
 
-def _layout_before(program: Program, gather: str) -> int:
+def _layout_before(program: TensorProgram, gather: str) -> int:
     """Dimension of the slices that are gathered."""
     return program.tensors[program.ops[gather].operands[0]].layout
 
 
-def _sliced(program: Program, name: str, along: int) -> Program | None:
+def _sliced(program: TensorProgram, name: str, along: int) -> TensorProgram | None:
     """An elementwise operation on slices along a dimension of the result; None where an operand has none."""
     op, shape = program.ops[name], program.tensors[name].shape
     operands: list[str] = []
-    slices: dict[str, Op] = {}
+    slices: dict[str, TensorOp] = {}
     if program.tensors[name].layout != REPLICATED or shape[along] % program.ranks:
         return None
     for each in op.operands:
         dimension = along - (len(shape) - len(program.tensors[each].shape))
-        gathered = program.ops[each].kind is Kind.ALL_GATHER
+        gathered = program.ops[each].kind is OpKind.ALL_GATHER
         if dimension < 0:
             operands.append(each)
         elif gathered and _layout_before(program, each) == dimension:
@@ -197,33 +199,33 @@ def _sliced(program: Program, name: str, along: int) -> Program | None:
         else:
             slice_ = f"{each}.slice{dimension}"
             if slice_ not in program.ops:
-                slices[slice_] = Op(Kind.SLICE, (each,), along=dimension)
+                slices[slice_] = TensorOp(OpKind.SLICE, (each,), along=dimension)
             operands.append(slice_)
     made = {
         f"{name}.slice": replace(op, operands=tuple(operands)),
-        name: Op(Kind.ALL_GATHER, (f"{name}.slice",)),
+        name: TensorOp(OpKind.ALL_GATHER, (f"{name}.slice",)),
     }
     return _with(program, name, made, slices)
 
 
-def _before_gather(ops: dict[str, Op], inside: str, state: str) -> str:
+def _before_gather(ops: dict[str, TensorOp], inside: str, state: str) -> str:
     """What is gathered, if it is the new value of a state."""
     op = ops[inside]
-    if op.kind is Kind.ALL_GATHER:
+    if op.kind is OpKind.ALL_GATHER:
         source = ops[op.operands[0]]
-        if source.kind is Kind.UPDATE and source.operands[0] == state:
+        if source.kind is OpKind.UPDATE and source.operands[0] == state:
             return op.operands[0]
     return inside
 
 
-def _runs_on(program: Program, kernel: frozenset[str]) -> str:
+def _runs_on(program: TensorProgram, kernel: frozenset[str]) -> str:
     """What a kernel that can run chunk by chunk runs on; empty: it cannot, as with norms in it."""
     kinds = {program.ops[name].kind for name in kernel}
     found = [place for kind, place in _RUNS_ON.items() if kind in kinds]
-    return found[0] if found and Kind.NORM not in kinds else ""
+    return found[0] if found and OpKind.NORM not in kinds else ""
 
 
-def _comes_after(program: Program, name: str, kernel: frozenset[str]) -> bool:
+def _comes_after(program: TensorProgram, name: str, kernel: frozenset[str]) -> bool:
     """Whether a result waits for a kernel."""
     front, seen = [name], set()
     while front:

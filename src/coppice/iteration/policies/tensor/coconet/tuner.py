@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coppice.errors import InputError
 from coppice.iteration.policies.tensor.coconet.costs import Machine
-from coppice.iteration.policies.tensor.coconet.program import Program
+from coppice.iteration.policies.tensor.coconet.program import TensorProgram
 from coppice.iteration.policies.tensor.coconet.rewrites import PHASES
 
 __all__ = ["Tuned", "autotune", "variants"]
@@ -24,15 +24,15 @@ class Tuned:
         tried: Programs that were compared: all that there are.
     """
 
-    program: Program
+    program: TensorProgram
     seconds: float
     rewrites: tuple[str, ...]
     tried: int
 
 
 def variants(
-    program: Program, *, most: int = 200_000, phases: int = 3
-) -> Iterator[tuple[tuple[str, ...], Program]]:
+    program: TensorProgram, *, most: int = 200_000, phases: int = 3
+) -> Iterator[tuple[tuple[str, ...], TensorProgram]]:
     """Every program that rewrites lead to, each once, with the transforms that do: breadth first.
 
     Args:
@@ -44,7 +44,7 @@ def variants(
         InputError: If there are more.
     """
     seen = {program.key()}
-    found: list[tuple[tuple[str, ...], Program]] = [((), program)]
+    found: list[tuple[tuple[str, ...], TensorProgram]] = [((), program)]
     for phase in PHASES[:phases]:
         front = 0
         while front < len(found):
@@ -63,7 +63,7 @@ def variants(
     yield from found
 
 
-def autotune(program: Program, machine: Machine, *, most: int = 200_000) -> Tuned:
+def autotune(program: TensorProgram, machine: Machine, *, most: int = 200_000) -> Tuned:
     """The quickest variant; of equal ones that with the fewest rewrites, then the first.
 
     Args:

@@ -13,14 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.iteration.policies.tensor.coconet.program import LOCAL, REPLICATED, Kind, Op, Program, Tensor
+from coppice.iteration.policies.tensor.coconet.program import (
+    LOCAL,
+    REPLICATED,
+    OpKind,
+    Tensor,
+    TensorOp,
+    TensorProgram,
+)
 
 __all__ = ["assembled", "run_program"]
 
 _Array = NDArray[np.float64]
 
 
-def run_program(program: Program, inputs: Mapping[str, _Array | Sequence[_Array]]) -> dict[str, list[_Array]]:
+def run_program(
+    program: TensorProgram, inputs: Mapping[str, _Array | Sequence[_Array]]
+) -> dict[str, list[_Array]]:
     """What every rank holds of every output, kernel by kernel.
 
     Args:
@@ -39,7 +48,7 @@ def run_program(program: Program, inputs: Mapping[str, _Array | Sequence[_Array]
     values = {
         name: _held(program.tensors[name], inputs[name], program.ranks)
         for name, op in program.ops.items()
-        if op.kind is Kind.INPUT
+        if op.kind is OpKind.INPUT
     }
     for name in (name for kernel in kernels for name in kernel):
         op = program.ops[name]
@@ -72,31 +81,31 @@ def _summed(held: Sequence[_Array]) -> _Array:
 
 
 def _run(
-    op: Op, operands: list[list[_Array]], tensors: list[Tensor], result: Tensor, ranks: int
+    op: TensorOp, operands: list[list[_Array]], tensors: list[Tensor], result: Tensor, ranks: int
 ) -> list[_Array]:
     """What every rank holds of a result."""
     first = operands[0]
     match op.kind:
-        case Kind.ALL_REDUCE:
+        case OpKind.ALL_REDUCE:
             return [_summed(first)] * ranks
-        case Kind.REDUCE_SCATTER:
+        case OpKind.REDUCE_SCATTER:
             return np.split(_summed(first), ranks, axis=op.along)
-        case Kind.ALL_GATHER:
+        case OpKind.ALL_GATHER:
             return [np.concatenate(first, axis=tensors[0].layout)] * ranks
-        case Kind.BROADCAST:
+        case OpKind.BROADCAST:
             return [first[0]] * ranks
-        case Kind.SLICE:
+        case OpKind.SLICE:
             return [np.split(each, ranks, axis=op.along)[rank] for rank, each in enumerate(first)]
-        case Kind.SEND:
+        case OpKind.SEND:
             return [each.copy() for each in first]
-        case Kind.MATMUL:
+        case OpKind.MATMUL:
             return [left @ right for left, right in zip(*operands, strict=True)]
-        case Kind.NORM:
+        case OpKind.NORM:
             squares = [np.asarray(np.sum(each * each)) for each in first]
             if tensors[0].layout >= 0:
                 squares = [_summed(squares)] * ranks
             return [np.asarray(np.sqrt(each)) for each in squares]
-        case Kind.DROPOUT:
+        case OpKind.DROPOUT:
             places = np.arange(result.elements, dtype=np.uint64).reshape(result.shape)
             own = np.split(places, ranks, axis=result.layout) if result.layout >= 0 else [places] * ranks
             return [

@@ -1,0 +1,51 @@
+"""The policies inside layers by name, and several of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coppice.errors import InputError
+from coppice.iteration.policies.tensor.decomposition import Decomposition
+from coppice.iteration.policies.tensor.fused_collectives import FusedCollectives
+from coppice.iteration.policies.tensor.lynx import WindowedRecompute
+from coppice.iteration.policies.tensor.oases import TwoHalves
+from coppice.iteration.policies.tensor.policy import TensorPolicy
+from coppice.iteration.policies.tensor.triggered import Triggered
+from coppice.iteration.step.block import Step
+
+__all__ = ["TENSOR_POLICIES", "tensor_policy_named", "transformed"]
+
+TENSOR_POLICIES: dict[str, type[TensorPolicy]] = {
+    each.name: each for each in (Decomposition, FusedCollectives, Triggered, TwoHalves, WindowedRecompute)
+}
+
+
+def tensor_policy_named(name: str) -> type[TensorPolicy]:
+    """The policy of a name.
+
+    Raises:
+        InputError: If there is none.
+    """
+    if name not in TENSOR_POLICIES:
+        msg = f"expected a policy inside layers ({', '.join(TENSOR_POLICIES)}), found {name!r}."
+        raise InputError(msg)
+    return TENSOR_POLICIES[name]
+
+
+def transformed(step: Step, policies: Sequence[TensorPolicy]) -> Step:
+    """A step with several policies: those about exchanges before those about what is computed again beside them.
+
+    Raises:
+        InputError: If two decide the same.
+    """
+    decided: dict[str, str] = {}
+    for policy in policies:
+        for question in sorted(policy.decides):
+            if question in decided:
+                both = f"{decided[question]} and {policy.name}, which both decide {question}"
+                msg = f"expected policies that decide different things, found {both}."
+                raise InputError(msg)
+            decided[question] = policy.name
+    for policy in sorted(policies, key=lambda each: "tensor" not in each.decides):
+        step = policy.transform(step)
+    return step

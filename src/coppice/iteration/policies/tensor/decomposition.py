@@ -1,0 +1,74 @@
+"""Collectives of tensor parallelism beside the very products that depend on them, by decomposition.
+
+Source: Wang et al. (ASPLOS 2023); the theory is in :mod:`~coppice.iteration.policies.tensor.ring_products`.
+
+A gather before a product, or a scatter behind one, is cut into a shard for each rank, and what still holds the pass up
+is c + (N - 1) max(c, h) - N c, with c for the product of a shard and h for its hop. A shard of rows / N rows
+reaches less of the peak than the product as a whole: with half of the peak at so many rows (``half_rows``) it takes
+(rows / N + half) / (rows + half) of its time instead of 1 / N. Where that costs more than it hides nothing is cut: the
+gate of the compiler. Sums of activations (all-reduce) are no pattern of the pass: switch sequence parallelism on.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from coppice.iteration.policies.policy import Count, Seconds
+from coppice.iteration.policies.tensor.policy import ProductOptions, ProductPolicy
+from coppice.iteration.policies.tensor.ring_products import RingProduct
+from coppice.iteration.step.block import GroupExchange
+
+__all__ = ["Decomposition"]
+
+
+class DecompositionOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How products are cut.
+
+    Attributes:
+        both_ways: Half of the shards go each way around a ring whose links carry as much in both directions.
+        copy_seconds: What copying a buffer before each hop takes; 0: the loop is unrolled by two.
+        extra_seconds: What cutting costs by itself, for the gate.
+        rows: Rows of the product as a whole: tokens of a micro-batch.
+        half_rows: Rows with which a product reaches half of the peak; 0: shards lose nothing.
+    """
+
+    both_ways: bool = False
+    copy_seconds: Seconds = 0.0
+    extra_seconds: Seconds = 0.0
+    rows: Count = 4096
+    half_rows: Seconds = 0.0
+
+
+class Decomposition(ProductPolicy):
+    """Gathers and scatters beside shards of their products."""
+
+    name = "decomposition"
+    about = "gathers and scatters hop by hop beside shards of their products (Wang et al., ASPLOS'23)"
+    assumes = "sequence parallelism; messages that move while products run"
+    stock = "torch._inductor.config._micro_pipeline_tp=True; Megatron-LM --tp-comm-overlap"
+    options: ClassVar[type[msgspec.Struct]] = DecompositionOptions
+
+    def exposed(self, each: GroupExchange, product: float) -> float:
+        """What a decomposed product takes longer than the product, if that is worth it."""
+        if each.collective not in ("all_gather", "reduce_scatter"):
+            return each.seconds
+        ring = self.ring(each, product)
+        extra: float = self.settings.extra_seconds
+        pays = ring.pays(whole=product, collective=each.seconds, extra=extra)
+        return max(0.0, ring.seconds - product) if pays else each.seconds
+
+    def ring(self, each: GroupExchange, product: float) -> RingProduct:
+        """The decomposed product of an exchange."""
+        settings: DecompositionOptions = self.settings
+        ranks = settings.ranks
+        shard = (settings.rows / ranks + settings.half_rows) / (settings.rows + settings.half_rows)
+        return RingProduct(
+            ranks=ranks,
+            product=product * shard,
+            hop=each.seconds / (ranks - 1),
+            scatter=each.collective == "reduce_scatter",
+            both_ways=settings.both_ways,
+            copy=settings.copy_seconds,
+        )

@@ -1,0 +1,120 @@
+"""What policies inside layers answer: what they make of the blocks of a training step.
+
+A block's pass computes, and exchanges between tensor-parallel ranks hold it up. A policy that hides an exchange leaves
+what still holds the pass up; one that computes less again leaves less to compute. What is hidden takes no share of
+links from others any more.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from coppice.iteration.policies.policy import ConfiguredPolicy
+from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
+
+__all__ = ["ProductOptions", "ProductPolicy", "Ranks", "Share", "TensorPolicy", "is_sum", "tensor_exchanges"]
+
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Ranks = Annotated[int, msgspec.Meta(ge=2)]
+
+
+class TensorPolicy(ConfiguredPolicy):
+    """Changes the times and exchanges of blocks."""
+
+    decides: ClassVar[frozenset[str]] = frozenset({"tensor"})
+
+    def transform(self, step: Step) -> Step:
+        """The step with this policy; a stage of 1F1B has as many micro-batches in flight as stages from it on."""
+        count = len(step.stages)
+        stages = tuple(
+            self.stage(blocks, min(step.micro_batches, count - number))
+            for number, blocks in enumerate(step.stages)
+        )
+        return replace(step, stages=stages)
+
+    @abstractmethod
+    def stage(self, blocks: tuple[LayerBlock, ...], in_flight: int) -> tuple[LayerBlock, ...]:
+        """The blocks of a stage with this policy.
+
+        Args:
+            blocks: The blocks in the order of the forward pass.
+            in_flight: Micro-batches whose activations the stage holds.
+        """
+
+
+class ProductOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Products beside exchanges.
+
+    Attributes:
+        ranks: Ranks of a tensor-parallel group.
+        products: Share of a pass's computation that products next to its exchanges make up.
+    """
+
+    ranks: Ranks = 8
+    products: Share = 0.8
+
+
+class ProductPolicy(TensorPolicy):
+    """Overlaps each exchange with the product that it comes from or goes to.
+
+    A pass has a product next to each gather and scatter, a sum of activations (all-reduce) is one of each; products of
+    a pass are taken to be alike. The backward pass counts gradients of inputs only.
+    """
+
+    options: ClassVar[type[msgspec.Struct]] = ProductOptions
+
+    @abstractmethod
+    def exposed(self, each: GroupExchange, product: float) -> float:
+        """Seconds by which an exchange holds the pass up, beside a product of so many seconds."""
+
+    def saved(self, block: LayerBlock, when: str) -> float:
+        """Share of the computation of a pass that the policy saves: none."""
+        del block, when
+        return 0.0
+
+    def stage(self, blocks: tuple[LayerBlock, ...], in_flight: int) -> tuple[LayerBlock, ...]:
+        """LayerBlock by block; equal ones stay one object."""
+        del in_flight
+        made: dict[int, LayerBlock] = {}
+        for block in blocks:
+            if id(block) not in made:
+                made[id(block)] = self.block(block)
+        return tuple(made[id(block)] for block in blocks)
+
+    def block(self, block: LayerBlock) -> LayerBlock:
+        """A block with this policy."""
+        computed = {FORWARD: block.forward, BACKWARD: block.input_gradient, RECOMPUTE: block.recompute}
+        product = {}
+        for when, seconds in computed.items():
+            inside = tensor_exchanges(block, when)
+            count = sum(2 if each.collective == "all_reduce" else 1 for each in inside)
+            product[when] = self.settings.products * seconds / count if count else 0.0
+        exchanges = tuple(
+            replace(each, seconds=min(each.seconds, self.exposed(each, product[each.when])))
+            if each.group == "tp" and each.seconds and product.get(each.when)
+            else each
+            for each in block.exchanges
+        )
+        left = {when: 1 - self.saved(block, when) for when in computed}
+        return replace(
+            block,
+            exchanges=exchanges,
+            forward=block.forward * left[FORWARD],
+            input_gradient=block.input_gradient * left[BACKWARD],
+            recompute=block.recompute * left[RECOMPUTE],
+        )
+
+
+def tensor_exchanges(block: LayerBlock, when: str) -> list[GroupExchange]:
+    """Exchanges of a pass between tensor-parallel ranks that take time."""
+    return [each for each in block.exchanges if each.group == "tp" and each.when == when and each.seconds]
+
+
+def is_sum(exchanges: Sequence[GroupExchange]) -> bool:
+    """Whether all are sums of activations."""
+    return all(each.collective == "all_reduce" for each in exchanges)
