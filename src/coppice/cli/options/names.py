@@ -10,6 +10,7 @@ __all__ = [
     "FABRICS",
     "JOB_FACTS",
     "MSCCL_RUNTIMES",
+    "OVERLAPS",
     "PIPELINE_ORDERS",
     "PLUGIN",
     "POLICIES",
@@ -77,6 +78,17 @@ POLICIES = (
     "serial",
     "wfbp",
     "ddp",
+    "jia",
+    "mg-wfbp",
+    "poseidon",
+    "gradientflow",
+    "priority",
+    "p3",
+    "tictac",
+    "bytescheduler",
+    "pace",
+    "dear",
+    "ooo",
     "gpipe",
     "1f1b",
     "interleaved",
@@ -88,6 +100,9 @@ POLICIES = (
     "trirace",
 )
 """Policies of communication in an iteration."""
+
+OVERLAPS = ("none", "fsdp", "megatron")
+"""What of a training step runs beside computation."""
 
 PIPELINE_ORDERS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble")
 """Orders of pipelines."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -13,7 +13,23 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.tasks import TaskGraph
 
-__all__ = ["IterationGraph", "NoOptions", "Policy", "settings_of"]
+__all__ = [
+    "Bytes",
+    "Count",
+    "IterationGraph",
+    "NoOptions",
+    "Policy",
+    "PolicyCosts",
+    "PositiveBytes",
+    "Seconds",
+    "settings_of",
+]
+
+
+Bytes = Annotated[float, msgspec.Meta(ge=0)]
+PositiveBytes = Annotated[float, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,6 +45,21 @@ class IterationGraph:
     graph: TaskGraph
     first: Sequence[int]
     last: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyCosts:
+    """What a policy costs a worker in an iteration.
+
+    Attributes:
+        messages: Messages that it sends or takes part in.
+        bytes: Bytes that it sends.
+        extra_memory_bytes: Bytes that it keeps beside parameters, gradients and states of the optimizer.
+    """
+
+    messages: int
+    bytes: float
+    extra_memory_bytes: float
 
 
 class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,3 +131,8 @@ class Policy(ABC):
     @abstractmethod
     def compute_seconds(self, workload: LayerWorkload) -> float:
         """Time for which the busiest device computes in an iteration."""
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """Settings that suit a workload best, by name: those that it has, where there is nothing to tune."""
+        del workload
+        return msgspec.structs.asdict(self.settings) if isinstance(self.settings, msgspec.Struct) else {}

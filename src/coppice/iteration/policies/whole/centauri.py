@@ -227,6 +227,7 @@ class Centauri(WholePolicy):
     about = "collectives partitioned on three axes, three tiers (Centauri, ASPLOS'24)"
     assumes = "collectives that take nothing of the device's own speed; the same plan on all ranks"
     decides = frozenset({"gradients", "tensor", "experts", "weights"})
+    beside: ClassVar[bool] = True
     options: ClassVar[type[msgspec.Struct]] = CentauriOptions
 
     def plan(self, graph: OperationGraph) -> MotifPlan:

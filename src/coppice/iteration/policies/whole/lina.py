@@ -64,8 +64,8 @@ class Lina(WholePolicy):
                 exchanges.append(decision)
                 ranks[decision] = 0
             elif kinds & _SUMS:
-                size = sum(motif.amount for motif in operation.ways[0])
-                choices[decision] = MotifChoice(pieces=max(1, math.ceil(size / self.settings.micro_bytes)))
+                pieces = math.ceil(operation.bytes / self.settings.micro_bytes)
+                choices[decision] = MotifChoice(pieces=max(1, pieces))
                 ranks[decision] = 1
         wanted = (self.settings.token_pieces,) if self.settings.token_pieces else _TOKEN_PIECES
         plans = [

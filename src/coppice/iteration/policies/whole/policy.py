@@ -22,6 +22,7 @@ class WholePolicy(ABC):
         assumes: What it needs, in a line.
         stock: What switches it on in PyTorch, DeepSpeed or Megatron-LM as they are; None: nothing does.
         decides: What it decides, of ``gradients``, ``order``, ``tensor``, ``recompute``, ``experts`` and ``weights``.
+        beside: Gradients of weights are computed beside what is exchanged for gradients of inputs.
         options: A ``msgspec.Struct`` with its options and their defaults.
         settings: An instance of it.
     """
@@ -31,6 +32,7 @@ class WholePolicy(ABC):
     assumes: ClassVar[str] = ""
     stock: ClassVar[str | None] = None
     decides: ClassVar[frozenset[str]] = frozenset()
+    beside: ClassVar[bool] = False
     options: ClassVar[type[msgspec.Struct]] = NoOptions
 
     def __init__(self, settings: Any) -> None:
