@@ -60,4 +60,6 @@ def test_fast_forward(devices: int, plain: float, fast: float) -> None:
 
 
 def test_times_of_stages_are_those_of_passes() -> None:
-    assert stage_times(even(0, 2, devices=1)) == StageTimes(forward=[0.5, 0.5], backward=[1.0, 1.0])
+    assert stage_times(even(0, 2, devices=1)) == StageTimes(
+        forward=[0.5, 0.5], backward=[1.0, 1.0], weight=[0.5, 0.5]
+    )

@@ -103,6 +103,7 @@ def dealt(workload: LayerWorkload, stages: int, *, transfer_seconds: float = 0.0
     return StageTimes(
         forward=[sum(workload.forward[each]) for each in of_stage],
         backward=[sum(workload.backward[each]) for each in of_stage],
+        weight=[sum(workload.weight_backward[each]) for each in of_stage] if workload.weight_backward else (),
         transfer=transfer_seconds,
         reduction=[workload.message(size) if size else 0.0 for size in sizes],
     )

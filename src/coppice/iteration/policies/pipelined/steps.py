@@ -25,7 +25,6 @@ def stage_times(step: Step) -> StageTimes:
         )
 
     stages = range(len(step.stages))
-    weights = sum(block.weight_gradient for stage in step.stages for block in stage)
     forward = [sum(block.forward for block in step.stages[each]) + of(each, FORWARD) for each in stages]
     backward = [
         sum(block.input_gradient + block.weight_gradient + block.recompute for block in step.stages[each])
@@ -36,7 +35,7 @@ def stage_times(step: Step) -> StageTimes:
     return StageTimes(
         forward=forward,
         backward=backward,
-        weight_share=weights / sum(backward) if sum(backward) else 0.5,
+        weight=[sum(block.weight_gradient for block in step.stages[each]) for each in stages],
         transfer=step.send.seconds if step.send else 0.0,
     )
 
