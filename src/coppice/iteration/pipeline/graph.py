@@ -20,7 +20,8 @@ class StageTimes:
     Attributes:
         forward: Seconds of the forward pass of each stage.
         backward: Seconds of its backward pass.
-        weight_share: Share of the backward pass that the gradients of weights take.
+        weight_share: Share of the backward pass that the gradients of weights take, alike in all stages.
+        weight: Seconds that they take in each stage; empty: by the share.
         transfer: Seconds until the next stage has what a stage gives, on the link between them.
         reduction: Seconds in which the gradients of each stage are summed over its replicas.
     """
@@ -28,6 +29,7 @@ class StageTimes:
     forward: Sequence[float]
     backward: Sequence[float]
     weight_share: float = 0.5
+    weight: Sequence[float] = ()
     transfer: float = 0.0
     reduction: Sequence[float] = ()
 
@@ -36,8 +38,8 @@ class StageTimes:
         if each.work is Work.FORWARD:
             return self.forward[each.stage]
         whole = self.backward[each.stage]
-        share = {Work.BACKWARD: 1.0, Work.INPUT: 1 - self.weight_share, Work.WEIGHT: self.weight_share}
-        return whole * share[each.work]
+        weight = self.weight[each.stage] if self.weight else whole * self.weight_share
+        return {Work.BACKWARD: whole, Work.INPUT: whole - weight, Work.WEIGHT: weight}[each.work]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +91,10 @@ def pipeline_graph(
     for name, values in (
         ("forward", times.forward),
         ("backward", times.backward),
+        ("weight", times.weight),
         ("reduction", times.reduction),
     ):
-        if len(values) != order.stages and (values or name != "reduction"):
+        if len(values) != order.stages and (values or name in ("forward", "backward")):
             msg = f"expected {name} times of {order.stages} stages, found {len(values)}."
             raise InputError(msg)
     graph = TaskGraphBuilder()

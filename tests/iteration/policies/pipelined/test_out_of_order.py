@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -102,6 +103,55 @@ def check_random(seed: int, cases: int) -> None:
                 done = set(program[:number])
                 held = [each for each in program[number:] if each.work is Work.WEIGHT]
                 assert not [each for each in held if each._replace(work=Work.INPUT) in done]
+
+
+def test_times_of_weights_are_those_of_layers() -> None:
+    # The gradients of weights take nothing in the first stage and all of the backward pass in the second.
+    work = LayerWorkload(
+        forward=(1, 1), backward=(2, 2), bytes=(0, 0), bytes_per_second=1.0, weight_backward=(0, 2)
+    )
+    assert seconds(work, "fast-forward", 2, 4) == pytest.approx(5 + 8, abs=1e-8)
+    assert seconds(work, "gpipe", 2, 4) == pytest.approx(15, abs=1e-8)
+
+
+def check_workloads(seed: int, cases: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(cases):
+        devices = draw.randint(1, 4)
+        layers = devices + draw.randint(0, 4)
+        backward = tuple(draw.choice([0, 1, 2, 3.5]) for _ in range(layers))
+        work = LayerWorkload(
+            forward=tuple(draw.choice([0, 0.5, 1, 2]) for _ in range(layers)),
+            backward=backward,
+            bytes=tuple(draw.choice([0, 1, 4, 20]) for _ in range(layers)),
+            bytes_per_second=draw.choice([0.5, 1, 4]),
+            message_seconds=draw.choice([0, 0.25]),
+            weight_backward=tuple(draw.choice([0, 0.25, 1]) * each for each in backward),
+        )
+        options = {
+            "stages": devices,
+            "micro_batches": draw.randint(1, 6),
+            "transfer_seconds": draw.choice([0, 0.25]),
+        }
+        for policy in ("fast-forward", "modulo", "gpipe", "breadth-first"):
+            chunked = {"chunks": 1} if policy == "breadth-first" else {}
+            found = predict(work, policy, options | chunked)
+            assert found.iteration_seconds >= found.lower_bound_seconds - 1e-8
+            assert found.iteration_seconds >= found.compute_seconds - 1e-8
+            assert found == predict(work, policy, options | chunked)
+        if devices == 1:
+            free = replace(work, bytes=(0,) * layers)
+            alone = predict(free, "fast-forward", options)
+            assert alone.iteration_seconds == pytest.approx(alone.compute_seconds, abs=1e-8)
+
+
+def test_random_workloads() -> None:
+    check_workloads(8, 60)
+
+
+@pytest.mark.slow
+def test_many_random_workloads() -> None:
+    check_workloads(9, 5000)
 
 
 def test_random_pipelines() -> None:

@@ -189,7 +189,7 @@ def check_random(seed: int, cases: int) -> None:
 
 
 def test_random_plans() -> None:
-    check_random(3, 200)
+    check_random(3, 100)
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import msgspec
 
@@ -12,13 +12,10 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import ORDERS
-from coppice.iteration.policies.policy import IterationGraph, Policy
+from coppice.iteration.policies.policy import Count, IterationGraph, Policy, Seconds
 from coppice.iteration.running import lower_bound_seconds
 
 __all__ = ["ChunkedOptions", "PipelineOptions", "Pipelined", "dealt"]
-
-_Count = Annotated[int, msgspec.Meta(ge=1)]
-_Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class PipelineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -30,9 +27,9 @@ class PipelineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         transfer_seconds: Time until the next device has what a stage gives.
     """
 
-    stages: _Count = 4
-    micro_batches: _Count = 8
-    transfer_seconds: _Seconds = 0.0
+    stages: Count = 4
+    micro_batches: Count = 8
+    transfer_seconds: Seconds = 0.0
 
 
 class ChunkedOptions(PipelineOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -42,7 +39,7 @@ class ChunkedOptions(PipelineOptions, frozen=True, forbid_unknown_fields=True, k
         chunks: Chunks of a device.
     """
 
-    chunks: _Count = 2
+    chunks: Count = 2
 
 
 class Pipelined(Policy):
@@ -106,6 +103,7 @@ def dealt(workload: LayerWorkload, stages: int, *, transfer_seconds: float = 0.0
     return StageTimes(
         forward=[sum(workload.forward[each]) for each in of_stage],
         backward=[sum(workload.backward[each]) for each in of_stage],
+        weight=[sum(workload.weight_backward[each]) for each in of_stage] if workload.weight_backward else (),
         transfer=transfer_seconds,
         reduction=[workload.message(size) if size else 0.0 for size in sizes],
     )

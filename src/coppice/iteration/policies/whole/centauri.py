@@ -34,7 +34,7 @@ TIERS = ("operation", "layer", "model")
 _SWEEPS = 4
 
 
-class _Search:
+class _TierSearch:
     """A search along some axes, up to some tier."""
 
     def __init__(
@@ -123,7 +123,7 @@ def tiered_plan(
     space = PlanSpace(graph, pieces=pieces)
     if wanted == frozenset(AXES) and tiers == len(TIERS) and space.count() <= budget:
         return space.best()[0]
-    search = _Search(graph, axes=wanted, pieces=pieces, budget=budget)
+    search = _TierSearch(graph, axes=wanted, pieces=pieces, budget=budget)
     found = [MotifPlan(), *(search.tiers(count) for count in range(1, tiers + 1))]
     if len(wanted) > 1:
         found += [
@@ -227,6 +227,7 @@ class Centauri(WholePolicy):
     about = "collectives partitioned on three axes, three tiers (Centauri, ASPLOS'24)"
     assumes = "collectives that take nothing of the device's own speed; the same plan on all ranks"
     decides = frozenset({"gradients", "tensor", "experts", "weights"})
+    beside: ClassVar[bool] = True
     options: ClassVar[type[msgspec.Struct]] = CentauriOptions
 
     def plan(self, graph: OperationGraph) -> MotifPlan:

@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import GraphOperation, MotifChoice, MotifPlan, OperationGraph
+from coppice.iteration.policies.whole.operations import MotifChoice, MotifPlan, OperationGraph
 from coppice.iteration.policies.whole.policy import WholePolicy
 
 __all__ = ["Lina", "packed_experts", "remote_share"]
@@ -59,14 +59,16 @@ class Lina(WholePolicy):
         ranks: dict[str, int] = {}
         exchanges = []
         for decision, operation in graph.decisions().items():
-            kinds = _kinds(graph, decision)
+            own = [each for each in graph.operations if each.decision == decision]
+            kinds = {motif.kind for each in own for motif in each.ways[0]}
             if _EXCHANGE in kinds:
                 exchanges.append(decision)
-                ranks[decision] = 0
-            elif kinds & _SUMS:
-                size = sum(motif.amount for motif in operation.ways[0])
-                choices[decision] = MotifChoice(pieces=max(1, math.ceil(size / self.settings.micro_bytes)))
-                ranks[decision] = 1
+            # What goes piece by piece with computation, as sums of tensor parallelism, is awaited at once.
+            waits = _EXCHANGE in kinds or any(each.group for each in own) or not kinds & _SUMS
+            ranks[decision] = 0 if waits else 1
+            if not waits:
+                pieces = math.ceil(operation.bytes / self.settings.micro_bytes)
+                choices[decision] = MotifChoice(pieces=max(1, pieces))
         wanted = (self.settings.token_pieces,) if self.settings.token_pieces else _TOKEN_PIECES
         plans = [
             MotifPlan(
@@ -76,12 +78,6 @@ class Lina(WholePolicy):
             for pieces in (wanted if exchanges else wanted[:1])
         ]
         return plans[0] if len(plans) == 1 else min(plans, key=graph.seconds)
-
-
-def _kinds(graph: OperationGraph, decision: str) -> set[str]:
-    """Kinds of motifs of the operations of a decision."""
-    own: list[GraphOperation] = [each for each in graph.operations if each.decision == decision]
-    return {motif.kind for each in own for motif in each.ways[0]}
 
 
 def remote_share(experts: int, of_device: int) -> float:

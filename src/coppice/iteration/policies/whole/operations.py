@@ -67,6 +67,7 @@ class GraphOperation:
         group: Operations of a group go piece by piece; empty: it is alone.
         layer: What it is part of: a layer in a direction.
         priority: Of those that wait for a channel the least runs first, unless a plan says otherwise.
+        size_bytes: Bytes of its buffer, where its motifs are in other units; None: those of the plain way.
     """
 
     name: str
@@ -77,6 +78,12 @@ class GraphOperation:
     group: str = ""
     layer: str = ""
     priority: int = 0
+    size_bytes: float | None = None
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that rules about sizes look at."""
+        return sum(motif.amount for motif in self.ways[0]) if self.size_bytes is None else self.size_bytes
 
 
 class MotifChoice(NamedTuple):

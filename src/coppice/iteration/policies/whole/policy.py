@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 from coppice.iteration.policies.policy import ConfiguredPolicy
 from coppice.iteration.policies.whole.operations import MotifPlan, OperationGraph
@@ -11,7 +12,13 @@ __all__ = ["WholePolicy"]
 
 
 class WholePolicy(ConfiguredPolicy):
-    """How collectives are cut, routed and ordered together with computation."""
+    """How collectives are cut, routed and ordered together with computation.
+
+    Attributes:
+        beside: Gradients of weights are computed beside what is exchanged for gradients of inputs.
+    """
+
+    beside: ClassVar[bool] = False
 
     @abstractmethod
     def plan(self, graph: OperationGraph) -> MotifPlan:

@@ -1,0 +1,25 @@
+"""The policies of the whole iteration by name."""
+
+from __future__ import annotations
+
+from coppice.errors import InputError
+from coppice.iteration.policies.whole.centauri import Centauri
+from coppice.iteration.policies.whole.lina import Lina
+from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.syndicate import Syndicate
+
+__all__ = ["WHOLE_POLICIES", "whole_policy_named"]
+
+WHOLE_POLICIES: dict[str, type[WholePolicy]] = {each.name: each for each in (Lina, Syndicate, Centauri)}
+
+
+def whole_policy_named(name: str) -> type[WholePolicy]:
+    """The policy of a name.
+
+    Raises:
+        InputError: If there is none.
+    """
+    if name not in WHOLE_POLICIES:
+        msg = f"expected a policy of the whole iteration ({', '.join(WHOLE_POLICIES)}), found {name!r}."
+        raise InputError(msg)
+    return WHOLE_POLICIES[name]

@@ -1,0 +1,303 @@
+"""A training step of a job as operations, so that policies of the whole iteration can be switched on in it.
+
+Every pass of every device is laid out block by block: computation, what is exchanged behind it, gradients of weights
+beside what the next block waits for, messages with gradients when a block has run its last backward pass. Exchanges
+that are limited by the same link share a channel of the device. What is alike in all blocks of a kind is decided once,
+so that a plan that was found for a few micro-batches holds for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from coppice.errors import InputError
+from coppice.iteration.pipeline.graph import source_of
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.iteration.policies.whole.operations import (
+    Channel,
+    GraphOperation,
+    Motif,
+    MotifPlan,
+    OperationGraph,
+)
+from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
+
+__all__ = ["PlannedStep", "plan_step", "step_operations"]
+
+_START_SECONDS = 10e-6
+"""What a piece of an exchange costs, unless told otherwise."""
+_HALVES = {"all_reduce": ("reduce_scatter", "all_gather")}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PlannedStep:
+    """A step under a policy of the whole iteration.
+
+    Attributes:
+        plan: How its operations are done.
+        seconds: Time of the step.
+        plain_seconds: Time of the step with every exchange in one piece, the plain way, in the order of the passes.
+        lower_bound_seconds: What no plan beats.
+        operations: The operations.
+    """
+
+    plan: MotifPlan
+    seconds: float
+    plain_seconds: float
+    lower_bound_seconds: float
+    operations: OperationGraph
+
+
+def plan_step(
+    step: Step,
+    order: PipelineOrder,
+    policy: WholePolicy,
+    *,
+    start_seconds: float = _START_SECONDS,
+    micro_batches: int | None = None,
+) -> PlannedStep:
+    """Switch a policy of the whole iteration on in a step; never worse than the plain step.
+
+    Args:
+        step: The step.
+        order: The programs of its devices.
+        policy: The policy.
+        start_seconds: What a piece of an exchange costs.
+        micro_batches: Micro-batches for which the plan is made, which then holds for all; if not given, twice as many
+            as there are devices.
+
+    Raises:
+        InputError: If replicas share parameters out, or the order does not suit the step.
+    """
+    few = min(step.micro_batches, micro_batches or 2 * len(order.devices))
+    sample = replace(step, micro_batches=few)
+    beside = policy.beside
+    plan = policy.plan(
+        step_operations(sample, _first(order, few), start_seconds=start_seconds, beside=beside)
+    )
+    plain = step_operations(step, order, start_seconds=start_seconds)
+    operations = step_operations(step, order, start_seconds=start_seconds, beside=beside)
+    seconds, plain_seconds = operations.seconds(plan), plain.seconds()
+    if seconds > plain_seconds:
+        # What was found for a few micro-batches is no gain for all.
+        plan, operations, seconds = MotifPlan(), plain, plain_seconds
+    return PlannedStep(
+        plan=plan,
+        seconds=seconds,
+        plain_seconds=plain_seconds,
+        lower_bound_seconds=operations.lower_bound_seconds(),
+        operations=operations,
+    )
+
+
+def step_operations(
+    step: Step, order: PipelineOrder, *, start_seconds: float = 0.0, beside: bool = False
+) -> OperationGraph:
+    """The operations of a step.
+
+    Args:
+        step: The step.
+        order: The programs of its devices.
+        start_seconds: What a piece of an exchange costs, contained in its time.
+        beside: Gradients of weights are computed beside what is exchanged for gradients of inputs.
+
+    Raises:
+        InputError: If replicas share parameters out, or the order does not suit the step.
+    """
+    if (order.stages, order.micro_batches) != (len(step.stages), step.micro_batches):
+        msg = (
+            f"expected an order of {len(step.stages)} stages and {step.micro_batches} micro-batches, found "
+            f"{order.stages} and {order.micro_batches}."
+        )
+        raise InputError(msg)
+    if any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges):
+        msg = "expected parameters that replicas keep for a policy of the whole iteration, found them shared out."
+        raise InputError(msg)
+    return _Layout(step, order, start_seconds, beside=beside).graph()
+
+
+def _first(order: PipelineOrder, micro_batches: int) -> PipelineOrder:
+    """The order of the first micro-batches."""
+    kept = tuple(
+        tuple(each for each in program if each.micro_batch < micro_batches) for program in order.devices
+    )
+    return PipelineOrder(devices=kept, stages=order.stages, micro_batches=micro_batches)
+
+
+class _Layout:
+    """Lays operations out."""
+
+    def __init__(self, step: Step, order: PipelineOrder, start_seconds: float, *, beside: bool) -> None:
+        self.step, self.order = step, order
+        self.start_seconds, self.beside = start_seconds, beside
+        self.operations: list[GraphOperation] = []
+        self.channels: dict[str, Channel] = {}
+        self.gives: dict[tuple[int, bool, int], list[int]] = {}  # stage, forward, micro-batch
+        self.awaited: list[tuple[int, tuple[int, bool, int]]] = []
+
+    def graph(self) -> OperationGraph:
+        """All operations of the step."""
+        ends: list[tuple[int, list[int]]] = []
+        for device, program in enumerate(self.order.devices):
+            last = {each.stage: each for each in program if each.work in (Work.BACKWARD, Work.WEIGHT)}
+            before: list[int] = []
+            messages: list[int] = []
+            for each in program:
+                before = self._pass(device, each, before, messages if last.get(each.stage) == each else None)
+            ends.append((device, [*before, *messages]))
+        for device, done in ends:
+            seconds = sum(
+                self.step.optimizer[stage]
+                for stage, own in self.order.device_of().items()
+                if own == device and self.step.optimizer
+            )
+            if seconds:
+                everywhere = [each for _, tasks in ends for each in tasks]
+                self._compute(device, "optimizer", seconds, everywhere if len(ends) > 1 else done)
+        rows = list(self.operations)
+        for number, key in self.awaited:
+            rows[number] = replace(rows[number], after=(*rows[number].after, *self.gives[key]))
+        return OperationGraph(operations=tuple(rows), channels=self.channels)
+
+    def _pass(self, device: int, each: StagePass, before: list[int], messages: list[int] | None) -> list[int]:
+        """The operations of a pass; those after which the next pass of the device runs."""
+        forward = each.work is Work.FORWARD
+        blocks = self.step.stages[each.stage]
+        numbers = range(len(blocks))
+        first = len(self.operations)
+        for number in numbers if forward else reversed(numbers):
+            block = blocks[number]
+            where = f"{each} block {number}"
+            if forward:
+                _, before = self._section(device, where, block, FORWARD, block.forward, before)
+                continue
+            ready = before
+            if each.work is not Work.WEIGHT:
+                if block.recompute or any(one.when == RECOMPUTE for one in block.exchanges):
+                    _, before = self._section(device, where, block, RECOMPUTE, block.recompute, before)
+                own, before = self._section(device, where, block, BACKWARD, block.input_gradient, before)
+                ready = [own] if self.beside else before
+            if each.work is not Work.INPUT:
+                own = self._compute(device, f"{where} weight gradient", block.weight_gradient, ready, where)
+                before = [*before, own] if self.beside else [own]
+                if messages is not None:
+                    messages += self._message(device, block, own)
+        source = source_of(each, self.order.stages)
+        if source is not None and len(self.operations) > first:
+            self._receive(device, first, source)
+        if each.work is not Work.WEIGHT:
+            self.gives[each.stage, forward, each.micro_batch] = list(before)
+        return before
+
+    def _receive(self, device: int, first: int, source: StagePass) -> None:
+        """Let a pass wait for what another stage gives, sent if that is on another device."""
+        key = (source.stage, source.work is Work.FORWARD, source.micro_batch)
+        sender = self.order.device_of()[source.stage]
+        if self.step.send is None or sender == device or not self.step.send.seconds:
+            self.awaited.append((first, key))
+            return
+        number = len(self.operations)
+        channel = f"link {sender} to {device}"
+        self.channels.setdefault(channel, Channel())
+        motif = Motif(kind="send", amount=self.step.send.seconds, channels=(channel,))
+        self.operations.append(GraphOperation(name=f"{source} sent", ways=((motif,),)))
+        self.awaited.append((number, key))
+        own = self.operations[first]
+        self.operations[first] = replace(own, after=(*own.after, number))
+
+    def _section(
+        self, device: int, where: str, block: LayerBlock, when: str, seconds: float, before: list[int]
+    ) -> tuple[int, list[int]]:
+        """Computation and what is exchanged behind it; the computation, and with what the section is over."""
+        exchanges = [each for each in block.exchanges if each.when == when and each.seconds]
+        decisions = [f"{each.group} {each.collective} {when} of {block.kind}" for each in exchanges]
+        free = [self._splits(each) for each in exchanges]
+        name = f"{where} {when}"
+        cut = decisions[0] if decisions and free[0] else ""
+        own = self._compute(device, name, seconds, before, where, decision=cut, group=name if cut else "")
+        after = [own]
+        for each, decision, splits in zip(exchanges, decisions, free, strict=True):
+            words = (decision, name) if splits else ("", "")
+            after = [self._exchange(device, f"{name} {each.group}", each, after, where, *words)]
+        return own, after
+
+    def _splits(self, each: GroupExchange) -> bool:
+        return each.seconds > self.start_seconds
+
+    def _compute(
+        self,
+        device: int,
+        name: str,
+        seconds: float,
+        after: list[int],
+        layer: str = "",
+        *,
+        decision: str = "",
+        group: str = "",
+    ) -> int:
+        channel = f"device {device}"
+        self.channels.setdefault(channel, Channel())
+        motif = Motif(kind="compute", amount=seconds, channels=(channel,))
+        self.operations.append(
+            GraphOperation(
+                name=name, ways=((motif,),), after=tuple(after), decision=decision, group=group, layer=layer
+            )
+        )
+        return len(self.operations) - 1
+
+    def _exchange(
+        self,
+        device: int,
+        name: str,
+        each: GroupExchange,
+        after: list[int],
+        layer: str,
+        decision: str,
+        group: str,
+        ways: Mapping[str, tuple[GroupExchange, ...]] | None = None,
+    ) -> int:
+        """An exchange, its plain way and an all-reduce as two halves."""
+        known: dict[str, tuple[GroupExchange, ...]] = {"plain": (each,)} if ways is None else dict(ways)
+        if ways is None and each.collective in _HALVES:
+            halves = _HALVES[each.collective]
+            known["substituted"] = tuple(
+                replace(each, collective=half, seconds=each.seconds / 2) for half in halves
+            )
+        labels = [label for label, row in known.items() if decision and all(map(self._splits, row))]
+        labels = labels or ["plain"]
+        self.operations.append(
+            GraphOperation(
+                name=name,
+                ways=tuple(tuple(self._motif(device, part) for part in known[label]) for label in labels),
+                labels=tuple(labels),
+                after=tuple(after),
+                decision=decision,
+                group=group,
+                layer=layer,
+                size_bytes=each.size_bytes,
+            )
+        )
+        return len(self.operations) - 1
+
+    def _motif(self, device: int, each: GroupExchange) -> Motif:
+        channel = f"{each.link or each.group} of device {device}"
+        self.channels.setdefault(channel, Channel(start_seconds=self.start_seconds))
+        splits = self._splits(each)
+        amount = each.seconds - self.start_seconds if splits else each.seconds
+        return Motif(kind=each.collective, amount=amount, channels=(channel,), starts=int(splits))
+
+    def _message(self, device: int, block: LayerBlock, after: int) -> list[int]:
+        """The gradients of a block, summed over replicas."""
+        size = self.step.gradient_bytes * block.parameters
+        if self.step.replicas < 2 or not size:
+            return []
+        whole = self.step.message("all_reduce", size)
+        if not whole.seconds:
+            return []
+        halves = tuple(self.step.message(each, size) for each in _HALVES["all_reduce"])
+        decision = f"dp gradients of {block.kind}" if self._splits(whole) else ""
+        name = f"gradients of {self.operations[after].name}"
+        ways = {"plain": (whole,), "substituted": halves}
+        return [self._exchange(device, name, whole, [after], "", decision, "", ways)]
