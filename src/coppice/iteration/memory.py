@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.iteration.workload.model import LayeredModel
 
-__all__ = ["Memory", "memory_of"]
+__all__ = ["Memory", "layer_bytes", "memory_of"]
 
 _WEIGHT, _GRADIENT, _ADAM = 2, 2, 12  # bytes for each parameter
 
@@ -70,11 +70,11 @@ def memory_of(model: Transformer | LayeredModel, layout: Layout) -> Memory:
         parameters=_WEIGHT * kept(Shard.ZERO3),
         gradients=_GRADIENT * kept(Shard.ZERO2, Shard.ZERO3),
         optimizer=_ADAM * kept(Shard.ZERO1, Shard.ZERO2, Shard.ZERO3),
-        activations=in_flight * held * _layer_bytes(model, layout),
+        activations=in_flight * held * layer_bytes(model, layout),
     )
 
 
-def _layer_bytes(model: Transformer, layout: Layout) -> float:
+def layer_bytes(model: Transformer, layout: Layout) -> float:
     """Bytes that a layer keeps of a micro-batch."""
     tokens = model.seq / layout.context * layout.micro_batch
     unit = tokens * model.hidden

@@ -35,7 +35,11 @@ DegradeOption = Annotated[
 ]
 
 
-def answers(job: TrainingJob, what_if: Sequence[str] | None, degrade: Sequence[str] | None) -> list[WhatIf]:
+def answers(
+    job: TrainingJob,
+    what_if: Sequence[str] | None,
+    degrade: Sequence[str] | None,
+) -> list[WhatIf]:
     """What changes: the job as it is first, then each; on boxes of several kinds each kind alone as well.
 
     Raises:

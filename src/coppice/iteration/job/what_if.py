@@ -18,7 +18,7 @@ from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import Cluster
 from coppice.iteration.job.degraded import degraded
 from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob, device_of
-from coppice.iteration.job.paced import job_seconds
+from coppice.iteration.job.paced import simulated_job
 from coppice.iteration.measured.table import DeviceTable
 from coppice.iteration.memory import memory_of
 from coppice.iteration.search import search_layouts
@@ -31,6 +31,7 @@ _CHANGES = ("nic", "nvlink", "memory", "flops", "gpu", "drain", "without", "slow
 _FACTOR = re.compile(r"x(\d+(?:\.\d+)?|\.\d+)")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)(?:GB)?")
 _BATCHES = 12  # batches that are tried, the largest that numbers of replicas divide
+_MORE = 1.02  # times the samples of a GPU that fewer of them may do, each
 _IDLE = 8  # boxes that may be left idle, at most one fewer than this
 _BOX = re.compile(r"(?:node|box)?(\d+)")
 _PART = re.compile(r"(nic|gpu|node|box):?(\d+)?(?:@(?:node|box)?(\d+))?")
@@ -156,7 +157,8 @@ def _row(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
 
 
 def _at(job: TrainingJob, way: str, machines: Machines, layout: Layout) -> WhatIfRow:
-    seconds = job_seconds(job.model, layout, machines)
+    other = None if layout is job.layout else layout
+    seconds = simulated_job(job, layout=other, machines=machines).seconds
     held = memory_of(job.model, layout).total
     return WhatIfRow(
         way=way,
@@ -170,28 +172,30 @@ def _at(job: TrainingJob, way: str, machines: Machines, layout: Layout) -> WhatI
 
 def _searched(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
     """The most samples a second: of layouts that fit, of batches that replicas divide, with boxes left idle or not."""
-    fused, rows = job.layout.fused_attention, list[WhatIfRow]()
+    fused = job.layout.fused_attention
+    found: list[tuple[float, Layout, Machines]] = []
     refused: InputError | None = None
     boxes = sum(each.boxes for each in machines.kinds)
     for idle in range(min(boxes, _IDLE)):
         used = _without_last(machines, idle)
-        if rows and max(each.samples_per_second for each in rows) >= used.gpus * _most(rows):
+        # With fewer GPUs each would have to do more than any that was found.
+        if found and max(rate for rate, _, _ in found) >= used.gpus * _MORE * max(
+            rate / layout.gpus for rate, layout, _ in found
+        ):
             break
         for batch in _batches(job.layout.global_batch, used.gpus):
             try:
-                found = search_layouts(job.model, used.cluster, used.gpus, batch, fused_attention=fused)
+                best = search_layouts(job.model, used.cluster, used.gpus, batch, fused_attention=fused).found[
+                    0
+                ]
             except InputError as error:
                 refused = refused or error
                 continue
-            rows.append(_at(job, way, used, found.found[0].layout))
-    if not rows:
+            found.append((batch / best.estimate.seconds, best.layout, used))
+    if not found:
         raise refused or InputError(_refusal(machines.name, "a layout"))
-    return max(rows, key=lambda each: each.samples_per_second)
-
-
-def _most(rows: Sequence[WhatIfRow]) -> float:
-    """The most samples a second of a GPU that were found, with something to spare."""
-    return 1.02 * max(each.samples_per_second / each.gpus for each in rows)
+    _, layout, used = max(found, key=lambda each: each[0])
+    return _at(job, way, used, layout)
 
 
 def _batches(batch: int, gpus: int) -> list[int]:
