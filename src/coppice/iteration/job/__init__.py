@@ -1,6 +1,7 @@
-"""Jobs: a model, a cluster, a layout and how it runs, from one TOML file.
+"""Jobs: a model, machines, a layout and how it runs, from one TOML file; what they take, and what they would take.
 
-``record`` has the tables of the file, ``file`` reads it, ``job`` makes the job of it.
+``record`` has the tables of the file, ``file`` reads it, ``job`` makes the job, ``paced`` simulates it, ``what_if``
+changes it.
 """
 
 from coppice.iteration.job.file import read_job

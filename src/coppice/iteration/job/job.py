@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
@@ -46,11 +47,15 @@ class KindOfBox:
         name: Their topology.
         boxes: How many.
         cluster: Their GPUs and network.
+        topology: The topology.
+        nics: NICs of a box.
     """
 
     name: str
     boxes: int
     cluster: Cluster
+    topology: Topology
+    nics: int = 1
 
     @property
     def gpus(self) -> int:
@@ -242,7 +247,11 @@ def _load(spec: str, boxes: int | None, rates: str | None, settings: Mapping[str
 def kind_of(topology: Topology, device: str | DeviceTable | None, *, precision: float = 1.0) -> KindOfBox:
     """The boxes of a topology."""
     cluster = replace(cluster_of(topology, device), precision=precision)
-    return KindOfBox(name=topology.name, boxes=topology.num_ranks // cluster.device.box, cluster=cluster)
+    from_host, to_host = topology.host[topology.src], topology.host[topology.dst]
+    ports = np.unique(topology.src[(from_host >= 0) & (from_host != to_host)])
+    boxes = topology.num_ranks // cluster.device.box
+    nics = max(1, len(ports) // boxes)
+    return KindOfBox(name=topology.name, boxes=boxes, cluster=cluster, topology=topology, nics=nics)
 
 
 def device_of(name: str | None, folder: Path | None = None) -> str | DeviceTable | None:
