@@ -45,7 +45,7 @@ class OutOfOrder(Priority):
     name = "ooo"
     about = "gradients of the first k weights last, layer 0 first (OOO, EuroSys'22)"
     assumes = "backward passes in two halves; memory for what is delayed; messages by priority"
-    decides: ClassVar[frozenset[str]] = frozenset({"gradients", "order"})
+    decides: ClassVar[frozenset[str]] = frozenset({"gradients", "weights"})
     options: ClassVar[type[msgspec.Struct]] = DelayOptions
 
     def backward(self, workload: LayerWorkload) -> Sequence[LayerPass]:

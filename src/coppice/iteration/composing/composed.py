@@ -1,0 +1,160 @@
+"""A job under policies: its step with what they change, in the order and beside what they say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from coppice.errors import InputError
+from coppice.iteration.composing.composition import Composition
+from coppice.iteration.job.job import TrainingJob
+from coppice.iteration.job.paced import step_of
+from coppice.iteration.memory import memory_of
+from coppice.iteration.pipeline.order import PipelineOrder
+from coppice.iteration.pipeline.orders import breadth_first
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.pipelined.fold3d import Fold3D
+from coppice.iteration.policies.pipelined.out_of_order import FastForward, Modulo
+from coppice.iteration.policies.pipelined.policy import Pipelined
+from coppice.iteration.policies.pipelined.steps import fast_forward_order, fold3d_overlap
+from coppice.iteration.policies.tensor.catalogue import transformed
+from coppice.iteration.policies.tensor.policy import TensorPolicy
+from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.steps import plan_step
+from coppice.iteration.step.block import Step
+from coppice.iteration.step.overlap import Overlap, overlap_by, overlap_named
+from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
+from coppice.iteration.transformer import Layout, Transformer
+
+__all__ = ["MOST_MESSAGES", "ComposedStep", "compose"]
+
+MOST_MESSAGES = 20_000
+"""Messages of an iteration that a step is simulated with."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComposedStep:
+    """An iteration of a job under policies.
+
+    Attributes:
+        composition: The policies.
+        seconds: Time from one iteration to the next.
+        lower_bound_seconds: What no order of the same passes and messages can beat.
+        exposed_seconds: Communication on the critical path.
+        messages: Messages about gradients of an iteration, of all devices of a replica.
+        memory_bytes: What a GPU keeps, by the order of the pipeline; policies may keep more.
+        step: The simulation; None: by a plan of the whole iteration.
+    """
+
+    composition: Composition
+    seconds: float
+    lower_bound_seconds: float
+    exposed_seconds: float
+    messages: int
+    memory_bytes: float
+    step: SimulatedStep | None
+
+
+def compose(job: TrainingJob, composition: Composition, *, contention: float = 0.0) -> ComposedStep:
+    """Simulate an iteration of a job under policies.
+
+    What no policy decides is as in the baseline: 1F1B, of chunks interleaved; nothing overlaps.
+
+    Args:
+        job: The job; policies of pipelines take its stages, and change its chunks where they need others.
+        composition: The policies.
+        contention: Share of a device's speed for which communication beside computation competes with it.
+
+    Raises:
+        InputError: If a policy does not suit the job; the message is the reason.
+    """
+    if composition.staleness:
+        msg = (
+            f"expected policies whose gradients are of this iteration, found {composition.name}, whose are "
+            f"{composition.staleness} late: `coppice train policy` simulates it."
+        )
+        raise InputError(msg)
+    pipelined = next((each for each in composition.policies if isinstance(each, Pipelined)), None)
+    layout = _layout(job, pipelined)
+    step = step_of(job.model, layout, job.machines)
+    step = transformed(step, [each for each in composition.policies if isinstance(each, TensorPolicy)])
+    order = _order(step, layout, pipelined)
+    held = memory_of(job.model, layout).total
+    whole = next((each for each in composition.policies if isinstance(each, WholePolicy)), None)
+    if whole is not None:
+        planned = plan_step(step, order, whole)
+        return ComposedStep(
+            composition=composition,
+            seconds=planned.seconds,
+            lower_bound_seconds=planned.lower_bound_seconds,
+            exposed_seconds=float("nan"),
+            messages=0,
+            memory_bytes=held,
+            step=None,
+        )
+    gradients = next((each for each in composition.policies if isinstance(each, DataParallelPolicy)), None)
+    overlap = _overlap(step, order, pipelined, gradients)
+    if len(overlap.messages) > MOST_MESSAGES:
+        msg = (
+            f"expected at most {MOST_MESSAGES} messages of an iteration, found {len(overlap.messages)} of "
+            f"{composition.name}: cut into larger parts."
+        )
+        raise InputError(msg)
+    found = simulate_step(step, order, name=composition.name, overlap=overlap, contention=contention)
+    return ComposedStep(
+        composition=composition,
+        seconds=found.seconds,
+        lower_bound_seconds=found.lower_bound_seconds,
+        exposed_seconds=sum(found.exposed.values()),
+        messages=len(overlap.messages),
+        memory_bytes=held,
+        step=found,
+    )
+
+
+def _layout(job: TrainingJob, policy: Pipelined | None) -> Layout:
+    """The layout with the chunks that an order needs."""
+    layout = job.layout
+    if policy is None:
+        return layout
+    if layout.pipeline == 1:
+        msg = f"expected a pipeline for policy {policy.name}, found one stage: raise pp."
+        raise InputError(msg)
+    chunks = getattr(policy.settings, "chunks", 1)
+    if isinstance(policy, Modulo) and isinstance(job.model, Transformer):
+        chunks = job.model.layers // layout.pipeline
+    elif chunks > 1 and layout.chunks > 1:
+        chunks = layout.chunks
+    changed = replace(layout, chunks=chunks)
+    if isinstance(job.model, Transformer) and job.model.layers % (layout.pipeline * chunks):
+        msg = (
+            f"expected {job.model.layers} layers in {layout.pipeline} x {chunks} stages for policy {policy.name}, "
+            "found that they do not divide: change `chunks`."
+        )
+        raise InputError(msg)
+    return changed
+
+
+def _order(step: Step, layout: Layout, policy: Pipelined | None) -> PipelineOrder:
+    """The programs of the devices."""
+    devices, count, chunks = layout.pipeline, layout.micro_batches, layout.chunks
+    if isinstance(policy, FastForward):
+        name = "gpipe"
+        if isinstance(policy, Modulo):
+            return fast_forward_order(step, breadth_first(devices, count, chunks))
+    elif isinstance(policy, Fold3D):
+        name = "breadth-first"
+    else:
+        name = policy.name if policy is not None else ("interleaved" if chunks > 1 else "1f1b")
+    order = order_for(name, devices, count, chunks)[1]
+    return fast_forward_order(step, order) if isinstance(policy, FastForward) else order
+
+
+def _overlap(
+    step: Step, order: PipelineOrder, pipelined: Pipelined | None, gradients: DataParallelPolicy | None
+) -> Overlap:
+    """What runs beside computation."""
+    if isinstance(pipelined, Fold3D):
+        return fold3d_overlap(step, order, share=pipelined.settings.share)
+    if gradients is not None:
+        return overlap_by(gradients, step, order)
+    return overlap_named("none", step, order)

@@ -1,0 +1,89 @@
+"""Policies together: an order of a pipeline, a policy of gradients, one inside layers, or one of the whole iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from coppice.errors import InputError
+from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.policies.policy import ConfiguredPolicy
+from coppice.iteration.policies.tensor.catalogue import TENSOR_POLICIES
+from coppice.iteration.policies.whole.catalogue import WHOLE_POLICIES
+from coppice.text import suggestion
+
+__all__ = ["ALL_POLICIES", "Composition", "composition_of"]
+
+ALL_POLICIES: dict[str, type[ConfiguredPolicy]] = {**POLICIES, **TENSOR_POLICIES, **WHOLE_POLICIES}
+"""Every policy by its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composition:
+    """Policies that decide different things.
+
+    Attributes:
+        policies: The policies; none: the baseline, in which nothing overlaps.
+
+    Raises:
+        InputError: If two decide the same.
+    """
+
+    policies: tuple[ConfiguredPolicy, ...] = ()
+
+    def __post_init__(self) -> None:
+        decided: dict[str, str] = {}
+        for policy in self.policies:
+            for question in sorted(policy.decides):
+                if question in decided:
+                    both = f"{decided[question]} and {policy.name}, which both decide {question}"
+                    msg = f"expected policies that decide different things, found {both}: leave one out."
+                    raise InputError(msg)
+                decided[question] = policy.name
+
+    @property
+    def name(self) -> str:
+        """Their names."""
+        return "+".join(policy.name for policy in self.policies) or "none"
+
+    @property
+    def staleness(self) -> int:
+        """Iterations by which gradients are late."""
+        return max((policy.staleness for policy in self.policies), default=0)
+
+
+def composition_of(text: str, settings: Mapping[str, Any] | None = None) -> Composition:
+    """The policies of names such as ``dear+breadth-first``.
+
+    Args:
+        text: Names with ``+`` between them; ``none`` is the baseline.
+        settings: Options by name; ``POLICY.OPTION`` where several policies have an option of that name.
+
+    Raises:
+        InputError: If there is no such policy or option, or two policies decide the same.
+
+    Examples:
+        >>> composition_of("dear+breadth-first", {"chunks": 4}).name
+        'dear+breadth-first'
+    """
+    names = [] if text == "none" else [name.strip() for name in text.split("+")]
+    for name in names:
+        if name not in ALL_POLICIES:
+            msg = f"expected policies such as ddp or dear+breadth-first, found {name!r}: {suggestion(name, ALL_POLICIES)}"
+            raise InputError(msg)
+    given: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for key, value in (settings or {}).items():
+        owner, _, option = key.rpartition(".")
+        owners = [name for name in names if option in ALL_POLICIES[name].options.__struct_fields__]
+        if owner:
+            owners = [name for name in names if name == owner]
+        if len(owners) != 1:
+            has = ", ".join(
+                f"{name}.{each}" for name in names for each in ALL_POLICIES[name].options.__struct_fields__
+            )
+            found = "none of them has" if not owners else f"{' and '.join(owners)} have"
+            msg = f"expected an option of {text}, found {key!r}, which {found}: they take {has or 'none'}."
+            raise InputError(msg)
+        given[owners[0]][option] = value
+    return Composition(policies=tuple(ALL_POLICIES[name].of(**given[name]) for name in names))
