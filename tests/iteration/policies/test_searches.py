@@ -20,8 +20,8 @@ from coppice.iteration.policies.data_parallel.due_dates import (
     earliest_due_date,
     greatest_lateness,
 )
-from coppice.iteration.policies.data_parallel.fusion import gradient_times
-from coppice.iteration.policies.data_parallel.pace import Preemptive, communication_end, fuse_tensors
+from coppice.iteration.policies.data_parallel.fusion import communication_end, gradient_times
+from coppice.iteration.policies.data_parallel.pace import Preemptive, fuse_tensors
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.transfer_order import (
     TransferGraph,
@@ -257,6 +257,15 @@ def test_transfers_on_a_chain_go_layer_by_layer() -> None:
             needs_operations=tuple((layer - 1,) if layer else () for layer in range(layers)),
         )
         assert tac_order(chain) == list(range(layers))
+
+
+def test_no_order_of_transfers_beats_tac_on_chains() -> None:
+    draw = random.Random(18)
+    for _ in range(100):
+        work = random_workload(draw)
+        least = policy_named("tictac").of().lower_bound_seconds(work)
+        assert seconds(work, "tictac") == pytest.approx(least, abs=1e-7)
+        assert seconds(work, "tictac", order="backward") >= least - 1e-7
 
 
 def test_transfers_that_cannot_be() -> None:

@@ -21,7 +21,7 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.policy import Bytes
 
-__all__ = ["MergedGradients", "TensorFusion", "gradient_times"]
+__all__ = ["MergedGradients", "TensorFusion", "communication_end", "gradient_times"]
 
 
 def gradient_times(workload: LayerWorkload) -> list[float]:
@@ -36,6 +36,28 @@ def gradient_times(workload: LayerWorkload) -> list[float]:
         now += workload.backward[layer]
         found[layer] = now
     return found
+
+
+def communication_end(workload: LayerWorkload, groups: Sequence[Sequence[int]]) -> float:
+    """Seconds after the beginning of the backward pass at which groups are sent, each as soon as it can be.
+
+    Examples:
+        >>> six = LayerWorkload(
+        ...     forward=(1,) * 6,
+        ...     backward=(1,) * 6,
+        ...     bytes=(0.5, 0.1, 0.1, 2, 0.2, 3),
+        ...     bytes_per_second=1,
+        ...     message_seconds=0.6,
+        ... )
+        >>> round(communication_end(six, [[5], [4, 3, 2], [1, 0]]), 9)
+        8.7
+    """
+    ready, end = gradient_times(workload), 0.0
+    for group in groups:
+        size = sum(workload.bytes[layer] for layer in group)
+        if size:
+            end = max(end, *(ready[layer] for layer in group)) + workload.message(size)
+    return end
 
 
 class FusionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
