@@ -71,12 +71,13 @@ class FusionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class TensorFusion(DataParallelPolicy):
-    """Small tensors in a pool, large ones by themselves."""
+    """Small tensors in a pool, large ones by themselves; the rest of the pool goes after the backward pass."""
 
     name = "jia"
     about = "small tensors in a pool, large ones alone (Jia et al., 2018)"
     assumes = "an optimizer that steps once"
     options: ClassVar[type[msgspec.Struct]] = FusionOptions
+    in_order: ClassVar[bool] = True
 
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
         """Large layers, and pools of small ones, in the order in which they are complete."""
