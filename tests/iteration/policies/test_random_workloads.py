@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +134,8 @@ def check(cases: int, seed: int) -> None:
         assert min(costs.bytes, costs.extra_memory_bytes) >= 0
         free = replace(work, bytes_per_second=1e12, message_seconds=0.0, round_trip_seconds=0.0)
         assert seconds(free, name, **settings) == pytest.approx(work.compute_seconds, abs=1e-6)
+        if name == "poseidon":
+            assert found <= seconds(work, "wfbp") + 1e-7
         if name in IN_TURN and settings.get("theta_bytes", name != "gradientflow"):
             quicker = replace(work, bytes_per_second=work.bytes_per_second * draw.choice([1.1, 2, 5]))
             assert seconds(quicker, name, **settings) <= found + 1e-7, (name, settings, work)
@@ -179,3 +185,36 @@ def test_one_layer_leaves_nothing_to_choose() -> None:
     for name in NAMES:
         pushes = name in ("p3", "tictac")
         assert seconds(work, name) == pytest.approx(7 if pushes else 5, abs=1e-7)
+
+
+PROGRAM = """
+import random
+from hashlib import sha256
+from coppice.iteration.policies.catalogue import policy_named
+from iteration.policies.test_random_workloads import NAMES, settings_of
+from iteration.policies.workloads import random_workload
+draw = random.Random(25)
+found = sha256()
+for name in NAMES * 3:
+    work = random_workload(draw, graph=True)
+    policy = policy_named(name).of(**settings_of(name, work, draw))
+    found.update(repr([*policy.messages(work), *policy.backward(work)]).encode())
+    found.update(repr(sorted(policy.tune(work).items())).encode())
+print(found.hexdigest())
+"""
+
+
+def test_every_rank_decides_alike() -> None:
+    """In processes whose hashes differ."""
+    tests = str(Path(__file__).resolve().parents[2])
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": tests},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(found) == 1

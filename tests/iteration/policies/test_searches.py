@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ from coppice.iteration.policies.data_parallel.due_dates import (
     earliest_due_date,
     greatest_lateness,
 )
-from coppice.iteration.policies.data_parallel.fusion import gradient_times
-from coppice.iteration.policies.data_parallel.pace import Preemptive, communication_end, fuse_tensors
+from coppice.iteration.policies.data_parallel.fusion import communication_end, gradient_times
+from coppice.iteration.policies.data_parallel.pace import Preemptive, fuse_tensors
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.transfer_order import (
     TransferGraph,
@@ -259,6 +260,15 @@ def test_transfers_on_a_chain_go_layer_by_layer() -> None:
         assert tac_order(chain) == list(range(layers))
 
 
+def test_no_order_of_transfers_beats_tac_on_chains() -> None:
+    draw = random.Random(18)
+    for _ in range(100):
+        work = random_workload(draw)
+        least = policy_named("tictac").of().lower_bound_seconds(work)
+        assert seconds(work, "tictac") == pytest.approx(least, abs=1e-7)
+        assert seconds(work, "tictac", order="backward") >= least - 1e-7
+
+
 def test_transfers_that_cannot_be() -> None:
     with pytest.raises(InputError, match=r"expected operation 0 after .* found \[1\]"):
         TransferGraph(receives=(1,), operations=(1,), needs_receives=((1,),), needs_operations=((),))
@@ -271,7 +281,7 @@ def test_transfers_that_cannot_be() -> None:
 def test_the_best_k_is_the_best_of_all() -> None:
     draw = random.Random(16)
     gains = 0
-    for _ in range(60):
+    for _ in range(120):
         work = replace(random_workload(draw, most=7), inputs=())
         every = [seconds(work, "ooo", k=k) for k in range(work.layers + 1)]
         found = policy_named("ooo").of().tune(work)
@@ -286,7 +296,7 @@ def test_the_best_k_is_the_best_of_all() -> None:
 def test_tuned_sizes_are_close_to_the_best_of_all_cuts(policy: str) -> None:
     draw = random.Random(17)
     ratios = []
-    for _ in range(40):
+    for _ in range(100):
         work = replace(random_workload(draw, most=7), inputs=(), dtypes=())
         best = sum(work.forward) + max(
             sum(work.backward), min(communication_end(work, groups) for groups in cuts(work.layers))
@@ -305,19 +315,46 @@ def test_tuned_sizes_are_close_to_the_best_of_all_cuts(policy: str) -> None:
 def test_bayesian_tuning_is_close_to_the_best_of_the_grid(policy: str, work: LayerWorkload) -> None:
     made = policy_named(policy).of()
     found = policy_seconds(made, work, made.tune(work))
-    largest, whole = max(work.bytes), sum(work.bytes)
-    grid = (
-        [{"threshold_bytes": size} for size in np.geomspace(whole / 256, whole, 64)]
-        if policy == "dear"
-        else [
-            {"partition_bytes": size, "credit_bytes": size * room}
-            for size in np.geomspace(largest / 64, largest, 12)
-            for room in (1, 2, 3, 4, 8, 16)
-        ]
-    )
-    best = min(policy_seconds(made, work, each) for each in grid)
+    best = min(policy_seconds(made, work, each) for each in choices_of(policy, work))
     assert best - 1e-7 <= found <= best * 1.05
     assert made.tune(work) == made.tune(work)
+
+
+def choices_of(policy: str, work: LayerWorkload) -> list[dict[str, Any]]:
+    """The grid that a policy tunes on."""
+    largest, whole = max(work.bytes), sum(work.bytes)
+    if policy == "dear":
+        return [{"threshold_bytes": float(size)} for size in np.geomspace(whole / 256, whole, 64)]
+    return [
+        {"partition_bytes": float(size), "credit_bytes": float(size * room)}
+        for size in np.geomspace(largest / 64, largest, 12)
+        for room in (1, 2, 3, 4, 8, 16)
+    ]
+
+
+def bayesian_tuning_against_all(policy: str, cases: int) -> None:
+    draw = random.Random(19)
+    made = policy_named(policy).of()
+    ratios = []
+    while len(ratios) < cases:
+        work = random_workload(draw, most=5)
+        if not max(work.bytes):
+            continue
+        best = min(policy_seconds(made, work, each) for each in choices_of(policy, work))
+        ratios.append(policy_seconds(made, work, made.tune(work)) / best)
+    assert sum(ratios) / cases < 1.01
+    assert sum(ratio < 1.02 for ratio in ratios) > 0.85 * cases
+
+
+@pytest.mark.parametrize("policy", ["bytescheduler", "dear"])
+def test_bayesian_tuning_against_all(policy: str) -> None:
+    bayesian_tuning_against_all(policy, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["bytescheduler", "dear"])
+def test_bayesian_tuning_against_all_on_many(policy: str) -> None:
+    bayesian_tuning_against_all(policy, 200)
 
 
 def test_expected_improvement_beats_chance() -> None:

@@ -90,7 +90,7 @@ class Bucketed(DataParallelPolicy):
     name = "ddp"
     about = "buckets, launched in order as they fill (PyTorch DDP, VLDB'20)"
     assumes = "an optimizer that steps once, and all ranks with the same order of gradients"
-    stock = "torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=25)"
+    stock = "torch.nn.parallel.DistributedDataParallel(model)"
     options: ClassVar[type[msgspec.Struct]] = BucketOptions
     in_order: ClassVar[bool] = True
 

@@ -31,39 +31,18 @@ from coppice.iteration.policies.messages import LayerPass, Message, message_grap
 from coppice.iteration.policies.policy import PositiveBytes
 from coppice.iteration.steady import steady_iteration
 
-__all__ = ["Preemptive", "communication_end", "fuse_by_schedule", "fuse_tensors"]
+__all__ = ["Preemptive", "fuse_by_schedule", "fuse_tensors"]
 
 Groups = tuple[tuple[int, ...], ...]
 
 _BEAM = 4
 
 
-def communication_end(workload: LayerWorkload, groups: Sequence[Sequence[int]]) -> float:
-    """Seconds after the beginning of the backward pass at which groups are sent, each as soon as it can be.
-
-    Examples:
-        >>> six = LayerWorkload(
-        ...     forward=(1,) * 6,
-        ...     backward=(1,) * 6,
-        ...     bytes=(0.5, 0.1, 0.1, 2, 0.2, 3),
-        ...     bytes_per_second=1,
-        ...     message_seconds=0.6,
-        ... )
-        >>> round(communication_end(six, [[5], [4, 3, 2], [1, 0]]), 9)
-        8.7
-    """
-    ready, end = gradient_times(workload), 0.0
-    for group in groups:
-        size = sum(workload.bytes[layer] for layer in group)
-        if size:
-            end = max(end, *(ready[layer] for layer in group)) + workload.message(size)
-    return end
-
-
 def fuse_tensors(workload: LayerWorkload) -> Groups:
     """Groups with the least end of communication, of all cuts of the order in which gradients are ready.
 
     Examples:
+        >>> from coppice.iteration.policies.data_parallel.fusion import communication_end
         >>> six = LayerWorkload(
         ...     forward=(1,) * 6,
         ...     backward=(1,) * 6,

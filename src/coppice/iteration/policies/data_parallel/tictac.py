@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.data_parallel.fusion import communication_end
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.data_parallel.transfer_order import TransferGraph, tac_order, tic_priorities
 from coppice.iteration.policies.data_parallel.tuning import best_settings
@@ -72,6 +73,7 @@ class TicTac(DataParallelPolicy):
                 size_bytes=workload.bytes[layer],
                 layers=(layer,),
                 stream="up",
+                needed_by=workload.roots,
                 collective="push",
             )
             for layer in sent
@@ -92,6 +94,19 @@ class TicTac(DataParallelPolicy):
             for layer in sent[::-1]
         ]
         return [*pushes, *pulls]
+
+    def lower_bound_seconds(self, workload: LayerWorkload) -> float:
+        """What no order of the pulls can beat: on a chain, the time of TAC.
+
+        After the last push a layer waits for the parameters of all that it needs; then come its forward pass and those
+        that need it.
+        """
+        pulls = forward_graph(workload).receives
+        pushed = communication_end(workload, [[layer] for layer in reversed(range(workload.layers))])
+        waits = zip(workload.preceding(pulls), workload.following(workload.forward), strict=True)
+        pulled = max(before + after for before, after in waits)
+        longest = max(sum(workload.forward), sum(pulls), pulled)
+        return max(sum(workload.backward), pushed) + longest
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
         """Values that servers keep, each node a share, as much as one copy in all."""
