@@ -9,11 +9,10 @@ from coppice.iteration.estimate import Cluster
 from coppice.iteration.job.job import Machines, TrainingJob
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.blocks import transformer_step
-from coppice.iteration.step.overlap import Overlap
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.transformer import Layout, Transformer
 from coppice.iteration.workload.model import LayeredModel
-from coppice.iteration.workload.steps import bucketed, layered_step
+from coppice.iteration.workload.steps import layered_step
 
 __all__ = ["simulated_job", "step_of"]
 
@@ -110,7 +109,5 @@ def _simulated(
     model: Transformer | LayeredModel,
 ) -> SimulatedStep:
     name, passes = order_for(order, layout.pipeline, layout.micro_batches, layout.chunks)
-    beside: str | Overlap = overlap or "none"
-    if isinstance(model, LayeredModel) and overlap in (None, "ddp"):
-        beside = bucketed(step)
+    beside = overlap or ("ddp" if isinstance(model, LayeredModel) and step.replicas > 1 else "none")
     return simulate_step(step, passes, name=name, overlap=beside, contention=contention)
