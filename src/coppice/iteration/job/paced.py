@@ -71,8 +71,8 @@ def simulated_job(
         job: The job.
         layout: Another layout than its own, in the order and with the overlap of the job where they suit it.
         machines: Other machines than its own.
-        overlap: What runs beside computation; None: what the job says, otherwise nothing for transformers, and sums of
-            gradients in buckets for rows of layers.
+        overlap: What runs beside computation; None: what the job says, otherwise nothing for transformers, and messages
+            about gradients in buckets for rows of layers.
         contention: Share of a device's speed for which exchanges beside computation compete with it.
 
     Raises:
@@ -109,5 +109,7 @@ def _simulated(
     model: Transformer | LayeredModel,
 ) -> SimulatedStep:
     name, passes = order_for(order, layout.pipeline, layout.micro_batches, layout.chunks)
-    beside = overlap or ("ddp" if isinstance(model, LayeredModel) and step.replicas > 1 else "none")
+    beside = overlap or "none"
+    if overlap is None and isinstance(model, LayeredModel):
+        beside = "megatron" if step.shares_optimizer else "ddp"
     return simulate_step(step, passes, name=name, overlap=beside, contention=contention)

@@ -79,6 +79,7 @@ def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
         replicas=replicas,
         gradient_bytes=model.gradient_bytes,
         optimizer=(optimizer_seconds(model, layout, cluster),),
+        shares_optimizer=layout.shard is not Shard.NONE,
         between_replicas=between_replicas if replicas > 1 else None,
         flops=3 * model.forward_flops(layout.global_batch),
         peak=layout.gpus * cluster.device.flops,
