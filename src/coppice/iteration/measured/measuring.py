@@ -14,6 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 __all__ = ["measure_device"]
@@ -168,7 +169,7 @@ def _copies(clock: _Clock) -> Iterator[dict[str, Any]]:
             [torch.empty(size, dtype=torch.uint8, device=clock.device) for _ in range(2)]
             for _ in range(turns)
         ]
-        took = clock.each([lambda pair=pair: pair[1].copy_(pair[0]) for pair in pairs])
+        took = clock.each([partial(into.copy_, out) for out, into in pairs])
         yield {"bytes": size, "seconds": took, "bytes_per_second": 2 * size / took}
 
 
@@ -185,10 +186,7 @@ def _matrices(clock: _Clock) -> Iterator[dict[str, Any]]:
         for m in tokens:
             rows = torch.randn(m, k, device=clock.device, dtype=dtype)
             out = torch.empty(m, n, device=clock.device, dtype=dtype)
-            products = [
-                lambda weight=each, rows=rows, out=out: torch.matmul(rows, weight.t(), out=out)
-                for each in held
-            ]
+            products = [partial(torch.matmul, rows, weight.t(), out=out) for weight in held]
             took = clock.each(products)
             yield {
                 "m": m,
@@ -213,14 +211,9 @@ def _attention(clock: _Clock) -> Iterator[dict[str, Any]]:
         out = scaled(query, key, value, is_causal=True)
         slope = torch.randn_like(out)
         with torch.no_grad():
-            forward = clock.each([lambda q=query, k=key, v=value: scaled(q, k, v, is_causal=True)])
-        backward = clock.each(
-            [
-                lambda out=out, slope=slope, inputs=(query, key, value): torch.autograd.grad(
-                    out, inputs, slope, retain_graph=True
-                )
-            ]
-        )
+            forward = clock.each([partial(scaled, query, key, value, is_causal=True)])
+        inputs = (query, key, value)
+        backward = clock.each([partial(torch.autograd.grad, out, inputs, slope, retain_graph=True)])
         counted = 4e-12 * sequences * heads * seq * seq * width
         yield {
             "sequences": sequences,
