@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Run
+from coppice.iteration.measured import measuring
 from iteration.test_measured import RECORD
 from support.paths import ROOT
 
@@ -104,14 +105,21 @@ def test_a_measured_device(run: Run, tmp_path: Path) -> None:
     assert run(*words, "--device", path).json["iteration_seconds"] > 10 * measured["iteration_seconds"]
 
 
-def test_a_measurement(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    path = tmp_path / "cpu.json"
-    done = run("train", "measure", "--kind", "cpu", "--seconds", "0", "-o", path)
-    assert done.code == 0
+def test_a_measurement(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def measured(kind: str | None, *, seconds: float, say: object) -> dict[str, object]:
+        asked.append((kind, seconds))
+        return RECORD | {"launch_seconds": 2e-6}
+
+    monkeypatch.setattr(measuring, "measure_device", measured)
+    path = tmp_path / "new.json"
+    done = run("train", "measure", "--kind", "cpu", "--seconds", "3", "-o", path)
+    assert asked == [("cpu", 3.0)]
     assert f"wrote     {path}" in done.out
-    words = ["train", "estimate", "resnet-50", "--cluster", "dgx-a100", "--parallel", "dp=8", "--json"]
-    assert run(*words, "--device", path).json["mfu"] < 0.05
+    words = ["train", "estimate", "gpt-7.5b", "--cluster", "hgx-h200", "--parallel", "tp=8", "--json"]
+    assert run(*words, "--device", path).json["device"] == "H200"
+    assert run("train", "measure", "-o", path, "--json").json["name"] == "NVIDIA H200"
     assert "expected --kind cuda or cpu, found 'tpu'" in run("train", "measure", "--kind", "tpu").err
 
 

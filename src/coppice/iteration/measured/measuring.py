@@ -66,7 +66,7 @@ def measure_device(
 
     Args:
         kind: ``cuda`` or ``cpu``; None takes CUDA where there is a GPU.
-        seconds: About how long it may take.
+        seconds: About how long it may take; 0 measures every row once.
         say: Gets a line for each part that is done.
 
     Raises:
@@ -97,6 +97,7 @@ class _Clock:
     def __init__(self, torch: Any, kind: str, seconds: float) -> None:
         self.torch, self.cuda, self._seconds = torch, kind == "cuda", seconds
         self.device = torch.device(kind)
+        self._runs = 5 if seconds else 1
         self._begun = time.perf_counter()
 
     def spent(self) -> float:
@@ -109,7 +110,7 @@ class _Clock:
             self.torch.cuda.synchronize()
 
     def each(self, calls: Sequence[Callable[[], object]]) -> float:
-        """Seconds of one of the calls, which take turns: the median of five runs of so many as take long enough."""
+        """Seconds of one of the calls, which take turns: the median of runs of so many as take long enough."""
         turns = itertools.cycle(calls)
         for _ in range(2):
             next(turns)()
@@ -118,7 +119,7 @@ class _Clock:
         # Rows share out what there is; a run of a GPU of less than 2 ms is not trusted.
         room = min(0.05, max(0.002, self._seconds / 1500))
         count = max(1, min(2000, math.ceil(room / once)))
-        return statistics.median(self._run(turns, count) / count for _ in range(5))
+        return statistics.median(self._run(turns, count) / count for _ in range(self._runs))
 
     def _run(self, turns: Iterator[Callable[[], object]], count: int) -> float:
         """Seconds of so many calls."""
@@ -142,7 +143,7 @@ class _Clock:
             small.add_(1.0)
         self.wait()
         runs = []
-        for _ in range(5):
+        for _ in range(self._runs):
             begun = time.perf_counter()
             for _ in range(200):
                 small.add_(1.0)
