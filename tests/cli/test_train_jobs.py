@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,8 @@ def test_a_measured_device(run: Run, tmp_path: Path) -> None:
 def test_a_measurement(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def measured(kind: str | None, *, seconds: float, say: object) -> dict[str, object]:
+    def measured(kind: str | None, *, seconds: float, say: Callable[[str], None]) -> dict[str, object]:
+        say("measured")
         asked.append((kind, seconds))
         return RECORD | {"launch_seconds": 2e-6}
 
