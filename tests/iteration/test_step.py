@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.estimate import estimate
 from coppice.iteration.models import MODELS
-from coppice.iteration.pipeline.order import PipelineOrder
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
@@ -352,6 +353,32 @@ def test_orders_that_do_not_suit() -> None:
     step = transformer_step(GPT, LAYOUT, CLUSTER)
     with pytest.raises(InputError, match="8 stages and 32 micro-batches, found 8 and 31"):
         simulate_step(step, ORDERS["1f1b"](8, 31, 1))
+
+
+def test_passes_that_wait_for_each_other_are_named() -> None:
+    programs = ["0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0"]
+    passes = [tuple(StagePass(int(p[0]), Work(p[1]), int(p[2])) for p in row.split()) for row in programs]
+    order = PipelineOrder(devices=tuple(passes), stages=2, micro_batches=2)
+    block = LayerBlock(name="one", kind="layer", forward=1.0, input_gradient=1.0, weight_gradient=1.0)
+    with pytest.raises(InputError, match=r"do not wait for themselves, found 0B0 part 0 of 0 after .*1F1"):
+        simulate_step(Step(stages=((block,), (block,)), micro_batches=2), order)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"stages": ()}, "stages of 1 block or more"),
+        ({"micro_batches": 0}, "1 micro-batch or more, found 0"),
+        ({"replicas": 2}, "exchanges between 2 replicas cost, found nothing"),
+        ({"optimizer": (1.0, 2.0)}, "an optimizer for each of 1 stages, found 2"),
+    ],
+)
+def test_steps_that_cannot_be(fields: dict[str, Any], words: str) -> None:
+    block = LayerBlock(name="one", kind="layer")
+    with pytest.raises(InputError, match=words):
+        Step(**{"stages": ((block,),), "micro_batches": 1, **fields})
+    with pytest.raises(InputError, match="0 or more seconds in block two, found -1"):
+        LayerBlock(name="two", kind="layer", forward=-1)
 
 
 def test_the_trace_has_every_task_on_a_stream(tmp_path: Path) -> None:
