@@ -12,7 +12,7 @@ from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.transformer import Layout, Transformer
 from coppice.iteration.workload.model import LayeredModel
-from coppice.iteration.workload.steps import layered_step
+from coppice.iteration.workload.steps import layered_step, usual_overlap
 
 __all__ = ["simulated_job", "step_of"]
 
@@ -111,5 +111,5 @@ def _simulated(
     name, passes = order_for(order, layout.pipeline, layout.micro_batches, layout.chunks)
     beside = overlap or "none"
     if overlap is None and isinstance(model, LayeredModel):
-        beside = "megatron" if step.shares_optimizer else "ddp"
+        beside = usual_overlap(step)
     return simulate_step(step, passes, name=name, overlap=beside, contention=contention)

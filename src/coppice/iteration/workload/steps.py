@@ -8,7 +8,7 @@ from coppice.iteration.transformer import Layout, Shard
 from coppice.iteration.workload.model import LayeredModel
 from coppice.iteration.workload.times import layer_seconds
 
-__all__ = ["layered_step", "optimizer_seconds"]
+__all__ = ["layered_step", "optimizer_seconds", "usual_overlap"]
 
 _ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
@@ -84,6 +84,11 @@ def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
         flops=3 * model.forward_flops(layout.global_batch),
         peak=layout.gpus * cluster.device.flops,
     )
+
+
+def usual_overlap(step: Step) -> str:
+    """What replicas of a row of layers do beside computation: send buckets of gradients."""
+    return "megatron" if step.shares_optimizer else "ddp"
 
 
 def optimizer_seconds(model: LayeredModel, layout: Layout, cluster: Cluster) -> float:
