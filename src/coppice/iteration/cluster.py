@@ -70,9 +70,9 @@ def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> C
         ('A100-80G', 8, 300000000000.0, 200000000000.0)
     """
     table = device if isinstance(device, DeviceTable) else None
-    name = (
-        _sheet_of(table, topology) if isinstance(device, DeviceTable) else device or device_in(topology.name)
-    )
+    name = device if isinstance(device, str) else device_in(topology.name)
+    if table is not None:
+        name = table.device or device_in(table.name) or name
     if table is not None and name not in DEVICES:
         sheet = Device(
             name=table.name,
@@ -93,11 +93,6 @@ def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> C
         )
         raise InputError(msg)
     return _cluster(topology, DEVICES[name], CALIBRATIONS[CONSTANTS.get(name, name)], table)
-
-
-def _sheet_of(table: DeviceTable, topology: Topology) -> str | None:
-    """The data sheet that a measured device stands on."""
-    return table.device or device_in(table.name) or device_in(topology.name)
 
 
 def _cluster(

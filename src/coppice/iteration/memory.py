@@ -95,14 +95,12 @@ def _memory_of_layers(model: LayeredModel, layout: Layout) -> Memory:
     """What each replica of a row of layers holds: its share of tables, and a copy of all else."""
     tables = model.table_parameters / layout.replicas
     copied = model.parameters - model.table_parameters
-    share = {Shard.NONE: (1, 1, 1), Shard.ZERO1: (1, 1, layout.replicas)}.get(
-        layout.shard,
-        (layout.replicas if layout.shard is Shard.ZERO3 else 1, layout.replicas, layout.replicas),
-    )
+    stepped = layout.replicas if layout.shard is not Shard.NONE else 1
+    summed = layout.replicas if layout.shard is Shard.ZERO2 else 1
     return Memory(
-        parameters=model.weight_bytes * (copied / share[0] + tables),
+        parameters=model.weight_bytes * (copied + tables),
         # Gradients of tables are those of the rows that a batch looks up.
-        gradients=model.gradient_bytes * copied / share[1],
-        optimizer=model.state_bytes * copied / share[2] + model.table_state_bytes * tables,
+        gradients=model.gradient_bytes * copied / summed,
+        optimizer=model.state_bytes * copied / stepped + model.table_state_bytes * tables,
         activations=layout.micro_batch * sum(each.kept_bytes for each in model.row),
     )

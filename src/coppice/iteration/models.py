@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from coppice.errors import InputError
 from coppice.iteration.transformer import Transformer
 from coppice.text import suggestion
@@ -32,7 +34,7 @@ def _llama(
     kv_heads: int = 8,
     seq: int = 8192,
     vocab: int = 128256,
-    **experts: int,
+    **experts: Any,
 ) -> Transformer:
     """A model like Llama: a gated MLP, no biases, weights of its own in the output layer; perhaps with experts."""
     return Transformer(

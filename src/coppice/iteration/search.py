@@ -1,19 +1,25 @@
-"""Layouts of a model on a cluster: all that divide it and fit into memory, the fastest first."""
+"""Layouts of a model on a cluster: all that divide it and fit into memory, the fastest first.
+
+The closed form orders them all; the best are simulated, and then ordered by what that says.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
 from coppice.iteration.estimate import Cluster, Estimate
 from coppice.iteration.job.estimated import estimate_of
 from coppice.iteration.memory import Memory, memory_of
+from coppice.iteration.step.blocks import transformer_step
+from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.steps import layered_step, usual_overlap
 
-__all__ = ["FoundLayout", "LayoutSearch", "search_layouts"]
+__all__ = ["FoundLayout", "LayoutSearch", "SimulatedLayout", "search_layouts", "simulated_layouts"]
 
 _RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
@@ -61,6 +67,65 @@ class LayoutSearch:
     found: Sequence[FoundLayout]
     tried: int
     too_large: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedLayout:
+    """A layout that fits, simulated.
+
+    Attributes:
+        found: The layout, and its closed form.
+        seconds: An iteration.
+        mfu: Share of the peak that operations of the model make up.
+        parts: Where the time goes (see :class:`coppice.iteration.step.simulated.SimulatedStep`).
+    """
+
+    found: FoundLayout
+    seconds: float
+    mfu: float
+    parts: Mapping[str, float]
+
+    @property
+    def why(self) -> str:
+        """What costs most beside its layers, in words."""
+        costs = {words: self.parts[name] for name, words in _COSTS.items()}
+        name = max(costs, key=lambda each: costs[each])
+        return f"{name} {100 * costs[name] / self.seconds:.0f}%"
+
+
+_COSTS = {
+    "tensor": "tensor parallelism",
+    "bubble": "bubble",
+    "gradients": "gradients",
+    "head": "head",
+    "sends": "sends",
+    "experts": "all-to-alls",
+}
+
+
+def simulated_layouts(
+    model: Transformer | LayeredModel, cluster: Cluster, found: Sequence[FoundLayout]
+) -> list[SimulatedLayout]:
+    """Layouts simulated, the fastest first; nothing overlaps but the sums of gradients of a row of layers.
+
+    Args:
+        model: The model.
+        cluster: The GPUs and their network.
+        found: Layouts that fit.
+    """
+    simulated = []
+    for each in found:
+        layout = each.layout
+        name, order = order_for(None, layout.pipeline, layout.micro_batches, layout.chunks)
+        if isinstance(model, LayeredModel):
+            step = layered_step(model, layout, cluster)
+            result = simulate_step(step, order, name=name, overlap=usual_overlap(step))
+        else:
+            result = simulate_step(transformer_step(model, layout, cluster), order, name=name)
+        simulated.append(
+            SimulatedLayout(found=each, seconds=result.seconds, mfu=result.mfu, parts=result.parts)
+        )
+    return sorted(simulated, key=lambda each: each.seconds)
 
 
 def search_layouts(

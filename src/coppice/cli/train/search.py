@@ -21,9 +21,12 @@ from coppice.errors import InputError
 from coppice.text import plural, seconds_text
 
 if TYPE_CHECKING:
-    from coppice.iteration.search import FoundLayout
+    from coppice.iteration.search import SimulatedLayout
 
 __all__ = ["search"]
+
+_SIMULATED = 32
+"""So many of the best by the closed form are simulated."""
 
 
 def search(
@@ -44,6 +47,8 @@ def search(
 ) -> None:
     """Try every layout of a model on a cluster, and print those that fit into memory, the fastest first.
 
+    A closed form orders all of them; the 32 best are simulated, and ordered by that.
+
     Degrees are tp (tensor parallelism, inside a box), pp (stages), dp (replicas), vp (chunks of a device), mb
     (micro-batch); of recomputation the least that fits is taken; states of the optimizer are shared out by replicas
     (zero1) or not.
@@ -53,8 +58,9 @@ def search(
       coppice train search gpt-175b --cluster dgx-a100 --boxes 64 --global-batch 1536
       coppice train search llama3-70b --cluster dgx-h100 --gpus 64 --global-batch 256 --json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.iteration.job.file import with_values
     from coppice.iteration.job.job import machines_of, model_of
-    from coppice.iteration.search import search_layouts
+    from coppice.iteration.search import search_layouts, simulated_layouts
     from coppice.iteration.transformer import Transformer
 
     record, folder = asked_record(
@@ -69,7 +75,7 @@ def search(
     box = machines.cluster.device.box
     count = gpus if gpus is not None else machines.gpus
     if count > machines.gpus == box and record.cluster.boxes is None:
-        record = record.with_values({"cluster": {"boxes": -(-count // box)}})
+        record = with_values(record, {"cluster": {"boxes": -(-count // box)}})
         machines = machines_of(record.cluster, folder=folder, loaded=load_of_job, precision=precision)
     if count > machines.gpus:
         msg = f"expected at most the {machines.gpus} GPUs of {machines.name}, found {count}: raise --boxes."
@@ -82,13 +88,15 @@ def search(
         record.layout.global_batch or 1,
         fused_attention=fused if fused is not None else True,
     )
+    best = simulated_layouts(model, machines.cluster, result.found[: max(_SIMULATED, top)])
     if as_json:
         print_json(
             {
                 "tried": result.tried,
                 "too_large": result.too_large,
                 "fitting": len(result.found),
-                "layouts": [_record(each) for each in result.found[:top]],
+                "simulated": len(best),
+                "layouts": [_record(each) for each in best[:top]],
             }
         )
         return
@@ -100,21 +108,21 @@ def search(
     lines.append(
         f" tp  pp   dp {' ep ' if mixture else ''} vp  mb  recompute  states     time    MFU    GB  costs most"
     )
-    for each in result.found[:top]:
-        layout = each.layout
+    for each in best[:top]:
+        layout = each.found.layout
         expert = f"{layout.expert:>3} " if mixture else ""
         degrees = f"{layout.tensor:>3} {layout.pipeline:>3} {layout.data:>4} {expert}{layout.chunks:>3}"
         lines.append(
             f"{degrees} {layout.micro_batch:>3}  {layout.recompute.value:<9}  {layout.shard.value:<6}  "
-            f"{seconds_text(each.estimate.seconds):>7}  {100 * each.estimate.mfu:>4.1f}%  "
-            f"{each.memory.total / 1e9:>4.0f}  {each.why}"
+            f"{seconds_text(each.seconds):>7}  {100 * each.mfu:>4.1f}%  "
+            f"{each.found.memory.total / 1e9:>4.0f}  {each.why}"
         )
     print_lines(lines)
 
 
-def _record(each: FoundLayout) -> dict[str, Any]:
+def _record(each: SimulatedLayout) -> dict[str, Any]:
     """A layout as JSON values."""
-    layout = each.layout
+    layout = each.found.layout
     return {
         "tensor": layout.tensor,
         "pipeline": layout.pipeline,
@@ -124,8 +132,9 @@ def _record(each: FoundLayout) -> dict[str, Any]:
         "micro_batch": layout.micro_batch,
         "recompute": layout.recompute.value,
         "shard": layout.shard.value,
-        "iteration_seconds": each.estimate.seconds,
-        "mfu": each.estimate.mfu,
-        "memory_bytes": each.memory.total,
+        "iteration_seconds": each.seconds,
+        "closed_form_seconds": each.found.estimate.seconds,
+        "mfu": each.mfu,
+        "memory_bytes": each.found.memory.total,
         "why": each.why,
     }

@@ -240,7 +240,7 @@ def machines_of(
 
 
 def _load(spec: str, boxes: int | None, rates: str | None, settings: Mapping[str, object] | None) -> Topology:
-    parameters = {key.replace("-", "_"): value for key, value in (settings or {}).items()}
+    parameters: dict[str, Any] = {key.replace("-", "_"): value for key, value in (settings or {}).items()}
     return load(spec, boxes=boxes, rates=rates, **parameters)
 
 

@@ -14,6 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 __all__ = ["measure_device"]
@@ -65,7 +66,7 @@ def measure_device(
 
     Args:
         kind: ``cuda`` or ``cpu``; None takes CUDA where there is a GPU.
-        seconds: About how long it may take.
+        seconds: About how long it may take; 0 measures every row once.
         say: Gets a line for each part that is done.
 
     Raises:
@@ -96,6 +97,7 @@ class _Clock:
     def __init__(self, torch: Any, kind: str, seconds: float) -> None:
         self.torch, self.cuda, self._seconds = torch, kind == "cuda", seconds
         self.device = torch.device(kind)
+        self._runs = 5 if seconds else 1
         self._begun = time.perf_counter()
 
     def spent(self) -> float:
@@ -108,7 +110,7 @@ class _Clock:
             self.torch.cuda.synchronize()
 
     def each(self, calls: Sequence[Callable[[], object]]) -> float:
-        """Seconds of one of the calls, which take turns: the median of five runs of so many as take long enough."""
+        """Seconds of one of the calls, which take turns: the median of runs of so many as take long enough."""
         turns = itertools.cycle(calls)
         for _ in range(2):
             next(turns)()
@@ -117,7 +119,7 @@ class _Clock:
         # Rows share out what there is; a run of a GPU of less than 2 ms is not trusted.
         room = min(0.05, max(0.002, self._seconds / 1500))
         count = max(1, min(2000, math.ceil(room / once)))
-        return statistics.median(self._run(turns, count) / count for _ in range(5))
+        return statistics.median(self._run(turns, count) / count for _ in range(self._runs))
 
     def _run(self, turns: Iterator[Callable[[], object]], count: int) -> float:
         """Seconds of so many calls."""
@@ -141,7 +143,7 @@ class _Clock:
             small.add_(1.0)
         self.wait()
         runs = []
-        for _ in range(5):
+        for _ in range(self._runs):
             begun = time.perf_counter()
             for _ in range(200):
                 small.add_(1.0)
@@ -168,7 +170,7 @@ def _copies(clock: _Clock) -> Iterator[dict[str, Any]]:
             [torch.empty(size, dtype=torch.uint8, device=clock.device) for _ in range(2)]
             for _ in range(turns)
         ]
-        took = clock.each([lambda pair=pair: pair[1].copy_(pair[0]) for pair in pairs])
+        took = clock.each([partial(into.copy_, out) for out, into in pairs])
         yield {"bytes": size, "seconds": took, "bytes_per_second": 2 * size / took}
 
 
@@ -185,10 +187,7 @@ def _matrices(clock: _Clock) -> Iterator[dict[str, Any]]:
         for m in tokens:
             rows = torch.randn(m, k, device=clock.device, dtype=dtype)
             out = torch.empty(m, n, device=clock.device, dtype=dtype)
-            products = [
-                lambda weight=each, rows=rows, out=out: torch.matmul(rows, weight.t(), out=out)
-                for each in held
-            ]
+            products = [partial(torch.matmul, rows, weight.t(), out=out) for weight in held]
             took = clock.each(products)
             yield {
                 "m": m,
@@ -213,14 +212,9 @@ def _attention(clock: _Clock) -> Iterator[dict[str, Any]]:
         out = scaled(query, key, value, is_causal=True)
         slope = torch.randn_like(out)
         with torch.no_grad():
-            forward = clock.each([lambda q=query, k=key, v=value: scaled(q, k, v, is_causal=True)])
-        backward = clock.each(
-            [
-                lambda out=out, slope=slope, inputs=(query, key, value): torch.autograd.grad(
-                    out, inputs, slope, retain_graph=True
-                )
-            ]
-        )
+            forward = clock.each([partial(scaled, query, key, value, is_causal=True)])
+        inputs = (query, key, value)
+        backward = clock.each([partial(torch.autograd.grad, out, inputs, slope, retain_graph=True)])
         counted = 4e-12 * sequences * heads * seq * seq * width
         yield {
             "sequences": sequences,

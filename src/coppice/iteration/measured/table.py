@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -165,7 +166,7 @@ class DeviceTable:
         return 1e12 * _between(rows, (sequences * heads, seq))
 
 
-def _between(rows: list[tuple[tuple[float, ...], float]], at: tuple[float, ...]) -> float:
+def _between(rows: Sequence[tuple[tuple[float, ...], float]], at: tuple[float, ...]) -> float:
     """The rate at a size, between the nearest measured ones; sizes beyond those are brought back to them."""
     spans = [(min(sizes), max(sizes)) for sizes in zip(*(sizes for sizes, _ in rows), strict=True)]
     at = tuple(min(max(value, low), high) for value, (low, high) in zip(at, spans, strict=True))

@@ -95,6 +95,8 @@ class _Lowering(Programs):
 
     def graph(self, count: int) -> StepGraph:
         """The tasks of so many iterations."""
+        self.gives_weights = np.isin(self.work, (CODE[Work.BACKWARD], CODE[Work.WEIGHT]))
+        self.others: dict[int, _Ints] = {}  # backward passes of a stage but the last
         self.within, self.across, self.ahead = Dependencies(), Dependencies(), Dependencies()
         self._follow_programs()
         self._send()
@@ -167,6 +169,8 @@ class _Lowering(Programs):
         if self.step.send is None or self.overlap.sends_block or not self.step.send.seconds:
             apart[:] = False
         self.within.add(self.head[taking[~apart]], self.tail[giving[~apart]])
+        # What runs at once gives when both are done.
+        both = np.flatnonzero(self.partner[giving] != giving)
         pairs = self.device_of[source[apart]] * len(self.order.devices) + self.device_of[to[apart]]
         values, which = np.unique(pairs, return_inverse=True)
         sends = np.asarray(
@@ -175,6 +179,9 @@ class _Lowering(Programs):
         made = self.append("send", sends[which])
         self.within.add(made, self.tail[giving[apart]])
         self.within.add(self.head[taking[apart]], made)
+        waiting = self.head[taking].copy()
+        waiting[apart] = made
+        self.within.add(waiting[both], self.tail[self.partner[giving[both]]])
 
     def _gather_ahead(self) -> None:
         """Gathers of parameters, two blocks ahead at most, and scatters of gradients."""
@@ -305,9 +312,11 @@ class _Lowering(Programs):
         row = self.table[int(self.row_of[last])]
         self.within.add(task, self.start[last] + np.asarray([row.ends[layer] for layer in layers]))
         if not self.in_order:
-            gives = np.isin(self.work, (CODE[Work.BACKWARD], CODE[Work.WEIGHT])) & (self.stage == stage)
-            gives[last] = False
-            self.within.add(task, self.tail[gives])
+            if stage not in self.others:
+                gives = np.flatnonzero(self.gives_weights & (self.stage == stage))
+                self.others[stage] = self.append("others", [self._barrier("others")])
+                self.within.add(self.others[stage], self.tail[gives[gives != last]])
+            self.within.add(task, self.others[stage])
 
     def _end(self, waited: _Ints) -> int:
         """The optimizer, and what the next iteration waits for; the task with which this one ends."""
