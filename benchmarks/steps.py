@@ -1,8 +1,8 @@
 """Time and memory of simulating training steps: `python benchmarks/steps.py [--write]`.
 
 Every job is simulated in a process of its own: the order of its pipeline, the tasks, when they run, where the time
-goes, and the bound of any order. Seconds are those of the processor, on one core; peaks are those of the process, with all
-that is loaded.
+goes, and the bound of any order. Seconds are those of the processor, on one core; peaks are those of the process, with
+all that is loaded.
 """
 
 from __future__ import annotations
