@@ -9,9 +9,14 @@ from fractions import Fraction
 import pytest
 
 from coppice.errors import InputError
+from coppice.iteration.cluster import cluster_of
+from coppice.iteration.models import model_named
+from coppice.iteration.policies.tensor.degree_tables import degree_problem
 from coppice.iteration.policies.tensor.degrees import DegreeProblem, TransformerBytes
 from coppice.iteration.policies.tensor.half_batches import HalfBatches, HalvedBlock
 from coppice.iteration.running import lower_bound_seconds, run_tasks
+from coppice.iteration.transformer import Layout, Recompute
+from coppice.topology.presets import preset
 
 
 @pytest.mark.parametrize(("compute", "sums", "expected"), [(1, 1, 97), (1, 0.5, 96.5), (1, 2, 193)])
@@ -219,3 +224,21 @@ def test_refusals() -> None:
         HalvedBlock(forward=-1)
     with pytest.raises(InputError, match="`sums`"):
         DegreeProblem(degrees=(1,), forward=[[1]], backward=[[1]], sums=[], memory=[[1]], device_bytes=1)
+
+
+def test_degrees_of_a_model() -> None:
+    """Where memory is short some blocks have more ranks; one cut is as quick, as blocks are alike."""
+    cluster = cluster_of(preset("dgx-a100"))
+    layout = Layout(tensor=8, micro_batch=16, global_batch=16, recompute=Recompute.FULL)
+    problem = degree_problem(model_named("gpt-18b"), layout, cluster, (2, 4, 8))
+    plan = problem.solve()
+    assert len(plan.degrees) == 80
+    assert set(plan.degrees) == {4, 8}
+    assert plan.memory_bytes <= 0.95 * cluster.device.memory_bytes
+    assert plan.seconds == problem.solve(one_cut=True).seconds
+    small = degree_problem(model_named("gpt-3.6b"), layout, cluster, (2, 4, 8)).solve()
+    assert set(small.degrees) == {2}
+    with pytest.raises(InputError, match="group of 8 GPUs, found 3"):
+        degree_problem(model_named("gpt-18b"), layout, cluster, (3,))
+    with pytest.raises(InputError, match="multiple of 16 sequences"):
+        degree_problem(model_named("gpt-18b"), Layout(tensor=8, micro_batch=8, global_batch=8), cluster, (1,))
