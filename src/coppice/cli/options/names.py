@@ -105,5 +105,5 @@ OVERLAPS = (
 )
 """What of a training step runs beside computation: policies of gradients are among it."""
 
-PIPELINE_ORDERS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble")
+PIPELINE_ORDERS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble", "dualpipe-v")
 """Orders of pipelines."""

@@ -80,10 +80,11 @@ def order_for(name: str | None, devices: int, micro_batches: int, chunks: int) -
         raise InputError(msg)
     order = ORDERS[chosen](devices, micro_batches, chunks)
     if order.stages != devices * chunks:
-        if chunks == 1:
-            msg = f"expected {order.stages // devices} chunks of a device for order {chosen}, found 1: raise `chunks`."
-        else:
+        wanted = order.stages // devices
+        if wanted == 1:
             msg = f"expected one chunk of a device for order {chosen}, found {chunks}: take interleaved."
+        else:
+            msg = f"expected {wanted} chunks of a device for order {chosen}, found {chunks}."
         raise InputError(msg)
     return chosen, order
 
