@@ -88,11 +88,12 @@ def simulated(step: Step) -> float:
     return found.seconds
 
 
-def check_random_steps(count: int, policies: int) -> None:
+def check_random_steps(count: int, policies: int, simulates: int) -> None:
+    """So many steps with so many policies each; every so many are simulated as well."""
     draw = random.Random(12)
-    for _ in range(count):
+    for number in range(count):
         step = drawn_step(draw)
-        before = simulated(step)
+        before = None if number % simulates else simulated(step)
         computed = sum(block.compute for stage in step.stages for block in stage)
         for name in draw.sample(list(TENSOR_POLICIES), policies):
             policy = tensor_policy_named(name)
@@ -104,7 +105,7 @@ def check_random_steps(count: int, policies: int) -> None:
             assert held(after) <= held(step) + 1e-9, name
             hidden = 0 if name != "lynx" else sum(block.recompute for stage in step.stages for block in stage)
             assert held(after) >= computed - hidden - 1e-9, name
-            assert simulated(after) <= before + 1e-9, name
+            assert before is None or simulated(after) <= before + 1e-9, name
             for old, new in zip(step.stages, after.stages, strict=True):
                 for was, now in zip(old, new, strict=True):
                     kept = [each for each in was.exchanges if each.group != "tp"]
@@ -113,12 +114,12 @@ def check_random_steps(count: int, policies: int) -> None:
 
 
 def test_no_policy_makes_a_step_slower_or_beats_its_bound() -> None:
-    check_random_steps(30, 5)
+    check_random_steps(30, 5, 1)
 
 
 @pytest.mark.slow
 def test_no_policy_makes_any_of_many_steps_slower() -> None:
-    check_random_steps(5000, 1)
+    check_random_steps(5000, 1, 5)
 
 
 @pytest.mark.parametrize("name", TENSOR_POLICIES)
