@@ -7,6 +7,7 @@ from dataclasses import replace
 from coppice.errors import InputError
 from coppice.iteration.estimate import Cluster
 from coppice.iteration.job.job import Machines, TrainingJob
+from coppice.iteration.policies.tensor.catalogue import tensor_policies, transformed
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
@@ -76,7 +77,7 @@ def simulated_job(
         contention: Share of a device's speed for which exchanges beside computation compete with it.
 
     Raises:
-        InputError: If order or overlap do not suit the layout of the job.
+        InputError: If order or overlap do not suit the layout of the job, or it has no such policies inside layers.
 
     Examples:
         >>> from coppice.iteration.job.file import parse_job_record
@@ -92,6 +93,8 @@ def simulated_job(
     """
     lies = layout or job.layout
     step = step_of(job.model, lies, machines or job.machines)
+    if job.run.inside:
+        step = transformed(step, tensor_policies(job.run.inside, ranks=lies.tensor))
     try:
         return _simulated(step, lies, job.run.order, overlap or job.run.overlap, contention, job.model)
     except InputError:

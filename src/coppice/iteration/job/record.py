@@ -109,6 +109,10 @@ class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
         Annotated[str, Meta(description="what runs beside computation: none, fsdp, megatron; ddp of nets")]
         | None
     ) = None
+    inside: (
+        Annotated[str, Meta(description="policies inside layers, joined by +, such as decomposition+lynx")]
+        | None
+    ) = None
     precision: (
         Annotated[float, Meta(gt=0, description="how much faster products are than with 16 bits")] | None
     ) = None

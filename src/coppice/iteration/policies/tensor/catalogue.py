@@ -13,7 +13,7 @@ from coppice.iteration.policies.tensor.policy import TensorPolicy
 from coppice.iteration.policies.tensor.triggered import Triggered
 from coppice.iteration.step.block import Step
 
-__all__ = ["TENSOR_POLICIES", "tensor_policy_named", "transformed"]
+__all__ = ["TENSOR_POLICIES", "tensor_policies", "tensor_policy_named", "transformed"]
 
 TENSOR_POLICIES: dict[str, type[TensorPolicy]] = {
     each.name: each for each in (Decomposition, FusedCollectives, Triggered, TwoHalves, WindowedRecompute)
@@ -30,6 +30,29 @@ def tensor_policy_named(name: str) -> type[TensorPolicy]:
         msg = f"expected a policy inside layers ({', '.join(TENSOR_POLICIES)}), found {name!r}."
         raise InputError(msg)
     return TENSOR_POLICIES[name]
+
+
+def tensor_policies(names: str, *, ranks: int) -> list[TensorPolicy]:
+    """Policies with their defaults.
+
+    Args:
+        names: Their names, joined by ``+``.
+        ranks: Ranks of a tensor-parallel group.
+
+    Raises:
+        InputError: If there is none of a name.
+
+    Examples:
+        >>> [policy.name for policy in tensor_policies("decomposition+lynx", ranks=8)]
+        ['decomposition', 'lynx']
+    """
+    found = []
+    for name in names.split("+"):
+        policy = tensor_policy_named(name.strip())
+        takes_ranks = "ranks" in policy.options.__struct_fields__
+        # A group of one exchanges nothing, whatever the policy.
+        found.append(policy.of(**({"ranks": max(2, ranks)} if takes_ranks else {})))
+    return found
 
 
 def transformed(step: Step, policies: Sequence[TensorPolicy]) -> Step:
