@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from coppice.errors import InputError
+from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.iteration.pipeline.split import weights_last
 
-__all__ = ["ORDERS", "breadth_first", "gpipe", "interleaved", "one_f_one_b", "zero_bubble"]
+__all__ = ["ORDERS", "breadth_first", "fast_forward", "gpipe", "interleaved", "one_f_one_b", "zero_bubble"]
 
 
 def _check(devices: int, micro_batches: int, chunks: int = 1) -> None:
@@ -161,11 +163,23 @@ def _enables(done: StagePass, stages: int) -> Sequence[StagePass]:
     return []
 
 
+def fast_forward(devices: int, micro_batches: int, chunks: int = 1) -> PipelineOrder:
+    """All micro-batches of a chunk before the next one, gradients of inputs before those of weights (EuroSys 2022).
+
+    Made for forward passes, gradients of inputs and gradients of weights of equal times, with which gradients of
+    weights come last; :func:`~coppice.iteration.pipeline.split.weights_last` makes one for any times.
+    """
+    plain = breadth_first(devices, micro_batches, chunks)
+    alike = StageTimes(forward=(1,) * plain.stages, backward=(2,) * plain.stages)
+    return weights_last(plain, alike)
+
+
 ORDERS: dict[str, Callable[[int, int, int], PipelineOrder]] = {
     "gpipe": lambda devices, micro_batches, _: gpipe(devices, micro_batches),
     "1f1b": lambda devices, micro_batches, _: one_f_one_b(devices, micro_batches),
     "interleaved": interleaved,
     "breadth-first": breadth_first,
     "zero-bubble": lambda devices, micro_batches, _: zero_bubble(devices, micro_batches),
+    "fast-forward": fast_forward,
 }
 """Orders by name, of devices, micro-batches and chunks of a device."""

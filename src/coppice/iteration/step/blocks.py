@@ -167,6 +167,7 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
         gradient_bytes=_HALF,
         send=_send(model, layout, cluster) if stages > 1 else None,
         optimizer=tuple(OPTIMIZER_BYTES * each / stepped / cluster.memory_rate for each in own),
+        shares_optimizer=layout.shard is not Shard.NONE,
         between_replicas=between_replicas if replicas > 1 else None,
         flops=3 * model.forward_flops(layout.global_batch),
         peak=layout.gpus * cluster.device.flops,
