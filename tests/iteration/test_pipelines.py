@@ -11,6 +11,7 @@ from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.orders import (
     ORDERS,
     breadth_first,
+    dual_pipe_v,
     gpipe,
     interleaved,
     one_f_one_b,
@@ -110,14 +111,38 @@ def test_transfers_delay_a_pipeline() -> None:
     assert run_tasks(pipeline_graph(order, times, 1).graph).seconds == pytest.approx(12 + 6 * 0.5, abs=1e-8)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("devices", "micro_batches"), [(1, 2), (2, 4), (3, 8), (4, 13), (8, 16)])
+def test_both_directions_are_pytorchs(devices: int, micro_batches: int) -> None:
+    shown = pytest.importorskip("torch.distributed.pipelining._schedule_visualizer")
+    theirs = shown.get_schedule_ops("DualPipeV", devices, micro_batches, num_stages_per_rank=2)
+    order = dual_pipe_v(devices, micro_batches)
+    assert max(order.peak_micro_batches()) <= 2 * devices + 1
+    ours = order_csv(order).splitlines()
+    assert ours == [",".join(str(each) for each in row if each is not None) for row in theirs]
+
+
+def test_passes_that_run_at_once_follow_each_other() -> None:
+    order = dual_pipe_v(2, 4)
+    programs = (order.devices[0], order.devices[1])
+    wrong = frozenset({(order.devices[0][0], order.devices[0][2])})
+    with pytest.raises(
+        InputError, match="0F0 and 0F2 that run at once one behind the other, found them apart"
+    ):
+        PipelineOrder(devices=programs, stages=4, micro_batches=4, at_once=wrong)
+    with pytest.raises(InputError, match="found 3: take 4"):
+        dual_pipe_v(2, 3)
+
+
 def test_orders_survive_pytorchs_file() -> None:
-    for order in (interleaved(4, 8, 2), zero_bubble(4, 8), breadth_first(2, 3, 2)):
+    for order in (interleaved(4, 8, 2), zero_bubble(4, 8), breadth_first(2, 3, 2), dual_pipe_v(3, 7)):
         assert read_order_csv(order_csv(order)) == order
 
 
 def test_files_are_read_as_pytorch_writes_them() -> None:
     order = read_order_csv("0F0,,0F1,0I0,(0W0;0B1)OVERLAP_F_B\n")
     assert [str(each) for each in order.devices[0]] == ["0F0", "0F1", "0I0", "0W0", "0B1"]
+    assert [tuple(map(str, pair)) for pair in order.at_once] == [("0W0", "0B1")]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from coppice.iteration.cluster import cluster_of
 from coppice.iteration.estimate import estimate
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
-from coppice.iteration.search import search_layouts
+from coppice.iteration.search import search_layouts, simulated_layouts
 from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.topology.presets import preset
 
@@ -52,3 +52,15 @@ def test_where_nothing_fits() -> None:
         search_layouts(MODELS["gpt-1t"], CLUSTER, 16, 32)
     with pytest.raises(InputError, match="a batch of 7, found none"):
         search_layouts(MODELS["gpt-1t"], CLUSTER, 24, 7)
+
+
+def test_the_best_are_simulated() -> None:
+    found = search_layouts(MODEL, CLUSTER, 16, 32).found[:8]
+    best = simulated_layouts(MODEL, CLUSTER, found)
+    times = [each.seconds for each in best]
+    assert times == sorted(times)
+    assert len(times) == 8
+    for each in best:
+        assert each.seconds == pytest.approx(each.found.estimate.seconds, rel=0.03)
+        assert sum(each.parts.values()) == pytest.approx(each.seconds)
+        assert each.why.endswith("%")

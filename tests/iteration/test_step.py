@@ -6,6 +6,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.estimate import estimate
 from coppice.iteration.models import MODELS
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
@@ -33,6 +35,11 @@ CLUSTER = cluster_of(preset("dgx-a100", boxes=2))
 GPT = MODELS["gpt-175b"]
 LAYOUT = Layout(tensor=8, pipeline=8, data=4, global_batch=128)
 LOOPED = ("interleaved", "breadth-first")
+PLAIN = [name for name in ORDERS if name != "dualpipe-v"]
+
+
+def chunks_of(order: str, looped: int) -> int:
+    return looped if order in LOOPED else 2 if order == "dualpipe-v" else 1
 
 
 def simulated(
@@ -98,7 +105,7 @@ def test_of_several_chunks_only_the_head_differs(chunks: int) -> None:
 @pytest.mark.parametrize("overlap", ["none", "megatron", "ddp", "dear"])
 def test_no_order_beats_its_bound_and_the_parts_add_up(order: str, overlap: str) -> None:
     shard = Shard.ZERO1 if overlap == "megatron" else Shard.NONE
-    layout = replace(LAYOUT, chunks=3 if order in LOOPED else 1, shard=shard)
+    layout = replace(LAYOUT, chunks=chunks_of(order, 3), shard=shard)
     found = simulated(layout, order, overlap)
     assert found.seconds >= found.lower_bound_seconds * (1 - 1e-9)
     assert sum(found.parts.values()) == pytest.approx(found.seconds)
@@ -193,17 +200,13 @@ def test_folding_symmetric_ranks_changes_nothing(order: str, overlap: str, field
     assert np.abs(all_ranks.finish.reshape(-1, 16) - folded.finish[:, None]).max() < 1e-8
 
 
-def random_step(draw: random.Random) -> tuple[Step, str, str]:
+def random_step(draw: random.Random) -> tuple[Step, PipelineOrder, str]:
     """A step of unequal blocks, an order and an overlap that suit it; times are multiples of 2^-10 s."""
-    order = draw.choice(list(ORDERS))
+    name = draw.choice(list(ORDERS))
     devices = draw.randint(1, 3)
-    chunks = (
-        draw.randint(1, 2)
-        if order in LOOPED
-        else len(ORDERS[order](devices, 2 * devices, 1).devices[0]) and 1
-    )
-    stages = ORDERS[order](devices, 2 * devices, chunks).stages
     micro_batches = devices * draw.randint(2, 3)
+    order = ORDERS[name](devices, micro_batches, chunks_of(name, draw.randint(1, 2)))
+    stages = order.stages
     links = ("NVLink", "NIC")
 
     def seconds() -> float:
@@ -263,18 +266,9 @@ def random_step(draw: random.Random) -> tuple[Step, str, str]:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_steps_run_by_the_rules_and_never_beat_their_bound(seed: int) -> None:
     draw = random.Random(seed)
-    step, name, overlap = random_step(draw)
-    devices = len(step.stages) if name not in LOOPED else None
-    for chunks in (1, 2):
-        for each in (1, 2, 3):
-            if devices is None and each * chunks == len(step.stages) and step.micro_batches % each == 0:
-                devices, chosen = each, chunks
-    if name not in LOOPED:
-        chosen = 1
-    assert devices is not None
-    order = ORDERS[name](devices, step.micro_batches, chosen)
+    step, order, overlap = random_step(draw)
     contention = draw.choice((0.0, 0.0, 0.25))
-    found = simulate_step(step, order, name=name, overlap=overlap, contention=contention)
+    found = simulate_step(step, order, overlap=overlap, contention=contention)
     assert found.seconds >= found.lower_bound_seconds - 1e-9
     assert sum(found.parts.values()) == pytest.approx(found.seconds, abs=1e-9)
     assert sum(each.seconds for each in found.path) == pytest.approx(found.seconds, abs=1e-9)
@@ -288,7 +282,7 @@ def test_random_steps_run_by_the_rules_and_never_beat_their_bound(seed: int) -> 
     ("devices", "micro_batches"), [(p, m) for p in (1, 2, 4, 8) for m in (p, 2 * p, 4 * p)]
 )
 def test_bubbles_of_steps_follow_the_formula(devices: int, micro_batches: int) -> None:
-    for name in ORDERS:
+    for name in PLAIN:
         for chunks in (1, 2, 4) if name in LOOPED else (1,):
             order = ORDERS[name](devices, micro_batches, chunks)
             one = 1 / order.stages * devices
@@ -301,6 +295,43 @@ def test_bubbles_of_steps_follow_the_formula(devices: int, micro_batches: int) -
                 continue
             assert found.seconds == pytest.approx(3 * micro_batches + bubble, abs=1e-8)
             assert found.parts["bubble"] == pytest.approx(bubble, abs=1e-8)
+
+
+def test_passes_that_run_at_once_hide_exchanges() -> None:
+    order = ORDERS["dualpipe-v"](4, 16, 2)
+    inside = GroupExchange(group="ep", collective="all_to_all", size_bytes=1, seconds=1.0, when=FORWARD)
+    block = LayerBlock(
+        name="experts",
+        kind="layer",
+        forward=1.0,
+        input_gradient=1.0,
+        weight_gradient=1.0,
+        exchanges=(inside, replace(inside, when=BACKWARD)),
+    )
+    step = Step(stages=((block, block),) * 8, micro_batches=16)
+    together = simulate_step(step, order)
+    apart = simulate_step(step, replace(order, at_once=frozenset()))
+    assert together.seconds >= together.lower_bound_seconds - 1e-9
+    assert together.seconds < 0.85 * apart.seconds
+    assert together.parts["experts"] < 0.6 * apart.parts["experts"]
+    assert sum(together.parts.values()) == pytest.approx(together.seconds)
+
+
+@pytest.mark.parametrize(
+    ("devices", "micro_batches"), [(p, m) for p in (1, 2, 3, 4, 8) for m in (2 * p, 3 * p + 1)]
+)
+@pytest.mark.parametrize(("forward", "weights"), [(1, 1), (2, 1), (3, 0)])
+def test_the_bubble_of_both_directions(
+    devices: int, micro_batches: int, forward: float, weights: float
+) -> None:
+    order = ORDERS["dualpipe-v"](devices, micro_batches, 2)
+    block = LayerBlock(
+        name="one", kind="layer", forward=forward, input_gradient=forward, weight_gradient=weights
+    )
+    found = simulate_step(Step(stages=((block,),) * order.stages, micro_batches=micro_batches), order)
+    backward = forward + weights
+    bubble = (devices - 1) * ((forward + backward) + backward - 3 * weights)
+    assert found.seconds == pytest.approx(2 * micro_batches * (forward + backward) + bubble, abs=1e-7)
 
 
 def test_a_breadth_first_order_hides_sums_of_gradients() -> None:
@@ -316,11 +347,39 @@ def test_orders_that_do_not_suit() -> None:
         simulated(LAYOUT, "best")
     with pytest.raises(InputError, match="one chunk of a device for order 1f1b, found 3"):
         simulated(replace(LAYOUT, chunks=3), "1f1b")
+    with pytest.raises(InputError, match="expected 2 chunks of a device for order dualpipe-v, found 1"):
+        simulated(LAYOUT, "dualpipe-v")
     with pytest.raises(InputError, match="stages that divide 96 layers, found 7 x 1"):
         transformer_step(GPT, replace(LAYOUT, pipeline=7), CLUSTER)
     step = transformer_step(GPT, LAYOUT, CLUSTER)
     with pytest.raises(InputError, match="8 stages and 32 micro-batches, found 8 and 31"):
         simulate_step(step, ORDERS["1f1b"](8, 31, 1))
+
+
+def test_passes_that_wait_for_each_other_are_named() -> None:
+    programs = ["0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0"]
+    passes = [tuple(StagePass(int(p[0]), Work(p[1]), int(p[2])) for p in row.split()) for row in programs]
+    order = PipelineOrder(devices=tuple(passes), stages=2, micro_batches=2)
+    block = LayerBlock(name="one", kind="layer", forward=1.0, input_gradient=1.0, weight_gradient=1.0)
+    with pytest.raises(InputError, match=r"do not wait for themselves, found 0B0 part 0 of 0 after .*1F1"):
+        simulate_step(Step(stages=((block,), (block,)), micro_batches=2), order)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"stages": ()}, "stages of 1 block or more"),
+        ({"micro_batches": 0}, "1 micro-batch or more, found 0"),
+        ({"replicas": 2}, "exchanges between 2 replicas cost, found nothing"),
+        ({"optimizer": (1.0, 2.0)}, "an optimizer for each of 1 stages, found 2"),
+    ],
+)
+def test_steps_that_cannot_be(fields: dict[str, Any], words: str) -> None:
+    block = LayerBlock(name="one", kind="layer")
+    with pytest.raises(InputError, match=words):
+        Step(**{"stages": ((block,),), "micro_batches": 1, **fields})
+    with pytest.raises(InputError, match="0 or more seconds in block two, found -1"):
+        LayerBlock(name="two", kind="layer", forward=-1)
 
 
 def test_the_trace_has_every_task_on_a_stream(tmp_path: Path) -> None:

@@ -1,16 +1,25 @@
-"""Layouts of a model on a cluster: all that divide it and fit into memory, the fastest first."""
+"""Layouts of a model on a cluster: all that divide it and fit into memory, the fastest first.
+
+The closed form orders them all; the best are simulated, and then ordered by what that says.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
-from coppice.iteration.estimate import Cluster, Estimate, estimate
+from coppice.iteration.estimate import Cluster, Estimate
+from coppice.iteration.job.estimated import estimate_of
 from coppice.iteration.memory import Memory, memory_of
+from coppice.iteration.step.blocks import transformer_step
+from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.steps import bucketed, layered_step
 
-__all__ = ["FoundLayout", "LayoutSearch", "search_layouts"]
+__all__ = ["FoundLayout", "LayoutSearch", "SimulatedLayout", "search_layouts", "simulated_layouts"]
 
 _RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
@@ -39,6 +48,7 @@ class FoundLayout:
             "gradients": found.gradients,
             "head": found.head,
             "sends": found.sends,
+            "all-to-alls": found.exchange,
         }
         name = max(costs, key=lambda each: costs[each])
         return f"{name} {100 * costs[name] / found.seconds:.0f}%"
@@ -59,13 +69,78 @@ class LayoutSearch:
     too_large: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class SimulatedLayout:
+    """A layout that fits, simulated.
+
+    Attributes:
+        found: The layout, and its closed form.
+        seconds: An iteration.
+        mfu: Share of the peak that operations of the model make up.
+        parts: Where the time goes (see :class:`coppice.iteration.step.simulated.SimulatedStep`).
+    """
+
+    found: FoundLayout
+    seconds: float
+    mfu: float
+    parts: Mapping[str, float]
+
+    @property
+    def why(self) -> str:
+        """What costs most beside its layers, in words."""
+        costs = {words: self.parts[name] for name, words in _COSTS.items()}
+        name = max(costs, key=lambda each: costs[each])
+        return f"{name} {100 * costs[name] / self.seconds:.0f}%"
+
+
+_COSTS = {
+    "tensor": "tensor parallelism",
+    "bubble": "bubble",
+    "gradients": "gradients",
+    "head": "head",
+    "sends": "sends",
+    "experts": "all-to-alls",
+}
+
+
+def simulated_layouts(
+    model: Transformer | LayeredModel, cluster: Cluster, found: Sequence[FoundLayout]
+) -> list[SimulatedLayout]:
+    """Layouts simulated, the fastest first; nothing overlaps but the sums of gradients of a row of layers.
+
+    Args:
+        model: The model.
+        cluster: The GPUs and their network.
+        found: Layouts that fit.
+    """
+    simulated = []
+    for each in found:
+        layout = each.layout
+        name, order = order_for(None, layout.pipeline, layout.micro_batches, layout.chunks)
+        if isinstance(model, LayeredModel):
+            step = layered_step(model, layout, cluster)
+            result = simulate_step(step, order, name=name, overlap=bucketed(step))
+        else:
+            result = simulate_step(transformer_step(model, layout, cluster), order, name=name)
+        simulated.append(
+            SimulatedLayout(found=each, seconds=result.seconds, mfu=result.mfu, parts=result.parts)
+        )
+    return sorted(simulated, key=lambda each: each.seconds)
+
+
 def search_layouts(
-    model: Transformer, cluster: Cluster, gpus: int, global_batch: int, *, fused_attention: bool = True
+    model: Transformer | LayeredModel,
+    cluster: Cluster,
+    gpus: int,
+    global_batch: int,
+    *,
+    fused_attention: bool = True,
 ) -> LayoutSearch:
     """All layouts of a model over so many GPUs.
 
     Tensor parallelism stays inside a box; of recomputation the least that fits is taken, of sharing out states of the
-    optimizer both ways. Exhaustive: what the cost grows with is the number of divisors of GPUs, layers and batch.
+    optimizer both ways; experts are shared out by as many ranks as divide them. A row of layers has replicas alone.
+    Exhaustive: what the cost grows with is the number of divisors of GPUs, layers and batch.
 
     Args:
         model: The model.
@@ -82,11 +157,13 @@ def search_layouts(
     least: tuple[float, Layout] | None = None
     for layout in _layouts(model, cluster, gpus, global_batch, fused_attention=fused_attention):
         tried += 1
-        for recompute in _RECOMPUTES:
+        for recompute in _RECOMPUTES if isinstance(model, Transformer) else _RECOMPUTES[:1]:
             each = replace(layout, recompute=recompute)
             held = memory_of(model, each)
             if held.total <= cluster.device.memory_bytes:
-                found.append(FoundLayout(layout=each, estimate=estimate(model, each, cluster), memory=held))
+                found.append(
+                    FoundLayout(layout=each, estimate=estimate_of(model, each, cluster), memory=held)
+                )
                 break
             if least is None or held.total < least[0]:
                 least = held.total, each
@@ -110,9 +187,19 @@ def search_layouts(
 
 
 def _layouts(
-    model: Transformer, cluster: Cluster, gpus: int, global_batch: int, *, fused_attention: bool
+    model: Transformer | LayeredModel,
+    cluster: Cluster,
+    gpus: int,
+    global_batch: int,
+    *,
+    fused_attention: bool,
 ) -> Iterator[Layout]:
     """Layouts that divide everything."""
+    if isinstance(model, LayeredModel):
+        for micro_batch in _divisors(global_batch // gpus) if global_batch % gpus == 0 else ():
+            for shard in _shards(gpus):
+                yield Layout(data=gpus, micro_batch=micro_batch, global_batch=global_batch, shard=shard)
+        return
     for tensor in _divisors(gpus):
         if tensor > cluster.device.box or cluster.device.box % tensor or model.heads % tensor:
             continue
@@ -126,12 +213,16 @@ def _layouts(
                 chunks = [1]
                 if pipeline > 1 and count % pipeline == 0:
                     chunks = _divisors(held)
-                for each in chunks:
-                    for shard in (Shard.NONE, Shard.ZERO1) if data > 1 else (Shard.NONE,):
+                experts = (
+                    [each for each in _divisors(data) if not model.experts % each] if model.experts else [1]
+                )
+                for each, expert in itertools.product(chunks, experts):
+                    for shard in _shards(data):
                         yield Layout(
                             tensor=tensor,
                             pipeline=pipeline,
                             data=data,
+                            expert=expert,
                             chunks=each,
                             micro_batch=micro_batch,
                             global_batch=global_batch,
@@ -139,6 +230,11 @@ def _layouts(
                             fused_attention=fused_attention,
                             shard=shard,
                         )
+
+
+def _shards(replicas: int) -> tuple[Shard, ...]:
+    """What replicas may share out."""
+    return (Shard.NONE, Shard.ZERO1) if replicas > 1 else (Shard.NONE,)
 
 
 def _divisors(number: int) -> list[int]:

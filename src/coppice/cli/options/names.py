@@ -110,5 +110,13 @@ OVERLAPS = (
 )
 """What of a training step runs beside computation: policies of gradients are among it."""
 
-PIPELINE_ORDERS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble", "fast-forward")
+PIPELINE_ORDERS = (
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "breadth-first",
+    "zero-bubble",
+    "dualpipe-v",
+    "fast-forward",
+)
 """Orders of pipelines."""

@@ -6,6 +6,7 @@ micro-batches and v chunks an iteration takes m (f + b) + (p - 1) (f + b) / v wi
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from coppice.errors import InputError
@@ -13,7 +14,16 @@ from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.split import weights_last
 
-__all__ = ["ORDERS", "breadth_first", "fast_forward", "gpipe", "interleaved", "one_f_one_b", "zero_bubble"]
+__all__ = [
+    "ORDERS",
+    "breadth_first",
+    "dual_pipe_v",
+    "fast_forward",
+    "gpipe",
+    "interleaved",
+    "one_f_one_b",
+    "zero_bubble",
+]
 
 
 def _check(devices: int, micro_batches: int, chunks: int = 1) -> None:
@@ -134,6 +144,105 @@ def zero_bubble(devices: int, micro_batches: int) -> PipelineOrder:
     return PipelineOrder(devices=tuple(map(tuple, programs)), stages=devices, micro_batches=micro_batches)
 
 
+def dual_pipe_v(devices: int, micro_batches: int) -> PipelineOrder:
+    """Micro-batches turn around at the last device, so that forward and backward passes of both directions meet.
+
+    DualPipeV (DeepSeek-AI, 2025: the bidirectional DualPipe of DeepSeek-V3, arXiv 2412.19437, section 3.2.1, cut in
+    half). Device d of p has stages d and 2 p - 1 - d. In the long middle part forward passes of one run at once with
+    backward passes of the other, so that exchanges of one hide behind computation of the other. Gradients of weights
+    fill bubbles at both ends. With times f = i >= w of a stage and c of a forward and a backward pass that run at once,
+    both of which give when both are done, the bubble is (p - 1) (c + i - 2 w): of f + i + w what it is where nothing
+    hides.
+
+    Raises:
+        InputError: If there are fewer micro-batches than two for each device.
+
+    Examples:
+        >>> print(" ".join(map(str, dual_pipe_v(2, 4).devices[1])))
+        1F0 2F0 1F1 2I0 2W0 2F1 1B0 2B1 1F2 2F2 1B1 2B2 1F3 2F3 1B2 2I3 1I3 2W3 1W3
+    """
+    _check(devices, micro_batches)
+    if micro_batches < 2 * devices:
+        msg = (
+            f"expected 2 micro-batches or more for each of {devices} devices that passes of both directions meet on, "
+            f"found {micro_batches}: take {2 * devices}."
+        )
+        raise InputError(msg)
+    programs, pairs = [], set()
+    for device in range(devices):
+        program = _DualProgram((device, 2 * devices - 1 - device))
+        ahead = devices - 1 - device
+        program.forward(0, times=2 * ahead)
+        for _ in range(device + 1):
+            program.forward(0)
+            program.forward(1)
+        for _ in range(ahead):
+            program.backward(1, splits=True)
+            program.weight()
+            program.forward(1)
+        for turn in range(micro_batches - 2 * devices + device + 1):
+            program.forward(0)
+            # On the last device the first micro-batch has just come: nothing of it runs at once.
+            program.backward(1, at_once=bool(turn) or device < devices - 1)
+            program.forward(1)
+            program.backward(0, at_once=True)
+        for _ in range(ahead):
+            program.backward(1)
+            program.forward(1)
+            program.backward(0, at_once=True)
+        splits = False
+        for turn in range(device + 1):
+            splits = splits or (turn == (device + 1) // 2 and device % 2 == 1)
+            program.backward(1, splits=splits)
+            splits = splits or (turn == (device + 1) // 2 and device % 2 == 0)
+            program.backward(0, splits=splits)
+        for _ in range(ahead):
+            program.weight()
+            program.backward(0, splits=True)
+        while program.late:
+            program.weight()
+        programs.append(tuple(program.passes))
+        pairs |= program.pairs
+    return PipelineOrder(
+        devices=tuple(programs), stages=2 * devices, micro_batches=micro_batches, at_once=frozenset(pairs)
+    )
+
+
+class _DualProgram:
+    """The program of a device with a stage of each direction; gradients of weights that are put off wait in a row."""
+
+    def __init__(self, stages: tuple[int, int]) -> None:
+        self.passes: list[StagePass] = []
+        self.pairs: set[tuple[StagePass, StagePass]] = set()
+        self.late: deque[StagePass] = deque()
+        self._stages = stages
+        self._next = {work: [0, 0] for work in (Work.FORWARD, Work.BACKWARD)}
+
+    def forward(self, direction: int, times: int = 1) -> None:
+        """The next forward passes of a direction."""
+        for _ in range(times):
+            self._add(direction, Work.FORWARD, Work.FORWARD)
+
+    def backward(self, direction: int, *, splits: bool = False, at_once: bool = False) -> None:
+        """The next backward pass of a direction: its gradients of weights put off, or at once with the pass before."""
+        made = self._add(direction, Work.BACKWARD, Work.INPUT if splits else Work.BACKWARD)
+        if splits:
+            self.late.append(made._replace(work=Work.WEIGHT))
+        if at_once:
+            self.pairs.add((self.passes[-2], made))
+
+    def weight(self) -> None:
+        """The gradients of weights that have been put off for longest."""
+        self.passes.append(self.late.popleft())
+
+    def _add(self, direction: int, counted: Work, work: Work) -> StagePass:
+        number = self._next[counted]
+        made = StagePass(self._stages[direction], work, number[direction])
+        number[direction] += 1
+        self.passes.append(made)
+        return made
+
+
 def _next_pass(
     device: int, done: dict[Work, int], arrives: dict[StagePass, int], time: int, *, most: int
 ) -> StagePass | None:
@@ -180,6 +289,7 @@ ORDERS: dict[str, Callable[[int, int, int], PipelineOrder]] = {
     "interleaved": interleaved,
     "breadth-first": breadth_first,
     "zero-bubble": lambda devices, micro_batches, _: zero_bubble(devices, micro_batches),
+    "dualpipe-v": lambda devices, micro_batches, _: dual_pipe_v(devices, micro_batches),
     "fast-forward": fast_forward,
 }
 """Orders by name, of devices, micro-batches and chunks of a device."""

@@ -1,14 +1,15 @@
 """Orders of pipelines as PyTorch reads and writes them: a row for each rank, cells such as ``2F0``.
 
 The format is that of ``torch.distributed.pipelining`` (``_load_csv`` and ``_dump_csv`` of its schedules, compute only):
-stage, type (F, I, W, or B for both parts), micro-batch. An empty cell is a wait. ``(0F7;7B3)OVERLAP_F_B`` holds passes
-that run at once; they are taken in turn.
+stage, type (F, I, W, or B for both parts), micro-batch. An empty cell is a wait. ``(0F7;7B3)OVERLAP_F_B`` holds two
+passes that run at once.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 
 from coppice.errors import InputError
@@ -28,11 +29,24 @@ def order_csv(order: PipelineOrder) -> str:
         >>> print(order_csv(gpipe(2, 2)), end="")
         0F0,0F1,0B0,0B1
         1F0,1F1,1B0,1B1
+
+        Passes that run at once share a cell:
+
+        >>> from coppice.iteration.pipeline.orders import dual_pipe_v
+        >>> print(order_csv(dual_pipe_v(1, 2)), end="")
+        0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1I1,0I1,1W1,0W1
     """
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        [str(each) for each in program] for program in order.devices
-    )
+    rows = []
+    for program in order.devices:
+        row: list[str] = []
+        for before, each in zip((None, *program), program, strict=False):
+            if before is not None and (before, each) in order.at_once:
+                row[-1] = f"({before};{each})OVERLAP_F_B"
+            else:
+                row.append(str(each))
+        rows.append(row)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
@@ -47,11 +61,13 @@ def read_order_csv(text: str, *, file: str = "the pipeline order") -> PipelineOr
         2
     """
     devices: list[tuple[StagePass, ...]] = []
+    at_once: set[tuple[StagePass, StagePass]] = set()
     for line, row in enumerate(csv.reader(io.StringIO(text)), start=1):
         program: list[StagePass] = []
         for column, cell in enumerate(row, start=1):
             both = _BOTH.fullmatch(cell.strip())
-            for word in both[1].split(";") if both else [cell.strip()]:
+            words = both[1].split(";") if both else [cell.strip()]
+            for word in words:
                 if not word:
                     continue
                 found = _CELL.fullmatch(word)
@@ -62,6 +78,8 @@ def read_order_csv(text: str, *, file: str = "the pipeline order") -> PipelineOr
                     )
                     raise InputError(msg)
                 program.append(StagePass(int(found[1]), Work(found[2]), int(found[3])))
+            if both and len(words) > 1:
+                at_once.update(itertools.pairwise(program[-len(words) :]))
         devices.append(tuple(program))
     every = [each for program in devices for each in program]
     if not every:
@@ -72,6 +90,7 @@ def read_order_csv(text: str, *, file: str = "the pipeline order") -> PipelineOr
             devices=tuple(devices),
             stages=1 + max(each.stage for each in every),
             micro_batches=1 + max(each.micro_batch for each in every),
+            at_once=frozenset(at_once),
         )
     except InputError as error:
         msg = f"{file}: {error}"

@@ -167,6 +167,8 @@ class _Lowering(Programs):
         if self.step.send is None or self.overlap.sends_block or not self.step.send.seconds:
             apart[:] = False
         self.within.add(self.head[taking[~apart]], self.tail[giving[~apart]])
+        # What runs at once gives when both are done.
+        both = np.flatnonzero(self.partner[giving] != giving)
         pairs = self.device_of[source[apart]] * len(self.order.devices) + self.device_of[to[apart]]
         values, which = np.unique(pairs, return_inverse=True)
         sends = np.asarray(
@@ -175,6 +177,9 @@ class _Lowering(Programs):
         made = self.append("send", sends[which])
         self.within.add(made, self.tail[giving[apart]])
         self.within.add(self.head[taking[apart]], made)
+        waiting = self.head[taking].copy()
+        waiting[apart] = made
+        self.within.add(waiting[both], self.tail[self.partner[giving[both]]])
 
     def _gather_ahead(self) -> None:
         """Gathers of parameters, two blocks ahead at most, and scatters of gradients."""

@@ -83,6 +83,7 @@ class Programs:
         micro_batch: Its micro-batch.
         device: Its device.
         turn: Its turn; passes that run at once have the same.
+        partner: The pass that it runs at once with, or itself.
         head: Its first task.
         tail: Its last one.
         opening: Passes with which devices begin.
@@ -94,7 +95,7 @@ class Programs:
     ) -> None:
         self.step, self.order, self.overlap, self.in_order = step, order, overlap, in_order
         self.palette = Palette()
-        self.rows = Rows(step, overlap, self.palette, not in_order, contention)
+        self.rows = Rows(step, overlap, self.palette, not in_order and not order.at_once, contention)
         self.passes = order.passes()
         table = np.fromiter(
             (value for each in self.passes for value in (each.stage, CODE[each.work], each.micro_batch)),
@@ -175,6 +176,9 @@ class Programs:
         self.first_pass = offsets(lengths_of)
         self.device = np.repeat(np.arange(len(lengths_of)), lengths_of)
         self.turn = self._turns()
+        self.partner = np.arange(len(self.passes))
+        second = np.flatnonzero(np.diff(self.turn, prepend=-1) == 0)
+        self.partner[second], self.partner[second - 1] = second - 1, second
         self.opening = np.flatnonzero(self.turn == self.turn[self.first_pass[:-1]][self.device])
         self.closing = np.flatnonzero(self.turn == self.turn[self.first_pass[1:] - 1][self.device])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -37,9 +38,9 @@ class SimulatedStep:
             ``head``, exchanges that nothing hides inside passes by group (``tensor``, ``experts``, ``context``),
             ``sends`` between stages, ``gradients`` (all between replicas), ``optimizer``, and ``bubble``: the rest.
         path: What the iteration waited for, by collective, group and link, the most first.
-        bounds: What no order of the same passes on these devices can beat.
         times: When each task of the iterations that were simulated runs.
         made: These tasks.
+        given: The step, the programs of devices, and what overlaps.
     """
 
     order: str
@@ -48,9 +49,14 @@ class SimulatedStep:
     mfu: float
     parts: Mapping[str, float]
     path: tuple[PathPart, ...]
-    bounds: LowerBounds
     times: TaskTimes
     made: StepGraph
+    given: tuple[Step, PipelineOrder, Overlap]
+
+    @cached_property
+    def bounds(self) -> LowerBounds:
+        """What no order of the same passes on these devices can beat."""
+        return _bounds(*self.given)
 
     @property
     def lower_bound_seconds(self) -> float:
@@ -80,10 +86,11 @@ def order_for(name: str | None, devices: int, micro_batches: int, chunks: int) -
         raise InputError(msg)
     order = ORDERS[chosen](devices, micro_batches, chunks)
     if order.stages != devices * chunks:
-        if chunks == 1:
-            msg = f"expected {order.stages // devices} chunks of a device for order {chosen}, found 1: raise `chunks`."
-        else:
+        wanted = order.stages // devices
+        if wanted == 1:
             msg = f"expected one chunk of a device for order {chosen}, found {chunks}: take interleaved."
+        else:
+            msg = f"expected {wanted} chunks of a device for order {chosen}, found {chunks}."
         raise InputError(msg)
     return chosen, order
 
@@ -140,9 +147,9 @@ def simulate_step(
         mfu=step.flops / seconds / step.peak if step.peak and seconds else 0.0,
         parts=parts,
         path=path_parts(made, times, begin),
-        bounds=_bounds(step, order, chosen),
         times=times,
         made=made,
+        given=(step, order, chosen),
     )
 
 
