@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -151,24 +152,24 @@ class LayerWorkload:
         """Seconds of a backward pass that the gradients of weights take."""
         return self.weight_backward[layer] if self.weight_backward else self.backward[layer] / 2
 
-    def following_seconds(self) -> list[float]:
-        """For each layer, its forward pass and those that need it, directly or not."""
+    def following(self, column: Sequence[float]) -> list[float]:
+        """For each layer, the sum of a column over it and the layers that need it, directly or not."""
         if not self.inputs:
-            return list(accumulate(reversed(self.forward)))[::-1]
+            return list(accumulate(reversed(column)))[::-1]
         behind: list[set[int]] = [{layer} for layer in range(self.layers)]
         for layer in reversed(range(self.layers)):
             for before in self.inputs[layer]:
                 behind[before] |= behind[layer]
-        return [sum(self.forward[each] for each in sorted(own)) for own in behind]
+        return [sum(column[each] for each in sorted(own)) for own in behind]
 
-    def preceding_bytes(self) -> list[float]:
-        """For each layer, its gradients and those of the layers that it needs, directly or not."""
+    def preceding(self, column: Sequence[float]) -> list[float]:
+        """For each layer, the sum of a column over it and the layers that it needs, directly or not."""
         if not self.inputs:
-            return list(accumulate(self.bytes))
+            return list(accumulate(column))
         before: list[set[int]] = []
         for layer in range(self.layers):
             before.append({layer}.union(*(before[each] for each in self.inputs[layer])))
-        return [sum(self.bytes[each] for each in sorted(own)) for own in before]
+        return [sum(column[each] for each in sorted(own)) for own in before]
 
     def lower_bound_seconds(self) -> float:
         """What no policy can beat that computes layer by layer and sums every gradient once an iteration.
@@ -182,7 +183,7 @@ class LayerWorkload:
         found = self.compute_seconds
         above = sum(self.backward)
         for layer, (forward, carried) in enumerate(
-            zip(self.following_seconds(), self.preceding_bytes(), strict=True)
+            zip(self.following(self.forward), self.preceding(self.bytes), strict=True)
         ):
             if carried:
                 found = max(found, forward + above + self.message(carried))

@@ -79,7 +79,7 @@ class ByteScheduler(Priority):
         ]
 
     def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """Partition and credit of 15 tried by Bayesian optimization, on a grid of 12 by 6."""
+        """Partition and credit, of 30 tried by Bayesian optimization on a grid of 12 by 6."""
         largest = max(workload.bytes)
         if not largest:
             return super().tune(workload)
@@ -88,4 +88,4 @@ class ByteScheduler(Priority):
             for size in np.geomspace(largest / 64, largest, 12)
             for room in (1, 2, 3, 4, 8, 16)
         ]
-        return tuned_settings(self, workload, choices, initial=10, trials=15)
+        return tuned_settings(self, workload, choices, initial=10, trials=30)

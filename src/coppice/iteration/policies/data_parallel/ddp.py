@@ -1,10 +1,10 @@
 """PyTorch DistributedDataParallel (Li et al., VLDB 2020): gradients in buckets, launched in order.
 
 Parameters are dealt to buckets greedily, a bucket for each type at a time, which is closed when it has as many bytes
-as its cap: 1 MiB for the first one of a type, 25 MiB for the others. A bucket is launched when all of its gradients
-are there and all buckets before it have been, so that every rank issues the same sequence. The first iteration has
-buckets in the order of the parameters, reversed; then they are built anew in the order in which gradients were ready
-on rank 0.
+as its cap: 1 MiB for the first one of a type, 25 MiB for the others. A bucket is launched when all of its gradients are
+there and all buckets before it have been, so that every rank issues the same sequence. The first iteration has a bucket
+for each type; then they are built in the order in which gradients were ready on rank 0. Where unused parameters are
+looked for, they are built before the first iteration in the order of the parameters, taken in reverse, and stay.
 
 Large buckets spare the cost of messages, small ones overlap more. With L layers alike in nb buckets and a network
 that is the bottleneck, an iteration takes F + B/nb + S/bandwidth + nb * message, least at nb = sqrt(B / message);
@@ -71,14 +71,14 @@ class BucketOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     Attributes:
         bucket_bytes: A bucket is closed when it has as many bytes.
         first_bytes: The same for the first one of a type.
-        rebuilt: Buckets are those from the second iteration on.
-        find_unused_parameters: The first iteration has buckets as well; without, it has one for each type.
+        find_unused_parameters: Buckets are made before the first iteration, and stay.
+        first_iteration: The buckets before they are built anew: one for each type.
     """
 
     bucket_bytes: Bytes = 25 * 2**20
     first_bytes: Bytes = 2**20
-    rebuilt: bool = True
     find_unused_parameters: bool = False
+    first_iteration: bool = False
 
 
 class Bucketed(DataParallelPolicy):
@@ -97,21 +97,14 @@ class Bucketed(DataParallelPolicy):
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
         """Layers from the last one on, a bucket of each type closed once it has the bytes of its cap."""
         settings = self.settings
-        layers = list(range(workload.layers))
         dtypes = workload.dtypes or ("",) * workload.layers
         caps = [settings.first_bytes, settings.bucket_bytes]
-        if settings.rebuilt:
-            layers.reverse()
-        elif not settings.find_unused_parameters:
+        if not settings.find_unused_parameters and not settings.first_iteration:
+            found = assign_buckets(workload.bytes[::-1], dtypes[::-1], caps, in_order=True)
+            return [[workload.layers - 1 - place for place in bucket] for bucket in found]
+        if not settings.find_unused_parameters:
             caps = [inf]
-        found = assign_buckets(
-            [workload.bytes[layer] for layer in layers],
-            [dtypes[layer] for layer in layers],
-            caps,
-            in_order=settings.rebuilt,
-        )
-        groups = [[layers[place] for place in bucket] for bucket in found]
-        return groups if settings.rebuilt else groups[::-1]
+        return assign_buckets(workload.bytes, dtypes, caps, in_order=False)[::-1]
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
         """Buckets; gradients can be views of them (`gradient_as_bucket_view`), which spares that."""

@@ -47,6 +47,7 @@ class DecoupledAllReduce(DataParallelPolicy):
     name = "dear"
     about = "reduce-scatter in the backward, all-gather in the forward pass (DeAR, ICDCS'23)"
     assumes = "an optimizer that updates group by group; no clipping by a global norm"
+    stock = "Megatron-LM --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
     options: ClassVar[type[msgspec.Struct]] = ThresholdOptions
     update_scope: ClassVar[UpdateScope] = UpdateScope.GROUP
 

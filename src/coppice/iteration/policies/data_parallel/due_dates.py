@@ -39,7 +39,7 @@ def due_dates(workload: LayerWorkload) -> list[float]:
         [0, 4, 3, 6]
     """
     whole = sum(workload.forward)
-    return [whole - own for own in workload.following_seconds()]
+    return [whole - own for own in workload.following(workload.forward)]
 
 
 def earliest_due_date(

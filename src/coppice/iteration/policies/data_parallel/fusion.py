@@ -12,15 +12,16 @@ computed anew after every merge. Layers of fewer than `small_elements` are alway
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.policy import Bytes
 
-__all__ = ["MergedGradients", "TensorFusion", "gradient_times"]
+__all__ = ["MergedGradients", "TensorFusion", "communication_end", "gradient_times"]
 
 
 def gradient_times(workload: LayerWorkload) -> list[float]:
@@ -37,6 +38,28 @@ def gradient_times(workload: LayerWorkload) -> list[float]:
     return found
 
 
+def communication_end(workload: LayerWorkload, groups: Sequence[Sequence[int]]) -> float:
+    """Seconds after the beginning of the backward pass at which groups are sent, each as soon as it can be.
+
+    Examples:
+        >>> six = LayerWorkload(
+        ...     forward=(1,) * 6,
+        ...     backward=(1,) * 6,
+        ...     bytes=(0.5, 0.1, 0.1, 2, 0.2, 3),
+        ...     bytes_per_second=1,
+        ...     message_seconds=0.6,
+        ... )
+        >>> round(communication_end(six, [[5], [4, 3, 2], [1, 0]]), 9)
+        8.7
+    """
+    ready, end = gradient_times(workload), 0.0
+    for group in groups:
+        size = sum(workload.bytes[layer] for layer in group)
+        if size:
+            end = max(end, *(ready[layer] for layer in group)) + workload.message(size)
+    return end
+
+
 class FusionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which tensors are small.
 
@@ -48,12 +71,13 @@ class FusionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class TensorFusion(DataParallelPolicy):
-    """Small tensors in a pool, large ones by themselves."""
+    """Small tensors in a pool, large ones by themselves; the rest of the pool goes after the backward pass."""
 
     name = "jia"
     about = "small tensors in a pool, large ones alone (Jia et al., 2018)"
     assumes = "an optimizer that steps once"
     options: ClassVar[type[msgspec.Struct]] = FusionOptions
+    in_order: ClassVar[bool] = True
 
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
         """Large layers, and pools of small ones, in the order in which they are complete."""
@@ -68,6 +92,12 @@ class TensorFusion(DataParallelPolicy):
                 found.append(pool)
                 pool = []
         return [*found, pool] if pool else found
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """The best of equal shares of the gradients as thetas, and none."""
+        whole = sum(workload.bytes)
+        thetas = [0.0, *(whole / count for count in range(1, workload.layers + 1))]
+        return best_settings(self, workload, [{"theta_bytes": theta} for theta in thetas])
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
         """Pools of the tensors that are fused."""

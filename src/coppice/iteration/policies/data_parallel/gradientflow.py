@@ -86,6 +86,7 @@ class GradientFlow(DataParallelPolicy):
     name = "gradientflow"
     about = "lazy all-reduce, of all gradients or chunks of them (GradientFlow, 2019)"
     assumes = "gradients in one pool in the order of the backward pass; with ratio < 1 residuals are kept"
+    stock = "Megatron-LM --overlap-grad-reduce --ddp-bucket-size N, for ratio=1"
     options: ClassVar[type[msgspec.Struct]] = FlowOptions
     in_order: ClassVar[bool] = True
 

@@ -79,7 +79,7 @@ class OutOfOrder(Priority):
         rest = [whole - own for whole, own in zip(workload.backward, weights, strict=True)]
         every = sum(workload.bytes)
         found = max(workload.compute_seconds, workload.message(every) if every else 0.0)
-        following, preceding = workload.following_seconds(), workload.preceding_bytes()
+        following, preceding = workload.following(workload.forward), workload.preceding(workload.bytes)
         for layer in range(workload.layers):
             if preceding[layer]:
                 soonest = min(sum(rest[each + 1 :]) + weights[each] for each in range(layer + 1))

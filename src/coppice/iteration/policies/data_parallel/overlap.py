@@ -24,7 +24,7 @@ class Serial(DataParallelPolicy):
     name = "serial"
     about = "all communication after the backward pass"
     assumes = "nothing"
-    stock = "torch.distributed.all_reduce of every gradient after backward()"
+    stock = "Megatron-LM without --overlap-grad-reduce"
     overlaps: ClassVar[bool] = False
 
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import UpdateScope
 from coppice.iteration.policies.data_parallel.priority import Priority, cut
+from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Count
 
@@ -69,3 +70,9 @@ class PriorityPropagation(Priority):
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
         """Values that servers keep, each node a share, as much as one copy in all."""
         return sum(workload.bytes) / workload.workers if self.settings.transport == "server" else 0.0
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """The best of some parts of the largest tensor."""
+        largest = max(workload.bytes) / workload.element_bytes
+        sizes = sorted({max(1, round(largest / share)) for share in (1, 2, 4, 8, 16, 32, 64)})
+        return best_settings(self, workload, [{"slice_elements": size} for size in sizes])

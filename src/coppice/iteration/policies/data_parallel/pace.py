@@ -15,6 +15,7 @@ judge, of a beam of partial cuts. The abstract of the paper says what both parts
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import msgspec
@@ -26,43 +27,22 @@ from coppice.iteration.policies.data_parallel.fusion import gradient_times
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.priority import cut
 from coppice.iteration.policies.data_parallel.tuning import best_settings
-from coppice.iteration.policies.messages import Message, message_graph
+from coppice.iteration.policies.messages import LayerPass, Message, message_graph
 from coppice.iteration.policies.policy import PositiveBytes
 from coppice.iteration.steady import steady_iteration
 
-__all__ = ["Preemptive", "communication_end", "fuse_tensors"]
+__all__ = ["Preemptive", "fuse_by_schedule", "fuse_tensors"]
 
 Groups = tuple[tuple[int, ...], ...]
 
 _BEAM = 4
 
 
-def communication_end(workload: LayerWorkload, groups: Sequence[Sequence[int]]) -> float:
-    """Seconds after the beginning of the backward pass at which groups are sent, each as soon as it can be.
-
-    Examples:
-        >>> six = LayerWorkload(
-        ...     forward=(1,) * 6,
-        ...     backward=(1,) * 6,
-        ...     bytes=(0.5, 0.1, 0.1, 2, 0.2, 3),
-        ...     bytes_per_second=1,
-        ...     message_seconds=0.6,
-        ... )
-        >>> round(communication_end(six, [[5], [4, 3, 2], [1, 0]]), 9)
-        8.7
-    """
-    ready, end = gradient_times(workload), 0.0
-    for group in groups:
-        size = sum(workload.bytes[layer] for layer in group)
-        if size:
-            end = max(end, *(ready[layer] for layer in group)) + workload.message(size)
-    return end
-
-
 def fuse_tensors(workload: LayerWorkload) -> Groups:
     """Groups with the least end of communication, of all cuts of the order in which gradients are ready.
 
     Examples:
+        >>> from coppice.iteration.policies.data_parallel.fusion import communication_end
         >>> six = LayerWorkload(
         ...     forward=(1,) * 6,
         ...     backward=(1,) * 6,
@@ -95,6 +75,64 @@ def fuse_tensors(workload: LayerWorkload) -> Groups:
     return tuple(reversed(groups))
 
 
+def _in_quanta(workload: LayerWorkload, groups: Groups, quantum: float | None) -> list[Message]:
+    """Quanta of groups by the due date of their most urgent layers; None: whole groups and one step after all."""
+    due = due_dates(workload)
+    urgent = {group: min(due[layer] for layer in group) for group in groups}
+    turn = {group: place for place, group in enumerate(sorted(groups, key=lambda g: (urgent[g], min(g))))}
+    found = []
+    for number, group in enumerate(groups):
+        size, offset = sum(workload.bytes[layer] for layer in group), 0.0
+        for part in cut(size, quantum) if size else ():
+            found.append(
+                Message(
+                    name=f"group {number} from byte {offset:g}",
+                    seconds=workload.message(part),
+                    size_bytes=part,
+                    layers=group,
+                    offset_bytes=offset,
+                    priority=0 if quantum is None else turn[group],
+                    needed_by=workload.roots if quantum is None else group,
+                )
+            )
+            offset += part
+    return found
+
+
+@lru_cache(maxsize=64)
+def fuse_by_schedule(workload: LayerWorkload, quantum: float) -> Groups:
+    """Groups whose schedule by due dates takes least, of a beam of cuts.
+
+    From the last layer on, a layer is put into the group of the one after it or opens another, with the rest by
+    themselves; a few of the best are kept. Never worse than no fusion.
+    """
+    backward = [
+        LayerPass(kind="backward", layer=layer, seconds=workload.backward[layer])
+        for layer in reversed(range(workload.layers))
+    ]
+
+    def seconds(groups: Groups) -> float:
+        messages = _in_quanta(workload, groups, quantum)
+        return steady_iteration(lambda count: message_graph(workload, backward, messages, count)).seconds
+
+    def rest(below: int) -> Groups:
+        return tuple((layer,) for layer in reversed(range(below)))
+
+    first = workload.layers - 1
+    alone = rest(workload.layers)
+    best = (seconds(alone), alone)
+    beam: list[tuple[float, Groups]] = [(best[0], ((first,),))]
+    for layer in reversed(range(first)):
+        tried: list[tuple[float, Groups]] = []
+        for value, kept in beam:
+            merged = (*kept[:-1], (*kept[-1], layer))
+            tried.append((value, (*kept, (layer,))))  # as it was, the layer by itself
+            tried.append((seconds((*merged, *rest(layer))), merged))
+        beam = sorted(tried)[:_BEAM]
+        best = min(best, (beam[0][0], (*beam[0][1], *rest(layer))))
+    return best[1]
+
+
 class DueDateOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Quanta and fusion.
 
@@ -123,64 +161,20 @@ class Preemptive(DataParallelPolicy):
         if self.settings.fusion == "end":
             return fuse_tensors(workload)
         if self.settings.fusion == "schedule":
-            return self._beam(workload)
+            return fuse_by_schedule(workload, self.quantum_bytes(workload))
         return super().groups(workload)
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
         """Quanta of the groups."""
-        return self._cut(workload, tuple(map(tuple, self.groups(workload))))
-
-    def _cut(self, workload: LayerWorkload, groups: Groups) -> Sequence[Message]:
-        """Quanta of some groups, by the due date of the most urgent layer."""
-        barrier = self.settings.update_scope is UpdateScope.BARRIER
-        due = due_dates(workload)
-        urgent = {group: min(due[layer] for layer in group) for group in groups}
-        turn = {group: place for place, group in enumerate(sorted(groups, key=lambda g: (urgent[g], min(g))))}
-        quantum = None if barrier else self.quantum_bytes(workload)
-        found = []
-        for number, group in enumerate(groups):
-            size, offset = sum(workload.bytes[layer] for layer in group), 0.0
-            for part in cut(size, quantum) if size else ():
-                found.append(
-                    Message(
-                        name=f"group {number} from byte {offset:g}",
-                        seconds=workload.message(part),
-                        size_bytes=part,
-                        layers=group,
-                        offset_bytes=offset,
-                        priority=0 if barrier else turn[group],
-                        needed_by=workload.roots if barrier else group,
-                    )
-                )
-                offset += part
-        return found
+        groups = tuple(self.layer_groups(workload))
+        if self.settings.update_scope is UpdateScope.BARRIER:
+            return _in_quanta(workload, groups, None)
+        return _in_quanta(workload, groups, self.quantum_bytes(workload))
 
     def quantum_bytes(self, workload: LayerWorkload) -> float:
         """Bytes of a quantum."""
         given = self.settings.quantum_bytes
         return given or optimal_partition_bytes(workload) or max(workload.bytes) / 100 or 1.0
-
-    def _beam(self, workload: LayerWorkload) -> Groups:
-        """The best cut of a beam: a few of the best cuts of the layers seen so far, the rest by themselves."""
-        backward = self.backward(workload)
-
-        def seconds(groups: Groups) -> float:
-            messages = self._cut(workload, groups)
-            return steady_iteration(lambda count: message_graph(workload, backward, messages, count)).seconds
-
-        def rest(below: int) -> Groups:
-            return tuple((layer,) for layer in reversed(range(below)))
-
-        first = workload.layers - 1
-        beam: list[tuple[float, Groups]] = [(0.0, ((first,),))]
-        for layer in reversed(range(first)):
-            tried = {
-                groups: seconds((*groups, *rest(layer)))
-                for _, kept in beam
-                for groups in ((*kept, (layer,)), (*kept[:-1], (*kept[-1], layer)))
-            }
-            beam = sorted((value, groups) for groups, value in tried.items())[:_BEAM]
-        return beam[0][1]
 
     def tune(self, workload: LayerWorkload) -> dict[str, Any]:
         """The best of a few quanta around the one of the bound, each fused or not."""

@@ -27,7 +27,7 @@ import msgspec
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.messages import Message
-from coppice.iteration.policies.policy import Count
+from coppice.iteration.policies.policy import Count, PolicyCosts
 
 __all__ = ["Poseidon", "adam_elements", "factor_elements", "factor_samples", "server_elements"]
 
@@ -136,6 +136,23 @@ class Poseidon(DataParallelPolicy):
         return (
             max(0.0, size - matrix * workload.element_bytes) * dense + matrix * workload.element_bytes * share
         )
+
+    def costs(self, workload: LayerWorkload) -> PolicyCosts:
+        """Messages that a worker sends in an iteration, and half of the bytes that its node sends and receives."""
+        share = 2 * (workload.workers - 1) / workload.workers
+        carried = sum(self._carried(workload, layer) for layer in range(workload.layers))
+        return replace(super().costs(workload), bytes=carried * share)
+
+    def extra_memory_bytes(self, workload: LayerWorkload) -> float:
+        """Values that shards of the server keep, as much as one copy in all, and the factors of all workers."""
+        found = 0.0
+        for layer in range(workload.layers):
+            shape = workload.matrices[layer] if workload.matrices else None
+            if shape is not None and self.by_factors(workload, layer):
+                found += workload.workers * workload.samples * sum(shape) * workload.element_bytes
+            else:
+                found += workload.bytes[layer] / (self.settings.servers or workload.workers)
+        return found
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
         """The bound for what is sent instead of gradients."""

@@ -12,12 +12,13 @@ This is the common ground of P3 (MLSys'19) and ByteScheduler (SOSP'19); both hav
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
+from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.policy import PositiveBytes
 
 __all__ = ["Priority", "cut"]
@@ -69,3 +70,11 @@ class Priority(DataParallelPolicy):
         """The layer."""
         del workload
         return min(group)
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """The best of some parts of the largest message, and whole ones."""
+        largest = max(workload.bytes)
+        if not largest:
+            return super().tune(workload)
+        sizes = [largest / share for share in (2, 4, 8, 16, 32, 64)]
+        return best_settings(self, workload, [{"partition_bytes": size} for size in (None, *sizes)])

@@ -8,13 +8,15 @@ the graph of operations, once before training. On a chain TAC is the order of th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.data_parallel.fusion import communication_end
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.data_parallel.transfer_order import TransferGraph, tac_order, tic_priorities
+from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.messages import Message
 
 __all__ = ["TicTac", "forward_graph"]
@@ -71,6 +73,7 @@ class TicTac(DataParallelPolicy):
                 size_bytes=workload.bytes[layer],
                 layers=(layer,),
                 stream="up",
+                needed_by=workload.roots,
                 collective="push",
             )
             for layer in sent
@@ -92,6 +95,23 @@ class TicTac(DataParallelPolicy):
         ]
         return [*pushes, *pulls]
 
+    def lower_bound_seconds(self, workload: LayerWorkload) -> float:
+        """What no order of the pulls can beat: on a chain, the time of TAC.
+
+        After the last push a layer waits for the parameters of all that it needs; then come its forward pass and those
+        that need it.
+        """
+        pulls = forward_graph(workload).receives
+        pushed = communication_end(workload, [[layer] for layer in reversed(range(workload.layers))])
+        waits = zip(workload.preceding(pulls), workload.following(workload.forward), strict=True)
+        pulled = max(before + after for before, after in waits)
+        longest = max(sum(workload.forward), sum(pulls), pulled)
+        return max(sum(workload.backward), pushed) + longest
+
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
         """Values that servers keep, each node a share, as much as one copy in all."""
         return sum(workload.bytes) / workload.workers
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """The better of both orders."""
+        return best_settings(self, workload, [{"order": "tac"}, {"order": "tic"}])
