@@ -173,6 +173,18 @@ def test_contention_slows_what_runs_beside_exchanges() -> None:
         for each in (0.0, 0.2, 0.4)
     ]
     assert times == sorted(set(times))
+    # A gather of 3 s beside computation of 2 s, both half as long again: 3 s, then 1 s that is left of the gather.
+    gather = GroupExchange(group="dp", collective="all_gather", size_bytes=1, seconds=3.0, when=FORWARD)
+    blocks = (
+        LayerBlock(name="first", kind="layer", forward=2.0),
+        LayerBlock(name="second", kind="layer", forward=1.0, exchanges=(gather,)),
+    )
+    two = Step(stages=(blocks,), micro_batches=1, replicas=2, between_replicas=lambda *_: gather)
+    beside = [
+        simulate_step(two, ORDERS["1f1b"](1, 1, 1), overlap="fsdp", contention=each).seconds
+        for each in (0.0, 0.5)
+    ]
+    assert beside == pytest.approx([4.0, 5.0])
     with pytest.raises(InputError, match="`contention` of 0 or more"):
         simulate_step(step, order, contention=-1)
 

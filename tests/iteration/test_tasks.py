@@ -151,3 +151,15 @@ def test_a_task_that_cannot_be(seconds: float, after: list[int], words: str) -> 
 def test_nothing_takes_no_time() -> None:
     empty = TaskGraphBuilder().build()
     assert run_tasks(empty).seconds == lower_bound_seconds(empty) == 0.0
+
+
+def test_of_a_long_circle_some_tasks_are_named() -> None:
+    graph = TaskGraphBuilder()
+    stream = graph.stream("one")
+    for task in range(100):
+        graph.add(f"t{task}", "forward", stream, 1.0, after=[(task + 1) % 100])
+    with pytest.raises(
+        InputError, match=r"found t0 after t1 .*after 89 others after .* after t99 after t0\.$"
+    ) as found:
+        run_tasks(graph.build())
+    assert len(str(found.value)) < 250

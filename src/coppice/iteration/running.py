@@ -13,6 +13,8 @@ from coppice.iteration.tasks import TaskGraph
 
 __all__ = ["LowerBounds", "TaskTimes", "lower_bound_seconds", "lower_bounds", "run_tasks"]
 
+_SHOWN = 12  # tasks of a circle that are named
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TaskTimes:
@@ -81,7 +83,10 @@ def run_tasks(graph: TaskGraph) -> TaskTimes:
             held = graph.names[int(np.flatnonzero(start < 0)[head[start < 0].argmin()])]
             msg = f"expected credit that comes back to every window, found {held} waiting for it forever."
             raise InputError(msg)
-        circle = " after ".join(graph.names[task] for task in _circle(graph, start < 0))
+        names = [graph.names[task] for task in _circle(graph, start < 0)]
+        if len(names) > _SHOWN:
+            names[_SHOWN // 2 : -_SHOWN // 2] = [f"{len(names) - _SHOWN} others"]
+        circle = " after ".join(names)
         msg = f"expected tasks that do not wait for themselves, found {circle}."
         raise InputError(msg)
     return TaskTimes(graph=graph, start=start, finish=finish, cause=cause)

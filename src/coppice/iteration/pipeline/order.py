@@ -82,7 +82,11 @@ class PipelineOrder:
                     msg = f"expected {each} once on device {device}, found it again."
                     raise InputError(msg)
                 before.add(each)
-        behind = {pair for passes in self.devices for pair in itertools.pairwise(passes)}
+        behind = (
+            {pair for passes in self.devices for pair in itertools.pairwise(passes)}
+            if self.at_once
+            else set()
+        )
         for first, second in self.at_once:
             if (first, second) not in behind:
                 msg = (

@@ -159,7 +159,7 @@ def dual_pipe_v(devices: int, micro_batches: int) -> PipelineOrder:
 
     Examples:
         >>> print(" ".join(map(str, dual_pipe_v(2, 4).devices[1])))
-        1F0 2F0 1F1 2I0 2W0 2F1 1B0 2B1 1F2 2F2 1B1 2B2 1F3 2F3 1B2 2I3 1I3 2W3 1W3
+        1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 1F3 2B1 2F3 1B1 2B2 1B2 2I3 1I3 2W3 1W3
     """
     _check(devices, micro_batches)
     if micro_batches < 2 * devices:

@@ -34,7 +34,7 @@ def order_csv(order: PipelineOrder) -> str:
 
         >>> from coppice.iteration.pipeline.orders import dual_pipe_v
         >>> print(order_csv(dual_pipe_v(1, 2)), end="")
-        0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1I1,0I1,1W1,0W1
+        0F0,1F0,0F1,1B0,(1F1;0B0)OVERLAP_F_B,1B1,0I1,0W1
     """
     text = io.StringIO()
     rows = []

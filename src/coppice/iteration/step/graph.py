@@ -95,6 +95,8 @@ class _Lowering(Programs):
 
     def graph(self, count: int) -> StepGraph:
         """The tasks of so many iterations."""
+        self.gives_weights = np.isin(self.work, (CODE[Work.BACKWARD], CODE[Work.WEIGHT]))
+        self.others: dict[int, _Ints] = {}  # backward passes of a stage but the last
         self.within, self.across, self.ahead = Dependencies(), Dependencies(), Dependencies()
         self._follow_programs()
         self._send()
@@ -289,9 +291,11 @@ class _Lowering(Programs):
         row = self.table[int(self.row_of[last])]
         self.within.add(task, self.start[last] + np.asarray([row.ends[layer] for layer in layers]))
         if not self.in_order:
-            gives = np.isin(self.work, (CODE[Work.BACKWARD], CODE[Work.WEIGHT])) & (self.stage == stage)
-            gives[last] = False
-            self.within.add(task, self.tail[gives])
+            if stage not in self.others:
+                gives = np.flatnonzero(self.gives_weights & (self.stage == stage))
+                self.others[stage] = self.append("others", [self._barrier("others")])
+                self.within.add(self.others[stage], self.tail[gives[gives != last]])
+            self.within.add(task, self.others[stage])
 
     def _end(self, waited: _Ints) -> int:
         """The optimizer, and what the next iteration waits for; the task with which this one ends."""

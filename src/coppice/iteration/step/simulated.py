@@ -110,10 +110,22 @@ def simulate_step(
         order: The programs of the devices.
         name: Name of the order, for people.
         overlap: What runs beside computation, or its name (see :func:`overlap_named`).
-        contention: Share of a device's speed for which exchanges beside computation compete with it.
+        contention: Share of a device's speed for which messages beside computation compete with it: with x both take
+            1 + x times as long. Measured: 0.19 on average, 0.4 at most (arXiv 2507.03114, on A100, H100, MI210 and
+            MI250).
 
     Raises:
         InputError: If the order or the overlap does not suit the step, or passes wait for each other in a circle.
+
+    Examples:
+        Two stages of unit passes, four micro-batches: a bubble of one forward and one backward pass.
+
+        >>> from coppice.iteration.step.block import LayerBlock
+        >>> block = LayerBlock(name="one", kind="layer", forward=1.0, input_gradient=1.0, weight_gradient=1.0)
+        >>> step = Step(stages=((block,), (block,)), micro_batches=4)
+        >>> found = simulate_step(step, ORDERS["1f1b"](2, 4, 1))
+        >>> found.seconds, found.parts["bubble"]
+        (15.0, 3.0)
     """
     if not contention >= 0:
         msg = f"expected `contention` of 0 or more, found {contention}."
