@@ -135,7 +135,7 @@ T3L = ((1, 1, 1), (2, 2, 2), (2, 2, 8))
 U10L = ((1,) * 10, (2,) * 10, (3,) * 10)
 
 
-@pytest.mark.parametrize("name", OVERLAPS[3:])
+@pytest.mark.parametrize("name", [name for name in OVERLAPS[3:] if name != "fold3d"])
 @pytest.mark.parametrize("columns", [T3L, U10L], ids=["T3L", "U10L"])
 def test_a_stage_alone_is_what_policies_say_of_layers(
     name: str, columns: tuple[tuple[float, ...], ...]
@@ -301,7 +301,8 @@ def test_bubbles_of_steps_follow_the_formula(devices: int, micro_batches: int) -
             block = LayerBlock(name="one", kind="layer", forward=one, input_gradient=one, weight_gradient=one)
             step = Step(stages=((block,),) * order.stages, micro_batches=micro_batches)
             found = simulate_step(step, order, name=name)
-            bubble = {"zero-bubble": devices - 1}.get(name, 3 * (devices - 1) / chunks)
+            known = {"zero-bubble": devices - 1, "fast-forward": 2 * (devices - 1)}
+            bubble = known.get(name, 3 * (devices - 1) / chunks)
             if name == "zero-bubble" and micro_batches < 2 * devices:
                 continue
             assert found.seconds == pytest.approx(3 * micro_batches + bubble, abs=1e-8)

@@ -6,6 +6,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coppice.iteration.policies.policy import IterationGraph
 from coppice.iteration.running import run_tasks
 
@@ -32,7 +35,10 @@ class SteadyIteration:
 
 
 def steady_iteration(iterations: Callable[[int], IterationGraph]) -> SteadyIteration:
-    """Simulate iterations until their distances repeat.
+    """Simulate iterations until their distances repeat, and how far behind each what ends it is.
+
+    Distances alone may repeat for a while as messages fall further and further behind, until an iteration waits for
+    them. Where nothing repeats within those simulated, what falls behind most sets the pace.
 
     Args:
         iterations: Gives the tasks of so many iterations in a row.
@@ -51,10 +57,27 @@ def steady_iteration(iterations: Callable[[int], IterationGraph]) -> SteadyItera
         starts = [float(times.start[task]) for task in made.first]
         gaps = [later - earlier for earlier, later in itertools.pairwise(starts)]
         period = _period(gaps)
-        if period:
+        # The last iterations have no others after them that their messages compete with.
+        ends = [times.finish[list(tasks)] for tasks in made.last]
+        behind = [end - start for end, start in zip(ends[:-2], starts[:-2], strict=True)]
+        if period and _settled(behind, period):
             return SteadyIteration(seconds=sum(gaps[-period:]) / period, period=period, simulated=count)
     half = gaps[len(gaps) // 2 :]
-    return SteadyIteration(seconds=sum(half) / len(half), period=0, simulated=_COUNTS[-1])
+    mean = sum(half) / len(half)
+    first = behind[len(behind) // 2]
+    if len(first) and len(first) == len(behind[-1]):
+        mean += max(0.0, float((behind[-1] - first).max())) / (len(behind) - 1 - len(behind) // 2)
+    return SteadyIteration(seconds=mean, period=0, simulated=_COUNTS[-1])
+
+
+def _settled(behind: Sequence[NDArray[np.float64]], period: int) -> bool:
+    """Whether the ends of an iteration are as far behind its start as a period before, in the last period."""
+    numbers = range(max(period, len(behind) - period), len(behind))
+    return all(
+        len(behind[number]) != len(behind[number - period])
+        or np.allclose(behind[number], behind[number - period], rtol=_SAME, atol=_SAME)
+        for number in numbers
+    )
 
 
 def _period(gaps: Sequence[float]) -> int:

@@ -106,8 +106,17 @@ OVERLAPS = (
     "fsdp",
     "megatron",
     *POLICIES[: POLICIES.index("gpipe")],
+    "fold3d",
 )
 """What of a training step runs beside computation: policies of gradients are among it."""
 
-PIPELINE_ORDERS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble", "dualpipe-v")
+PIPELINE_ORDERS = (
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "breadth-first",
+    "zero-bubble",
+    "dualpipe-v",
+    "fast-forward",
+)
 """Orders of pipelines."""

@@ -10,9 +10,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from coppice.errors import InputError
+from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.iteration.pipeline.split import weights_last
 
-__all__ = ["ORDERS", "breadth_first", "dual_pipe_v", "gpipe", "interleaved", "one_f_one_b", "zero_bubble"]
+__all__ = [
+    "ORDERS",
+    "breadth_first",
+    "dual_pipe_v",
+    "fast_forward",
+    "gpipe",
+    "interleaved",
+    "one_f_one_b",
+    "zero_bubble",
+]
 
 
 def _check(devices: int, micro_batches: int, chunks: int = 1) -> None:
@@ -261,6 +272,17 @@ def _enables(done: StagePass, stages: int) -> Sequence[StagePass]:
     return []
 
 
+def fast_forward(devices: int, micro_batches: int, chunks: int = 1) -> PipelineOrder:
+    """All micro-batches of a chunk before the next one, gradients of inputs before those of weights (EuroSys 2022).
+
+    Made for forward passes, gradients of inputs and gradients of weights of equal times, with which gradients of
+    weights come last; :func:`~coppice.iteration.pipeline.split.weights_last` makes one for any times.
+    """
+    plain = breadth_first(devices, micro_batches, chunks)
+    alike = StageTimes(forward=(1,) * plain.stages, backward=(2,) * plain.stages)
+    return weights_last(plain, alike)
+
+
 ORDERS: dict[str, Callable[[int, int, int], PipelineOrder]] = {
     "gpipe": lambda devices, micro_batches, _: gpipe(devices, micro_batches),
     "1f1b": lambda devices, micro_batches, _: one_f_one_b(devices, micro_batches),
@@ -268,5 +290,6 @@ ORDERS: dict[str, Callable[[int, int, int], PipelineOrder]] = {
     "breadth-first": breadth_first,
     "zero-bubble": lambda devices, micro_batches, _: zero_bubble(devices, micro_batches),
     "dualpipe-v": lambda devices, micro_batches, _: dual_pipe_v(devices, micro_batches),
+    "fast-forward": fast_forward,
 }
 """Orders by name, of devices, micro-batches and chunks of a device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
@@ -23,7 +23,6 @@ __all__ = [
     "PolicyCosts",
     "PositiveBytes",
     "Seconds",
-    "settings_of",
 ]
 
 
@@ -67,25 +66,6 @@ class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """For policies without options."""
 
 
-def settings_of(policy: str, options: type[msgspec.Struct], settings: Mapping[str, Any]) -> msgspec.Struct:
-    """The options of a policy by name, texts where they come from a command line.
-
-    Raises:
-        InputError: If it has no such option, or a value does not fit.
-    """
-    known = options.__struct_fields__
-    for name in settings:
-        if name not in known:
-            has = f"it takes {', '.join(known)}" if known else "it takes none"
-            msg = f"expected options of policy {policy}, found {name!r}: {has}."
-            raise InputError(msg)
-    try:
-        return msgspec.convert(dict(settings), options, strict=False)
-    except msgspec.ValidationError as error:
-        msg = f"expected options that policy {policy} can use, found otherwise: {error}."
-        raise InputError(msg) from None
-
-
 class ConfiguredPolicy(ABC):
     """What users know of any policy: its name, what it decides and needs, and its options.
 
@@ -119,7 +99,17 @@ class ConfiguredPolicy(ABC):
         Raises:
             InputError: If it has no such option, or a value does not fit.
         """
-        return cls(settings_of(cls.name, cls.options, settings))
+        known = cls.options.__struct_fields__
+        for name in settings:
+            if name not in known:
+                has = f"it takes {', '.join(known)}" if known else "it takes none"
+                msg = f"expected options of policy {cls.name}, found {name!r}: {has}."
+                raise InputError(msg)
+        try:
+            return cls(msgspec.convert(settings, cls.options, strict=False))
+        except msgspec.ValidationError as error:
+            msg = f"expected options that policy {cls.name} can use, found otherwise: {error}."
+            raise InputError(msg) from None
 
 
 class Policy(ConfiguredPolicy):

@@ -6,6 +6,7 @@
   FSDP: Zhao et al., VLDB 2023, section 3.3, whose limit on gathers in flight is two as well).
 * a data-parallel policy by its name, asked stage by stage: its messages run beside the last backward pass of a stage,
   and where it lets layers run before all gradients are summed, beside the next iteration.
+* ``fold3d``: sums of chunks in two messages, of which the next forward pass awaits one (Fold3D, TPDS 2023).
 * ``megatron``: the distributed optimizer of Megatron-LM with both of its overlaps: buckets of gradients are scattered
   beside the last backward passes, and of parameters gathered beside the first forward passes of the next iteration. A
   bucket has 40 million weights, or a million for each replica if that is more.
@@ -20,6 +21,7 @@ from coppice.errors import InputError
 from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.pipelined.steps import fold3d_messages
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.policy_messages import StepMessage, policy_messages
 
@@ -31,6 +33,7 @@ OVERLAPS = (
     "fsdp",
     "megatron",
     *(name for name, policy in POLICIES.items() if issubclass(policy, DataParallelPolicy)),
+    "fold3d",
 )
 """What may run beside computation."""
 
@@ -87,19 +90,30 @@ def overlap_named(name: str, step: Step, order: PipelineOrder) -> Overlap:
             msg = "expected parameters that replicas share out for overlap fsdp, found none: take `shard=zero3`."
             raise InputError(msg)
         return Overlap(name=name, gathers_ahead=True)
-    if sharded:
-        msg = f"expected parameters that replicas keep for overlap {name}, found them shared out: take fsdp."
-        raise InputError(msg)
+    if name == "fold3d":
+        _refuse_shared(name, step, optimizer=True)
+        return Overlap(name=name, messages=fold3d_messages(step, order), steps_at_once=False)
     if name == "megatron":
-        if step.replicas == 1:
-            return Overlap(name=name)
-        if not step.shares_optimizer:
+        _refuse_shared(name, step, optimizer=False)
+        if not step.shares_optimizer and step.replicas > 1:
             msg = "expected an optimizer that replicas share out for overlap megatron, found none: take `shard=zero1`."
             raise InputError(msg)
         return Overlap(name=name, messages=tuple(_megatron(step, order)))
     policy = POLICIES[name].of()
     assert isinstance(policy, DataParallelPolicy)  # by OVERLAPS
     return overlap_by(policy, step, order)
+
+
+def _refuse_shared(name: str, step: Step, *, optimizer: bool) -> None:
+    """Refuse a step whose replicas share out parameters, or the optimizer if that matters."""
+    if step.replicas == 1:
+        return
+    if any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges):
+        msg = f"expected parameters that replicas keep for overlap {name}, found them shared out: take fsdp."
+        raise InputError(msg)
+    if optimizer and step.shares_optimizer:
+        msg = f"expected an optimizer that replicas do not share out for overlap {name}, found one: take megatron."
+        raise InputError(msg)
 
 
 def overlap_by(policy: DataParallelPolicy, step: Step, order: PipelineOrder) -> Overlap:
@@ -113,14 +127,9 @@ def overlap_by(policy: DataParallelPolicy, step: Step, order: PipelineOrder) -> 
     Raises:
         InputError: If replicas share out parameters or the optimizer, or the policy does not suit a stage or the order.
     """
+    _refuse_shared(policy.name, step, optimizer=True)
     if step.replicas == 1:
         return Overlap(name=policy.name)
-    if any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges):
-        msg = f"expected parameters that replicas keep for overlap {policy.name}, found them shared out: take fsdp."
-        raise InputError(msg)
-    if step.shares_optimizer:
-        msg = f"expected an optimizer that replicas do not share out for overlap {policy.name}, found one: take megatron."
-        raise InputError(msg)
     decided = policy_messages(policy, step, order)
     if decided.backward and order.at_once:
         msg = f"expected passes in turn for policy {policy.name}, found an order that runs two at once: take 1f1b."
@@ -154,6 +163,8 @@ def _at_the_end(step: Step, order: PipelineOrder) -> list[StepMessage]:
 def _megatron(step: Step, order: PipelineOrder) -> list[StepMessage]:
     """Buckets of gradients in the order of the backward pass, of parameters in that of the forward pass."""
     messages: list[StepMessage] = []
+    if step.replicas == 1:
+        return messages
     most = max(_BUCKET, _BUCKET_OF_REPLICA * step.replicas)
     device_of = order.device_of()
     for stage, blocks in enumerate(step.stages):

@@ -7,9 +7,10 @@ import pytest
 from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import breadth_first, gpipe
-from coppice.iteration.policies.pipelined.steps import fast_forward_order, fold3d_overlap, stage_times
+from coppice.iteration.policies.pipelined.steps import fast_forward_order, fold3d_messages, stage_times
 from coppice.iteration.step.block import GroupExchange, LayerBlock, Step
-from coppice.iteration.step.simulated import simulate_step
+from coppice.iteration.step.overlap import Overlap
+from coppice.iteration.step.simulated import order_for, simulate_step
 
 
 def summed(collective: str, size: float) -> GroupExchange:
@@ -42,19 +43,22 @@ def even(gradients: float, chunks: int, devices: int = 4, micro_batches: int = 8
 )
 def test_fold3d(gradients: float, chunks: int, expected: float) -> None:
     step, order = even(gradients, chunks), breadth_first(4, 8, chunks)
-    overlap = fold3d_overlap(step, order)
-    found = simulate_step(step, order, overlap=overlap)
+    found = simulate_step(step, order, overlap="fold3d")
     assert found.seconds == pytest.approx(expected, abs=1e-8)
     assert found.lower_bound_seconds <= found.seconds + 1e-8
-    assert sum(each.exchange.size_bytes for each in overlap.messages) == pytest.approx(4 * gradients)
-    whole = simulate_step(step, order, overlap=fold3d_overlap(step, order, share=0.0))
+    assert sum(each.exchange.size_bytes for each in fold3d_messages(step, order)) == pytest.approx(
+        4 * gradients
+    )
+    unsplit = Overlap(name="unsplit", messages=fold3d_messages(step, order, share=0.0), steps_at_once=False)
+    whole = simulate_step(step, order, overlap=unsplit)
     assert found.seconds <= whole.seconds + 1e-8
 
 
 @pytest.mark.parametrize(("devices", "plain", "fast"), [(4, 21, 18), (8, 45, 38)])
 def test_fast_forward(devices: int, plain: float, fast: float) -> None:
     step, order = even(0, 1, devices, devices), gpipe(devices, devices)
-    for given, expected in ((order, plain), (fast_forward_order(step, order), fast)):
+    _, named = order_for("fast-forward", devices, devices, 1)
+    for given, expected in ((order, plain), (fast_forward_order(step, order), fast), (named, fast)):
         assert isinstance(given, PipelineOrder)
         assert simulate_step(step, given).seconds == pytest.approx(expected, abs=1e-8)
 

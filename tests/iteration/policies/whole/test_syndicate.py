@@ -151,8 +151,9 @@ def test_searches_find_what_brute_force_finds() -> None:
 
 
 @pytest.mark.slow
-def test_many_searches_find_what_brute_force_finds() -> None:
-    check_brute_force(2, 600, missed=0.01)
+@pytest.mark.parametrize("seed", range(3))
+def test_many_searches_find_what_brute_force_finds(seed: int) -> None:
+    check_brute_force(100 + seed, 200, missed=0.01)
 
 
 def check_random(seed: int, cases: int) -> None:
@@ -193,8 +194,9 @@ def test_random_plans() -> None:
 
 
 @pytest.mark.slow
-def test_many_random_plans() -> None:
-    check_random(4, 5000)
+@pytest.mark.parametrize("seed", range(5))
+def test_many_random_plans(seed: int) -> None:
+    check_random(100 + seed, 1000)
 
 
 def test_free_communication_leaves_computation() -> None:

@@ -11,9 +11,9 @@ from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.split import weights_last
 from coppice.iteration.policies.pipelined.fold3d import forward_share
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, Step
-from coppice.iteration.step.overlap import Overlap, StepMessage
+from coppice.iteration.step.policy_messages import StepMessage
 
-__all__ = ["fast_forward_order", "fold3d_overlap", "stage_times"]
+__all__ = ["fast_forward_order", "fold3d_messages", "stage_times"]
 
 
 def stage_times(step: Step) -> StageTimes:
@@ -50,7 +50,9 @@ def fast_forward_order(step: Step, order: PipelineOrder) -> PipelineOrder:
     return weights_last(order, stage_times(step))
 
 
-def fold3d_overlap(step: Step, order: PipelineOrder, *, share: float | None = None) -> Overlap:
+def fold3d_messages(
+    step: Step, order: PipelineOrder, *, share: float | None = None
+) -> tuple[StepMessage, ...]:
     """Sums of chunks split between the backward pass and the next forward pass.
 
     The first chunk of a device is summed in one message, every other in two, and a chunk is updated before its next
@@ -92,4 +94,4 @@ def fold3d_overlap(step: Step, order: PipelineOrder, *, share: float | None = No
                         priority=priority,
                     )
                 )
-    return Overlap(name="fold3d", messages=tuple(messages), steps_at_once=False)
+    return tuple(messages)
