@@ -15,8 +15,9 @@ parallelism), trouble of allocators, stragglers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from coppice.iteration.costs.group import CollectiveCosts, RankGroup
 from coppice.iteration.devices import Calibration, Device
 from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
@@ -39,12 +40,19 @@ class Cluster:
         nic_bytes_per_second: What the NICs of a box send together, in one direction.
         calibration: What was measured on such GPUs.
         precision: How much faster than with 16 bits matrix products are in the precision of the job.
+        costs: Where the times of collectives come from; None: rings by formula and calibration.
     """
 
     device: Device
     nic_bytes_per_second: float
     calibration: Calibration
     precision: float = 1.0
+    costs: CollectiveCosts | None = None
+
+    @property
+    def calibrated(self) -> Cluster:
+        """The same, with collectives by formula."""
+        return self if self.costs is None else replace(self, costs=None)
 
     @property
     def memory_rate(self) -> float:
@@ -67,6 +75,9 @@ class Cluster:
         """
         if ranks == 1:
             return 0.0
+        if self.costs is not None:
+            name = "all_reduce" if rounds == 2 else "all_gather"
+            return self.costs.cost(name, size_bytes, RankGroup(ranks, stride), gradients=share > 0).seconds
         constants = self.calibration
         moved = rounds * (ranks - 1) / ranks * size_bytes
         hops = rounds * (ranks - 1)
@@ -81,6 +92,8 @@ class Cluster:
 
     def send_seconds(self, size_bytes: float, stride: int) -> float:
         """Seconds in which every GPU sends so many bytes to one at a distance."""
+        if self.costs is not None:
+            return self.costs.cost("send", size_bytes, RankGroup(2, stride)).seconds
         constants = self.calibration
         if stride < self.device.box:
             return constants.near_seconds + size_bytes / (

@@ -1,0 +1,62 @@
+"""Costs by formula: rings at the rates of the topology and the constants that are fitted to measured iterations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+from coppice.iteration.costs.group import COLLECTIVES, CollectiveCosts, Cost, RankGroup
+from coppice.iteration.estimate import Cluster
+
+__all__ = ["CalibratedCosts", "costs_of"]
+
+
+@dataclass(frozen=True)
+class CalibratedCosts:
+    """What :meth:`coppice.iteration.estimate.Cluster.ring_seconds` says; an all-to-all sends as much as a gather.
+
+    Attributes:
+        cluster: The GPUs, their network, and the constants.
+
+    Examples:
+        >>> from coppice.iteration.cluster import cluster_of
+        >>> from coppice.topology.presets import preset
+        >>> costs = CalibratedCosts(cluster_of(preset("dgx-a100", boxes=4)))
+        >>> found = costs.cost("all_reduce", 2**30, RankGroup(8, 1))
+        >>> found.link, round(1e3 * found.seconds, 2)
+        ('NVLink', 7.06)
+    """
+
+    cluster: Cluster
+
+    def cost(self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False) -> Cost:
+        """As :class:`coppice.iteration.costs.group.CollectiveCosts` says."""
+        if collective not in COLLECTIVES:
+            msg = f"expected one of {', '.join(COLLECTIVES)}, found {collective!r}."
+            raise InputError(msg)
+        if group.ranks == 1:
+            return Cost(0.0)
+        cluster = self.cluster.calibrated
+        box, constants = cluster.device.box, cluster.calibration
+        near_rate = cluster.device.link_bytes_per_second
+        if collective == "send":
+            seconds = cluster.send_seconds(size_bytes, group.stride)
+            near, far = size_bytes / near_rate, size_bytes * box / cluster.nic_bytes_per_second
+            if group.stride < box:
+                return Cost(seconds, "NVLink", {"NVLink": near / seconds})
+            return Cost(seconds, "NIC", {"NIC": far / seconds})
+        rounds = 2 if collective == "all_reduce" else 1
+        share = constants.gradient_share if gradients else 0.0
+        seconds = cluster.ring_seconds(size_bytes, group.ranks, group.stride, rounds=rounds, share=share)
+        inside = min(group.ranks, max(1, box // group.stride))
+        moved = rounds * (group.ranks - 1) / group.ranks * size_bytes
+        near, far = moved / near_rate, moved * box / inside / cluster.nic_bytes_per_second
+        if inside == group.ranks:
+            return Cost(seconds, "NVLink", {"NVLink": near / seconds})
+        loads = {"NIC": far / seconds} | ({"NVLink": near / seconds} if inside > 1 else {})
+        return Cost(seconds, max(loads, key=lambda link: loads[link]), loads)
+
+
+def costs_of(cluster: Cluster) -> CollectiveCosts:
+    """What the collectives on a cluster cost: the costs that it names, or calibrated rings."""
+    return CalibratedCosts(cluster) if cluster.costs is None else cluster.costs
