@@ -23,6 +23,7 @@ from coppice.topology.model import Topology
 from coppice.topology.operations import subset
 
 __all__ = [
+    "TUNED_RANKS",
     "Chooser",
     "Pick",
     "body_of",
@@ -64,6 +65,8 @@ Chooser = Callable[[Topology, Collective, int], Pick]
 
 _OTHERWISE = {Collective.ALL_TO_ALL: "linear"}
 _RING = "ring"
+TUNED_RANKS = 32
+"""Ranks of a group on which orders and segments are tried."""
 _NCCL_RING = "nccl-ring"
 _JOB = (
     Collective.ALL_REDUCE,
@@ -100,7 +103,8 @@ def nccl_pick(topology: Topology, collective: Collective, size_bytes: int) -> Pi
     picked = Pick(found.ours, dict(found.parameters))
     if picked.name.startswith(("nvls", "collnet")):  # switches add, if they can
         try:
-            from_catalogue(Problem(topology, collective), picked.name, picked.parameters)
+            few = subset(topology, range(min(TUNED_RANKS, topology.num_ranks)))
+            from_catalogue(Problem(few, collective), picked.name, picked.parameters)
         except InputError:
             return Pick(_NCCL_RING)
     return picked
@@ -122,7 +126,7 @@ def suited(
     """The pick with the order of ranks and the segments that are fastest at a size, as ``coppice compare`` finds them.
 
     GPUs of the group pass on where there is no other way, and where they do not reach, other GPUs forward as with
-    NCCL's PXN.
+    NCCL's PXN. Of large groups the first 32 ranks are tried.
 
     Args:
         topology: The cluster.
@@ -136,6 +140,7 @@ def suited(
         InputError: If the algorithm does not apply.
     """
     refusal = ""
+    members = members[:TUNED_RANKS]
     for others, relay_gpus in ((False, False), (False, True), (True, True)):
         problem = Problem(subset(topology, members, relays=others), collective)
         if picked.name == FOREST:

@@ -3,8 +3,8 @@
 A time is simulated at the powers of two around a size, and in between it is interpolated: exact where it is a line in
 the size, and what a line loses to a root of the size (pipelines) is below 2% of that part of the time. Groups of more
 than 128 ranks over boxes that are all alike are simulated with 16, 32 and 64 ranks; their time goes on as
-a + b (1 - 1 / boxes) + c log2(boxes) + d boxes with numbers of 0 or more that fit best, in which rings and trees are
-exact where bandwidth and latency are what they wait for.
+a + b (1 - 1 / boxes) + c boxes, of trees with log2(boxes) instead, with numbers of 0 or more that fit best: exact for
+rings.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _FEW_RANKS = 64
 """Most ranks from which the time of larger groups is extended."""
 
 _LEAST_BYTES = 2**10
+_LOGARITHMIC = ("forest", "nvls", "pat")
+"""Algorithms beside those with trees in their names whose steps grow with the logarithm of the boxes."""
 
 
 @dataclass(eq=False)
@@ -64,6 +66,7 @@ class SimulatedCosts:
     _costs: dict[tuple[str, int, RankGroup], Cost] = field(default_factory=dict)
     _parts: dict[tuple[RankGroup, int], Standing] = field(default_factory=dict)
     _wholes: dict[RankGroup, Topology] = field(default_factory=dict)
+    _suited: dict[tuple[str, Pick, int, RankGroup], Pick] = field(default_factory=dict)
     _bodies: dict[tuple[str, Pick, RankGroup, int], list[Schedule | Forest]] = field(default_factory=dict)
 
     def cost(self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False) -> Cost:
@@ -108,7 +111,9 @@ class SimulatedCosts:
         counts = [_FEW_RANKS // 4, _FEW_RANKS // 2, _FEW_RANKS]
         found = [self._simulated(collective, size_bytes, group, ranks) for ranks in counts]
         boxes = [ranks / inside for ranks in counts]
-        seconds = _extended(boxes, [each.seconds for each in found], group.ranks / inside)
+        name = self.choose(self._whole(group), Collective.named(collective), size_bytes).name
+        linear = name not in _LOGARITHMIC and "tree" not in name
+        seconds = _extended(boxes, [each.seconds for each in found], group.ranks / inside, linear=linear)
         return Cost(seconds, found[-1].link, found[-1].loads)
 
     def _simulated(self, collective: str, size_bytes: int, group: RankGroup, ranks: int) -> Cost:
@@ -142,28 +147,31 @@ class SimulatedCosts:
             return self._bodies[key]
         what = Collective.named(collective)
         picked = self.choose(self._whole(group), what, size_bytes)
-        picked = suited(part.topology, part.groups[0], what, picked, size_bytes, self.model)
+        asked = collective, picked, size_bytes, group
+        if asked not in self._suited:
+            self._suited[asked] = suited(part.topology, part.groups[0], what, picked, size_bytes, self.model)
+        picked = self._suited[asked]
         key = collective, picked, group, ranks
         if key not in self._bodies:
             self._bodies[key] = [body_of(part.topology, each, what, picked) for each in part.groups]
         return self._bodies[key]
 
 
-def _extended(boxes: Sequence[float], seconds: Sequence[float], wanted: float) -> float:
+def _extended(boxes: Sequence[float], seconds: Sequence[float], wanted: float, *, linear: bool) -> float:
     """A time that was simulated on a few numbers of boxes, on more of them; no less than on the most.
 
     Examples:
-        >>> round(_extended([2, 4, 8, 16], [2 * (1 - 1 / n) + 0.5 * n for n in (2, 4, 8, 16)], 32), 6)
+        >>> round(_extended([2, 4, 8], [2 * (1 - 1 / n) + 0.5 * n for n in (2, 4, 8)], 32, linear=True), 6)
         17.9375
     """
 
     def terms(count: float) -> list[float]:
-        return [1.0, 1 - 1 / count, math.log2(count), count]
+        return [1.0, 1 - 1 / count, count if linear else math.log2(count)]
 
     table, target = np.array([terms(count) for count in boxes]), np.array(seconds)
     best: tuple[float, float] | None = None
-    for size in range(1, len(boxes) + 1):
-        for chosen in itertools.combinations(range(4), size):
+    for size in range(1, 4):
+        for chosen in itertools.combinations(range(3), size):
             factors, _, rank, _ = np.linalg.lstsq(table[:, chosen] / target[:, None], np.ones(len(boxes)))
             if rank < size or (factors < 0).any():
                 continue
