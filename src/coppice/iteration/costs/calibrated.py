@@ -13,7 +13,7 @@ __all__ = ["CalibratedCosts", "costs_of"]
 
 @dataclass(frozen=True)
 class CalibratedCosts:
-    """What :meth:`coppice.iteration.estimate.Cluster.ring_seconds` says; an all-to-all sends as much as a gather.
+    """What the cluster's ``ring_seconds``, ``exchange_seconds`` and ``send_seconds`` say.
 
     Attributes:
         cluster: The GPUs, their network, and the constants.
@@ -41,20 +41,30 @@ class CalibratedCosts:
         near_rate = cluster.device.link_bytes_per_second
         if collective == "send":
             seconds = cluster.send_seconds(size_bytes, group.stride)
-            near, far = size_bytes / near_rate, size_bytes * box / cluster.nic_bytes_per_second
             if group.stride < box:
-                return Cost(seconds, "NVLink", {"NVLink": near / seconds})
-            return Cost(seconds, "NIC", {"NIC": far / seconds})
+                return _limited(seconds, size_bytes / near_rate, 0.0)
+            return _limited(seconds, 0.0, size_bytes * box / cluster.nic_bytes_per_second)
+        inside = min(group.ranks, max(1, box // group.stride))
+        if collective == "all_to_all":
+            seconds = cluster.exchange_seconds(size_bytes, group.ranks, group.stride)
+            near = size_bytes * (inside - 1) / group.ranks / near_rate
+            far = size_bytes * (group.ranks - inside) / group.ranks * box / cluster.nic_bytes_per_second
+            return _limited(seconds, near, far)
         rounds = 2 if collective == "all_reduce" else 1
         share = constants.gradient_share if gradients else 0.0
         seconds = cluster.ring_seconds(size_bytes, group.ranks, group.stride, rounds=rounds, share=share)
-        inside = min(group.ranks, max(1, box // group.stride))
         moved = rounds * (group.ranks - 1) / group.ranks * size_bytes
-        near, far = moved / near_rate, moved * box / inside / cluster.nic_bytes_per_second
-        if inside == group.ranks:
-            return Cost(seconds, "NVLink", {"NVLink": near / seconds})
-        loads = {"NIC": far / seconds} | ({"NVLink": near / seconds} if inside > 1 else {})
-        return Cost(seconds, max(loads, key=lambda link: loads[link]), loads)
+        near = moved / near_rate if inside > 1 else 0.0
+        far = moved * box / inside / cluster.nic_bytes_per_second if inside < group.ranks else 0.0
+        return _limited(seconds, near, far)
+
+
+def _limited(seconds: float, near: float, far: float) -> Cost:
+    """A cost with the seconds for which links inside of boxes and NICs are in use at their full rate."""
+    loads = {
+        name: min(1.0, used / seconds) for name, used in (("NVLink", near), ("NIC", far)) if used and seconds
+    }
+    return Cost(seconds, max(loads, key=lambda link: loads[link], default=""), loads)
 
 
 def costs_of(cluster: Cluster) -> CollectiveCosts:
