@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption, load_topology
-from coppice.cli.options.names import PIPELINE_ORDERS
+from coppice.cli.options.names import CALIBRATED, PIPELINE_ORDERS
 from coppice.cli.output.render import print_fields, print_json
 from coppice.errors import CheckError, InputError
 from coppice.iteration.models import MODELS, model_named
@@ -64,6 +64,15 @@ def estimate(
             help=f"Simulate the pipeline in an order: {', '.join(PIPELINE_ORDERS)}.",
         ),
     ] = None,
+    collectives: Annotated[
+        str,
+        typer.Option(
+            "--collectives",
+            metavar="NAME",
+            help="What collectives cost: calibrated (rings by formula), nccl (what it would pick), forest (our "
+            "optimum) or an algorithm such as ring, all but the first simulated with all groups at once.",
+        ),
+    ] = CALIBRATED,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -81,12 +90,15 @@ def estimate(
     \b
     Examples:
       coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512
+      coppice train estimate gpt-175b --cluster dgx-h100 --boxes 128 --parallel tp=8,pp=8,dp=16 --collectives nccl
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.cluster import cluster_of
+    from coppice.iteration.costs.named import with_collectives
     from coppice.iteration.estimate import estimate as run
     from coppice.iteration.job import simulate_job
     from coppice.iteration.memory import memory_of
     from coppice.iteration.trace import write_task_trace
+    from coppice.simulation.models import DEFAULT_MODEL
 
     chosen = model_named(model)
     topology = load_topology(cluster, boxes=boxes, rates=rates, settings=settings)
@@ -111,7 +123,7 @@ def estimate(
             "or vp of --parallel."
         )
         raise InputError(msg)
-    machines = cluster_of(topology, device)
+    machines = with_collectives(cluster_of(topology, device), topology, collectives)
     found, held = run(chosen, layout, machines), memory_of(chosen, layout)
     if trace is not None and order is None:
         order = "interleaved" if layout.chunks > 1 else "1f1b"
@@ -131,6 +143,7 @@ def estimate(
                 "memory_bytes": held.total,
                 "memory_by_part": memory,
                 "fits": fits,
+                "collectives": collectives,
                 "device": machines.device.name,
                 "least_seconds": found.compute + found.head + found.optimizer,
                 **_simulated_record(simulated),
@@ -151,6 +164,9 @@ def estimate(
             ("memory", f"{held.total / 1e9:.3g} GB of a {machines.device.name}{room}"),
             ("of it (GB)", kept),
         ]
+        if collectives != CALIBRATED:
+            words = f"{collectives}, simulated with all groups at once, model {DEFAULT_MODEL.name}"
+            fields.insert(3, ("collectives", words))
         if simulated is not None:
             beyond = max(0.0, simulated.seconds / simulated.lower_bound_seconds - 1)
             words = f"{seconds_text(simulated.seconds)} without the optimizer"
