@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coppice.errors import InputError
-from coppice.iteration.costs.group import COLLECTIVES, CollectiveCosts, Cost, RankGroup
+from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, CollectiveCosts, RankGroup
 from coppice.iteration.estimate import Cluster
 
 __all__ = ["CalibratedCosts", "costs_of"]
@@ -29,13 +29,15 @@ class CalibratedCosts:
 
     cluster: Cluster
 
-    def cost(self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False) -> Cost:
+    def cost(
+        self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False
+    ) -> CollectiveCost:
         """As :class:`coppice.iteration.costs.group.CollectiveCosts` says."""
         if collective not in COLLECTIVES:
             msg = f"expected one of {', '.join(COLLECTIVES)}, found {collective!r}."
             raise InputError(msg)
         if group.ranks == 1:
-            return Cost(0.0)
+            return CollectiveCost(0.0)
         cluster = self.cluster.calibrated
         box, constants = cluster.device.box, cluster.calibration
         near_rate = cluster.device.link_bytes_per_second
@@ -59,12 +61,12 @@ class CalibratedCosts:
         return _limited(seconds, near, far)
 
 
-def _limited(seconds: float, near: float, far: float) -> Cost:
+def _limited(seconds: float, near: float, far: float) -> CollectiveCost:
     """A cost with the seconds for which links inside of boxes and NICs are in use at their full rate."""
     loads = {
         name: min(1.0, used / seconds) for name, used in (("NVLink", near), ("NIC", far)) if used and seconds
     }
-    return Cost(seconds, max(loads, key=lambda link: loads[link], default=""), loads)
+    return CollectiveCost(seconds, max(loads, key=lambda link: loads[link], default=""), loads)
 
 
 def costs_of(cluster: Cluster) -> CollectiveCosts:

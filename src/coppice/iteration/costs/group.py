@@ -8,7 +8,7 @@ from typing import Protocol
 
 from coppice.errors import InputError
 
-__all__ = ["COLLECTIVES", "CollectiveCosts", "Cost", "RankGroup"]
+__all__ = ["COLLECTIVES", "CollectiveCost", "CollectiveCosts", "RankGroup"]
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
 """What groups of a job do; in a send every rank but the last sends the whole buffer to the next one of its group."""
@@ -60,7 +60,7 @@ class RankGroup:
 
 
 @dataclass(frozen=True)
-class Cost:
+class CollectiveCost:
     """What a collective takes, all groups at once.
 
     Attributes:
@@ -78,7 +78,9 @@ class Cost:
 class CollectiveCosts(Protocol):
     """Where the times of collectives come from."""
 
-    def cost(self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False) -> Cost:
+    def cost(
+        self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False
+    ) -> CollectiveCost:
         """What a collective takes.
 
         Args:

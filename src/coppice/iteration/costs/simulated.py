@@ -19,7 +19,7 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.iteration.costs.chosen import Chooser, Pick, body_of, send_body, suited
-from coppice.iteration.costs.group import COLLECTIVES, Cost, RankGroup
+from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, RankGroup
 from coppice.iteration.costs.standing import Standing, box_of_all, standing
 from coppice.iteration.costs.together import simulated_together
 from coppice.schedule.forest import Forest
@@ -63,20 +63,22 @@ class SimulatedCosts:
     topology: Topology
     choose: Chooser
     model: Model = DEFAULT_MODEL
-    _costs: dict[tuple[str, int, RankGroup], Cost] = field(default_factory=dict)
+    _costs: dict[tuple[str, int, RankGroup], CollectiveCost] = field(default_factory=dict)
     _parts: dict[tuple[RankGroup, int], Standing] = field(default_factory=dict)
     _wholes: dict[RankGroup, Topology] = field(default_factory=dict)
     _suited: dict[tuple[str, Pick, int, RankGroup], Pick] = field(default_factory=dict)
     _bodies: dict[tuple[str, Pick, RankGroup, int], list[Schedule | Forest]] = field(default_factory=dict)
 
-    def cost(self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False) -> Cost:
+    def cost(
+        self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False
+    ) -> CollectiveCost:
         """As :class:`coppice.iteration.costs.group.CollectiveCosts` says; gradients are sums as others are."""
         del gradients
         if collective not in COLLECTIVES:
             msg = f"expected one of {', '.join(COLLECTIVES)}, found {collective!r}."
             raise InputError(msg)
         if group.ranks == 1 or size_bytes <= 0:
-            return Cost(0.0)
+            return CollectiveCost(0.0)
         if collective == "send":
             group = RankGroup(max(2, self.topology.num_ranks // group.stride), group.stride)
         size = max(size_bytes, _LEAST_BYTES)
@@ -91,16 +93,16 @@ class SimulatedCosts:
             for link in {**below.loads, **above.loads}
         }
         seconds = (1 - share) * below.seconds + share * above.seconds
-        return Cost(seconds, max(loads, key=lambda link: loads[link], default=""), loads)
+        return CollectiveCost(seconds, max(loads, key=lambda link: loads[link], default=""), loads)
 
-    def _at(self, collective: str, size_bytes: int, group: RankGroup) -> Cost:
+    def _at(self, collective: str, size_bytes: int, group: RankGroup) -> CollectiveCost:
         """What is simulated at a size, each only once."""
         key = collective, size_bytes, group
         if key not in self._costs:
             self._costs[key] = self._measured(collective, size_bytes, group)
         return self._costs[key]
 
-    def _measured(self, collective: str, size_bytes: int, group: RankGroup) -> Cost:
+    def _measured(self, collective: str, size_bytes: int, group: RankGroup) -> CollectiveCost:
         box = box_of_all(self.topology)
         inside = max(1, box // group.stride)
         if collective == "send" and box:  # what a rank between two does all do, or those at the end of a box
@@ -114,9 +116,9 @@ class SimulatedCosts:
         name = self.choose(self._whole(group), Collective.named(collective), size_bytes).name
         linear = name not in _LOGARITHMIC and "tree" not in name
         seconds = _extended(boxes, [each.seconds for each in found], group.ranks / inside, linear=linear)
-        return Cost(seconds, found[-1].link, found[-1].loads)
+        return CollectiveCost(seconds, found[-1].link, found[-1].loads)
 
-    def _simulated(self, collective: str, size_bytes: int, group: RankGroup, ranks: int) -> Cost:
+    def _simulated(self, collective: str, size_bytes: int, group: RankGroup, ranks: int) -> CollectiveCost:
         """Groups with so many of their ranks."""
         part = self._part(group, ranks)
         bodies = self._bodies_of(collective, size_bytes, group, ranks)

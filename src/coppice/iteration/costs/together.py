@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.iteration.costs.group import Cost
+from coppice.iteration.costs.group import CollectiveCost
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
@@ -32,7 +32,7 @@ _KINDS = ("NVLink", "NIC", "fabric")
 
 def simulated_together(
     bodies: Sequence[Schedule | Forest], topology: Topology, size_bytes: int, model: Model
-) -> Cost:
+) -> CollectiveCost:
     """What a collective of several groups takes, all beginning at the same time.
 
     Args:
@@ -42,7 +42,7 @@ def simulated_together(
         model: What messages cost.
     """
     plain = [messages_of(body, size_bytes, steps_bind=model.steps_bind) for body in bodies]
-    found = Cost(0.0)
+    found = CollectiveCost(0.0)
     for numbers in _distinct_sets(plain, topology):
         timeline = _set_of_groups([bodies[n] for n in numbers], topology, size_bytes, model)
         # What a model adds to a topology, such as channels of GPUs, comes after its links.
@@ -71,10 +71,10 @@ def link_kinds(topology: Topology) -> NDArray[np.int64]:
     return found
 
 
-def _cost(timeline: Timeline, topology: Topology) -> Cost:
+def _cost(timeline: Timeline, topology: Topology) -> CollectiveCost:
     """The time, with the links of the topology that are busy longest."""
     if not timeline.time_us:
-        return Cost(0.0)
+        return CollectiveCost(0.0)
     kinds = link_kinds(topology)
     share = timeline.link_busy_us[: topology.num_links] / timeline.time_us
     loads = {
@@ -83,7 +83,7 @@ def _cost(timeline: Timeline, topology: Topology) -> Cost:
         if (share[kinds == number] > 0).any()
     }
     link = max(loads, key=lambda name: loads[name], default="")
-    return Cost(timeline.time_us / 1e6, link, loads)
+    return CollectiveCost(timeline.time_us / 1e6, link, loads)
 
 
 def _set_of_groups(
