@@ -1,7 +1,7 @@
 """Costs by simulation: all groups at once on the links that they share, at a few sizes and in between.
 
 A time is simulated at the powers of two around a size, and in between it is interpolated: exact where it is a line in
-the size, and what a line loses to a root of the size (pipelines) is below 2% of that part of the time. Groups of more
+the size; pipelines, and a change of the protocol or algorithm in between, cost up to 5%. Groups of more
 than 128 ranks over boxes that are all alike are simulated with 16, 32 and 64 ranks; their time goes on as
 a + b (1 - 1 / boxes) + c boxes, of trees with log2(boxes) instead, with numbers of 0 or more that fit best: exact for
 rings.
