@@ -13,7 +13,7 @@ from coppice.iteration.measured.table import DeviceTable
 from coppice.text import suggestion
 from coppice.topology.model import Topology
 
-__all__ = ["cluster_of", "device_in"]
+__all__ = ["CONSTANTS", "cluster_of", "device_in"]
 
 _NAMED = {
     "gb300": "GB300",
@@ -27,7 +27,7 @@ _NAMED = {
     "mi300x": "MI300X",
     "mi250x": "MI250X",
 }
-_CONSTANTS = {
+CONSTANTS = {
     "V100": "A100-80G",
     "A100": "A100-80G",
     "H200": "H100",
@@ -92,7 +92,7 @@ def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> C
             f"expected a device ({', '.join(DEVICES)}) to name, found {found}: name one (`device=A100-80G`)."
         )
         raise InputError(msg)
-    return _cluster(topology, DEVICES[name], CALIBRATIONS[_CONSTANTS.get(name, name)], table)
+    return _cluster(topology, DEVICES[name], CALIBRATIONS[CONSTANTS.get(name, name)], table)
 
 
 def _sheet_of(table: DeviceTable, topology: Topology) -> str | None:

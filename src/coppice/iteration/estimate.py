@@ -23,10 +23,20 @@ from coppice.iteration.measured.table import DeviceTable
 from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
-__all__ = ["Cluster", "Estimate", "estimate", "stage_times"]
+__all__ = [
+    "OPTIMIZER_BYTES",
+    "Cluster",
+    "Estimate",
+    "LayerWork",
+    "estimate",
+    "gathering_seconds",
+    "routing_seconds",
+    "stage_times",
+]
 
 _HALF = 2  # bytes of an element of activations, parameters and gradients
-_STATES = 30  # bytes that Adam reads and writes for a parameter, its 32-bit states and copy included
+OPTIMIZER_BYTES = 30
+"""What Adam reads and writes for a parameter, its 32-bit states and copy included."""
 _SCORES = 7  # passes over the scores of attention that are not fused, two bytes each
 _LOSS = 12  # passes over the scores of words, forward and backward
 _PASSES = 10  # passes over the activations of a layer beside its matrix products: norms, residuals, dropout
@@ -113,6 +123,19 @@ class Cluster:
         far = moved * groups / (self.nic_bytes_per_second * (share or constants.far_share))
         waits = constants.near_seconds * math.log2(inside) + constants.far_seconds * hops
         return waits + max(near if inside > 1 else 0.0, far)
+
+    def sum_seconds(self, size_bytes: float, ranks: int, *, split: bool) -> float:
+        """Seconds in which groups of neighbours sum so many bytes.
+
+        Args:
+            size_bytes: Bytes of the whole buffer of a rank.
+            ranks: Ranks of a group.
+            split: By a reduce-scatter and an all-gather, as sequence parallelism does; rings take as long.
+        """
+        if self.costs is None or not split or ranks == 1:
+            return self.ring_seconds(size_bytes, ranks, 1)
+        names = ("reduce_scatter", "all_gather")
+        return sum(self.costs.cost(name, size_bytes, RankGroup(ranks, 1)).seconds for name in names)
 
     def exchange_seconds(self, size_bytes: float, ranks: int, stride: int) -> float:
         """Seconds of an all-to-all in which each rank gives an equal share of so many bytes to each of its group.
@@ -209,24 +232,32 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
         layout: How the job lies on the GPUs.
         cluster: The GPUs and their network.
     """
-    work = _Work.of(model, layout, cluster)
+    work = LayerWork.of(model, layout, cluster)
     tensor, count = layout.tensor, layout.micro_batches
     held = model.layers / layout.pipeline
     replicas = layout.data * layout.context
     sums = 4 + 2 * (layout.recompute is Recompute.FULL)
     activations = _HALF * work.tokens * model.hidden
-    summing = sums * cluster.ring_seconds(activations, tensor, 1)
-    gathering = _gathering(model, layout, cluster)
+    summing = sums * cluster.sum_seconds(activations, tensor, split=layout.sequence_parallel)
+    gathering = gathering_seconds(model, layout, cluster)
     sending = 0.0
     if layout.pipeline > 1:
         sending = 2 * layout.chunks * cluster.send_seconds(activations / tensor, tensor * replicas)
-    stage = held * (work.layer + summing + gathering) + sending
-    own = (model.layer_parameters * held + model.vocab * model.hidden) / tensor
+    passes = 4 + 2 * (layout.recompute is Recompute.FULL)
+    mixed = model.expert_layers / model.layers
+    routing = mixed * passes * routing_seconds(model, layout, cluster)
+    stage = held * (work.layer + summing + gathering + routing) + sending
+    own = (model.dense_parameters / layout.pipeline + model.vocab * model.hidden) / tensor
+    routed = model.routed_parameters / layout.pipeline / tensor / layout.expert
     gradients = 0.0
     if layout.shard is not Shard.ZERO3:
         share = cluster.calibration.gradient_share
         gradients = cluster.ring_seconds(_HALF * own, replicas, tensor, share=share)
-    stepped = own / (replicas if layout.shard is not Shard.NONE else 1)
+        few, far = replicas // layout.expert, tensor * layout.expert
+        gradients += cluster.ring_seconds(_HALF * routed, few, far, share=share) if routed else 0.0
+    stepped = own + routed
+    if layout.shard is not Shard.NONE:
+        stepped = own / replicas + routed * layout.expert / replicas
     return Estimate(
         compute=count * held * work.layer,
         head=count * work.head,
@@ -234,7 +265,8 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
         sends=count * sending,
         bubble=(layout.pipeline - 1) * stage / layout.chunks,
         gradients=gradients + count * held * gathering,
-        optimizer=_STATES * stepped / cluster.memory_rate,
+        exchange=count * held * routing,
+        optimizer=OPTIMIZER_BYTES * stepped / cluster.memory_rate,
         flops=3 * model.forward_flops(layout.global_batch),
         peak=layout.gpus * cluster.device.flops,
     )
@@ -245,13 +277,13 @@ def stage_times(model: Transformer, layout: Layout, cluster: Cluster) -> StageTi
 
     The head is on the last stage; the gradients of a stage are summed over replicas by themselves.
     """
-    work = _Work.of(model, layout, cluster)
+    work = LayerWork.of(model, layout, cluster)
     stages = layout.pipeline * layout.chunks
     held = model.layers / stages
     activations = _HALF * work.tokens * model.hidden
-    summing = cluster.ring_seconds(activations, layout.tensor, 1)
+    summing = cluster.sum_seconds(activations, layout.tensor, split=layout.sequence_parallel)
     again = 2 * (layout.recompute is Recompute.FULL)
-    gathering = _gathering(model, layout, cluster)
+    gathering = gathering_seconds(model, layout, cluster)
     forward = [held * (work.forward + 2 * summing + gathering / 3)] * stages
     backward = [held * (work.backward + (2 + again) * summing + gathering * 2 / 3)] * stages
     forward[-1] += work.head / 3
@@ -275,7 +307,7 @@ def stage_times(model: Transformer, layout: Layout, cluster: Cluster) -> StageTi
 
 
 @dataclass(frozen=True)
-class _Work:
+class LayerWork:
     """What a GPU computes for a micro-batch.
 
     Attributes:
@@ -283,12 +315,14 @@ class _Work:
         forward: Seconds of the forward pass of a layer.
         backward: Seconds of its backward pass, with what is computed again.
         head: Seconds of the output layer and the loss, forward and backward.
+        recompute: Seconds of the backward pass for what is computed again.
     """
 
     tokens: float
     forward: float
     backward: float
     head: float
+    recompute: float
 
     @property
     def layer(self) -> float:
@@ -296,36 +330,69 @@ class _Work:
         return self.forward + self.backward
 
     @classmethod
-    def of(cls, model: Transformer, layout: Layout, cluster: Cluster) -> _Work:
+    def of(cls, model: Transformer, layout: Layout, cluster: Cluster) -> LayerWork:
         """By the share of the peak that matrix products, attention and passes over memory reach."""
         constants, memory = cluster.calibration, cluster.memory_rate
         tokens = layout.micro_batch * model.seq / layout.context
         own = tokens / layout.tensor
-        matrices = cluster.device.flops * cluster.precision * constants.matrix_share
-        matrices *= tokens / (tokens + constants.half_tokens)
+        matrices = cluster.matrix_flops(tokens, 4 * model.hidden / layout.tensor, model.hidden)
         products = 2 * own * model.layer_parameters / matrices
-        attention = 4 * own * model.seq * model.hidden / (cluster.device.flops * constants.attention_share)
+        if model.experts:
+            products += _routed_seconds(model, layout, cluster, tokens, matrices)
+        sequences = layout.micro_batch / layout.context
+        heads = model.heads / layout.tensor
+        scores = 4 * own * model.seq * model.query_width
+        if layout.fused_attention and not model.causal:
+            scores *= 2  # rates count scores that are masked, and not computed
+        attention = scores / cluster.attention_flops(sequences, model.seq, heads)
+        behind = 2 * scores / cluster.attention_flops(sequences, model.seq, heads, backward=True)
         if not layout.fused_attention:
-            attention += _SCORES * own * model.heads * model.seq * _HALF / memory
+            unfused = _SCORES * own * model.heads * model.seq * _HALF / memory
+            attention, behind = attention + unfused, behind + 2 * unfused
         norms = _PASSES * model.hidden * (own if layout.sequence_parallel else tokens)
-        passes = (norms + 4 * own * model.ffn) * _HALF / memory
-        once = products + attention + passes
-        forward, backward = (max(each, constants.host_seconds) for each in (once, 2 * once))
+        passes = (norms + 4 * own * model.mlp_width) * _HALF / memory
+        once, twice = products + attention + passes, 2 * (products + passes) + behind
+        forward, backward = (max(each, constants.host_seconds) for each in (once, twice))
         again = {Recompute.NONE: 0.0, Recompute.SELECTIVE: attention, Recompute.FULL: forward}
-        words = own * model.vocab
+        words = own * model.vocab * (model.scored_tokens or model.seq) / model.seq
         return cls(
             tokens=tokens,
             forward=forward,
             backward=backward + again[layout.recompute],
             head=6 * words * model.hidden / matrices + _LOSS * words * _HALF / memory,
+            recompute=again[layout.recompute],
         )
 
 
-def _gathering(model: Transformer, layout: Layout, cluster: Cluster) -> float:
+def _routed_seconds(
+    model: Transformer, layout: Layout, cluster: Cluster, tokens: float, matrices: float
+) -> float:
+    """What products of experts take beyond the rate of all others: padded slots, and fewer tokens for each expert."""
+    mixed = model.expert_layers / model.layers
+    used = 2 * tokens / layout.tensor * mixed * model.experts_per_token * model.expert_parameters
+    rows = tokens * model.routed_share * layout.expert / model.experts
+    rate = cluster.matrix_flops(max(1.0, rows), 4 * model.hidden / layout.tensor, model.hidden)
+    return used * (model.capacity_factor or 1.0) / rate - used / matrices
+
+
+def routing_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
+    """Seconds of an all-to-all between ranks that share out experts, for a micro-batch: tokens there, or back.
+
+    Args:
+        model: The model.
+        layout: How the job lies on the GPUs.
+        cluster: The GPUs and their network.
+    """
+    tokens = layout.micro_batch * model.seq / layout.context
+    size = _HALF * tokens * model.routed_share * model.hidden / layout.tensor
+    return cluster.exchange_seconds(size, layout.expert, layout.tensor)
+
+
+def gathering_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
     """What gathering the four matrices of a layer twice and scattering its gradients takes: nothing hides it."""
     if layout.shard is not Shard.ZERO3:
         return 0.0
-    size = _HALF * model.layer_parameters / layout.tensor / 4
+    size = _HALF * (model.dense_parameters + model.routed_parameters) / model.layers / layout.tensor / 4
     share = cluster.calibration.gradient_share
     replicas = layout.data * layout.context
     return 3 * 4 * cluster.ring_seconds(size, replicas, layout.tensor, rounds=1, share=share)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.iteration.workload.model import LayeredModel
 
-__all__ = ["Memory", "memory_of"]
+__all__ = ["Memory", "layer_bytes", "memory_of"]
 
 _WEIGHT, _GRADIENT, _ADAM = 2, 2, 12  # bytes for each parameter
 
@@ -70,11 +70,11 @@ def memory_of(model: Transformer | LayeredModel, layout: Layout) -> Memory:
         parameters=_WEIGHT * kept(Shard.ZERO3),
         gradients=_GRADIENT * kept(Shard.ZERO2, Shard.ZERO3),
         optimizer=_ADAM * kept(Shard.ZERO1, Shard.ZERO2, Shard.ZERO3),
-        activations=in_flight * held * _layer_bytes(model, layout),
+        activations=in_flight * held * layer_bytes(model, layout),
     )
 
 
-def _layer_bytes(model: Transformer, layout: Layout) -> float:
+def layer_bytes(model: Transformer, layout: Layout) -> float:
     """Bytes that a layer keeps of a micro-batch."""
     tokens = model.seq / layout.context * layout.micro_batch
     unit = tokens * model.hidden
@@ -85,18 +85,10 @@ def _layer_bytes(model: Transformer, layout: Layout) -> float:
     if layout.fused_attention or layout.recompute is Recompute.SELECTIVE:
         scores = 0.0
     # Queries and the context, keys and values; then the results of the matrices of the MLP, as 16-bit values each.
-    inner = 4 * model.query_width + 4 * model.kv_width + 2 * model.mlp_matrices * _mlp_width(model)
+    inner = 4 * model.query_width + 4 * model.kv_width + 2 * model.mlp_matrices * model.mlp_width
+    # What goes to experts and what comes back.
+    inner += 4 * model.hidden * model.routed_share * model.expert_layers / model.layers
     return unit * 10 / split + tokens * (inner / layout.tensor + scores)
-
-
-def _mlp_width(model: Transformer) -> float:
-    """Width of what a token passes in the MLP of a layer, on average; going to experts and back is kept as well."""
-    if not model.experts:
-        return model.ffn
-    mixed = model.expert_layers / model.layers
-    slots = model.experts_per_token * (model.capacity_factor or 1.0)
-    routed = slots * ((model.expert_ffn or model.ffn) + 2 * model.hidden / model.mlp_matrices)
-    return (1 - mixed) * model.ffn + mixed * (routed + model.shared_ffn)
 
 
 def _memory_of_layers(model: LayeredModel, layout: Layout) -> Memory:

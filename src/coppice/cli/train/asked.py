@@ -92,6 +92,7 @@ def asked_record(
         if cluster.get("topology") is None:
             msg = "expected `cluster`, a preset or topology file, found none: name it, or give a job file."
             raise InputError(msg)
+        layout = {"dp": 1} | dict(layout)
     values = dict(cluster) | {"rates": rates}
     if settings:
         values["settings"] = (record.cluster.settings or {}) | parse_settings(settings)

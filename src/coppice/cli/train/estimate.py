@@ -2,177 +2,209 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption, load_topology
-from coppice.cli.options.names import CALIBRATED, PIPELINE_ORDERS
-from coppice.cli.output.render import print_fields, print_json
+from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption
+from coppice.cli.options.names import CALIBRATED, OVERLAPS, PIPELINE_ORDERS
+from coppice.cli.output.render import print_fields, print_json, print_lines
+from coppice.cli.train.asked import (
+    BatchOption,
+    ClusterOption,
+    DeviceOption,
+    FusedOption,
+    JobArgument,
+    asked_record,
+    load_of_job,
+    parse_degrees,
+)
+from coppice.cli.train.changes import DegradeOption, WhatIfOption, answers, answers_record, answers_table
 from coppice.errors import CheckError, InputError
-from coppice.iteration.models import MODELS, model_named
-from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.text import seconds_text
 
 if TYPE_CHECKING:
-    from coppice.iteration.job import SimulatedJob
+    from coppice.iteration.step.simulated import SimulatedStep
+    from coppice.iteration.transformer import Transformer
+    from coppice.iteration.workload.model import LayeredModel
 
 __all__ = ["estimate"]
 
-_DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "vp": "chunks"}
-
 
 def estimate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"One of: {', '.join(MODELS)}.")],
+    job: JobArgument,
     *,
-    cluster: Annotated[str, typer.Option("--cluster", metavar="TOPOLOGY", help="Preset or topology file.")],
+    cluster: ClusterOption = None,
     boxes: BoxesOption = None,
     parallel: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--parallel",
             metavar="LIST",
-            help="Degrees, such as tp=8,pp=16,dp=4: tensor, pipeline, data, context (cp), chunks of a device (vp).",
+            help="Degrees, such as tp=8,pp=16,dp=4: tensor, pipeline, data, context (cp), experts (ep), chunks of a "
+            "device (vp).",
         ),
-    ] = "tp=1",
-    global_batch: Annotated[
-        int, typer.Option("--global-batch", min=1, help="Sequences of an iteration.")
-    ] = 1,
-    micro_batch: Annotated[int, typer.Option("--micro-batch", min=1, help="Sequences of a micro-batch.")] = 1,
-    recompute: Annotated[
-        Recompute, typer.Option("--recompute", help="What is computed again.")
-    ] = Recompute.SELECTIVE,
-    shard: Annotated[Shard, typer.Option("--shard", help="What replicas share out.")] = Shard.NONE,
-    sequence_parallel: Annotated[
-        bool,
-        typer.Option(
-            "--sequence-parallel/--no-sequence-parallel", help="Share out norms along the sequence."
-        ),
-    ] = True,
-    fused_attention: Annotated[
-        bool, typer.Option("--fused-attention/--no-fused-attention", help="Scores stay on the chip.")
-    ] = True,
-    device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="GPU [default: by the topology's name].")
     ] = None,
+    global_batch: BatchOption = None,
+    micro_batch: Annotated[
+        int | None, typer.Option("--micro-batch", min=1, help="Samples of a micro-batch [default: 1].")
+    ] = None,
+    recompute: Annotated[
+        str | None,
+        typer.Option(
+            "--recompute", metavar="WHAT", help="Computed again: none, selective (default) or full."
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard",
+            metavar="WHAT",
+            help="What replicas share out: none (default), zero1, zero2, zero3, fsdp.",
+        ),
+    ] = None,
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--sequence-parallel/--no-sequence-parallel",
+            help="Share out norms along the sequence [default: they are].",
+        ),
+    ] = None,
+    fused_attention: FusedOption = None,
+    device: DeviceOption = None,
     order: Annotated[
         str | None,
         typer.Option(
             "--order",
             metavar="NAME",
-            help=f"Simulate the pipeline in an order: {', '.join(PIPELINE_ORDERS)}.",
+            help=f"Order of the pipeline: {', '.join(PIPELINE_ORDERS)} [default: 1f1b, of chunks interleaved].",
+        ),
+    ] = None,
+    overlap: Annotated[
+        str | None,
+        typer.Option(
+            "--overlap",
+            metavar="NAME",
+            help=f"What runs beside computation: {', '.join(OVERLAPS)} [default: none; of nets ddp].",
         ),
     ] = None,
     collectives: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--collectives",
             metavar="NAME",
             help="What collectives cost: calibrated (rings by formula), nccl (what it would pick), forest (our "
-            "optimum) or an algorithm such as ring, all but the first simulated with all groups at once.",
-        ),
-    ] = CALIBRATED,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            "--trace", metavar="FILE", help="Write the simulated tasks for Perfetto [implies --order]."
+            "optimum) or an algorithm such as ring, all but the first simulated with all groups at once "
+            "[default: calibrated].",
         ),
     ] = None,
+    contention: Annotated[
+        float,
+        typer.Option(
+            "--contention",
+            min=0.0,
+            max=1.0,
+            help="Share of a GPU for which communication competes with the computation it runs beside.",
+        ),
+    ] = 0.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write the simulated tasks for Perfetto."),
+    ] = None,
+    what_if: WhatIfOption = None,
+    degrade: DegradeOption = None,
     rates: RatesOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate the time of a training iteration, and say where it goes and what it keeps in memory.
+    """Simulate a training iteration, and say where its time goes, what it waits for, and what it keeps in memory.
 
     Exit code 1 if it does not fit the memory of a GPU.
 
     \b
     Examples:
       coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512
+      coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 \
+        --shard zero1 --overlap megatron --trace step.json
       coppice train estimate gpt-175b --cluster dgx-h100 --boxes 128 --parallel tp=8,pp=8,dp=16 --collectives nccl
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.iteration.cluster import cluster_of
-    from coppice.iteration.costs.named import with_collectives
-    from coppice.iteration.estimate import estimate as run
-    from coppice.iteration.job import simulate_job
+    from coppice.iteration.job.job import job_of
+    from coppice.iteration.job.paced import simulated_job
     from coppice.iteration.memory import memory_of
     from coppice.iteration.trace import write_task_trace
+    from coppice.iteration.transformer import Transformer
     from coppice.simulation.models import DEFAULT_MODEL
 
-    chosen = model_named(model)
-    topology = load_topology(cluster, boxes=boxes, rates=rates, settings=settings)
-    layout = Layout(
-        **_degrees(parallel),
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        recompute=recompute,
-        shard=shard,
-        sequence_parallel=sequence_parallel,
-        fused_attention=fused_attention,
+    record, folder = asked_record(
+        job,
+        cluster={"topology": cluster, "boxes": boxes, "device": device},
+        layout={
+            **parse_degrees(parallel),
+            "global_batch": global_batch,
+            "micro_batch": micro_batch,
+            "recompute": recompute,
+            "shard": shard,
+            "sequence_parallel": sequence_parallel,
+            "fused_attention": fused_attention,
+        },
+        run={"order": order, "overlap": overlap, "collectives": collectives},
+        rates=rates,
+        settings=settings,
     )
-    if layout.gpus != topology.num_ranks:
-        msg = (
-            f"expected degrees whose product is the {topology.num_ranks} GPUs of {topology.name}, found {layout.gpus}: "
-            "change --parallel or --boxes."
-        )
+    costs = record.run.collectives or CALIBRATED
+    if costs != CALIBRATED and (what_if or degrade):
+        msg = f"expected {CALIBRATED} collectives with --what-if or --degrade, found {costs}: leave --collectives out."
         raise InputError(msg)
-    if chosen.layers % (layout.pipeline * layout.chunks):
-        msg = (
-            f"expected stages that divide {chosen.layers} layers, found {layout.pipeline} x {layout.chunks}: change pp "
-            "or vp of --parallel."
-        )
-        raise InputError(msg)
-    machines = with_collectives(cluster_of(topology, device), topology, collectives)
-    found, held = run(chosen, layout, machines), memory_of(chosen, layout)
-    if trace is not None and order is None:
-        order = "interleaved" if layout.chunks > 1 else "1f1b"
-    simulated = None if order is None else simulate_job(chosen, layout, machines, order)
-    if simulated is not None and trace is not None:
-        write_task_trace(simulated.times, trace)
+    asked = job_of(record, folder=folder, loaded=load_of_job)
+    chosen, layout, machines = asked.model, asked.layout, asked.cluster
+    held = memory_of(chosen, layout)
+    found = simulated_job(asked, contention=contention)
+    changed = answers(asked, what_if, degrade)
+    if trace is not None:
+        write_task_trace(found.times, trace)
     fits = held.total <= machines.device.memory_bytes
-    times = {name: getattr(found, name) for name in _PARTS}
     memory = {name: getattr(held, name) for name in ("parameters", "gradients", "optimizer", "activations")}
+    samples = layout.global_batch / found.seconds
     if as_json:
         print_json(
             {
                 "iteration_seconds": found.seconds,
                 "mfu": found.mfu,
-                "tokens_per_second": global_batch * chosen.seq / found.seconds,
-                "seconds_by_part": times,
+                "samples_per_second": samples,
+                "tokens_per_second": samples * chosen.seq if isinstance(chosen, Transformer) else None,
                 "memory_bytes": held.total,
                 "memory_by_part": memory,
                 "fits": fits,
-                "collectives": collectives,
+                "collectives": costs,
                 "device": machines.device.name,
-                "least_seconds": found.compute + found.head + found.optimizer,
-                **_simulated_record(simulated),
+                **_record(found),
+                **answers_record(changed),
             }
         )
     else:
-        parts = ", ".join(
-            f"{_PARTS[name]} {100 * value / found.seconds:.3g}%" for name, value in times.items() if value
-        )
-        least = found.compute + found.head + found.optimizer
-        kept = ", ".join(f"{name} {value / 1e9:.3g}" for name, value in memory.items())
         room = "" if fits else f": more than the {machines.device.memory_bytes / 1e9:.0f} GB of it"
+        kept = ", ".join(f"{part} {value / 1e9:.3g}" for part, value in memory.items())
         fields = [
             ("iteration", f"{seconds_text(found.seconds)}, {100 * found.mfu:.3g}% of the peak (MFU)"),
-            ("tokens/s", f"{global_batch * chosen.seq / found.seconds:,.0f}"),
-            ("goes to", parts),
-            ("best order", f"no order takes less than {seconds_text(least)}: what the busiest GPU computes"),
+            (f"as {found.order}", _beside(found)),
+            _pace(chosen, samples),
+            ("goes to", _shares({_PARTS[part]: value for part, value in found.parts.items()}, found.seconds)),
+            ("waits for", _shares(found.exposed, found.seconds) or "nothing but computation"),
+            (
+                "best order",
+                f"no order takes less than {seconds_text(found.lower_bound_seconds)}: {_limit(found)}",
+            ),
             ("memory", f"{held.total / 1e9:.3g} GB of a {machines.device.name}{room}"),
             ("of it (GB)", kept),
         ]
-        if collectives != CALIBRATED:
-            words = f"{collectives}, simulated with all groups at once, model {DEFAULT_MODEL.name}"
-            fields.insert(3, ("collectives", words))
-        if simulated is not None:
-            beyond = max(0.0, simulated.seconds / simulated.lower_bound_seconds - 1)
-            words = f"{seconds_text(simulated.seconds)} without the optimizer"
-            words += f", {beyond:.2%} above the bound of any order"
-            fields.insert(1, (f"as {simulated.order}", words))
-        print_fields(f"{model} on {topology.name}", fields)
+        if costs != CALIBRATED:
+            fields.insert(
+                3, ("collectives", f"{costs}, all groups at once, simulated with model {DEFAULT_MODEL.name}")
+            )
+        print_fields(f"{asked.name} on {asked.machines.name}", fields)
+        print_lines(answers_table(changed))
     if not fits:
         msg = (
             f"expected a job that fits {machines.device.memory_bytes / 1e9:.0f} GB, found {held.total / 1e9:.3g} GB: "
@@ -185,32 +217,74 @@ _PARTS = {
     "compute": "layers",
     "head": "head and loss",
     "tensor": "sums of tensor parallelism",
+    "experts": "exchanges of experts",
+    "context": "exchanges of context parallelism",
     "sends": "sends between stages",
     "bubble": "bubble",
     "gradients": "sums of gradients",
     "optimizer": "optimizer",
 }
+_BESIDE = {
+    "none": "nothing overlaps",
+    "fsdp": "parameters are gathered and gradients scattered beside passes",
+    "megatron": "gradients are scattered and parameters gathered in buckets beside passes",
+}
 
 
-def _simulated_record(simulated: SimulatedJob | None) -> dict[str, Any]:
+def _pace(model: Transformer | LayeredModel, samples_per_second: float) -> tuple[str, str]:
+    """What is trained in a second: tokens of text, otherwise samples."""
+    if model.sample == "sequence":
+        return "tokens/s", f"{samples_per_second * getattr(model, 'seq', 1):,.0f}"
+    return f"{model.sample}s/s", f"{samples_per_second:,.0f}"
+
+
+def _beside(found: SimulatedStep) -> str:
+    """What runs beside what, in words."""
+    return _BESIDE.get(found.overlap, f"gradients are sent beside passes by policy {found.overlap}")
+
+
+def _shares(seconds: Mapping[str, float], whole: float) -> str:
+    """Names with their shares of the iteration; what is less than a thousandth of a percent is left out."""
+    return ", ".join(
+        f"{name} {100 * value / whole:.3g}%" for name, value in seconds.items() if value > 1e-5 * whole
+    )
+
+
+def _limit(found: SimulatedStep) -> str:
+    """What the bound is the time of."""
+    bounds = found.bounds
+    if bounds.path >= bounds.seconds:
+        return "the longest chain of passes"
+    if bounds.stream_seconds >= bounds.seconds:
+        return f"what {bounds.stream} does"
+    return f"what {bounds.link} carries"
+
+
+def _record(found: SimulatedStep) -> dict[str, Any]:
     """The simulation as JSON values."""
-    if simulated is None:
-        return {}
-    bound = simulated.lower_bound_seconds
-    return {"order": simulated.order, "simulated_seconds": simulated.seconds, "lower_bound_seconds": bound}
-
-
-def _degrees(text: str) -> dict[str, int]:
-    """The degrees of ``tp=8,pp=4``.
-
-    Raises:
-        InputError: If a name is none, or a degree is no number of 1 or more.
-    """
-    found = {}
-    for word in text.split(","):
-        name, _, value = word.strip().partition("=")
-        if name not in _DEGREES or not value.isdigit() or int(value) < 1:
-            msg = f"expected --parallel such as tp=8,pp=4,dp=2 (of {', '.join(_DEGREES)}), found {word.strip()!r}."
-            raise InputError(msg)
-        found[_DEGREES[name]] = int(value)
-    return found
+    bounds = found.bounds
+    return {
+        "order": found.order,
+        "overlap": found.overlap,
+        "simulated_seconds": found.seconds,
+        "seconds_by_part": dict(found.parts),
+        "critical_path": [
+            {
+                "part": each.part,
+                "name": each.name,
+                "group": each.group,
+                "link": each.link,
+                "seconds": each.seconds,
+            }
+            for each in found.path
+        ],
+        "least_seconds": found.parts["compute"] + found.parts["head"] + found.parts["optimizer"],
+        "lower_bound_seconds": bounds.seconds,
+        "lower_bounds": {
+            "path_seconds": bounds.path,
+            "stream": bounds.stream,
+            "stream_seconds": bounds.stream_seconds,
+            "link": bounds.link,
+            "link_seconds": bounds.link_seconds,
+        },
+    }

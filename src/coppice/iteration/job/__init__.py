@@ -1,10 +1,10 @@
-"""Jobs: a model, a cluster, a layout and how it runs, from one TOML file; and a job simulated task by task.
+"""Jobs: a model, machines, a layout and how it runs, from one TOML file; what they take, and what they would take.
 
-``record`` has the tables of the file, ``file`` reads it, ``job`` makes the job of it, ``simulated`` runs it.
+``record`` has the tables of the file, ``file`` reads it, ``job`` makes the job, ``paced`` simulates it, ``what_if``
+changes it.
 """
 
 from coppice.iteration.job.file import read_job
 from coppice.iteration.job.job import TrainingJob
-from coppice.iteration.job.simulated import SimulatedJob, simulate_job
 
-__all__ = ["SimulatedJob", "TrainingJob", "read_job", "simulate_job"]
+__all__ = ["TrainingJob", "read_job"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from coppice.iteration.estimate import Cluster, Estimate, estimate
 from coppice.iteration.predicted import predict
-from coppice.iteration.transformer import Layout, Shard, Transformer
+from coppice.iteration.transformer import Layout, Transformer
 from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.steps import optimizer_seconds
 from coppice.iteration.workload.times import layer_workload
 
 __all__ = ["estimate_of"]
@@ -36,14 +37,8 @@ def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Clus
     workload = layer_workload(model, cluster, workers=layout.data, samples=layout.micro_batch)
     once = workload.compute_seconds
     last = predict(workload, "ddp").iteration_seconds
-    own = model.table_parameters / layout.data
-    copied = model.parameters - model.table_parameters
-    stepped = copied / (layout.data if layout.shard is not Shard.NONE else 1)
-    states = 2 * (model.weight_bytes + model.state_bytes) + model.gradient_bytes
-    # Of tables only the rows that were looked up are stepped: what the forward pass moves, twice.
-    looked = sum(each.passed_bytes for each in model.row if each.kind == "tables") * layout.micro_batch
     exchanged = sum(each.exchanged_bytes for each in model.row) * layout.micro_batch
-    exchanging = 2 * cluster.exchange_seconds(exchanged, layout.data, 1) if own else 0.0
+    exchanging = 2 * cluster.exchange_seconds(exchanged, layout.data, 1)
     return Estimate(
         compute=layout.micro_batches * (once - exchanging),
         head=0.0,
@@ -51,7 +46,7 @@ def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Clus
         sends=0.0,
         bubble=0.0,
         gradients=last - once,
-        optimizer=(states * stepped + 2 * looked) / cluster.memory_rate,
+        optimizer=optimizer_seconds(model, layout, cluster),
         exchange=layout.micro_batches * exchanging,
         flops=3 * model.forward_flops(layout.global_batch),
         peak=layout.gpus * cluster.device.flops,

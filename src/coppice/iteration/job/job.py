@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
+from coppice.iteration.costs.named import CALIBRATED, with_collectives
 from coppice.iteration.estimate import Cluster
 from coppice.iteration.job.fitting import check_layout
 from coppice.iteration.job.record import ClusterTable, JobRecord, LayoutTable, ModelTable, RunTable
@@ -46,11 +48,15 @@ class KindOfBox:
         name: Their topology.
         boxes: How many.
         cluster: Their GPUs and network.
+        topology: The topology.
+        nics: NICs of a box.
     """
 
     name: str
     boxes: int
     cluster: Cluster
+    topology: Topology
+    nics: int = 1
 
     @property
     def gpus(self) -> int:
@@ -153,7 +159,11 @@ def job_of(
     """
     model = model_of(record.model)
     machines = machines_of(
-        record.cluster, folder=folder, loaded=loaded, precision=record.run.precision or 1.0
+        record.cluster,
+        folder=folder,
+        loaded=loaded,
+        precision=record.run.precision or 1.0,
+        collectives=record.run.collectives or CALIBRATED,
     )
     layout = layout_of(record.layout, machines.gpus)
     check_layout(model, layout, machines.gpus, machines.name)
@@ -206,6 +216,7 @@ def machines_of(
     folder: Path | None = None,
     loaded: TopologyLoader | None = None,
     precision: float = 1.0,
+    collectives: str = CALIBRATED,
 ) -> Machines:
     """The machines of a table.
 
@@ -214,9 +225,11 @@ def machines_of(
         folder: Where files that it names are looked for first.
         loaded: Loads a topology; None: :func:`coppice.topology.load.load`.
         precision: How much faster than with 16 bits matrix products are.
+        collectives: What collectives cost, as :func:`coppice.iteration.costs.named.costs_named` takes it.
 
     Raises:
-        InputError: If it names no topology, or the topology or the device cannot be read.
+        InputError: If it names no topology, or the topology or the device cannot be read, or collectives are simulated
+            on boxes of several kinds.
     """
     if (table.topology is None) == (not table.mixed):
         found = "neither" if table.topology is None else "both"
@@ -226,10 +239,14 @@ def machines_of(
         asked = [(table.topology, table.boxes, table.device)]
     else:
         asked = [(each.topology, each.boxes, each.device) for each in table.mixed or ()]
+    if len(asked) > 1 and collectives != CALIBRATED:
+        msg = f"`run.collectives`: expected {CALIBRATED} on boxes of several kinds, found {collectives!r}."
+        raise InputError(msg)
     kinds, names = [], []
     for spec, boxes, device in asked:
         topology = (loaded or _load)(beside(spec, folder), boxes, table.rates, table.settings)
-        kinds.append(kind_of(topology, device_of(device, folder), precision=precision))
+        kind = kind_of(topology, device_of(device, folder), precision=precision)
+        kinds.append(replace(kind, cluster=with_collectives(kind.cluster, topology, collectives)))
         names.append(topology.name)
     return Machines(name=" + ".join(names), kinds=tuple(kinds))
 
@@ -242,7 +259,11 @@ def _load(spec: str, boxes: int | None, rates: str | None, settings: Mapping[str
 def kind_of(topology: Topology, device: str | DeviceTable | None, *, precision: float = 1.0) -> KindOfBox:
     """The boxes of a topology."""
     cluster = replace(cluster_of(topology, device), precision=precision)
-    return KindOfBox(name=topology.name, boxes=topology.num_ranks // cluster.device.box, cluster=cluster)
+    from_host, to_host = topology.host[topology.src], topology.host[topology.dst]
+    ports = np.unique(topology.src[(from_host >= 0) & (from_host != to_host)])
+    boxes = topology.num_ranks // cluster.device.box
+    nics = max(1, len(ports) // boxes)
+    return KindOfBox(name=topology.name, boxes=boxes, cluster=cluster, topology=topology, nics=nics)
 
 
 def device_of(name: str | None, folder: Path | None = None) -> str | DeviceTable | None:

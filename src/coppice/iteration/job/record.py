@@ -106,11 +106,17 @@ class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
     """How it runs."""
 
     order: Annotated[str, Meta(description="order of the pipeline")] | None = None
-    policy: Annotated[str, Meta(description="policy of communication")] | None = None
-    settings: (
-        Annotated[dict[str, str | int | float | bool], Meta(description="options of the policy")] | None
+    overlap: (
+        Annotated[str, Meta(description="what runs beside computation: none, fsdp, megatron; ddp of nets")]
+        | None
     ) = None
-    collectives: Annotated[str, Meta(description="whose collectives")] | None = None
+    collectives: (
+        Annotated[
+            str,
+            Meta(description="what collectives cost: calibrated, nccl, forest, or an algorithm such as ring"),
+        ]
+        | None
+    ) = None
     precision: (
         Annotated[float, Meta(gt=0, description="how much faster products are than with 16 bits")] | None
     ) = None
