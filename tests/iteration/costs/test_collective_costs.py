@@ -98,9 +98,23 @@ def test_the_optimum_is_close_to_the_bound_and_below_rings() -> None:
 def test_calibrated_costs_are_what_estimates_print(layout: Layout) -> None:
     cluster = cluster_of(A100)
     named = replace(cluster, costs=CalibratedCosts(cluster))
+    layout = replace(layout, sequence_parallel=False)
     assert estimate(GPT, layout, named) == estimate(GPT, layout, cluster)
     assert stage_times(GPT, layout, named) == stage_times(GPT, layout, cluster)
     assert with_collectives(cluster, A100, "calibrated") == cluster
+
+
+def test_sums_of_sequence_parallelism_are_scatters_and_gathers() -> None:
+    cluster = with_collectives(cluster_of(H100), H100, "nccl")
+    costs = costs_of(cluster)
+    group = RankGroup(8, 1)
+    parts = [costs.cost(name, 2**25, group).seconds for name in ("reduce_scatter", "all_gather")]
+    assert cluster.sum_seconds(2**25, 8, split=True) == sum(parts)
+    # NVLS adds in the switch, which rings for the parts do not.
+    assert cluster.sum_seconds(2**25, 8, split=False) < sum(parts)
+    assert cluster.calibrated.sum_seconds(2**25, 8, split=True) == cluster.calibrated.ring_seconds(
+        2**25, 8, 1
+    )
 
 
 def test_calibrated_costs_are_rings() -> None:
