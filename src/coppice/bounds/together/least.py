@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.together.demands import GroupDemand, check_demand, usable_links
-from coppice.bounds.together.needs import needed_bytes, needs_of_components, needs_of_sets
+from coppice.bounds.together.needs import needed_bytes, needs_of_components, needs_of_sets, summed
 from coppice.bounds.together.sets import divisions
 from coppice.display import Brief
 from coppice.errors import InputError
@@ -101,7 +101,7 @@ def least_time(
         for entering in (True, False):
             alone = [needs_of_sets(topology, demand, level, entering=entering) for demand in kept]
             for chosen in subsets:
-                room = _room(topology, level, usable[list(chosen)].any(axis=0), entering=entering)
+                room = _room(topology, level, np.logical_or.reduce(usable[list(chosen)]), entering=entering)
                 total = np.sum([alone[number] for number in chosen], axis=0)
                 found.append(_most(total, room, level, chosen, np.arange(len(room)), entering=entering))
                 if in_network:
@@ -111,7 +111,7 @@ def least_time(
                     [needs_of_components(topology, kept[n], level, part, entering=entering) for n in chosen],
                     axis=0,
                 )
-                of_part = np.bincount(part, weights=room, minlength=len(together))
+                of_part = summed(part, room, len(together))
                 found.append(_most(together, of_part, level, chosen, part, entering=entering))
     top = max(each[0] for each in found)
     for value, level, chosen, entering, numbers in found:
@@ -146,7 +146,7 @@ def _room(
     here, there = (topology.dst, topology.src) if entering else (topology.src, topology.dst)
     crossing = usable & (level[here] >= 0) & (level[here] != level[there])
     capacity = topology.capacity[crossing] / topology.denominator * 1e9
-    return np.bincount(level[here[crossing]], weights=capacity, minlength=int(level.max()) + 1)
+    return summed(level[here[crossing]], capacity, int(level.max()) + 1)
 
 
 def _joined_sets(

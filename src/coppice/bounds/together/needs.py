@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coppice.bounds.together.demands import GroupDemand
 from coppice.topology.model import Topology
 
-__all__ = ["needed_bytes", "needs_of_components", "needs_of_sets"]
+__all__ = ["needed_bytes", "needs_of_components", "needs_of_sets", "summed"]
 
 _TURNED = {"reduce_scatter": "all_gather"}
 """A reduce-scatter is an all-gather with every transfer turned round."""
@@ -36,7 +36,7 @@ def needs_of_sets(
     group, number, inside = _counts(sets, total)
     split = inside < demand.members
     share = _share(demand, inside, entering=entering)
-    return np.bincount(number, weights=split * share * sizes[group], minlength=total)
+    return summed(number, split * share * sizes[group], total)
 
 
 def needs_of_components(
@@ -60,7 +60,7 @@ def needs_of_components(
     sizes = np.array([float(size) for size in demand.size_bytes])
     total, parts = int(level.max()) + 1, int(part.max()) + 1
     if demand.collective == "send":
-        return np.bincount(part, weights=_sends(sets, sizes, total, entering=entering), minlength=parts)
+        return summed(part, _sends(sets, sizes, total, entering=entering), parts)
     group, number, inside = _counts(sets, total)
     met = np.bincount(group, minlength=len(sets))
     whole = (sets >= 0).all(axis=1)
@@ -69,11 +69,11 @@ def needs_of_components(
     sums = (name == "all_gather") and entering == (name == demand.collective)
     if name == "all_to_all" or sums or not whole.all():
         share = _share(demand, inside, entering=entering) * (inside < demand.members)
-        return np.bincount(part[number], weights=share * sizes[group], minlength=parts)
+        return summed(part[number], share * sizes[group], parts)
     factor = 2 if name == "all_reduce" else 1
     first = np.full(len(sets), 0)
     first[group] = part[number]
-    return np.bincount(first, weights=factor * split * sizes, minlength=parts)
+    return summed(first, factor * split * sizes, parts)
 
 
 def needed_bytes(demand: GroupDemand, place: NDArray[np.int64], *, entering: bool) -> Fraction:
@@ -108,6 +108,11 @@ def needed_bytes(demand: GroupDemand, place: NDArray[np.int64], *, entering: boo
     return total
 
 
+def summed(number: NDArray[np.int64], weights: NDArray[np.float64], total: int) -> NDArray[np.float64]:
+    """Sums of weights by number, of 0 .. total - 1."""
+    return np.bincount(number, weights=weights, minlength=total).astype(np.float64)
+
+
 def _counts(
     sets: NDArray[np.int64], total: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -137,4 +142,4 @@ def _sends(
     here = dst if entering else src
     crossing = (src != dst) & (here >= 0)
     weights = np.broadcast_to(sizes[:, None], src.shape)[crossing]
-    return np.bincount(here[crossing], weights=weights, minlength=total)
+    return summed(here[crossing], weights, total)

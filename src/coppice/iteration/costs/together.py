@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,10 +165,10 @@ def _signature(parts: Sequence[Messages], links: Sequence[NDArray[np.int64]], to
     used = np.concatenate(links)
     _, first, number = np.unique(used, return_index=True, return_inverse=True)
     renamed = np.argsort(np.argsort(first))[number.reshape(-1)]
-    for column in (renamed, topology.capacity[used], topology.latency_us[used]):
-        digest.update(np.ascontiguousarray(column).tobytes())
+    for own in (renamed, topology.capacity[used], topology.latency_us[used]):
+        digest.update(np.ascontiguousarray(own).tobytes())
     for part in parts:
-        for column in (
+        columns: tuple[NDArray[Any], ...] = (
             part.route,
             part.num_bytes,
             part.added_bytes,
@@ -178,6 +179,7 @@ def _signature(parts: Sequence[Messages], links: Sequence[NDArray[np.int64]], to
             part.after_start,
             part.after,
             part.routes.link_start,
-        ):
+        )
+        for column in columns:
             digest.update(len(column).to_bytes(8, "little") + np.ascontiguousarray(column).tobytes())
     return digest.digest()
