@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from coppice.cli.options.inputs import JsonOption, with_options
 from coppice.cli.options.problem import InNetworkOption, ProblemOptions, TreesOption, parse_trees
 from coppice.cli.output.render import Stages, print_fields, print_json
-from coppice.text import bandwidth_text, percent_text, plural, rate_line
+from coppice.errors import InputError
+from coppice.text import bandwidth_text, percent_text, plural, rate_line, seconds_text, size_text
 
 if TYPE_CHECKING:
     from coppice.bounds.figures import BoundFigures
@@ -19,19 +22,42 @@ __all__ = ["bound", "bound_fields"]
 
 
 @with_options(
-    "topology boxes collective root weights trees ranks relays in_network rates settings round_digits as_json"
+    "topology boxes collective root weights trees groups workload global_batch ranks relays in_network rates settings "
+    "round_digits as_json"
 )
 def bound(
     asked: ProblemOptions,
     *,
     trees: TreesOption = None,
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            "--groups",
+            metavar="LIST",
+            help="Groups of a training job at once, such as tp=8,dp=4: tensor, context (cp), data, pipeline (pp) and "
+            "expert (ep) parallelism; each performs the collective.",
+        ),
+    ] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            "--workload",
+            metavar="JOB",
+            help="With the bytes that an iteration of a job sends: job file (.toml) or name of a model.",
+        ),
+    ] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option("--global-batch", min=1, help="Samples of an iteration [default: one each]."),
+    ] = None,
     in_network: InNetworkOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the best rate that a collective can have on a topology, exactly, and the cut that sets it.
 
     No schedule is faster than this, whatever its algorithm: the bytes that must cross the bottleneck cut need
-    that long. Rates are GB/s (1e9 bytes per second), algbw and busbw as in nccl-tests.
+    that long. Rates are GB/s (1e9 bytes per second), algbw and busbw as in nccl-tests. With --groups, the least time in
+    which the network carries what all groups of a training job exchange, and the links that set it.
 
     \b
     Examples:
@@ -39,10 +65,20 @@ def bound(
       coppice bound cluster.json --collective broadcast --root 3
       coppice bound dgx-a100 --boxes 4 --ranks 0-15 --json
       coppice bound torus --set dims=4x4x4 --collective all_to_all
+      coppice bound dgx-h100 --boxes 128 --groups tp=8,pp=8,dp=16 --workload gpt-175b --global-batch 1024
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.bounds.figures import bound_figures, bound_record
     from coppice.schedule.explanation import title_of
 
+    if groups is not None or workload is not None:
+        if trees is not None or asked.root is not None or asked.weights is not None:
+            msg = "expected groups of a job at once, found --trees, --root or --weights with them: leave these out."
+            raise InputError(msg)
+        _print_together(asked, groups, workload, global_batch, in_network=in_network, as_json=as_json)
+        return
+    if global_batch is not None:
+        msg = "expected --global-batch with --workload, found it alone: name a job."
+        raise InputError(msg)
     count, tolerance = parse_trees(trees)
     with Stages() as stages:
         stages.begin("reading the topology")
@@ -54,6 +90,64 @@ def bound(
         return
     fields = [*bound_fields(figures.bound), *_tree_fields(figures, asked=trees is not None)]
     print_fields(title_of(problem), fields)
+
+
+_GB = 10**9
+
+
+def _print_together(
+    asked: ProblemOptions,
+    groups: str | None,
+    workload: str | None,
+    global_batch: int | None,
+    *,
+    in_network: bool,
+    as_json: bool,
+) -> None:
+    """The least time of all groups at once, checked by itself."""
+    from coppice.bounds.together.check import check_together
+    from coppice.bounds.together.describe import limit_words, shares_of, together_record
+    from coppice.bounds.together.least import least_time
+    from coppice.cli.train.asked import asked_record, parse_degrees
+    from coppice.iteration.costs.traffic import degree_demands, job_demands
+    from coppice.iteration.job.fitting import check_layout
+    from coppice.iteration.job.job import layout_of, model_of
+
+    degrees = parse_degrees(groups, option="--groups")
+    with Stages() as stages:
+        stages.begin("reading the topology")
+        topology = asked.load()
+        stages.begin("computing the bound")
+        if workload is None:
+            demands = degree_demands(degrees, str(asked.collective), _GB, topology.num_ranks)
+            title = f"{asked.collective} of 1 GB in each of {groups} on {topology.name}"
+        else:
+            record, _ = asked_record(
+                workload,
+                cluster={"topology": asked.topology},
+                layout={**degrees, "global_batch": global_batch},
+            )
+            model, layout = model_of(record.model), layout_of(record.layout, topology.num_ranks)
+            check_layout(model, layout, topology.num_ranks, topology.name)
+            demands = job_demands(model, layout)
+            title = f"an iteration of {record.model.name or 'the model'} on {topology.name}"
+        found = least_time(topology, demands, in_network=in_network)
+        stages.begin("checking the bound")
+        check_together(found)
+    if as_json:
+        print_json(together_record(found))
+        return
+    fields = [("least time", f"{seconds_text(float(found.seconds))} in which the network carries all groups")]
+    fields.append(("limited by", limit_words(found)))
+    shares = shares_of(found)
+    if len(shares) > 1:
+        fields.append(("of it", ", ".join(f"{name} {100 * share:.3g}%" for name, share in shares.items())))
+    for each in found.demands:
+        size = size_text(float(max(each.size_bytes)))
+        words = f"{each.collective} of up to {size} in {plural(len(each.groups), 'group')} of {each.members}"
+        fields.append((each.name, words))
+    fields.append(("proved", "counted again from the sets, the links and what groups exchange"))
+    print_fields(title, fields)
 
 
 def bound_fields(found: Bound) -> list[tuple[str, str]]:

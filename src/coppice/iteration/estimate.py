@@ -15,8 +15,9 @@ parallelism), trouble of allocators, stragglers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from coppice.iteration.costs.group import CollectiveCosts, RankGroup
 from coppice.iteration.devices import Calibration, Device
 from coppice.iteration.measured.table import DeviceTable
 from coppice.iteration.pipeline.graph import StageTimes
@@ -51,6 +52,7 @@ class Cluster:
         calibration: What was measured on such GPUs.
         precision: How much faster than with 16 bits matrix products are in the precision of the job.
         table: What such a GPU reached when it was measured, which takes the place of constants of the calibration.
+        costs: Where the times of collectives come from; None: rings by formula and calibration.
     """
 
     device: Device
@@ -58,6 +60,12 @@ class Cluster:
     calibration: Calibration
     precision: float = 1.0
     table: DeviceTable | None = None
+    costs: CollectiveCosts | None = None
+
+    @property
+    def calibrated(self) -> Cluster:
+        """The same, with collectives by formula."""
+        return self if self.costs is None else replace(self, costs=None)
 
     def matrix_flops(self, m: float, n: float, k: float) -> float:
         """Operations a second of a product of m x k and k x n."""
@@ -101,6 +109,9 @@ class Cluster:
         """
         if ranks == 1:
             return 0.0
+        if self.costs is not None:
+            name = "all_reduce" if rounds == 2 else "all_gather"
+            return self.costs.cost(name, size_bytes, RankGroup(ranks, stride), gradients=share > 0).seconds
         constants = self.calibration
         moved = rounds * (ranks - 1) / ranks * size_bytes
         hops = rounds * (ranks - 1)
@@ -112,6 +123,19 @@ class Cluster:
         far = moved * groups / (self.nic_bytes_per_second * (share or constants.far_share))
         waits = constants.near_seconds * math.log2(inside) + constants.far_seconds * hops
         return waits + max(near if inside > 1 else 0.0, far)
+
+    def sum_seconds(self, size_bytes: float, ranks: int, *, split: bool) -> float:
+        """Seconds in which groups of neighbours sum so many bytes.
+
+        Args:
+            size_bytes: Bytes of the whole buffer of a rank.
+            ranks: Ranks of a group.
+            split: By a reduce-scatter and an all-gather, as sequence parallelism does; rings take as long.
+        """
+        if self.costs is None or not split or ranks == 1:
+            return self.ring_seconds(size_bytes, ranks, 1)
+        names = ("reduce_scatter", "all_gather")
+        return sum(self.costs.cost(name, size_bytes, RankGroup(ranks, 1)).seconds for name in names)
 
     def exchange_seconds(self, size_bytes: float, ranks: int, stride: int) -> float:
         """Seconds of an all-to-all in which each rank gives an equal share of so many bytes to each of its group.
@@ -126,6 +150,8 @@ class Cluster:
         """
         if ranks == 1 or not size_bytes:
             return 0.0
+        if self.costs is not None:
+            return self.costs.cost("all_to_all", size_bytes, RankGroup(ranks, stride)).seconds
         constants = self.calibration
         inside = min(ranks, max(1, self.device.box // stride))
         near = size_bytes * (inside - 1) / ranks / (self.device.link_bytes_per_second * constants.near_share)
@@ -138,6 +164,8 @@ class Cluster:
 
     def send_seconds(self, size_bytes: float, stride: int) -> float:
         """Seconds in which every GPU sends so many bytes to one at a distance."""
+        if self.costs is not None:
+            return self.costs.cost("send", size_bytes, RankGroup(2, stride)).seconds
         constants = self.calibration
         if stride < self.device.box:
             return constants.near_seconds + size_bytes / (
@@ -210,7 +238,7 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
     replicas = layout.data * layout.context
     sums = 4 + 2 * (layout.recompute is Recompute.FULL)
     activations = _HALF * work.tokens * model.hidden
-    summing = sums * cluster.ring_seconds(activations, tensor, 1)
+    summing = sums * cluster.sum_seconds(activations, tensor, split=layout.sequence_parallel)
     gathering = gathering_seconds(model, layout, cluster)
     sending = 0.0
     if layout.pipeline > 1:
@@ -253,7 +281,7 @@ def stage_times(model: Transformer, layout: Layout, cluster: Cluster) -> StageTi
     stages = layout.pipeline * layout.chunks
     held = model.layers / stages
     activations = _HALF * work.tokens * model.hidden
-    summing = cluster.ring_seconds(activations, layout.tensor, 1)
+    summing = cluster.sum_seconds(activations, layout.tensor, split=layout.sequence_parallel)
     again = 2 * (layout.recompute is Recompute.FULL)
     gathering = gathering_seconds(model, layout, cluster)
     forward = [held * (work.forward + 2 * summing + gathering / 3)] * stages

@@ -6,6 +6,7 @@ A test compares each list with its room's.
 from __future__ import annotations
 
 __all__ = [
+    "CALIBRATED",
     "COST_INPUTS",
     "FABRICS",
     "JOB_FACTS",
@@ -20,6 +21,9 @@ __all__ = [
     "TUNING_FILES",
     "TUNING_FORMS",
 ]
+
+CALIBRATED = "calibrated"
+"""Collectives of a training job by formula."""
 
 FABRICS = ("switch", "rail", "fat-tree", "dragonfly", "direct")
 """Fabrics that join hosts."""

@@ -113,8 +113,12 @@ def load_of_job(
     )
 
 
-def parse_degrees(text: str | None) -> dict[str, int]:
+def parse_degrees(text: str | None, *, option: str = "--parallel") -> dict[str, int]:
     """The degrees of ``tp=8,pp=4`` as keys of the table of the layout.
+
+    Args:
+        text: The degrees; None is none.
+        option: The option that they were given to, for messages.
 
     Examples:
         >>> parse_degrees("tp=8,vp=2"), parse_degrees(None)
@@ -128,7 +132,7 @@ def parse_degrees(text: str | None) -> dict[str, int]:
         name, _, value = word.strip().partition("=")
         if name not in _DEGREES or not value.isdigit() or int(value) < 1:
             hint = "" if name in _DEGREES or not name else f": {suggestion(name, _DEGREES)}"
-            msg = f"expected --parallel such as tp=8,pp=4,dp=2, found {word.strip()!r}{hint or '.'}"
+            msg = f"expected {option} such as tp=8,pp=4,dp=2, found {word.strip()!r}{hint or '.'}"
             raise InputError(msg)
         found[_DEGREES[name]] = int(value)
     return found

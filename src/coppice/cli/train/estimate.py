@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption
-from coppice.cli.options.names import OVERLAPS, PIPELINE_ORDERS
+from coppice.cli.options.names import CALIBRATED, OVERLAPS, PIPELINE_ORDERS
 from coppice.cli.output.render import print_fields, print_json, print_lines
 from coppice.cli.train.asked import (
     BatchOption,
@@ -22,7 +22,7 @@ from coppice.cli.train.asked import (
     parse_degrees,
 )
 from coppice.cli.train.changes import DegradeOption, WhatIfOption, answers, answers_record, answers_table
-from coppice.errors import CheckError
+from coppice.errors import CheckError, InputError
 from coppice.text import seconds_text
 
 if TYPE_CHECKING:
@@ -90,6 +90,16 @@ def estimate(
             help=f"What runs beside computation: {', '.join(OVERLAPS)} [default: none; of nets ddp].",
         ),
     ] = None,
+    collectives: Annotated[
+        str | None,
+        typer.Option(
+            "--collectives",
+            metavar="NAME",
+            help="What collectives cost: calibrated (rings by formula), nccl (what it would pick), forest (our "
+            "optimum) or an algorithm such as ring, all but the first simulated with all groups at once "
+            "[default: calibrated].",
+        ),
+    ] = None,
     contention: Annotated[
         float,
         typer.Option(
@@ -118,12 +128,14 @@ def estimate(
       coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512
       coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 \
         --shard zero1 --overlap megatron --trace step.json
+      coppice train estimate gpt-175b --cluster dgx-h100 --boxes 128 --parallel tp=8,pp=8,dp=16 --collectives nccl
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.job.job import job_of
     from coppice.iteration.job.paced import simulated_job
     from coppice.iteration.memory import memory_of
     from coppice.iteration.trace import write_task_trace
     from coppice.iteration.transformer import Transformer
+    from coppice.simulation.models import DEFAULT_MODEL
 
     record, folder = asked_record(
         job,
@@ -137,10 +149,14 @@ def estimate(
             "sequence_parallel": sequence_parallel,
             "fused_attention": fused_attention,
         },
-        run={"order": order, "overlap": overlap},
+        run={"order": order, "overlap": overlap, "collectives": collectives},
         rates=rates,
         settings=settings,
     )
+    costs = record.run.collectives or CALIBRATED
+    if costs != CALIBRATED and (what_if or degrade):
+        msg = f"expected {CALIBRATED} collectives with --what-if or --degrade, found {costs}: leave --collectives out."
+        raise InputError(msg)
     asked = job_of(record, folder=folder, loaded=load_of_job)
     chosen, layout, machines = asked.model, asked.layout, asked.cluster
     held = memory_of(chosen, layout)
@@ -161,6 +177,7 @@ def estimate(
                 "memory_bytes": held.total,
                 "memory_by_part": memory,
                 "fits": fits,
+                "collectives": costs,
                 "device": machines.device.name,
                 **_record(found),
                 **answers_record(changed),
@@ -182,6 +199,10 @@ def estimate(
             ("memory", f"{held.total / 1e9:.3g} GB of a {machines.device.name}{room}"),
             ("of it (GB)", kept),
         ]
+        if costs != CALIBRATED:
+            fields.insert(
+                3, ("collectives", f"{costs}, all groups at once, simulated with model {DEFAULT_MODEL.name}")
+            )
         print_fields(f"{asked.name} on {asked.machines.name}", fields)
         print_lines(answers_table(changed))
     if not fits:

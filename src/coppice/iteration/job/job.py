@@ -12,6 +12,7 @@ import numpy as np
 
 from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
+from coppice.iteration.costs.named import CALIBRATED, with_collectives
 from coppice.iteration.estimate import Cluster
 from coppice.iteration.job.fitting import check_layout
 from coppice.iteration.job.record import ClusterTable, JobRecord, LayoutTable, ModelTable, RunTable
@@ -158,7 +159,11 @@ def job_of(
     """
     model = model_of(record.model)
     machines = machines_of(
-        record.cluster, folder=folder, loaded=loaded, precision=record.run.precision or 1.0
+        record.cluster,
+        folder=folder,
+        loaded=loaded,
+        precision=record.run.precision or 1.0,
+        collectives=record.run.collectives or CALIBRATED,
     )
     layout = layout_of(record.layout, machines.gpus)
     check_layout(model, layout, machines.gpus, machines.name)
@@ -211,6 +216,7 @@ def machines_of(
     folder: Path | None = None,
     loaded: TopologyLoader | None = None,
     precision: float = 1.0,
+    collectives: str = CALIBRATED,
 ) -> Machines:
     """The machines of a table.
 
@@ -219,9 +225,11 @@ def machines_of(
         folder: Where files that it names are looked for first.
         loaded: Loads a topology; None: :func:`coppice.topology.load.load`.
         precision: How much faster than with 16 bits matrix products are.
+        collectives: What collectives cost, as :func:`coppice.iteration.costs.named.costs_named` takes it.
 
     Raises:
-        InputError: If it names no topology, or the topology or the device cannot be read.
+        InputError: If it names no topology, or the topology or the device cannot be read, or collectives are simulated
+            on boxes of several kinds.
     """
     if (table.topology is None) == (not table.mixed):
         found = "neither" if table.topology is None else "both"
@@ -231,10 +239,14 @@ def machines_of(
         asked = [(table.topology, table.boxes, table.device)]
     else:
         asked = [(each.topology, each.boxes, each.device) for each in table.mixed or ()]
+    if len(asked) > 1 and collectives != CALIBRATED:
+        msg = f"`run.collectives`: expected {CALIBRATED} on boxes of several kinds, found {collectives!r}."
+        raise InputError(msg)
     kinds, names = [], []
     for spec, boxes, device in asked:
         topology = (loaded or _load)(beside(spec, folder), boxes, table.rates, table.settings)
-        kinds.append(kind_of(topology, device_of(device, folder), precision=precision))
+        kind = kind_of(topology, device_of(device, folder), precision=precision)
+        kinds.append(replace(kind, cluster=with_collectives(kind.cluster, topology, collectives)))
         names.append(topology.name)
     return Machines(name=" + ".join(names), kinds=tuple(kinds))
 

@@ -113,6 +113,13 @@ class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
         Annotated[str, Meta(description="policies inside layers, joined by +, such as decomposition+lynx")]
         | None
     ) = None
+    collectives: (
+        Annotated[
+            str,
+            Meta(description="what collectives cost: calibrated, nccl, forest, or an algorithm such as ring"),
+        ]
+        | None
+    ) = None
     precision: (
         Annotated[float, Meta(gt=0, description="how much faster products are than with 16 bits")] | None
     ) = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from coppice.errors import InputError
+from coppice.iteration.costs.group import RankGroup
 from coppice.iteration.estimate import OPTIMIZER_BYTES, Cluster, LayerWork, gathering_seconds
 from coppice.iteration.memory import layer_bytes
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
@@ -71,7 +72,7 @@ def _tensor(model: Transformer, layout: Layout, cluster: Cluster, tokens: float)
     if layout.tensor == 1:
         return []
     size = _HALF * tokens * model.hidden
-    whole = cluster.ring_seconds(size, layout.tensor, 1)
+    whole = cluster.sum_seconds(size, layout.tensor, split=layout.sequence_parallel)
     loads = _loads(cluster, size, layout.tensor, 1, 2, whole)
     passes = [FORWARD, BACKWARD, *([RECOMPUTE] if layout.recompute is Recompute.FULL else [])]
     kinds = ("all_gather", "reduce_scatter") if layout.sequence_parallel else ("all_reduce",)
@@ -108,9 +109,12 @@ def _sharded(model: Transformer, layout: Layout, cluster: Cluster) -> list[Group
 def _loads(
     cluster: Cluster, size_bytes: float, ranks: int, stride: int, rounds: int, seconds: float
 ) -> dict[str, float]:
-    """Shares of links that rings take: what they move over what links carry in the time that they take."""
+    """Shares of links that a collective takes; of rings what they move over what links carry in that time."""
     if ranks == 1 or not seconds:
         return {}
+    if cluster.costs is not None:
+        name = "all_reduce" if rounds == 2 else "all_gather"
+        return dict(cluster.costs.cost(name, size_bytes, RankGroup(ranks, stride)).loads)
     device = cluster.device
     moved = rounds * (ranks - 1) / ranks * size_bytes
     inside = min(ranks, max(1, device.box // stride))

@@ -1,0 +1,103 @@
+"""A bound on several groups in words and as JSON values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+from typing import Any
+
+from coppice.bounds.together.least import TogetherBound
+from coppice.text import plural
+from coppice.topology.model import NodeKind
+
+__all__ = ["limit_words", "shares_of", "together_record"]
+
+
+def limit_words(found: TogetherBound) -> str:
+    """What limits the groups: which bytes have to cross which links.
+
+    Args:
+        found: The bound, of which something has to move.
+    """
+    if not found.sets:
+        return "nothing has to move"
+    way = "into" if found.entering else "out of"
+    names = " and ".join(found.demands[number].name for number in found.counted)
+    amount = float(sum(found.needed_bytes, Fraction(0)) / 10**9)
+    rate = float(found.gb_per_s)
+    return f"{amount:.4g} GB of {names} go {way} {_sets(found)}: {_links(found)}, {rate:.6g} GB/s together"
+
+
+def shares_of(found: TogetherBound) -> dict[str, float]:
+    """Of the bytes that are counted the share of each demand, by its name."""
+    total = sum(found.needed_bytes, Fraction(0))
+    shares: dict[str, float] = {}
+    for number, amount in zip(found.counted, found.needed_bytes, strict=True):
+        name = found.demands[number].name
+        shares[name] = shares.get(name, 0.0) + float(amount / total)
+    return shares
+
+
+def together_record(found: TogetherBound) -> dict[str, Any]:
+    """Everything that proves the bound as JSON values: fractions are strings, nodes and links are named."""
+    topology = found.topology
+    return {
+        "topology": topology.name,
+        "topology_sha256": topology.sha256,
+        "ranks": topology.num_ranks,
+        "least_seconds": float(found.seconds),
+        "least_seconds_exact": str(found.seconds),
+        "limited_by": limit_words(found),
+        "sets": [[topology.node_ids[node] for node in nodes] for nodes in found.sets],
+        "direction": "in" if found.entering else "out",
+        "links": [topology.link_name(link) for link in found.links],
+        "gb_per_s": str(found.gb_per_s),
+        "bytes": {
+            found.demands[number].name: str(amount)
+            for number, amount in zip(found.counted, found.needed_bytes, strict=True)
+        },
+        "demands": [
+            {
+                "name": demand.name,
+                "collective": demand.collective,
+                "groups": len(demand.groups),
+                "ranks": demand.members,
+                "most_bytes": str(max(demand.size_bytes)),
+            }
+            for demand in found.demands
+        ],
+    }
+
+
+def _sets(found: TogetherBound) -> str:
+    """The sets in words."""
+    topology = found.topology
+    first = found.sets[0]
+    hosts = {int(topology.host[node]) for node in first}
+    if len(first) == 1:
+        name, kind = topology.node_ids[first[0]], "GPU"
+    elif len(hosts) == 1 and min(hosts) >= 0:
+        name, kind = topology.node_ids[first[0]].split("/")[0], "box"
+    else:
+        ranks = sum(topology.rank[node] >= 0 for node in first)
+        name, kind = f"the {plural(int(ranks), 'GPU')} around {topology.node_ids[first[0]]}", "set"
+    if len(found.sets) == 1:
+        return name
+    many = "boxes" if kind == "box" else f"{kind}s"
+    return f"each of {len(found.sets)} {many} ({name} and so on)"
+
+
+def _links(found: TogetherBound) -> str:
+    """The links in words, by what they join and how fast they are."""
+    topology = found.topology
+    kinds: Counter[str] = Counter()
+    for link in found.links:
+        ends = [
+            NodeKind(int(topology.kind[node])).name.lower() if topology.kind[node] != NodeKind.GPU else "GPU"
+            for node in (topology.src[link], topology.dst[link])
+        ]
+        hosts = topology.host[topology.src[link]], topology.host[topology.dst[link]]
+        where = " in the box" if hosts[0] == hosts[1] >= 0 else ""
+        names = [end.replace("nic", "NIC") for end in ends]
+        kinds[f"of {float(topology.gb_per_s(link)):.6g} GB/s from {names[0]} to {names[1]}{where}"] += 1
+    return ", ".join(f"{plural(count, 'link')} {name}" for name, count in kinds.most_common(3))

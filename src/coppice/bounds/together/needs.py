@@ -1,0 +1,145 @@
+"""Bytes that demands of groups have to bring into disjoint sets of nodes, or out of them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.together.demands import GroupDemand
+from coppice.topology.model import Topology
+
+__all__ = ["needed_bytes", "needs_of_components", "needs_of_sets", "summed"]
+
+_TURNED = {"reduce_scatter": "all_gather"}
+"""A reduce-scatter is an all-gather with every transfer turned round."""
+
+
+def needs_of_sets(
+    topology: Topology, demand: GroupDemand, level: NDArray[np.int64], *, entering: bool
+) -> NDArray[np.float64]:
+    """Bytes that cross into (or out of) each set alone.
+
+    Args:
+        topology: The network.
+        demand: What groups exchange.
+        level: Number of the set of each node, -1 outside.
+        entering: Into the sets.
+    """
+    sets = level[topology.rank_nodes][demand.groups]
+    sizes = np.array([float(size) for size in demand.size_bytes])
+    total = int(level.max()) + 1
+    if demand.collective == "send":
+        return _sends(sets, sizes, total, entering=entering)
+    group, number, inside = _counts(sets, total)
+    split = inside < demand.members
+    share = _share(demand, inside, entering=entering)
+    return summed(number, split * share * sizes[group], total)
+
+
+def needs_of_components(
+    topology: Topology,
+    demand: GroupDemand,
+    level: NDArray[np.int64],
+    part: NDArray[np.int64],
+    *,
+    entering: bool,
+) -> NDArray[np.float64]:
+    """Bytes that cross between sets of each part, where no group has members in two parts, or in one and outside.
+
+    Args:
+        topology: The network.
+        demand: What groups exchange.
+        level: Number of the set of each node, -1 outside.
+        part: Number of the part of each set.
+        entering: Into the sets; what groups have outside of all sets is then another matter, and counted set by set.
+    """
+    sets = level[topology.rank_nodes][demand.groups]
+    sizes = np.array([float(size) for size in demand.size_bytes])
+    total, parts = int(level.max()) + 1, int(part.max()) + 1
+    if demand.collective == "send":
+        return summed(part, _sends(sets, sizes, total, entering=entering), parts)
+    group, number, inside = _counts(sets, total)
+    met = np.bincount(group, minlength=len(sets))
+    whole = (sets >= 0).all(axis=1)
+    split = (met - 1) * whole
+    name = _TURNED.get(demand.collective, demand.collective)
+    sums = (name == "all_gather") and entering == (name == demand.collective)
+    if name == "all_to_all" or sums or not whole.all():
+        share = _share(demand, inside, entering=entering) * (inside < demand.members)
+        return summed(part[number], share * sizes[group], parts)
+    factor = 2 if name == "all_reduce" else 1
+    first = np.full(len(sets), 0)
+    first[group] = part[number]
+    return summed(first, factor * split * sizes, parts)
+
+
+def needed_bytes(demand: GroupDemand, place: NDArray[np.int64], *, entering: bool) -> Fraction:
+    """Bytes that cross into (or out of) disjoint sets, exactly.
+
+    Args:
+        demand: What groups exchange.
+        place: Number of the set of each rank, -1 outside.
+        entering: Into the sets.
+    """
+    members, total = demand.members, Fraction(0)
+    turned = _TURNED.get(demand.collective)
+    gathers = entering == (turned is None)
+    for row, size in zip(place[demand.groups].tolist(), demand.size_bytes, strict=True):
+        if demand.collective == "send":
+            pairs = pairwise(row)
+            total += size * sum(src != dst and (dst if entering else src) >= 0 for src, dst in pairs)
+            continue
+        counts = {number: row.count(number) for number in set(row)}
+        outside = counts.pop(-1, 0)
+        if len(counts) + (outside > 0) < 2:
+            continue
+        if demand.collective == "all_reduce":
+            total += size * (len(counts) if outside else 2 * (len(counts) - 1))
+        elif demand.collective == "all_to_all":
+            total += size * Fraction(sum(k * (members - k) for k in counts.values()), members)
+        elif gathers:
+            total += size * Fraction(sum(members - k for k in counts.values()), members)
+        else:
+            times = 1 if outside else len(counts) - 1
+            total += size * Fraction((members - outside) * times, members)
+    return total
+
+
+def summed(number: NDArray[np.int64], weights: NDArray[np.float64], total: int) -> NDArray[np.float64]:
+    """Sums of weights by number, of 0 .. total - 1."""
+    return np.bincount(number, weights=weights, minlength=total).astype(np.float64)
+
+
+def _counts(
+    sets: NDArray[np.int64], total: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Group, set and number of members, for each set that a group meets."""
+    group = np.repeat(np.arange(len(sets)), sets.shape[1])
+    flat = sets.reshape(-1)
+    keys, counts = np.unique((group * total + flat)[flat >= 0], return_counts=True)
+    return keys // total, keys % total, counts
+
+
+def _share(demand: GroupDemand, inside: NDArray[np.int64], *, entering: bool) -> NDArray[np.float64]:
+    """Share of M that crosses for one set with so many members of a group, if others are outside of it."""
+    members = demand.members
+    if demand.collective == "all_reduce":
+        return np.ones(len(inside))
+    if demand.collective == "all_to_all":
+        return inside * (members - inside) / members
+    gathers = entering == (demand.collective == "all_gather")
+    return (members - inside if gathers else inside) / members
+
+
+def _sends(
+    sets: NDArray[np.int64], sizes: NDArray[np.float64], total: int, *, entering: bool
+) -> NDArray[np.float64]:
+    """Bytes that sends from member to member bring into (or out of) each set."""
+    src, dst = sets[:, :-1], sets[:, 1:]
+    here = dst if entering else src
+    crossing = (src != dst) & (here >= 0)
+    weights = np.broadcast_to(sizes[:, None], src.shape)[crossing]
+    return summed(here[crossing], weights, total)

@@ -1,0 +1,74 @@
+"""Costs by formula: rings at the rates of the topology and the constants that are fitted to measured iterations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, CollectiveCosts, RankGroup
+from coppice.iteration.estimate import Cluster
+
+__all__ = ["CalibratedCosts", "costs_of"]
+
+
+@dataclass(frozen=True)
+class CalibratedCosts:
+    """What the cluster's ``ring_seconds``, ``exchange_seconds`` and ``send_seconds`` say.
+
+    Attributes:
+        cluster: The GPUs, their network, and the constants.
+
+    Examples:
+        >>> from coppice.iteration.cluster import cluster_of
+        >>> from coppice.topology.presets import preset
+        >>> costs = CalibratedCosts(cluster_of(preset("dgx-a100", boxes=4)))
+        >>> found = costs.cost("all_reduce", 2**30, RankGroup(8, 1))
+        >>> found.link, round(1e3 * found.seconds, 2)
+        ('NVLink', 7.06)
+    """
+
+    cluster: Cluster
+
+    def cost(
+        self, collective: str, size_bytes: float, group: RankGroup, *, gradients: bool = False
+    ) -> CollectiveCost:
+        """As :class:`coppice.iteration.costs.group.CollectiveCosts` says."""
+        if collective not in COLLECTIVES:
+            msg = f"expected one of {', '.join(COLLECTIVES)}, found {collective!r}."
+            raise InputError(msg)
+        if group.ranks == 1:
+            return CollectiveCost(0.0)
+        cluster = self.cluster.calibrated
+        box, constants = cluster.device.box, cluster.calibration
+        near_rate = cluster.device.link_bytes_per_second
+        if collective == "send":
+            seconds = cluster.send_seconds(size_bytes, group.stride)
+            if group.stride < box:
+                return _limited(seconds, size_bytes / near_rate, 0.0)
+            return _limited(seconds, 0.0, size_bytes * box / cluster.nic_bytes_per_second)
+        inside = min(group.ranks, max(1, box // group.stride))
+        if collective == "all_to_all":
+            seconds = cluster.exchange_seconds(size_bytes, group.ranks, group.stride)
+            near = size_bytes * (inside - 1) / group.ranks / near_rate
+            far = size_bytes * (group.ranks - inside) / group.ranks * box / cluster.nic_bytes_per_second
+            return _limited(seconds, near, far)
+        rounds = 2 if collective == "all_reduce" else 1
+        share = constants.gradient_share if gradients else 0.0
+        seconds = cluster.ring_seconds(size_bytes, group.ranks, group.stride, rounds=rounds, share=share)
+        moved = rounds * (group.ranks - 1) / group.ranks * size_bytes
+        near = moved / near_rate if inside > 1 else 0.0
+        far = moved * box / inside / cluster.nic_bytes_per_second if inside < group.ranks else 0.0
+        return _limited(seconds, near, far)
+
+
+def _limited(seconds: float, near: float, far: float) -> CollectiveCost:
+    """A cost with the seconds for which links inside of boxes and NICs are in use at their full rate."""
+    loads = {
+        name: min(1.0, used / seconds) for name, used in (("NVLink", near), ("NIC", far)) if used and seconds
+    }
+    return CollectiveCost(seconds, max(loads, key=lambda link: loads[link], default=""), loads)
+
+
+def costs_of(cluster: Cluster) -> CollectiveCosts:
+    """What the collectives on a cluster cost: the costs that it names, or calibrated rings."""
+    return CalibratedCosts(cluster) if cluster.costs is None else cluster.costs

@@ -1,0 +1,208 @@
+"""What carries out a collective of a group: an algorithm of the catalogue, NCCL's pick, or our optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from coppice.bounds.network import Network, cut_bound
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.comparison.candidates import candidates
+from coppice.comparison.measurement import MeasurementJob, SimulatedTime, measure, packed
+from coppice.errors import InputError, UnreachableError
+from coppice.planners.algorithms.algorithm import Value
+from coppice.planners.algorithms.catalogue import algorithms
+from coppice.planners.choice import FOREST, from_catalogue
+from coppice.planners.forest.planner import planned_forest
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+from coppice.selection import select
+from coppice.simulation.model import Model
+from coppice.topology.model import Topology
+from coppice.topology.operations import subset
+
+__all__ = [
+    "TUNED_RANKS",
+    "Chooser",
+    "Pick",
+    "body_of",
+    "forest_pick",
+    "known_algorithms",
+    "named_pick",
+    "nccl_pick",
+    "send_body",
+    "suited",
+]
+
+
+@dataclass(frozen=True)
+class Pick:
+    """An algorithm and how a group carries it out.
+
+    Attributes:
+        name: The algorithm.
+        parameters: Its parameters that are not left at their defaults.
+        order: Order of ranks, one of :data:`coppice.planners.choice.ORDERS`.
+        relay_gpus: GPUs pass on what is not theirs.
+        others: GPUs that do not belong to the group do so as well.
+    """
+
+    name: str
+    parameters: Mapping[str, Value] = field(default_factory=dict)
+
+    order: str = "auto"
+    relay_gpus: bool = False
+    others: bool = False
+
+    def __hash__(self) -> int:
+        words = tuple(sorted((key, str(value)) for key, value in self.parameters.items()))
+        return hash((self.name, words, self.order, self.relay_gpus, self.others))
+
+
+Chooser = Callable[[Topology, Collective, int], Pick]
+"""From the part of a cluster that a group has, a collective and M to what carries it out."""
+
+_OTHERWISE = {Collective.ALL_TO_ALL: "linear"}
+_RING = "ring"
+TUNED_RANKS = 32
+"""Ranks of a group on which orders and segments are tried."""
+_NCCL_RING = "nccl-ring"
+_JOB = (
+    Collective.ALL_REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.ALL_TO_ALL,
+)
+
+
+def known_algorithms() -> list[str]:
+    """Algorithms that perform one of the collectives of a training job.
+
+    Examples:
+        >>> {"ring", "pairwise", "nccl-tree"} <= set(known_algorithms())
+        True
+    """
+    return sorted({name for name, collective in algorithms() if collective in _JOB})
+
+
+def named_pick(name: str) -> Chooser:
+    """Always this algorithm; where it does not perform a collective, a ring, and for an all-to-all direct sends."""
+
+    def pick(_topology: Topology, collective: Collective, _size_bytes: int) -> Pick:
+        return Pick(name if (name, collective) in algorithms() else _OTHERWISE.get(collective, _RING))
+
+    return pick
+
+
+def nccl_pick(topology: Topology, collective: Collective, size_bytes: int) -> Pick:
+    """What NCCL would pick, as ``coppice select`` says; its ring where that cannot be carried out here."""
+    found = select("nccl", collective, size_bytes, topology=topology)
+    if found.ours is None:
+        return Pick(_NCCL_RING)
+    picked = Pick(found.ours, dict(found.parameters))
+    if picked.name.startswith(("nvls", "collnet")):  # switches add, if they can
+        try:
+            few = subset(topology, range(min(TUNED_RANKS, topology.num_ranks)))
+            from_catalogue(Problem(few, collective), picked.name, picked.parameters)
+        except InputError:
+            return Pick(_NCCL_RING)
+    return picked
+
+
+def forest_pick(_topology: Topology, _collective: Collective, _size_bytes: int) -> Pick:
+    """The plan of the best rate: a forest, or the routes of an all-to-all."""
+    return Pick(FOREST)
+
+
+def suited(
+    topology: Topology,
+    members: list[int],
+    collective: Collective,
+    picked: Pick,
+    size_bytes: int,
+    model: Model,
+) -> Pick:
+    """The pick with the order of ranks and the segments that are fastest at a size, as ``coppice compare`` finds them.
+
+    GPUs of the group pass on where there is no other way, and where they do not reach, other GPUs forward as with
+    NCCL's PXN. Of large groups the first 32 ranks are tried.
+
+    Args:
+        topology: The cluster.
+        members: Ranks of the group.
+        collective: What it performs.
+        picked: By which algorithm.
+        size_bytes: M in bytes.
+        model: What messages cost.
+
+    Raises:
+        InputError: If the algorithm does not apply.
+    """
+    refusal = ""
+    members = members[:TUNED_RANKS]
+    for others, relay_gpus in ((False, False), (False, True), (True, True)):
+        problem = Problem(subset(topology, members, relays=others), collective)
+        if picked.name == FOREST:
+            if _joined(problem):
+                return replace(picked, others=others)
+            continue
+        rows: list[SimulatedTime] = []
+        for each in candidates(problem, [picked.name], relay_gpus=relay_gpus, in_network=True):
+            fixed = replace(each, parameters={**each.parameters, **picked.parameters})
+            job = MeasurementJob(problem=packed(problem), candidate=fixed, keys={size_bytes: ""}, model=model)
+            rows += measure(job)
+        found = [row for row in rows if row.refusal is None]
+        if found:
+            best = min(found, key=lambda row: row.time_us)
+            return Pick(picked.name, best.parameters, best.order, relay_gpus, others)
+        refusal = rows[0].refusal or ""
+    msg = f"expected an algorithm that {len(members)} ranks of {topology.name} can carry out: {refusal}"
+    raise InputError(msg)
+
+
+def _joined(problem: Problem) -> bool:
+    """Whether data reach every rank."""
+    try:
+        cut_bound(Network.of(replace(problem, collective=Collective.ALL_GATHER)))
+    except UnreachableError:
+        return False
+    return True
+
+
+def body_of(
+    topology: Topology, members: list[int], collective: Collective, picked: Pick
+) -> Schedule | Forest:
+    """What a group carries out on the part of a cluster that it has.
+
+    Args:
+        topology: The cluster.
+        members: Ranks of the group.
+        collective: What it performs.
+        picked: What suits groups like it.
+
+    Raises:
+        InputError: If the algorithm does not apply.
+        UnreachableError: If members are not joined so.
+    """
+    problem = Problem(
+        subset(topology, members, relays=picked.others), collective, root=0 if collective.rooted else None
+    )
+    if picked.name != FOREST:
+        return from_catalogue(
+            problem, picked.name, picked.parameters, order=picked.order, relay_gpus=picked.relay_gpus
+        ).body
+    if collective is Collective.ALL_TO_ALL:
+        from coppice.planners.flow.planner import plan_all_to_all  # brings the linear programs
+
+        return plan_all_to_all(problem)
+    return planned_forest(problem).forest
+
+
+def send_body(topology: Topology, pair: list[int]) -> Schedule | Forest:
+    """A send from one rank to another, through other GPUs where there is no other way."""
+    try:
+        return body_of(topology, pair, Collective.BROADCAST, Pick("linear"))
+    except UnreachableError:
+        picked = Pick("linear", relay_gpus=True, others=True)
+        return body_of(topology, pair, Collective.BROADCAST, picked)

@@ -1,0 +1,55 @@
+"""Costs of collectives by name, as ``--collectives`` takes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coppice.errors import InputError
+from coppice.iteration.costs.chosen import forest_pick, known_algorithms, named_pick, nccl_pick
+from coppice.iteration.costs.group import CollectiveCosts
+from coppice.iteration.costs.simulated import SimulatedCosts
+from coppice.iteration.estimate import Cluster
+from coppice.text import suggestion
+from coppice.topology.model import Topology
+
+__all__ = ["CALIBRATED", "costs_named", "with_collectives"]
+
+CALIBRATED = "calibrated"
+_CHOSEN = {"nccl": nccl_pick, "forest": forest_pick}
+
+
+def costs_named(name: str, topology: Topology) -> CollectiveCosts | None:
+    """Where the times of collectives come from; None is the calibrated rings of a cluster.
+
+    Args:
+        name: ``calibrated``, ``nccl`` (what NCCL would pick), ``forest`` (our optimum) or an algorithm.
+        topology: Where groups carry them out.
+
+    Raises:
+        InputError: If there is no such one.
+    """
+    if name == CALIBRATED:
+        return None
+    if name in _CHOSEN:
+        return SimulatedCosts(topology, _CHOSEN[name])
+    names = known_algorithms()
+    if name not in names:
+        hint = suggestion(name, [CALIBRATED, *_CHOSEN, *names])
+        known = ", ".join((CALIBRATED, *_CHOSEN))
+        msg = f"expected collectives that are {known} or an algorithm, found {name!r}: {hint}"
+        raise InputError(msg)
+    return SimulatedCosts(topology, named_pick(name))
+
+
+def with_collectives(cluster: Cluster, topology: Topology, name: str) -> Cluster:
+    """The cluster with collectives that cost what a name says.
+
+    Args:
+        cluster: The GPUs.
+        topology: The same cluster.
+        name: As for :func:`costs_named`.
+
+    Raises:
+        InputError: If there is no such one.
+    """
+    return replace(cluster, costs=costs_named(name, topology))

@@ -1,0 +1,170 @@
+"""What the groups of a training job exchange in an iteration, for the bound on all of them at once.
+
+Counted are sums of activations of tensor parallelism, sends between stages, tokens that go to experts, and gradients
+and parameters of replicas. A reduce-scatter and an all-gather of the same size are one all-reduce. Left out, so that
+the bound stays one: context parallelism, sums in the loss, and the way back from the last stage to the first where
+devices have several chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.together.demands import GroupDemand
+from coppice.errors import InputError
+from coppice.iteration.costs.group import RankGroup
+from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.workload.model import LayeredModel
+
+__all__ = ["axis_groups", "degree_demands", "job_demands"]
+
+_HALF = 2  # bytes of an element of activations, parameters and gradients
+
+
+def axis_groups(
+    tensor: int = 1, context: int = 1, data: int = 1, pipeline: int = 1, expert: int = 1
+) -> dict[str, RankGroup]:
+    """The groups of each degree of parallelism: tensor ranks next to each other, then context, data, and stages.
+
+    Examples:
+        >>> axis_groups(tensor=8, data=4, pipeline=2)["pp"]
+        RankGroup(ranks=2, stride=32)
+    """
+    return {
+        "tp": RankGroup(tensor, 1),
+        "cp": RankGroup(context, tensor),
+        "ep": RankGroup(expert, tensor),
+        "dp": RankGroup(data, tensor * context),
+        "pp": RankGroup(pipeline, tensor * context * data),
+    }
+
+
+def degree_demands(
+    degrees: Mapping[str, int], collective: str, size_bytes: int, ranks: int
+) -> list[GroupDemand]:
+    """A collective of the same size in all groups of some degrees of parallelism; stages send it on.
+
+    Args:
+        degrees: ``tp``, ``cp``, ``dp``, ``pp`` and ``ep``.
+        collective: What groups but stages do.
+        size_bytes: M.
+        ranks: Ranks of the cluster.
+
+    Raises:
+        InputError: If the degrees are not those of the ranks.
+    """
+    names = {"tp": "tensor", "cp": "context", "dp": "data", "pp": "pipeline", "ep": "expert"}
+    unknown = next((name for name in degrees if name not in names), None)
+    if unknown is not None:
+        msg = f"expected degrees of {', '.join(names)} without a workload, found {unknown}: leave it out."
+        raise InputError(msg)
+    product = 1
+    for name, degree in degrees.items():
+        product *= degree if name != "ep" else 1
+    replicas = degrees.get("dp", 1) * degrees.get("cp", 1)
+    if product != ranks or replicas % degrees.get("ep", 1):
+        msg = (
+            f"expected degrees whose product is the {ranks} GPUs, and ep that divides dp x cp, found "
+            f"{','.join(f'{name}={degree}' for name, degree in degrees.items())}: change `groups`."
+        )
+        raise InputError(msg)
+    every = axis_groups(**{names[name]: degree for name, degree in degrees.items()})
+    return [
+        _demand(name, "send" if name == "pp" else collective, _members(group, ranks), size_bytes)
+        for name, group in every.items()
+        if group.ranks > 1
+    ]
+
+
+def job_demands(model: Transformer | LayeredModel, layout: Layout) -> list[GroupDemand]:
+    """What each kind of group exchanges in an iteration.
+
+    Args:
+        model: The model.
+        layout: How it lies on the GPUs.
+
+    Examples:
+        >>> from coppice.iteration.models import MODELS
+        >>> layout = Layout(tensor=8, pipeline=16, data=4, global_batch=512, sequence_parallel=True)
+        >>> [(each.name, each.collective, len(each.groups)) for each in job_demands(MODELS["gpt-175b"], layout)]
+        ... # doctest: +NORMALIZE_WHITESPACE
+        [('tp', 'all_reduce', 64), ('pp forward', 'send', 32), ('pp backward', 'send', 32), ('dp', 'all_reduce', 128)]
+    """
+    if isinstance(model, LayeredModel):
+        return _layered(model, layout)
+    ranks, count = layout.gpus, layout.micro_batches
+    groups = axis_groups(
+        tensor=layout.tensor,
+        context=layout.context,
+        data=layout.data,
+        pipeline=layout.pipeline,
+        expert=layout.expert,
+    )
+    tokens = layout.micro_batch * model.seq / layout.context
+    activations = _HALF * tokens * model.hidden
+    again = layout.recompute is Recompute.FULL
+    held = model.layers / layout.pipeline
+    found = []
+    if layout.tensor > 1:
+        summed = (4 + 2 * again) * held * count * activations
+        found.append(_demand("tp", "all_reduce", _members(groups["tp"], ranks), summed))
+    if layout.pipeline > 1:
+        sent = layout.chunks * count * activations / layout.tensor
+        stages = _members(groups["pp"], ranks)
+        found.append(_demand("pp forward", "send", stages, sent))
+        found.append(_demand("pp backward", "send", stages[:, ::-1], sent))
+    if layout.expert > 1 and model.experts:
+        mixtures = model.expert_layers / layout.pipeline
+        routed = activations / layout.tensor * model.experts_per_token
+        times = (4 + 2 * again) * mixtures * count
+        found.append(_demand("ep", "all_to_all", _members(groups["ep"], ranks), times * routed))
+    return found + _gradients(model, layout)
+
+
+def _gradients(model: Transformer, layout: Layout) -> list[GroupDemand]:
+    """Gradients and parameters of replicas, of experts over the replicas that hold the same ones."""
+    dense = model.dense_parameters / layout.pipeline / layout.tensor
+    experts = model.routed_parameters / layout.pipeline / layout.tensor / layout.expert
+    words = model.vocab * model.hidden / layout.tensor
+    found = []
+    parts = [("dp", RankGroup(layout.replicas, layout.tensor), dense, words)]
+    if experts:
+        over = layout.replicas // layout.expert
+        parts.append(("dp of experts", RankGroup(over, layout.tensor * layout.expert), experts, 0.0))
+    for name, group, parameters, ends in parts:
+        if group.ranks == 1:
+            continue
+        members = _members(group, layout.gpus)
+        stage = members[:, 0] // (layout.gpus // layout.pipeline)
+        at_end = (stage == 0) | (stage == layout.pipeline - 1)
+        if layout.shard is Shard.ZERO3:  # gathered twice and scattered once for each micro-batch
+            size = layout.micro_batches * _HALF * parameters
+            found.append(_demand(f"{name} gradients", "all_reduce", members, size))
+            found.append(_demand(f"{name} parameters", "all_gather", members, size))
+            continue
+        sizes = [Fraction(round(_HALF * (parameters + ends * end))) for end in at_end.tolist()]
+        found.append(GroupDemand(name, "all_reduce", members, sizes))
+    return found
+
+
+def _layered(model: LayeredModel, layout: Layout) -> list[GroupDemand]:
+    """Replicas of a row of layers sum gradients of what they hold copies of, and exchange rows of tables."""
+    members = _members(RankGroup(layout.data, 1), layout.gpus)
+    copied = model.parameters - model.table_parameters
+    found = [_demand("dp", "all_reduce", members, model.gradient_bytes * copied)]
+    exchanged = (
+        2 * layout.micro_batches * layout.micro_batch * sum(each.exchanged_bytes for each in model.row)
+    )
+    return found + ([_demand("tables", "all_to_all", members, exchanged)] if exchanged else [])
+
+
+def _members(group: RankGroup, ranks: int) -> NDArray[np.int64]:
+    return np.array(group.members(ranks), dtype=np.int64)
+
+
+def _demand(name: str, collective: str, members: NDArray[np.int64], size_bytes: float) -> GroupDemand:
+    return GroupDemand(name, collective, members, [Fraction(round(size_bytes))] * len(members))
