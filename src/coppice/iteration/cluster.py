@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.iteration.devices import CALIBRATIONS, DEVICES, Device
+from coppice.iteration.devices import CALIBRATIONS, DEVICES, Calibration, Device
 from coppice.iteration.estimate import Cluster
 from coppice.text import suggestion
 from coppice.topology.model import Topology
 
-__all__ = ["cluster_of", "device_in"]
+__all__ = ["cluster_of", "constants_of", "device_in"]
 
 _NAMED = {"b200": "B200", "h100": "H100", "h200": "H200", "a100": "A100-80G", "1v": "V100", "v100": "V100"}
 _CONSTANTS = {
@@ -32,6 +32,11 @@ def device_in(name: str) -> str | None:
         ('A100-80G', None)
     """
     return next((device for word, device in _NAMED.items() if word in name.lower()), None)
+
+
+def constants_of(device: str) -> Calibration:
+    """What was measured on a kind of GPU, or on the one nearest to it."""
+    return CALIBRATIONS[_CONSTANTS.get(device, device)]
 
 
 def cluster_of(topology: Topology, device: str | None = None) -> Cluster:
@@ -87,5 +92,5 @@ def cluster_of(topology: Topology, device: str | None = None) -> Cluster:
     return Cluster(
         device=own,
         nic_bytes_per_second=nics or links * own.box,
-        calibration=CALIBRATIONS[_CONSTANTS.get(name, name)],
+        calibration=constants_of(name),
     )
