@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import msgspec
 
-__all__ = ["CollectiveTotal", "collective_totals", "group_text", "standard_collective"]
+__all__ = ["ELEMENT_BYTES", "CollectiveTotal", "collective_totals", "group_text", "standard_collective"]
 
+ELEMENT_BYTES = {
+    "float": 4,
+    "half": 2,
+    "bfloat16": 2,
+    "double": 8,
+    "long": 8,
+    "int": 4,
+    "short": 2,
+    "byte": 1,
+    "char": 1,
+    "bool": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
+"""Bytes of an element, by the lower-case names of PyTorch."""
 _STANDARD = (
     ("reducescatter", "reduce_scatter"),
     ("allgather", "all_gather"),
@@ -68,7 +84,7 @@ def group_text(ranks: Sequence[int]) -> str:
         >>> group_text([0, 1, 2, 3]), group_text([0, 8, 16]), group_text([0, 1, 5])
         ('0-3', '0-16 by 8', '0,1,5')
     """
-    steps = {b - a for a, b in zip(ranks, ranks[1:], strict=False)}
+    steps = {b - a for a, b in pairwise(ranks)}
     if len(ranks) > 2 and len(steps) == 1:
         step = steps.pop()
         return f"{ranks[0]}-{ranks[-1]}" + (f" by {step}" if step != 1 else "")

@@ -142,4 +142,3 @@ class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
 
     trace: ModuleTrace | None = None
     error: str = ""
-

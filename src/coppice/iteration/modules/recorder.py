@@ -26,7 +26,14 @@ from coppice.iteration.totals import standard_collective
 
 __all__ = ["OperationRecorder"]
 
-_FREE = ("aten.detach", "aten.lift_fresh", "aten.alias", "aten._local_scalar_dense", "prim.device", "aten.empty")
+_FREE = (
+    "aten.detach",
+    "aten.lift_fresh",
+    "aten.alias",
+    "aten._local_scalar_dense",
+    "prim.device",
+    "aten.empty",
+)
 _FREE += ("aten.new_empty", "aten.sym_", "aten.is_", "aten._unsafe_view", "aten.resize_", "inductor.resize_")
 
 
@@ -47,7 +54,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[misc]
         self._counted: set[int] = set()
         self._stack: list[int] = []
         self._last = -1
-        self._sequence = torch.autograd._get_sequence_nr()
+        self._sequence = torch.autograd._get_sequence_nr()  # noqa: SLF001
         self._made_in: dict[int, int] = {}
         self._writer: dict[int, tuple[int, StorageWeakRef]] = {}
         self._handles: list[Any] = []
@@ -119,15 +126,15 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[misc]
     def _layer(self) -> int:
         """The layer that runs now."""
         inner = next((each for each in reversed(self._stack) if each >= 0), -1)
-        node = torch._C._current_autograd_node()
+        node = torch._C._current_autograd_node()  # noqa: SLF001
         if self._stack and (inner >= 0 or node is None):
             layer = inner if inner >= 0 else self._last
         elif node is not None:
-            layer = self._made_in.get(node._sequence_nr(), self._last)
+            layer = self._made_in.get(node._sequence_nr(), self._last)  # noqa: SLF001
             self._last = layer
         else:
             layer = self._last
-        made = torch.autograd._get_sequence_nr()
+        made = torch.autograd._get_sequence_nr()  # noqa: SLF001
         for number in range(self._sequence, made):
             self._made_in[number] = layer
         self._sequence = made
@@ -148,7 +155,9 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[misc]
         waits = "wait_tensor" in short
         if not waits and (_is_view(func) or short.startswith(_FREE)):
             return
-        after = sorted({at for at in map(self._written_by, reads) if at >= 0 and self.operations[at].collective})
+        after = sorted(
+            {at for at in map(self._written_by, reads) if at >= 0 and self.operations[at].collective}
+        )
         if waits and not after:
             return
         moved = 0 if waits else sum(each.nbytes for each in [*reads, *wrote])

@@ -1,21 +1,22 @@
 """A traced module on a cluster: times of its operations, the step as tasks, and the workload of its layers.
 
-Theory. A matrix product, convolution or attention takes its FLOPs at the share of the peak that large ones reach on such
-a GPU; every operation takes at least its bytes at the share of the rate of memory that passes over it reach (the
+Theory. A matrix product, convolution or attention takes its FLOPs at the share of the peak that large ones reach on
+such a GPU; every operation takes at least its bytes at the share of the rate of memory that passes over it reach (the
 roofline: Williams, Waterman, Patterson, CACM 2009), as eager PyTorch runs it: one by one, unfused. Elements of 4 bytes
 are multiplied at half the 16-bit rate, as TF32 by the data sheets. Collectives are rings inside a box or across boxes,
 whose groups share its NICs (:meth:`coppice.iteration.estimate.Cluster.ring_seconds`).
 
-Operations run one after the other on the compute stream; a collective runs on the stream of its group once what it reads
-is there; an operation waits for the collectives whose results it reads. The host takes no time. FSDP2 gathers parameters
-on streams of its own: in a forward pass once the parameters gathered two before are copied out, in a backward pass those
-gathered one before (``FSDPParamGroup.wait_for_unshard`` of PyTorch 2.13).
+Operations run one after the other on the compute stream; a collective runs on the stream of its group once what it
+reads is there; an operation waits for the collectives whose results it reads. The host takes no time. FSDP2 gathers
+parameters on streams of its own: in a forward pass once the parameters gathered two before are copied out, in a
+backward pass those gathered one before (``FSDPParamGroup.wait_for_unshard`` of PyTorch 2.13).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from coppice.errors import InputError
 from coppice.iteration.cluster import constants_of
@@ -74,8 +75,8 @@ class TimedModule:
     def workload(self) -> LayerWorkload:
         """The layers as the workload of policies of gradients.
 
-        Times of a layer are those of its operations and of the collectives of groups that are not of replicas; a message
-        is an all-reduce of all replicas, affine in its size.
+        Times of a layer are those of its operations and of the collectives of groups that are not of replicas; a
+        message is an all-reduce of all replicas, affine in its size.
 
         Raises:
             InputError: If there are no layers or no replicas.
@@ -185,7 +186,7 @@ def _loads(each: ModuleOperation, cluster: Cluster) -> Mapping[str, float]:
 
 def _step(ranks: Sequence[int]) -> int:
     """Distance of neighbours of a group."""
-    return min((b - a for a, b in zip(ranks, ranks[1:], strict=False)), default=1)
+    return min((b - a for a, b in pairwise(ranks)), default=1)
 
 
 def _stride(trace: ModuleTrace) -> int:

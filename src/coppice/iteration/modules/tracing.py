@@ -33,9 +33,9 @@ def trace_module(
     """Trace a forward and a backward pass of a module of PyTorch on fake tensors: nothing is computed or allocated.
 
     The function returns a module, or (module, inputs). It is called on the device ``meta`` with a fake process group of
-    all ranks. If it takes an argument ``mesh``, it gets the device mesh, and may parallelize the module and share it out
-    (``parallelize_module``, ``fully_shard``). Parameters that it does not share out over ``dp`` are summed in buckets as
-    PyTorch's DDP does, or shared out block by block by ``fully_shard``.
+    all ranks. If it takes an argument ``mesh``, it gets the device mesh, and may parallelize the module and share it
+    out (``parallelize_module``, ``fully_shard``). Parameters that it does not share out over ``dp`` are summed in
+    buckets as PyTorch's DDP does, or shared out block by block by ``fully_shard``.
 
     Args:
         file: File with the function.

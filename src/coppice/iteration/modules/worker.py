@@ -63,7 +63,7 @@ def _trace(request: TraceRequest) -> ModuleTrace:
     takes_mesh = "mesh" in inspect.signature(function).parameters
     if len(wants) > 1 or (wants and not takes_mesh):
         found = ", ".join(each.name for each in wants)
-        msg = f"expected `{request.function}()` or `{request.function}(mesh)`, found one that needs {found}: give these defaults."
+        msg = f"expected `{request.function}` to need nothing or `mesh`, found {found}: give the others defaults."
         raise InputError(msg)
     try:
         with torch.device("meta"):
@@ -117,13 +117,13 @@ def _made_fake(module: Any) -> None:
     """Put a module of the device meta on fake tensors; modules that share a parameter still do afterwards."""
     places: dict[int, list[tuple[Any, str]]] = {}
     for each in module.modules():
-        for name, parameter in each._parameters.items():
+        for name, parameter in each._parameters.items():  # noqa: SLF001
             if parameter is not None:
                 places.setdefault(id(parameter), []).append((each, name))
     module.to_empty(device="cpu")
     for (owner, first), *others in places.values():
         for each, name in others:
-            each._parameters[name] = owner._parameters[first]
+            each._parameters[name] = owner._parameters[first]  # noqa: SLF001
 
 
 def _function(request: TraceRequest) -> Callable[..., Any]:
@@ -264,9 +264,8 @@ def _sums(module: Any, request: TraceRequest) -> bool:
 
 
 def _share_out(module: Any, mesh: Any) -> None:
-    """Share parameters out as FSDP2 is meant to be used: each block of the outermost lists of modules, then the rest."""
-    from torch import nn
-    from torch.distributed.fsdp import fully_shard
+    """Share parameters out as FSDP2 is meant to be used: each block of the outermost lists of modules, then the
+    rest.""" from torch import nn from torch.distributed.fsdp import fully_shard
 
     blocks: list[Any] = []
     within = [module]
