@@ -1,5 +1,4 @@
-"""Replay of execution traces: the nodes of one rank or of several as tasks, sends meeting receipts, collectives each
-other.
+"""Replay of execution traces: the nodes of one rank or of several as tasks, matched where ranks meet.
 
 Nodes run when what they wait for is done, those of one stream one after the other: threads of the host, the device,
 each group. A receipt comes after its send (same ends and tag, the n-th with the n-th). Messages that are ready leave
