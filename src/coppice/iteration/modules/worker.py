@@ -265,7 +265,8 @@ def _sums(module: Any, request: TraceRequest) -> bool:
 
 def _share_out(module: Any, mesh: Any) -> None:
     """Share parameters out as FSDP2 is meant to be used: each block of the outermost lists, then the rest."""
-    rest.""" from torch import nn from torch.distributed.fsdp import fully_shard
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
 
     blocks: list[Any] = []
     within = [module]

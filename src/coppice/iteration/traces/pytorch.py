@@ -16,14 +16,14 @@ __all__ = ["pytorch_nodes"]
 _TENSOR = 6  # tensor, storage, offset, elements, bytes of an element, device
 
 
-class _Attribute(msgspec.Struct):
+class _OperatorAttribute(msgspec.Struct):
     """An attribute of a node."""
 
     name: str = ""
     value: Any = None
 
 
-class _Values(msgspec.Struct):
+class _OperatorValues(msgspec.Struct):
     """Inputs or outputs of a node."""
 
     values: list[Any] = []
@@ -35,9 +35,9 @@ class _Operator(msgspec.Struct):
     id: int
     name: str = ""
     ctrl_deps: int = 0
-    inputs: _Values | list[Any] = []
-    outputs: _Values | list[Any] = []
-    attrs: list[_Attribute] = []
+    inputs: _OperatorValues | list[Any] = []
+    outputs: _OperatorValues | list[Any] = []
+    attrs: list[_OperatorAttribute] = []
 
 
 class _OperatorFile(msgspec.Struct):
@@ -133,7 +133,7 @@ def _group_sizes(nodes: list[_Operator]) -> dict[str, int]:
     for each in nodes:
         if "process_group:init" not in each.name:
             continue
-        values = each.inputs.values if isinstance(each.inputs, _Values) else each.inputs
+        values = each.inputs.values if isinstance(each.inputs, _OperatorValues) else each.inputs
         for text in values:
             try:
                 groups = json.loads(text) if isinstance(text, str) else []
@@ -146,10 +146,10 @@ def _group_sizes(nodes: list[_Operator]) -> dict[str, int]:
     return found
 
 
-def _storages(values: _Values | list[Any]) -> list[int]:
+def _storages(values: _OperatorValues | list[Any]) -> list[int]:
     """Storages of the tensors among values."""
     found: list[int] = []
-    waiting = list(values.values if isinstance(values, _Values) else values)
+    waiting = list(values.values if isinstance(values, _OperatorValues) else values)
     while waiting:
         each = waiting.pop()
         if not isinstance(each, list):
