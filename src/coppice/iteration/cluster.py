@@ -10,7 +10,7 @@ from coppice.iteration.estimate import Cluster
 from coppice.text import suggestion
 from coppice.topology.model import Topology
 
-__all__ = ["cluster_of", "constants_of", "device_in"]
+__all__ = ["box_of", "cluster_of", "constants_of", "device_in"]
 
 _NAMED = {"b200": "B200", "h100": "H100", "h200": "H200", "a100": "A100-80G", "1v": "V100", "v100": "V100"}
 _CONSTANTS = {
@@ -37,6 +37,24 @@ def device_in(name: str) -> str | None:
 def constants_of(device: str) -> Calibration:
     """What was measured on a kind of GPU, or on the one nearest to it."""
     return CALIBRATIONS[_CONSTANTS.get(device, device)]
+
+
+def box_of(device: str) -> Cluster:
+    """A box of GPUs by their data sheet, without a network.
+
+    Raises:
+        InputError: If the device is not known.
+
+    Examples:
+        >>> box_of("H100").device.box
+        8
+    """
+    if device not in DEVICES:
+        msg = f"expected a device ({', '.join(DEVICES)}), found {device!r}: {suggestion(device, list(DEVICES))}."
+        raise InputError(msg)
+    sheet = DEVICES[device]
+    rate = sheet.link_bytes_per_second * sheet.box
+    return Cluster(device=sheet, nic_bytes_per_second=rate, calibration=constants_of(device))
 
 
 def cluster_of(topology: Topology, device: str | None = None) -> Cluster:

@@ -120,7 +120,8 @@ def _node(data: bytes) -> ChakraNode:
     """A node of its bytes."""
     numbers = {1: 0, 3: 0, 6: 0, 7: 0}
     waits: dict[int, list[int]] = {4: [], 5: []}
-    name, attributes = "", {}
+    name = ""
+    attributes: dict[str, _Value] = {}
     for number, value in _fields(data):
         if number in numbers and isinstance(value, int):
             numbers[number] = value

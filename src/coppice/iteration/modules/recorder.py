@@ -6,6 +6,9 @@ storages that it reads; views cost nothing. An operator of a backward pass belon
 its autograd node, which the node's sequence number tells.
 """
 
+# What PyTorch offers for tracing is private or untyped.
+# mypy: disable-error-code="attr-defined, no-untyped-call, arg-type"
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -33,11 +36,17 @@ _FREE = (
     "aten._local_scalar_dense",
     "prim.device",
     "aten.empty",
+    "aten.new_empty",
+    "aten.sym_",
+    "aten.is_",
+    "aten._unsafe_view",
+    "aten.resize_",
+    "inductor.resize_",
 )
-_FREE += ("aten.new_empty", "aten.sym_", "aten.is_", "aten._unsafe_view", "aten.resize_", "inductor.resize_")
+"""How names of operators begin that move nothing."""
 
 
-class OperationRecorder(TorchDispatchMode):  # type: ignore[misc]
+class OperationRecorder(TorchDispatchMode):
     """Records while it is entered.
 
     Args:

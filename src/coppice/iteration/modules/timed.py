@@ -19,17 +19,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from coppice.errors import InputError
-from coppice.iteration.cluster import constants_of
-from coppice.iteration.devices import DEVICES
 from coppice.iteration.estimate import Cluster
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.modules.operations import ModuleOperation, ModuleTrace
 from coppice.iteration.running import TaskTimes, lower_bound_seconds, run_tasks
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 from coppice.iteration.totals import group_text
-from coppice.text import suggestion
 
-__all__ = ["TimedModule", "box_of", "time_module"]
+__all__ = ["TimedModule", "time_module"]
 
 _ROUNDS = {"all_reduce": 2, "barrier": 2}
 _GATHERS, _COPIES_OUT = "fsdp.all_gather_copy_in", "fsdp.split_with_sizes_copy"
@@ -105,24 +102,6 @@ class TimedModule:
             message_seconds=fixed,
             workers=replicas,
         )
-
-
-def box_of(device: str) -> Cluster:
-    """A box of GPUs by their data sheet, without a network.
-
-    Raises:
-        InputError: If the device is not known.
-
-    Examples:
-        >>> box_of("H100").device.box
-        8
-    """
-    if device not in DEVICES:
-        msg = f"expected a device ({', '.join(DEVICES)}), found {device!r}: {suggestion(device, list(DEVICES))}."
-        raise InputError(msg)
-    sheet = DEVICES[device]
-    rate = sheet.link_bytes_per_second * sheet.box
-    return Cluster(device=sheet, nic_bytes_per_second=rate, calibration=constants_of(device))
 
 
 def time_module(trace: ModuleTrace, cluster: Cluster) -> TimedModule:

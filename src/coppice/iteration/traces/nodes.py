@@ -72,8 +72,12 @@ class ExecutionTrace:
 
     def collectives(self) -> list[CollectiveTotal]:
         """Collectives and messages by kind and group, those of most bytes first."""
-        return collective_totals(
+        return collective_totals(self.collective_rows())
+
+    def collective_rows(self) -> list[tuple[str, str, int, int]]:
+        """Kind, group, ranks of the group, and bytes of each collective and message."""
+        return [
             (each.collective or each.work.value, each.group, each.ranks, each.size_bytes)
             for each in self.nodes
             if each.work in (TraceWork.COLLECTIVE, TraceWork.SEND, TraceWork.RECEIVE)
-        )
+        ]
