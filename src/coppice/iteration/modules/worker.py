@@ -10,6 +10,7 @@ import inspect
 import runpy
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,9 @@ def answer(request: TraceRequest) -> TraceResult:
     import torch.distributed as dist
 
     try:
-        return TraceResult(trace=_trace(request))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what PyTorch warns of here is not of the user's run
+            return TraceResult(trace=_trace(request))
     except InputError as error:
         return TraceResult(error=str(error))
     finally:
