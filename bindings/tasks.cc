@@ -10,17 +10,20 @@ void init_tasks(nb::module_& m) {
       "run_tasks",
       [](Column<std::int32_t> stream, Column<double> seconds, Column<std::int64_t> priority,
          Column<std::int64_t> after_start, Column<std::int32_t> after, Column<std::int64_t> load_start,
-         Column<std::int32_t> load_link, Column<double> load, std::int32_t num_streams, std::int32_t num_links) {
+         Column<std::int32_t> load_link, Column<double> load, std::int32_t num_streams, std::int32_t num_links,
+         Column<std::int32_t> window, Column<double> window_bytes, Column<std::int32_t> returns, Column<double> credit) {
         const Tasks tasks{.stream = view(stream), .seconds = view(seconds), .priority = view(priority),
                           .after_start = view(after_start), .after = view(after), .load_start = view(load_start),
                           .load_link = view(load_link), .load = view(load), .num_streams = num_streams,
-                          .num_links = num_links};
+                          .num_links = num_links, .window = view(window), .window_bytes = view(window_bytes),
+                          .returns = view(returns), .credit = view(credit)};
         TaskTimes found = stoppable([&](const StopFlag& stop) { return run_tasks(tasks, stop); });
         return nb::make_tuple(to_numpy(std::move(found.start)), to_numpy(std::move(found.finish)),
                               to_numpy(std::move(found.cause)), found.finished);
       },
       nb::arg("stream"), nb::arg("seconds"), nb::arg("priority"), nb::arg("after_start"), nb::arg("after"),
       nb::arg("load_start"), nb::arg("load_link"), nb::arg("load"), nb::arg("num_streams"), nb::arg("num_links"),
+      nb::arg("window"), nb::arg("window_bytes"), nb::arg("returns"), nb::arg("credit"),
       "Tasks on streams and shared links, in seconds: start, finish, cause, and how many finished; see tasks.h.");
   m.def(
       "path_lengths",
@@ -29,7 +32,8 @@ void init_tasks(nb::module_& m) {
         const std::vector<std::int64_t> priority(seconds.size(), 0);
         const Tasks tasks{.stream = stream, .seconds = view(seconds), .priority = priority,
                           .after_start = view(after_start), .after = view(after), .load_start = {}, .load_link = {},
-                          .load = {}};
+                          .load = {}, .window = {}, .window_bytes = {}, .returns = {},
+                          .credit = {}};
         PathLengths found = path_lengths(tasks);
         return nb::make_tuple(to_numpy(std::move(found.head)), to_numpy(std::move(found.tail)));
       },

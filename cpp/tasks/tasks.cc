@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <queue>
 #include <stdexcept>
 #include <utility>
@@ -16,11 +17,33 @@ std::span<const std::int32_t> Tasks::predecessors(std::size_t task) const {
 
 namespace {
 
-constexpr double kFull = 1e-12;  // a link is full within this share: rounding of its loads
+constexpr double kFull = 1e-12;   // a link is full within this share: rounding of its loads
+constexpr double kSpent = 1e-9;   // credit below this share of it is none: rounding of sums
 
 double on_grid(double seconds) {
   constexpr double kUnits = static_cast<double>(std::int64_t{1} << 34);
   return std::nearbyint(seconds * kUnits) / kUnits;
+}
+
+void check_windows(const Tasks& tasks) {
+  if (tasks.window.empty()) return;
+  const std::size_t n = tasks.size();
+  if (tasks.window.size() != n || tasks.window_bytes.size() != n || tasks.returns.size() != n)
+    throw std::invalid_argument("columns of windows differ in length");
+  for (double credit : tasks.credit)
+    if (!(credit > 0)) throw std::invalid_argument("credit out of range");
+  std::vector<std::uint8_t> returned(n, 0);
+  for (std::size_t t = 0; t < n; ++t) {
+    if (tasks.window[t] < -1 || tasks.window[t] >= static_cast<std::int32_t>(tasks.credit.size()))
+      throw std::invalid_argument("no such window");
+    if (tasks.window[t] >= 0 && tasks.stream[t] < 0) throw std::invalid_argument("a task of a window without a stream");
+    if (!(tasks.window_bytes[t] >= 0) || std::isinf(tasks.window_bytes[t]))
+      throw std::invalid_argument("bytes of a window out of range");
+    const std::int32_t of = tasks.returns[t];
+    if (of < 0) continue;
+    if (static_cast<std::size_t>(of) >= n || tasks.window[of] < 0 || returned[of]++)
+      throw std::invalid_argument("credit comes back once, of a task of a window");
+  }
 }
 
 void check(const Tasks& tasks) {
@@ -38,6 +61,7 @@ void check(const Tasks& tasks) {
   }
   for (std::int32_t t : tasks.after)
     if (t < 0 || static_cast<std::size_t>(t) >= n) throw std::invalid_argument("no such task to wait for");
+  check_windows(tasks);
   if (tasks.load_start.empty()) return;
   if (!rows(tasks.load_start, tasks.load_link.size()) || tasks.load.size() != tasks.load_link.size())
     throw std::invalid_argument("columns of loads differ in length");
@@ -74,7 +98,10 @@ class Run {
         ready_(static_cast<std::size_t>(tasks.num_streams)),
         busy_(static_cast<std::size_t>(tasks.num_streams), 0),
         last_(static_cast<std::size_t>(tasks.num_streams), -1),
-        changed_mark_(static_cast<std::size_t>(tasks.num_streams), 0) {
+        changed_mark_(static_cast<std::size_t>(tasks.num_streams), 0),
+        credit_(tasks.credit.begin(), tasks.credit.end()),
+        held_(tasks.credit.size()),
+        returned_by_(tasks.credit.size(), -1) {
     const std::size_t n = tasks.size();
     out.start.assign(n, -1);
     out.finish.assign(n, -1);
@@ -119,11 +146,13 @@ class Run {
   };
   struct Waiting {
     std::int64_t priority;
+    std::int64_t order;  // the task, or its turn of admission
     std::int32_t task;
     bool operator>(const Waiting& other) const {
-      return priority != other.priority ? priority > other.priority : task > other.task;
+      return priority != other.priority ? priority > other.priority : order > other.order;
     }
   };
+  using Queue = std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>>;
   struct Flow {
     std::int32_t task;
     std::int32_t version = 0;
@@ -153,18 +182,38 @@ class Run {
       barriers_.pop_back();
       const std::int32_t stream = tasks_.stream[task];
       out_.cause[task] = cause;
-      if (stream >= 0) {
-        ready_[stream].push({tasks_.priority[task], task});
+      if (window(task) >= 0) {
+        held_[window(task)].push({tasks_.priority[task], task, task});
+      } else if (stream >= 0) {
+        ready_[stream].push({tasks_.priority[task], task, task});
         touch(stream);
       } else if (tasks_.seconds[task] == 0) {
         out_.start[task] = out_.finish[task] = now_;
         ++out_.finished;
+        return_credit(task);
         pass_on(task);
       } else {
         free_starts_.push_back(task);
       }
     }
     in_barriers_ = false;
+  }
+
+  std::int32_t window(std::int32_t t) const { return tasks_.window.empty() ? -1 : tasks_.window[t]; }
+
+  /// Windows with credit let tasks go to their streams.
+  void admit() {
+    for (std::size_t w = 0; w < held_.size(); ++w) {
+      while (!held_[w].empty() && credit_[w] > kSpent * tasks_.credit[w]) {
+        const std::int32_t t = held_[w].top().task;
+        held_[w].pop();
+        credit_[w] -= tasks_.window_bytes[t];
+        const std::int32_t by = out_.cause[t];
+        if (returned_by_[w] >= 0 && (by < 0 ? 0 : out_.finish[by]) < now_) out_.cause[t] = returned_by_[w];
+        ready_[tasks_.stream[t]].push({std::numeric_limits<std::int64_t>::min(), admitted_++, t});
+        touch(tasks_.stream[t]);
+      }
+    }
   }
 
   void touch(std::int32_t stream) {
@@ -178,10 +227,18 @@ class Run {
       if (--missing_[next] == 0) now_ready(next, t);
   }
 
+  void return_credit(std::int32_t t) {
+    const std::int32_t of = tasks_.window.empty() ? -1 : tasks_.returns[t];
+    if (of < 0) return;
+    credit_[window(of)] += tasks_.window_bytes[of];
+    returned_by_[window(of)] = t;
+  }
+
   void finish(std::int32_t t) {
     out_.finish[t] = now_;
     ++out_.finished;
     if (is_flow(t)) leave_links(t);
+    return_credit(t);
     if (const std::int32_t stream = tasks_.stream[t]; stream >= 0) {
       busy_[stream] = 0;
       last_[stream] = t;
@@ -192,6 +249,7 @@ class Run {
 
   /// Streams that are free choose, links are shared out anew.
   void settle() {
+    admit();
     std::sort(free_starts_.begin(), free_starts_.end());
     for (std::int32_t t : free_starts_) begin(t);
     free_starts_.clear();
@@ -326,7 +384,7 @@ class Run {
   Successors successors_;
   double now_ = 0;
   std::vector<std::int32_t> missing_;  // per task: how many it still waits for
-  std::vector<std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>>> ready_;  // per stream
+  std::vector<Queue> ready_;           // per stream
   std::vector<std::uint8_t> busy_;     // per stream
   std::vector<std::int32_t> last_;     // per stream: what ran last
   std::vector<std::int32_t> changed_;  // streams that may choose
@@ -334,6 +392,10 @@ class Run {
   std::vector<std::int32_t> free_starts_;  // ready, without a stream
   std::vector<std::pair<std::int32_t, std::int32_t>> barriers_;
   bool in_barriers_ = false;
+  std::vector<double> credit_;             // per window: what is left
+  std::vector<Queue> held_;                // per window: tasks that are ready and not admitted
+  std::vector<std::int32_t> returned_by_;  // per window: whose end gave credit back last
+  std::int64_t admitted_ = 0;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 
   std::vector<Flow> flows_;  // tasks on links that run

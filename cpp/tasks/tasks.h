@@ -8,6 +8,11 @@
 // What ends at an instant has ended before any stream chooses at that instant, and tasks without a stream that take no
 // time (barriers) end in the instant in which they are ready.
 //
+// Windows. A task of a window takes credit before it may go to its stream: while the window has any credit, however
+// little, it admits the ready task with the least priority, of equal ones the least id, and takes that task's bytes from
+// the credit. They come back when a task that returns them ends (itself, or one that stands for the acknowledgement).
+// Admitted tasks are out of reach of priorities: streams run them in the order of admission, before others.
+//
 // Sharing. A task may load links: at full speed it takes a share of each. Speeds of tasks on shared links are max-min
 // fair, at most 1: they grow together until a link is full, tasks on it keep theirs, the rest grow on. A task that is
 // never slowed down ends exactly `seconds` after its start.
@@ -38,6 +43,10 @@ struct Tasks {
   std::span<const double> load;              // share of the link at full speed, > 0
   std::int32_t num_streams = 0;
   std::int32_t num_links = 0;
+  std::span<const std::int32_t> window;  // per task; -1: none; empty: there are no windows. A task of one has a stream
+  std::span<const double> window_bytes;  // per task: what it takes of the credit, >= 0
+  std::span<const std::int32_t> returns;  // per task: the task whose credit comes back when this one ends; -1: none
+  std::span<const double> credit;        // per window, > 0
 
   std::size_t size() const { return stream.size(); }
   std::span<const std::int32_t> predecessors(std::size_t task) const;

@@ -20,6 +20,8 @@ struct Graph {
   std::vector<double> seconds, load;
   std::vector<std::int64_t> priority, after_start{0}, load_start{0};
   std::int32_t streams = 0, links = 0;
+  std::vector<std::int32_t> window, returns;  // none, or one for each task
+  std::vector<double> window_bytes, credit;
 
   std::int32_t add(std::int32_t on, double takes, std::vector<std::int32_t> before = {}, std::int64_t rank = 0,
                    std::vector<Load> loads = {}) {
@@ -39,7 +41,8 @@ struct Graph {
   }
   Tasks tasks() const {
     return {.stream = stream, .seconds = seconds, .priority = priority, .after_start = after_start, .after = after,
-            .load_start = load_start, .load_link = load_link, .load = load, .num_streams = streams, .num_links = links};
+            .load_start = load_start, .load_link = load_link, .load = load, .num_streams = streams, .num_links = links,
+            .window = window, .window_bytes = window_bytes, .returns = returns, .credit = credit};
   }
   TaskTimes run() const { return run_tasks(tasks()); }
 };
@@ -112,6 +115,59 @@ TEST(tasks_in_a_circle_never_start) {
   CHECK_EQ(times.finished, 1);
   CHECK(times.start[0] < 0 && times.start[1] < 0);
   CHECK(path_lengths(graph.tasks()).head.empty());
+}
+
+// Four messages of a byte, the last one most urgent but ready late; acknowledged 3 s after their ends.
+Graph window_of(double credit) {
+  Graph graph;
+  const auto late = graph.add(1, 1.5);
+  for (int k = 0; k < 4; ++k) graph.add(0, 1, k == 3 ? std::vector{late} : std::vector<std::int32_t>{}, k == 3 ? 0 : 5);
+  for (std::int32_t k = 1; k <= 4; ++k) graph.add(-1, 3, {k});
+  graph.window = {-1, 0, 0, 0, 0, -1, -1, -1, -1};
+  graph.window_bytes = {0, 1, 1, 1, 1, 0, 0, 0, 0};
+  graph.returns = {-1, -1, -1, -1, -1, 1, 2, 3, 4};
+  graph.credit = {credit};
+  return graph;
+}
+
+TEST(tasks_of_a_window_wait_for_credit) {
+  // One byte in flight: a message every 4 s, the urgent one second.
+  const TaskTimes one = window_of(1).run();
+  CHECK((std::vector<double>(one.start.begin() + 1, one.start.begin() + 5) == std::vector<double>{0, 8, 12, 4}));
+  CHECK_EQ(one.cause[4], 5);
+  // Two bytes in flight: the second one is admitted before the urgent one is there.
+  const TaskTimes two = window_of(2).run();
+  CHECK((std::vector<double>(two.start.begin() + 1, two.start.begin() + 5) == std::vector<double>{0, 1, 5, 4}));
+  // Half a byte of credit is enough to admit one more.
+  CHECK((window_of(1.5).run().start == two.start));
+  // All at once: first come, first served, whatever is urgent.
+  const TaskTimes all = window_of(100).run();
+  CHECK((std::vector<double>(all.start.begin() + 1, all.start.begin() + 5) == std::vector<double>{0, 1, 2, 3}));
+  CHECK_EQ(all.finished, 9);
+}
+
+TEST(tasks_whose_credit_never_comes_back_do_not_start) {
+  Graph graph = window_of(1);
+  graph.returns[5] = -1;
+  CHECK(graph.run().finished < 9);
+}
+
+TEST(tasks_windows_are_checked) {
+  Graph graph = window_of(1);
+  graph.returns[6] = 1;  // twice
+  CHECK_THROWS(std::invalid_argument, graph.run());
+  graph = window_of(1);
+  graph.credit[0] = 0;
+  CHECK_THROWS(std::invalid_argument, graph.run());
+  graph = window_of(1);
+  graph.window[2] = 1;
+  CHECK_THROWS(std::invalid_argument, graph.run());
+  graph = window_of(1);
+  graph.stream[2] = -1;
+  CHECK_THROWS(std::invalid_argument, graph.run());
+  graph = window_of(1);
+  graph.window_bytes.pop_back();
+  CHECK_THROWS(std::invalid_argument, graph.run());
 }
 
 TEST(tasks_columns_are_checked) {

@@ -179,6 +179,10 @@ def run_tasks(
     load: NDArray[np.float64],
     num_streams: int,
     num_links: int,
+    window: NDArray[np.int32],
+    window_bytes: NDArray[np.float64],
+    returns: NDArray[np.int32],
+    credit: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int32], int]: ...
 def path_lengths(
     seconds: NDArray[np.float64], after_start: NDArray[np.int64], after: NDArray[np.int32]

@@ -17,6 +17,7 @@ from coppice.doctor.given import OPTIONS
 from coppice.export.msccl.targets import TARGETS
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.step.overlap import OVERLAPS
 from coppice.planners.synthesis.catalogue import METHODS
 from coppice.selection import LIBRARIES
 from coppice.selection.nccl import SETTINGS
@@ -79,3 +80,4 @@ def test_lists_of_names_are_those_of_their_rooms() -> None:
     assert tuple(METHODS) == names.SYNTHESIS_METHODS
     assert tuple(POLICIES) == names.POLICIES
     assert tuple(ORDERS) == names.PIPELINE_ORDERS
+    assert OVERLAPS == names.OVERLAPS

@@ -20,7 +20,7 @@ def test_iteration() -> None:
     assert run_session("iteration.md") > 5
 
 
-@pytest.mark.parametrize(("page", "count"), [("tuning.md", 2), ("selection.md", 3), ("iteration.md", 6)])
+@pytest.mark.parametrize(("page", "count"), [("tuning.md", 2), ("selection.md", 3), ("iteration.md", 7)])
 def test_commands(page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)

@@ -13,8 +13,8 @@ from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 from reference import tasks as reference
 
 
-def graph_of(seed: int, *, shared: bool) -> TaskGraph:
-    """Up to 24 tasks on up to 3 streams, with whole and broken durations."""
+def graph_of(seed: int, *, shared: bool = False, windows: int = 0) -> TaskGraph:
+    """Up to 24 tasks on up to 3 streams, with whole and broken durations; some wait for windows."""
     draw = random.Random(seed)
     graph = TaskGraphBuilder()
     streams = [graph.stream(f"stream {number}") for number in range(draw.randint(1, 3))]
@@ -30,6 +30,16 @@ def graph_of(seed: int, *, shared: bool) -> TaskGraph:
             if shared
             else None,
         )
+    limits = [graph.window(draw.choice([0.5, 1.0, 3.0])) for _ in range(windows)]
+    on_streams = np.flatnonzero(np.asarray(graph.build().stream) >= 0).tolist() if limits else []
+    for task in on_streams:
+        if draw.random() < 0.6:
+            graph.hold(task, draw.choice(limits), draw.choice([0.0, 0.1, 1.0, 2.0]))
+            if draw.random() < 0.5:
+                late = draw.choice([0.0, 0.5, 2.0])
+                graph.acknowledge(
+                    task, graph.add("acknowledgement", "acknowledgement", -1, late, after=[task])
+                )
     return graph.build()
 
 
@@ -45,6 +55,56 @@ def test_the_native_simulator_agrees_with_its_twin(shared: bool) -> None:
         else:
             assert times.start.tolist() == start
             assert times.finish.tolist() == finish
+
+
+@pytest.mark.parametrize("windows", [1, 2])
+def test_windows_agree_with_the_twin(windows: int) -> None:
+    for seed in range(400):
+        graph = graph_of(seed, windows=windows)
+        times = run_tasks(graph)
+        start, finish = reference.run(graph)
+        assert times.start.tolist() == start
+        assert times.finish.tolist() == finish
+        for task, cause in enumerate(times.cause):
+            if cause >= 0:
+                assert times.finish[cause] <= times.start[task]
+
+
+def test_bytes_of_a_window_in_flight() -> None:
+    draw = random.Random(3)
+    full = 0
+    for _ in range(200):
+        graph = TaskGraphBuilder()
+        network, window = graph.stream("network"), graph.window(2.5)
+        sizes, sent, answers = [], [], []
+        for number in range(12):
+            sizes.append(draw.choice([0.5, 1.0, 2.0]))
+            sent.append(graph.add("message", "all_reduce", network, sizes[-1], priority=draw.randint(0, 2)))
+            late = draw.choice([0.0, 1.0, 5.0])
+            answers.append(graph.add("answer", "acknowledgement", -1, late, after=[sent[-1]]))
+            graph.hold(sent[-1], window, sizes[-1])
+            graph.acknowledge(sent[number], answers[number])
+        times = run_tasks(graph.build())
+        for own in sent:
+            at = times.start[own]
+            flying = [
+                size
+                for task, answer, size in zip(sent, answers, sizes, strict=True)
+                if times.start[task] < at < times.finish[answer]
+            ]
+            assert sum(flying) < 2.5
+            full += sum(flying) >= 1.5
+    assert full > 100
+
+
+def test_credit_that_never_comes_back_is_named() -> None:
+    graph = TaskGraphBuilder()
+    network, window = graph.stream("network"), graph.window(1.0)
+    for name in ("first", "second"):
+        graph.hold(graph.add(name, "all_reduce", network, 1.0), window, 1.0)
+    graph.acknowledge(0, graph.add("answer", "acknowledgement", -1, 1.0, after=[1]))
+    with pytest.raises(InputError, match="found second waiting for it forever"):
+        run_tasks(graph.build())
 
 
 def test_no_run_beats_the_bound() -> None:

@@ -44,9 +44,20 @@ def run(graph: TaskGraph) -> tuple[list[float], list[float]]:
     running: dict[int, Fraction] = {}  # and when each ends at its present speed
     pace: dict[int, Fraction] = {}
     now = Fraction(0)
+    credit = [Fraction(float(each)) for each in graph.credit]
+    turn: dict[int, int] = {}  # of tasks that windows have admitted
+    windowed = len(graph.window) > 0
 
     def ready(task: int) -> bool:
         return start[task] is None and all(finish[before] is not None for before in graph.predecessors(task))
+
+    def give_back(task: int) -> None:
+        if windowed and graph.returns[task] >= 0:
+            of = graph.returns[task]
+            credit[graph.window[of]] += Fraction(float(graph.window_bytes[of]))
+
+    def held(task: int) -> bool:
+        return windowed and graph.window[task] >= 0 and task not in turn
 
     while True:
         instant = True
@@ -56,15 +67,29 @@ def run(graph: TaskGraph) -> tuple[list[float], list[float]]:
                 if graph.stream[task] < 0 and not graph.seconds[task] and ready(task):
                     start[task] = finish[task] = now
                     instant = True
+                    give_back(task)
         for task in tasks:
             if graph.stream[task] < 0 and ready(task):
                 start[task], running[task], pace[task] = now, now + left[task], Fraction(1)
+        for window in range(len(credit)):
+            while credit[window] > graph.credit[window] * 1e-9:
+                asking = [
+                    task for task in tasks if held(task) and graph.window[task] == window and ready(task)
+                ]
+                if not asking:
+                    break
+                task = min(asking, key=lambda each: (graph.priority[each], each))
+                turn[task] = len(turn)
+                credit[window] -= Fraction(float(graph.window_bytes[task]))
         for stream in range(len(graph.streams)):
             if any(graph.stream[task] == stream for task in running):
                 continue
             waiting = [task for task in tasks if graph.stream[task] == stream and ready(task)]
+            waiting = [task for task in waiting if not held(task)]
             if waiting:
-                task = min(waiting, key=lambda each: (graph.priority[each], each))
+                task = min(
+                    waiting, key=lambda each: (each not in turn, turn.get(each, graph.priority[each]), each)
+                )
                 start[task], running[task], pace[task] = now, now + left[task], Fraction(1)
         shared = speeds({task: loads[task] for task in running if loads[task] and left[task]})
         for task, speed in shared.items():
@@ -80,5 +105,6 @@ def run(graph: TaskGraph) -> tuple[list[float], list[float]]:
             left[task] -= pace[task] * (then - now)
             if running[task] == then:
                 finish[task] = then
+                give_back(task)
                 del running[task], pace[task]
         now = then

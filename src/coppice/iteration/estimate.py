@@ -21,10 +21,19 @@ from coppice.iteration.devices import Calibration, Device
 from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
-__all__ = ["Cluster", "Estimate", "estimate", "stage_times"]
+__all__ = [
+    "OPTIMIZER_BYTES",
+    "Cluster",
+    "Estimate",
+    "LayerWork",
+    "estimate",
+    "gathering_seconds",
+    "stage_times",
+]
 
 _HALF = 2  # bytes of an element of activations, parameters and gradients
-_STATES = 30  # bytes that Adam reads and writes for a parameter, its 32-bit states and copy included
+OPTIMIZER_BYTES = 30
+"""What Adam reads and writes for a parameter, its 32-bit states and copy included."""
 _SCORES = 7  # passes over the scores of attention that are not fused, two bytes each
 _LOSS = 12  # passes over the scores of words, forward and backward
 _PASSES = 10  # passes over the activations of a layer beside its matrix products: norms, residuals, dropout
@@ -144,14 +153,14 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
         layout: How the job lies on the GPUs.
         cluster: The GPUs and their network.
     """
-    work = _Work.of(model, layout, cluster)
+    work = LayerWork.of(model, layout, cluster)
     tensor, count = layout.tensor, layout.micro_batches
     held = model.layers / layout.pipeline
     replicas = layout.data * layout.context
     sums = 4 + 2 * (layout.recompute is Recompute.FULL)
     activations = _HALF * work.tokens * model.hidden
     summing = sums * cluster.ring_seconds(activations, tensor, 1)
-    gathering = _gathering(model, layout, cluster)
+    gathering = gathering_seconds(model, layout, cluster)
     sending = 0.0
     if layout.pipeline > 1:
         sending = 2 * layout.chunks * cluster.send_seconds(activations / tensor, tensor * replicas)
@@ -169,7 +178,7 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
         sends=count * sending,
         bubble=(layout.pipeline - 1) * stage / layout.chunks,
         gradients=gradients + count * held * gathering,
-        optimizer=_STATES * stepped / cluster.memory_rate,
+        optimizer=OPTIMIZER_BYTES * stepped / cluster.memory_rate,
         flops=3 * model.forward_flops(layout.global_batch),
         peak=layout.gpus * cluster.device.flops,
     )
@@ -180,13 +189,13 @@ def stage_times(model: Transformer, layout: Layout, cluster: Cluster) -> StageTi
 
     The head is on the last stage; the gradients of a stage are summed over replicas by themselves.
     """
-    work = _Work.of(model, layout, cluster)
+    work = LayerWork.of(model, layout, cluster)
     stages = layout.pipeline * layout.chunks
     held = model.layers / stages
     activations = _HALF * work.tokens * model.hidden
     summing = cluster.ring_seconds(activations, layout.tensor, 1)
     again = 2 * (layout.recompute is Recompute.FULL)
-    gathering = _gathering(model, layout, cluster)
+    gathering = gathering_seconds(model, layout, cluster)
     forward = [held * (work.forward + 2 * summing + gathering / 3)] * stages
     backward = [held * (work.backward + (2 + again) * summing + gathering * 2 / 3)] * stages
     forward[-1] += work.head / 3
@@ -210,7 +219,7 @@ def stage_times(model: Transformer, layout: Layout, cluster: Cluster) -> StageTi
 
 
 @dataclass(frozen=True)
-class _Work:
+class LayerWork:
     """What a GPU computes for a micro-batch.
 
     Attributes:
@@ -218,12 +227,14 @@ class _Work:
         forward: Seconds of the forward pass of a layer.
         backward: Seconds of its backward pass, with what is computed again.
         head: Seconds of the output layer and the loss, forward and backward.
+        recompute: Seconds of the backward pass for what is computed again.
     """
 
     tokens: float
     forward: float
     backward: float
     head: float
+    recompute: float
 
     @property
     def layer(self) -> float:
@@ -231,7 +242,7 @@ class _Work:
         return self.forward + self.backward
 
     @classmethod
-    def of(cls, model: Transformer, layout: Layout, cluster: Cluster) -> _Work:
+    def of(cls, model: Transformer, layout: Layout, cluster: Cluster) -> LayerWork:
         """By the share of the peak that matrix products, attention and passes over memory reach."""
         constants, memory = cluster.calibration, cluster.memory_rate
         tokens = layout.micro_batch * model.seq / layout.context
@@ -253,10 +264,11 @@ class _Work:
             forward=forward,
             backward=backward + again[layout.recompute],
             head=6 * words * model.hidden / matrices + _LOSS * words * _HALF / memory,
+            recompute=again[layout.recompute],
         )
 
 
-def _gathering(model: Transformer, layout: Layout, cluster: Cluster) -> float:
+def gathering_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
     """What gathering the four matrices of a layer twice and scattering its gradients takes: nothing hides it."""
     if layout.shard is not Shard.ZERO3:
         return 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,13 @@ class LayerWorkload:
         bytes_per_second: What the network carries.
         message_seconds: What a message costs by itself.
         workers: Number of workers.
+        inputs: Layers that each layer takes its input from, all before it; empty: each from the one before it.
+        weight_backward: Seconds of each backward pass that the gradients of weights take; empty: half of it.
+        matrices: Rows and columns of each layer that is a fully connected matrix, None for others; empty: none is.
+        samples: Rows of the input of fully connected layers on a worker.
+        element_bytes: Bytes of an element of gradients.
+        dtypes: Type of the gradients of each layer; empty: all alike.
+        round_trip_seconds: Time from the end of a message until its sender knows that it has arrived.
 
     Raises:
         InputError: If columns differ in length, there are no layers, or a number is out of range.
@@ -44,6 +52,13 @@ class LayerWorkload:
     bytes_per_second: float
     message_seconds: float = 0.0
     workers: int = 2
+    inputs: tuple[tuple[int, ...], ...] = ()
+    weight_backward: tuple[float, ...] = ()
+    matrices: tuple[tuple[int, int] | None, ...] = ()
+    samples: int = 1
+    element_bytes: float = 4
+    dtypes: tuple[str, ...] = ()
+    round_trip_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         lengths = {"forward": len(self.forward), "backward": len(self.backward), "bytes": len(self.bytes)}
@@ -64,9 +79,49 @@ class LayerWorkload:
         if not (math.isfinite(self.message_seconds) and self.message_seconds >= 0):
             msg = f"expected 0 or more seconds for a message, found {self.message_seconds} at $.message_seconds."
             raise InputError(msg)
-        if self.workers < 1:
-            msg = f"expected 1 worker or more, found {self.workers} at $.workers."
+        for name in ("workers", "samples"):
+            if getattr(self, name) < 1:
+                msg = f"expected 1 or more, found {getattr(self, name)} at $.{name}."
+                raise InputError(msg)
+        if not (math.isfinite(self.element_bytes) and self.element_bytes > 0):
+            msg = f"expected more than 0 bytes for an element, found {self.element_bytes} at $.element_bytes."
             raise InputError(msg)
+        if not (math.isfinite(self.round_trip_seconds) and self.round_trip_seconds >= 0):
+            msg = f"expected 0 or more seconds, found {self.round_trip_seconds} at $.round_trip_seconds."
+            raise InputError(msg)
+        self._check_columns()
+
+    def _check_columns(self) -> None:
+        """Columns that may be left out."""
+        for name in ("inputs", "weight_backward", "matrices", "dtypes"):
+            column = getattr(self, name)
+            if column and len(column) != self.layers:
+                msg = (
+                    f"expected none or one for each of {self.layers} layers, found {len(column)} at $.{name}."
+                )
+                raise InputError(msg)
+        for layer, before in enumerate(self.inputs):
+            wrong = [each for each in before if not 0 <= each < layer]
+            if wrong:
+                msg = f"expected layers before layer {layer}, found {wrong[0]} at $.inputs[{layer}]."
+                raise InputError(msg)
+        for layer, seconds in enumerate(self.weight_backward):
+            if not 0 <= seconds <= self.backward[layer]:
+                msg = (
+                    f"expected 0 to {self.backward[layer]} seconds, those of the backward pass, found {seconds} at "
+                    f"$.weight_backward[{layer}]."
+                )
+                raise InputError(msg)
+        for layer, shape in enumerate(self.matrices):
+            if shape is None:
+                continue
+            size = shape[0] * shape[1] * self.element_bytes
+            if min(shape) < 1 or size > self.bytes[layer] * (1 + 1e-9):
+                msg = (
+                    f"expected a matrix within the {self.bytes[layer]:g} bytes of its layer, found "
+                    f"{shape[0]} x {shape[1]} elements at $.matrices[{layer}]."
+                )
+                raise InputError(msg)
 
     @property
     def layers(self) -> int:
@@ -93,41 +148,83 @@ class LayerWorkload:
         """Seconds of a message of so many bytes."""
         return self.message_seconds + size_bytes / self.bytes_per_second
 
+    def inputs_of(self, layer: int) -> tuple[int, ...]:
+        """Layers from which a layer takes its input."""
+        if self.inputs:
+            return self.inputs[layer]
+        return (layer - 1,) if layer else ()
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """Layers that take their input from no other."""
+        return tuple(layer for layer in range(self.layers) if not self.inputs_of(layer))
+
+    def weight_seconds(self, layer: int) -> float:
+        """Seconds of a backward pass that the gradients of weights take."""
+        return self.weight_backward[layer] if self.weight_backward else self.backward[layer] / 2
+
+    def following_seconds(self) -> list[float]:
+        """For each layer, its forward pass and those that need it, directly or not."""
+        if not self.inputs:
+            return list(accumulate(reversed(self.forward)))[::-1]
+        behind: list[set[int]] = [{layer} for layer in range(self.layers)]
+        for layer in reversed(range(self.layers)):
+            for before in self.inputs[layer]:
+                behind[before] |= behind[layer]
+        return [sum(self.forward[each] for each in sorted(own)) for own in behind]
+
+    def preceding_bytes(self) -> list[float]:
+        """For each layer, its gradients and those of the layers that it needs, directly or not."""
+        if not self.inputs:
+            return list(accumulate(self.bytes))
+        before: list[set[int]] = []
+        for layer in range(self.layers):
+            before.append({layer}.union(*(before[each] for each in self.inputs[layer])))
+        return [sum(self.bytes[each] for each in sorted(own)) for own in before]
+
     def lower_bound_seconds(self) -> float:
         """What no policy can beat that computes layer by layer and sums every gradient once an iteration.
 
         From the end of the backward pass of layer i until its next forward pass the network carries the gradients of
-        layers 0 to i, in one message at least: they come after that backward pass, and are needed before that forward
-        pass. All the while the device runs only layers below i, the rest of the iteration those from i on. So for every
-        i an iteration takes the time of layers i and above on the device and those gradients on the network; and it
-        takes as long as all gradients on the network.
+        layer i and of all that it needs (in a chain layers 0 to i), in one message at least: their backward passes come
+        after that of layer i or are it, and their forward passes before that of layer i. The rest of the iteration, the
+        device runs the forward passes of layer i and of what needs it, and the backward passes of layers i and above.
+        So for every i an iteration takes the time of all these; and it takes as long as all gradients on the network.
         """
-        carried = whole = 0.0
-        above = self.compute_seconds
-        for layer in range(self.layers):
-            carried += self.bytes[layer]
+        found = self.compute_seconds
+        above = sum(self.backward)
+        for layer, (forward, carried) in enumerate(
+            zip(self.following_seconds(), self.preceding_bytes(), strict=True)
+        ):
             if carried:
-                whole = max(whole, above + self.message(carried))
-            above -= self.forward[layer] + self.backward[layer]
-        sent = self.message(carried) if carried else 0.0
-        return max(self.compute_seconds, sent, whole)
+                found = max(found, forward + above + self.message(carried))
+            above -= self.backward[layer]
+        every = sum(self.bytes)
+        return max(found, self.message(every) if every else 0.0)
 
 
 class _LayerFile(msgspec.Struct, forbid_unknown_fields=True):
     """The file."""
 
-    forward: list[float]
-    backward: list[float]
-    bytes: list[float]
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    bytes: tuple[float, ...]
     bytes_per_second: float
     message_seconds: float = 0.0
     workers: int = 2
+    inputs: tuple[tuple[int, ...], ...] = ()
+    weight_backward: tuple[float, ...] = ()
+    matrices: tuple[tuple[int, int] | None, ...] = ()
+    samples: int = 1
+    element_bytes: float = 4
+    dtypes: tuple[str, ...] = ()
+    round_trip_seconds: float = 0.0
 
 
 def read_workload(path: Path | str) -> LayerWorkload:
     """The workload in a JSON file; ``-`` is standard input.
 
-    Its keys are the attributes of :class:`LayerWorkload`; ``message_seconds`` and ``workers`` may be left out.
+    Its keys are the attributes of :class:`LayerWorkload`; those with defaults may be left out.
 
     Raises:
         InputError: If the file is no such workload; the message has the place.
@@ -137,19 +234,12 @@ def read_workload(path: Path | str) -> LayerWorkload:
         record = msgspec.json.decode(data, type=_LayerFile)
     except msgspec.DecodeError as error:
         msg = (
-            f"expected a workload in {path} (forward, backward, bytes, bytes_per_second, message_seconds, workers), "
-            f"found otherwise: {error}."
+            f"expected a workload in {path} (forward, backward, bytes, bytes_per_second, message_seconds, workers; "
+            f"docs/iteration.md lists more), found otherwise: {error}."
         )
         raise InputError(msg) from None
     try:
-        return LayerWorkload(
-            forward=tuple(record.forward),
-            backward=tuple(record.backward),
-            bytes=tuple(record.bytes),
-            bytes_per_second=record.bytes_per_second,
-            message_seconds=record.message_seconds,
-            workers=record.workers,
-        )
+        return LayerWorkload(**msgspec.structs.asdict(record))
     except InputError as error:
         msg = f"{path}: {error}"
         raise InputError(msg) from None

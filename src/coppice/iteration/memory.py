@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
-__all__ = ["Memory", "memory_of"]
+__all__ = ["Memory", "layer_bytes", "memory_of"]
 
 _WEIGHT, _GRADIENT, _ADAM = 2, 2, 12  # bytes for each parameter
 
@@ -62,11 +62,11 @@ def memory_of(model: Transformer, layout: Layout) -> Memory:
         parameters=_WEIGHT * own / sharded,
         gradients=_GRADIENT * own / sharded,
         optimizer=_ADAM * own / stepped,
-        activations=in_flight * held * _layer_bytes(model, layout),
+        activations=in_flight * held * layer_bytes(model, layout),
     )
 
 
-def _layer_bytes(model: Transformer, layout: Layout) -> float:
+def layer_bytes(model: Transformer, layout: Layout) -> float:
     """Bytes that a layer keeps of a micro-batch."""
     unit = model.seq / layout.context * layout.micro_batch * model.hidden
     split = layout.tensor if layout.sequence_parallel else 1

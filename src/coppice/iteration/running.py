@@ -11,7 +11,7 @@ from coppice import _core
 from coppice.errors import InputError
 from coppice.iteration.tasks import TaskGraph
 
-__all__ = ["TaskTimes", "lower_bound_seconds", "run_tasks"]
+__all__ = ["LowerBounds", "TaskTimes", "lower_bound_seconds", "lower_bounds", "run_tasks"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -46,10 +46,10 @@ def run_tasks(graph: TaskGraph) -> TaskTimes:
 
     A task is ready when all that it comes after has ended; a free stream takes the ready task with the least
     priority, of equal ones the one submitted first, and runs it to its end. Tasks that load links beyond their capacity
-    get max-min fair speeds. Times are multiples of 2^-34 s.
+    get max-min fair speeds. Tasks of a window wait until it has credit. Times are multiples of 2^-34 s.
 
     Raises:
-        InputError: If tasks wait for each other in a circle; it names one.
+        InputError: If tasks wait for each other in a circle, or for credit that never comes back; it names them.
 
     Examples:
         >>> from coppice.iteration.tasks import TaskGraphBuilder
@@ -71,8 +71,16 @@ def run_tasks(graph: TaskGraph) -> TaskTimes:
         graph.load,
         num_streams=len(graph.streams),
         num_links=len(graph.links),
+        window=graph.window,
+        window_bytes=graph.window_bytes,
+        returns=graph.returns,
+        credit=graph.credit,
     )
     if finished < len(graph):
+        if len(head := _core.path_lengths(graph.seconds, graph.after_start, graph.after)[0]):
+            held = graph.names[int(np.flatnonzero(start < 0)[head[start < 0].argmin()])]
+            msg = f"expected credit that comes back to every window, found {held} waiting for it forever."
+            raise InputError(msg)
         circle = " after ".join(graph.names[task] for task in _circle(graph, start < 0))
         msg = f"expected tasks that do not wait for themselves, found {circle}."
         raise InputError(msg)
@@ -90,35 +98,86 @@ def _circle(graph: TaskGraph, stuck: NDArray[np.bool_]) -> list[int]:
     return [*path[seen[at] :], at]
 
 
-def lower_bound_seconds(graph: TaskGraph) -> float:
+@dataclass(frozen=True, kw_only=True)
+class LowerBounds:
+    """What no order of the tasks of a graph on their streams can beat, in seconds.
+
+    Attributes:
+        path: The longest path of tasks that wait for each other.
+        stream: Name of the busiest stream; empty: there is none.
+        stream_seconds: All its tasks, and the least time before and after any of them.
+        link: Name of the busiest link; empty: there is none.
+        link_seconds: The same with the share that tasks take of it.
+    """
+
+    path: float
+    stream: str = ""
+    stream_seconds: float = 0.0
+    link: str = ""
+    link_seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The largest."""
+        return max(self.path, self.stream_seconds, self.link_seconds)
+
+
+def lower_bounds(graph: TaskGraph) -> LowerBounds:
     """What no order of the tasks on their streams can beat.
 
-    The longest path of tasks that wait for each other; for every stream the least time before any of its tasks, all of
-    its tasks, and the least time after any of them; for every link the same with the share that tasks take of it.
+    Raises:
+        InputError: If tasks wait for each other in a circle.
+
+    Examples:
+        >>> from coppice.iteration.tasks import TaskGraphBuilder
+        >>> graph = TaskGraphBuilder()
+        >>> network = graph.stream("network")
+        >>> for name in "ab":
+        ...     number = graph.add(name, "all_reduce", network, 1.5)
+        >>> found = lower_bounds(graph.build())
+        >>> found.path, found.stream, found.stream_seconds
+        (1.5, 'network', 3.0)
+    """
+    if not len(graph):
+        return LowerBounds(path=0.0)
+    head, tail = _core.path_lengths(graph.seconds, graph.after_start, graph.after)
+    if not len(head):
+        run_tasks(graph)  # which says where
+    after = tail - graph.seconds
+
+    def busiest(
+        owner: NDArray[np.int32],
+        tasks: NDArray[np.int64],
+        seconds: NDArray[np.float64],
+        names: tuple[str, ...],
+    ) -> tuple[str, float]:
+        """The largest sum of an owner with what comes before and after it in any case."""
+        if not names:
+            return "", 0.0
+        total = np.bincount(owner, weights=seconds, minlength=len(names))
+        first, last = np.full(len(names), np.inf), np.full(len(names), np.inf)
+        np.minimum.at(first, owner, head[tasks])
+        np.minimum.at(last, owner, after[tasks])
+        whole = np.where(np.isfinite(first), total + first + last, 0.0)
+        return names[int(whole.argmax())], float(whole.max())
+
+    on_streams = np.flatnonzero(graph.stream >= 0)
+    stream = busiest(graph.stream[on_streams], on_streams, graph.seconds[on_streams], graph.streams)
+    on_links = np.repeat(np.arange(len(graph)), np.diff(graph.load_start))
+    link = busiest(graph.load_link, on_links, graph.load * graph.seconds[on_links], graph.links)
+    return LowerBounds(
+        path=float((head + tail).max()),
+        stream=stream[0],
+        stream_seconds=stream[1],
+        link=link[0],
+        link_seconds=link[1],
+    )
+
+
+def lower_bound_seconds(graph: TaskGraph) -> float:
+    """What no order of the tasks on their streams can beat: the largest of :func:`lower_bounds`.
 
     Raises:
         InputError: If tasks wait for each other in a circle.
     """
-    if not len(graph):
-        return 0.0
-    head, tail = _core.path_lengths(graph.seconds, graph.after_start, graph.after)
-    if not len(head):
-        run_tasks(graph)  # which says where
-    longest = float((head + tail).max())
-    after = tail - graph.seconds
-
-    def load(
-        owner: NDArray[np.int32], tasks: NDArray[np.int64], seconds: NDArray[np.float64], count: int
-    ) -> float:
-        """The largest sum of an owner with what comes before and after it in any case."""
-        total = np.bincount(owner, weights=seconds, minlength=count)
-        first, last = np.full(count, np.inf), np.full(count, np.inf)
-        np.minimum.at(first, owner, head[tasks])
-        np.minimum.at(last, owner, after[tasks])
-        return float(np.where(np.isfinite(first), total + first + last, 0.0).max(initial=0.0))
-
-    on_streams = np.flatnonzero(graph.stream >= 0)
-    streams = load(graph.stream[on_streams], on_streams, graph.seconds[on_streams], len(graph.streams))
-    on_links = np.repeat(np.arange(len(graph)), np.diff(graph.load_start))
-    links = load(graph.load_link, on_links, graph.load * graph.seconds[on_links], len(graph.links))
-    return max(longest, streams, links)
+    return lower_bounds(graph).seconds

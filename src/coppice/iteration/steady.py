@@ -39,7 +39,7 @@ def steady_iteration(iterations: Callable[[int], IterationGraph]) -> SteadyItera
 
     Examples:
         >>> from coppice.iteration.layers import LayerWorkload
-        >>> from coppice.iteration.policies.overlap import WaitFree
+        >>> from coppice.iteration.policies.data_parallel.overlap import WaitFree
         >>> three = LayerWorkload(forward=(1, 1, 1), backward=(2, 2, 2), bytes=(2, 2, 8), bytes_per_second=1.0)
         >>> steady_iteration(lambda count: WaitFree.of().iterations(three, count)).seconds
         17.0

@@ -32,6 +32,10 @@ class TaskGraph:
         load_start: Task t loads ``load_link[load_start[t]:load_start[t + 1]]``.
         load_link: These links, int32.
         load: Share of each that the task takes at full speed, float64.
+        credit: Bytes that each window lets out before any come back, float64.
+        window: Window of each task, int32; -1: none; empty where there are no windows.
+        window_bytes: Bytes of its window's credit that each task takes, float64.
+        returns: Task whose credit comes back when each ends, int32; -1: none.
     """
 
     names: Sequence[str]
@@ -47,6 +51,10 @@ class TaskGraph:
     load_start: NDArray[np.int64]
     load_link: NDArray[np.int32]
     load: NDArray[np.float64]
+    credit: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    window: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    window_bytes: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    returns: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
     def __len__(self) -> int:
         return len(self.stream)
@@ -84,6 +92,9 @@ class TaskGraphBuilder:
     _load_link: list[int] = field(default_factory=list)
     _load: list[float] = field(default_factory=list)
     _load_start: list[int] = field(default_factory=lambda: [0])
+    _credit: list[float] = field(default_factory=list)
+    _admitted: list[tuple[int, int, float]] = field(default_factory=list)
+    _acknowledged: dict[int, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._stream)
@@ -129,6 +140,31 @@ class TaskGraphBuilder:
         self._load_start.append(len(self._load))
         return len(self._stream) - 1
 
+    def name(self, task: int) -> str:
+        """The name of a task that was submitted."""
+        return self._names[task]
+
+    def window(self, credit: float) -> int:
+        """Add a window that lets so many bytes out before any come back, and one task more while there is any credit.
+
+        Returns:
+            Its number.
+        """
+        self._credit.append(credit)
+        return len(self._credit) - 1
+
+    def hold(self, task: int, window: int, size_bytes: float) -> None:
+        """Let a task that was submitted on a stream wait for a window, of whose credit it takes so many bytes.
+
+        The window admits by priority; its tasks then run in the order of admission. Their credit comes back when they
+        end, unless an acknowledgement is named.
+        """
+        self._admitted.append((task, window, size_bytes))
+
+    def acknowledge(self, task: int, by: int) -> None:
+        """Let the credit of a task come back when another one ends."""
+        self._acknowledged[task] = by
+
     def await_tasks(self, task: int, after: Iterable[int]) -> None:
         """Let a task that was submitted come after others as well."""
         self._after[task].extend(after)
@@ -157,6 +193,12 @@ class TaskGraphBuilder:
         if len(after) and not (after.min() >= 0 and after.max() < len(seconds)):
             msg = f"expected tasks to come after tasks below {len(seconds)}, found {after.max()}."
             raise InputError(msg)
+        held = len(seconds) if self._admitted else 0
+        window, window_bytes = np.full(held, -1, dtype=np.int32), np.zeros(held)
+        returns = np.full(held, -1, dtype=np.int32)
+        for task, number, size_bytes in self._admitted:
+            window[task], window_bytes[task] = number, size_bytes
+            returns[self._acknowledged.get(task, task)] = task
         return TaskGraph(
             names=tuple(self._names),
             kinds=np.asarray(self._kinds, dtype=np.int32),
@@ -171,4 +213,8 @@ class TaskGraphBuilder:
             load_start=np.asarray(self._load_start, dtype=np.int64),
             load_link=np.asarray(self._load_link, dtype=np.int32),
             load=np.asarray(self._load, dtype=np.float64),
+            credit=np.asarray(self._credit, dtype=np.float64),
+            window=window,
+            window_bytes=window_bytes,
+            returns=returns,
         )

@@ -10,6 +10,7 @@ __all__ = [
     "FABRICS",
     "JOB_FACTS",
     "MSCCL_RUNTIMES",
+    "OVERLAPS",
     "PIPELINE_ORDERS",
     "PLUGIN",
     "POLICIES",
@@ -73,8 +74,31 @@ JOB_FACTS = ("dialect", "topology", "boxes", "log", "dump", "shapes", "channels"
 SYNTHESIS_METHODS = ("sccl", "taccl", "te-ccl", "tacos", "syccl", "blink")
 """Methods of synthesis."""
 
-POLICIES = ("serial", "wfbp", "ddp", "gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble")
+POLICIES = (
+    "serial",
+    "wfbp",
+    "ddp",
+    "jia",
+    "mg-wfbp",
+    "poseidon",
+    "gradientflow",
+    "priority",
+    "p3",
+    "tictac",
+    "bytescheduler",
+    "pace",
+    "dear",
+    "ooo",
+    "gpipe",
+    "1f1b",
+    "interleaved",
+    "breadth-first",
+    "zero-bubble",
+)
 """Policies of communication in an iteration."""
+
+OVERLAPS = ("none", "fsdp", "megatron")
+"""What of a training step runs beside computation."""
 
 PIPELINE_ORDERS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble")
 """Orders of pipelines."""

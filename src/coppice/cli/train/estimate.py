@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption, load_topology
-from coppice.cli.options.names import PIPELINE_ORDERS
+from coppice.cli.options.names import OVERLAPS, PIPELINE_ORDERS
 from coppice.cli.output.render import print_fields, print_json
 from coppice.errors import CheckError, InputError
 from coppice.iteration.models import MODELS, model_named
@@ -16,7 +17,7 @@ from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.text import seconds_text
 
 if TYPE_CHECKING:
-    from coppice.iteration.job import SimulatedJob
+    from coppice.iteration.step.simulated import SimulatedStep
 
 __all__ = ["estimate"]
 
@@ -61,31 +62,46 @@ def estimate(
         typer.Option(
             "--order",
             metavar="NAME",
-            help=f"Simulate the pipeline in an order: {', '.join(PIPELINE_ORDERS)}.",
+            help=f"Order of the pipeline: {', '.join(PIPELINE_ORDERS)} [default: 1f1b, of chunks interleaved].",
         ),
     ] = None,
+    overlap: Annotated[
+        str,
+        typer.Option(
+            "--overlap", metavar="NAME", help=f"What runs beside computation: {', '.join(OVERLAPS)}."
+        ),
+    ] = "none",
+    contention: Annotated[
+        float,
+        typer.Option(
+            "--contention",
+            min=0.0,
+            max=1.0,
+            help="Share of a GPU for which communication competes with the computation it runs beside.",
+        ),
+    ] = 0.0,
     trace: Annotated[
         Path | None,
-        typer.Option(
-            "--trace", metavar="FILE", help="Write the simulated tasks for Perfetto [implies --order]."
-        ),
+        typer.Option("--trace", metavar="FILE", help="Write the simulated tasks for Perfetto."),
     ] = None,
     rates: RatesOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate the time of a training iteration, and say where it goes and what it keeps in memory.
+    """Simulate a training iteration, and say where its time goes, what it waits for, and what it keeps in memory.
 
     Exit code 1 if it does not fit the memory of a GPU.
 
     \b
     Examples:
       coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512
+      coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 \
+        --shard zero1 --overlap megatron --trace step.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.cluster import cluster_of
-    from coppice.iteration.estimate import estimate as run
-    from coppice.iteration.job import simulate_job
     from coppice.iteration.memory import memory_of
+    from coppice.iteration.step.blocks import transformer_step
+    from coppice.iteration.step.simulated import order_for, simulate_step
     from coppice.iteration.trace import write_task_trace
 
     chosen = model_named(model)
@@ -112,50 +128,44 @@ def estimate(
         )
         raise InputError(msg)
     machines = cluster_of(topology, device)
-    found, held = run(chosen, layout, machines), memory_of(chosen, layout)
-    if trace is not None and order is None:
-        order = "interleaved" if layout.chunks > 1 else "1f1b"
-    simulated = None if order is None else simulate_job(chosen, layout, machines, order)
-    if simulated is not None and trace is not None:
-        write_task_trace(simulated.times, trace)
+    held = memory_of(chosen, layout)
+    name, passes = order_for(order, layout.pipeline, layout.micro_batches, layout.chunks)
+    step = transformer_step(chosen, layout, machines)
+    found = simulate_step(step, passes, name=name, overlap=overlap, contention=contention)
+    if trace is not None:
+        write_task_trace(found.times, trace)
     fits = held.total <= machines.device.memory_bytes
-    times = {name: getattr(found, name) for name in _PARTS}
     memory = {name: getattr(held, name) for name in ("parameters", "gradients", "optimizer", "activations")}
+    tokens = global_batch * chosen.seq / found.seconds
     if as_json:
         print_json(
             {
                 "iteration_seconds": found.seconds,
                 "mfu": found.mfu,
-                "tokens_per_second": global_batch * chosen.seq / found.seconds,
-                "seconds_by_part": times,
+                "tokens_per_second": tokens,
                 "memory_bytes": held.total,
                 "memory_by_part": memory,
                 "fits": fits,
                 "device": machines.device.name,
-                "least_seconds": found.compute + found.head + found.optimizer,
-                **_simulated_record(simulated),
+                **_record(found),
             }
         )
     else:
-        parts = ", ".join(
-            f"{_PARTS[name]} {100 * value / found.seconds:.3g}%" for name, value in times.items() if value
-        )
-        least = found.compute + found.head + found.optimizer
-        kept = ", ".join(f"{name} {value / 1e9:.3g}" for name, value in memory.items())
         room = "" if fits else f": more than the {machines.device.memory_bytes / 1e9:.0f} GB of it"
+        kept = ", ".join(f"{part} {value / 1e9:.3g}" for part, value in memory.items())
         fields = [
             ("iteration", f"{seconds_text(found.seconds)}, {100 * found.mfu:.3g}% of the peak (MFU)"),
-            ("tokens/s", f"{global_batch * chosen.seq / found.seconds:,.0f}"),
-            ("goes to", parts),
-            ("best order", f"no order takes less than {seconds_text(least)}: what the busiest GPU computes"),
+            (f"as {found.order}", _beside(found)),
+            ("tokens/s", f"{tokens:,.0f}"),
+            ("goes to", _shares({_PARTS[part]: value for part, value in found.parts.items()}, found.seconds)),
+            ("waits for", _shares(found.exposed, found.seconds) or "nothing but computation"),
+            (
+                "best order",
+                f"no order takes less than {seconds_text(found.lower_bound_seconds)}: {_limit(found)}",
+            ),
             ("memory", f"{held.total / 1e9:.3g} GB of a {machines.device.name}{room}"),
             ("of it (GB)", kept),
         ]
-        if simulated is not None:
-            beyond = max(0.0, simulated.seconds / simulated.lower_bound_seconds - 1)
-            words = f"{seconds_text(simulated.seconds)} without the optimizer"
-            words += f", {beyond:.2%} above the bound of any order"
-            fields.insert(1, (f"as {simulated.order}", words))
         print_fields(f"{model} on {topology.name}", fields)
     if not fits:
         msg = (
@@ -169,19 +179,70 @@ _PARTS = {
     "compute": "layers",
     "head": "head and loss",
     "tensor": "sums of tensor parallelism",
+    "experts": "exchanges of experts",
+    "context": "exchanges of context parallelism",
     "sends": "sends between stages",
     "bubble": "bubble",
     "gradients": "sums of gradients",
     "optimizer": "optimizer",
 }
+_BESIDE = {
+    "none": "nothing overlaps",
+    "fsdp": "parameters are gathered and gradients scattered beside passes",
+    "megatron": "gradients are scattered and parameters gathered in buckets beside passes",
+}
 
 
-def _simulated_record(simulated: SimulatedJob | None) -> dict[str, Any]:
+def _beside(found: SimulatedStep) -> str:
+    """What runs beside what, in words."""
+    return _BESIDE.get(found.overlap, f"gradients are sent beside passes by policy {found.overlap}")
+
+
+def _shares(seconds: Mapping[str, float], whole: float) -> str:
+    """Names with their shares of the iteration; what is less than a thousandth of a percent is left out."""
+    return ", ".join(
+        f"{name} {100 * value / whole:.3g}%" for name, value in seconds.items() if value > 1e-5 * whole
+    )
+
+
+def _limit(found: SimulatedStep) -> str:
+    """What the bound is the time of."""
+    bounds = found.bounds
+    if bounds.path >= bounds.seconds:
+        return "the longest chain of passes"
+    if bounds.stream_seconds >= bounds.seconds:
+        return f"what {bounds.stream} does"
+    return f"what {bounds.link} carries"
+
+
+def _record(found: SimulatedStep) -> dict[str, Any]:
     """The simulation as JSON values."""
-    if simulated is None:
-        return {}
-    bound = simulated.lower_bound_seconds
-    return {"order": simulated.order, "simulated_seconds": simulated.seconds, "lower_bound_seconds": bound}
+    bounds = found.bounds
+    return {
+        "order": found.order,
+        "overlap": found.overlap,
+        "simulated_seconds": found.seconds,
+        "seconds_by_part": dict(found.parts),
+        "critical_path": [
+            {
+                "part": each.part,
+                "name": each.name,
+                "group": each.group,
+                "link": each.link,
+                "seconds": each.seconds,
+            }
+            for each in found.path
+        ],
+        "least_seconds": found.parts["compute"] + found.parts["head"] + found.parts["optimizer"],
+        "lower_bound_seconds": bounds.seconds,
+        "lower_bounds": {
+            "path_seconds": bounds.path,
+            "stream": bounds.stream,
+            "stream_seconds": bounds.stream_seconds,
+            "link": bounds.link,
+            "link_seconds": bounds.link_seconds,
+        },
+    }
 
 
 def _degrees(text: str) -> dict[str, int]:

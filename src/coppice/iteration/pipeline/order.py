@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ class PipelineOrder:
         devices: Passes of each device.
         stages: Number of stages.
         micro_batches: Number of micro-batches of an iteration.
+        at_once: Pairs of passes, one behind the other in a program, that run at once: while one exchanges, the other
+            computes.
 
     Raises:
         InputError: Unless every stage has one device, and on it one forward pass and one backward pass (whole, or in
@@ -53,6 +56,7 @@ class PipelineOrder:
     devices: tuple[tuple[StagePass, ...], ...]
     stages: int
     micro_batches: int
+    at_once: frozenset[tuple[StagePass, StagePass]] = frozenset()
 
     def __post_init__(self) -> None:
         owner: dict[int, int] = {}
@@ -78,6 +82,13 @@ class PipelineOrder:
                     msg = f"expected {each} once on device {device}, found it again."
                     raise InputError(msg)
                 before.add(each)
+        behind = {pair for passes in self.devices for pair in itertools.pairwise(passes)}
+        for first, second in self.at_once:
+            if (first, second) not in behind:
+                msg = (
+                    f"expected {first} and {second} that run at once one behind the other, found them apart."
+                )
+                raise InputError(msg)
         parts: Counter[tuple[int, int]] = Counter()
         for each in self.passes():
             parts[each.stage, each.micro_batch] += _PARTS[each.work]

@@ -1,4 +1,5 @@
 """Policies: what may start when, in which order, cut how.
 
-``policy`` is what each answers, ``catalogue`` has them by name.
+``policy`` is what each answers, ``messages`` what those of data-parallel training decide about gradients, ``catalogue``
+has all by name.
 """

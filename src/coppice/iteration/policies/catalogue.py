@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from coppice.errors import InputError
-from coppice.iteration.policies.overlap import Bucketed, Serial, WaitFree
+from coppice.iteration.policies.data_parallel.bytescheduler import ByteScheduler
+from coppice.iteration.policies.data_parallel.ddp import Bucketed
+from coppice.iteration.policies.data_parallel.dear import DecoupledAllReduce
+from coppice.iteration.policies.data_parallel.fusion import MergedGradients, TensorFusion
+from coppice.iteration.policies.data_parallel.gradientflow import GradientFlow
+from coppice.iteration.policies.data_parallel.ooo import OutOfOrder
+from coppice.iteration.policies.data_parallel.overlap import Serial, WaitFree
+from coppice.iteration.policies.data_parallel.p3 import PriorityPropagation
+from coppice.iteration.policies.data_parallel.pace import Preemptive
+from coppice.iteration.policies.data_parallel.poseidon import Poseidon
+from coppice.iteration.policies.data_parallel.priority import Priority
+from coppice.iteration.policies.data_parallel.tictac import TicTac
 from coppice.iteration.policies.pipelined import (
     BreadthFirst,
     GPipe,
@@ -21,6 +32,17 @@ POLICIES: dict[str, type[Policy]] = {
         Serial,
         WaitFree,
         Bucketed,
+        TensorFusion,
+        MergedGradients,
+        Poseidon,
+        GradientFlow,
+        Priority,
+        PriorityPropagation,
+        TicTac,
+        ByteScheduler,
+        Preemptive,
+        DecoupledAllReduce,
+        OutOfOrder,
         GPipe,
         OneForwardOneBackward,
         Interleaved,

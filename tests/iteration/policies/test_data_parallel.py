@@ -12,7 +12,7 @@ import pytest
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import POLICIES
-from coppice.iteration.policies.data_parallel import DataParallelPolicy, UpdateScope
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.predicted import predict
 from coppice.iteration.steady import steady_iteration
 

@@ -1,0 +1,91 @@
+"""Out-of-order back-propagation (Oh et al., EuroSys 2022): gradients of weights run when they are urgent.
+
+The backward pass of layer i makes the gradient of its input, which layer i - 1 waits for, and that of its weights,
+which only communication waits for. Both need the gradient of the input of layer i + 1 and not each other, so any
+order is right in which the gradients of inputs are a chain.
+
+*Reverse first k.* The gradients of weights of the first k layers are left out of the backward pass and run after it
+from layer 0 on: those that the next forward pass needs first are made, and by priority sent, first. A larger k makes
+layer 0 sooner and the others later; too large a k leaves the network idle. What is delayed keeps its input and the
+gradient of its output in memory. The best k depends on the workload and is searched; source: section 5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.data_parallel.priority import Priority
+from coppice.iteration.policies.data_parallel.tuning import best_settings
+from coppice.iteration.policies.messages import LayerPass
+from coppice.iteration.policies.policy import PositiveBytes
+
+__all__ = ["OutOfOrder"]
+
+
+class DelayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is delayed, and how messages are cut.
+
+    Attributes:
+        k: Layers, from the first on, whose gradients of weights are delayed.
+        partition_bytes: Bytes of a message at most; None: messages are not cut.
+    """
+
+    k: Annotated[int, msgspec.Meta(ge=0)] = 0
+    partition_bytes: PositiveBytes | None = None
+
+
+class OutOfOrder(Priority):
+    """Gradients of the first k weights after the backward pass, the first one first."""
+
+    name = "ooo"
+    about = "gradients of the first k weights last, layer 0 first (OOO, EuroSys'22)"
+    assumes = "backward passes in two halves; memory for what is delayed; messages by priority"
+    decides: ClassVar[frozenset[str]] = frozenset({"gradients", "order"})
+    options: ClassVar[type[msgspec.Struct]] = DelayOptions
+
+    def backward(self, workload: LayerWorkload) -> Sequence[LayerPass]:
+        """Both halves from the last layer on, but the gradients of the first k weights at the end."""
+        delayed = self.settings.k
+        if delayed > workload.layers:
+            msg = f"expected `k` at most {workload.layers}, the number of layers, found {delayed}."
+            raise InputError(msg)
+        found = []
+        for layer in reversed(range(workload.layers)):
+            weights = workload.weight_seconds(layer)
+            rest = workload.backward[layer] - weights
+            found.append(LayerPass(kind="input_gradient", layer=layer, seconds=rest))
+            if layer >= delayed:
+                found.append(LayerPass(kind="weight_gradient", layer=layer, seconds=weights))
+        return [
+            *found,
+            *(
+                LayerPass(kind="weight_gradient", layer=layer, seconds=workload.weight_seconds(layer))
+                for layer in range(delayed)
+            ),
+        ]
+
+    def lower_bound_seconds(self, workload: LayerWorkload) -> float:
+        """What no order of both halves of the backward passes can beat.
+
+        From the time at which the first gradient of layer i or of what it needs is there, the network carries all of
+        these until the next forward pass of layer i; before it come the gradients of inputs above it.
+        """
+        weights = [workload.weight_seconds(layer) for layer in range(workload.layers)]
+        rest = [whole - own for whole, own in zip(workload.backward, weights, strict=True)]
+        every = sum(workload.bytes)
+        found = max(workload.compute_seconds, workload.message(every) if every else 0.0)
+        following, preceding = workload.following_seconds(), workload.preceding_bytes()
+        for layer in range(workload.layers):
+            if preceding[layer]:
+                soonest = min(sum(rest[each + 1 :]) + weights[each] for each in range(layer + 1))
+                found = max(found, following[layer] + soonest + workload.message(preceding[layer]))
+        return found
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """The best k of all."""
+        return best_settings(self, workload, [{"k": k} for k in range(workload.layers + 1)])

@@ -1,0 +1,35 @@
+"""Baselines of data-parallel training: no overlap, and wait-free back-propagation.
+
+Wait-free back-propagation sends the gradients of a layer when its backward pass is done, while the layers below it
+are computed; the next iteration starts when all are summed. An iteration takes F + B and what of the communication
+is not hidden: F + B + c_0 where the network keeps up with the backward pass (c_0: the message of layer 0, the last
+to be ready).
+
+Source: Zhang et al., "Poseidon: An Efficient Communication Architecture for Distributed Deep Learning on GPU
+Clusters", USENIX ATC 2017, section 3.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+
+__all__ = ["Serial", "WaitFree"]
+
+
+class Serial(DataParallelPolicy):
+    """Nothing overlaps."""
+
+    name = "serial"
+    about = "all communication after the backward pass"
+    assumes = "nothing"
+    stock = "torch.distributed.all_reduce of every gradient after backward()"
+    overlaps: ClassVar[bool] = False
+
+
+class WaitFree(DataParallelPolicy):
+    """Wait-free back-propagation (Poseidon, USENIX ATC 2017): gradients are sent as soon as they are there."""
+
+    name = "wfbp"
+    about = "a message for each layer as soon as its gradients are there (Poseidon, ATC'17)"

@@ -1,0 +1,196 @@
+"""PACE (Bao et al., INFOCOM 2020): preemptive all-reduces by due date, and tensors fused by dynamic programming.
+
+*Schedule.* Of the tensors that are there, the one that is due first (`due_dates`) is sent, a quantum at a time.
+
+*Fusion.* Groups are tensors that are ready one after another. With o_1, ..., o_L in that order, r the time at which
+a tensor is there and messages that end as soon as they can,
+
+    E[0] = 0,  E[i] = min over j < i of max(E[j], r(o_i)) + message + size(o_j+1 .. o_i) / bandwidth
+
+is the least end of all communication, in O(L^2): what counts where the optimizer steps once. Where layers update by
+themselves, fusion makes small tensors wait and takes the priority of the most urgent one; then the schedule is the
+judge, of a beam of partial cuts. The abstract of the paper says what both parts are; how is derived here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.data_parallel.bytescheduler import optimal_partition_bytes
+from coppice.iteration.policies.data_parallel.due_dates import due_dates
+from coppice.iteration.policies.data_parallel.fusion import gradient_times
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
+from coppice.iteration.policies.data_parallel.priority import cut
+from coppice.iteration.policies.data_parallel.tuning import best_settings
+from coppice.iteration.policies.messages import Message, message_graph
+from coppice.iteration.policies.policy import PositiveBytes
+from coppice.iteration.steady import steady_iteration
+
+__all__ = ["Preemptive", "communication_end", "fuse_tensors"]
+
+Groups = tuple[tuple[int, ...], ...]
+
+_BEAM = 4
+
+
+def communication_end(workload: LayerWorkload, groups: Sequence[Sequence[int]]) -> float:
+    """Seconds after the beginning of the backward pass at which groups are sent, each as soon as it can be.
+
+    Examples:
+        >>> six = LayerWorkload(
+        ...     forward=(1,) * 6,
+        ...     backward=(1,) * 6,
+        ...     bytes=(0.5, 0.1, 0.1, 2, 0.2, 3),
+        ...     bytes_per_second=1,
+        ...     message_seconds=0.6,
+        ... )
+        >>> round(communication_end(six, [[5], [4, 3, 2], [1, 0]]), 9)
+        8.7
+    """
+    ready, end = gradient_times(workload), 0.0
+    for group in groups:
+        size = sum(workload.bytes[layer] for layer in group)
+        if size:
+            end = max(end, *(ready[layer] for layer in group)) + workload.message(size)
+    return end
+
+
+def fuse_tensors(workload: LayerWorkload) -> Groups:
+    """Groups with the least end of communication, of all cuts of the order in which gradients are ready.
+
+    Examples:
+        >>> six = LayerWorkload(
+        ...     forward=(1,) * 6,
+        ...     backward=(1,) * 6,
+        ...     bytes=(0.5, 0.1, 0.1, 2, 0.2, 3),
+        ...     bytes_per_second=1,
+        ...     message_seconds=0.6,
+        ... )
+        >>> round(6 + communication_end(six, fuse_tensors(six)), 9)
+        14.7
+    """
+    order = list(reversed(range(workload.layers)))
+    ready = gradient_times(workload)
+    end = [0.0]
+    cut_at = [0]
+    for i in range(1, len(order) + 1):
+        best, at = float("inf"), 0
+        size = 0.0
+        for j in reversed(range(i)):
+            size += workload.bytes[order[j]]
+            found = max(end[j], ready[order[i - 1]]) + workload.message(size) if size else end[j]
+            if found < best:
+                best, at = found, j
+        end.append(best)
+        cut_at.append(at)
+    groups: list[tuple[int, ...]] = []
+    i = len(order)
+    while i:
+        groups.append(tuple(order[cut_at[i] : i]))
+        i = cut_at[i]
+    return tuple(reversed(groups))
+
+
+class DueDateOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Quanta and fusion.
+
+    Attributes:
+        quantum_bytes: Bytes that are sent before anything more urgent; None: what costs least by ByteScheduler's bound,
+            or a hundredth of the largest tensor where messages cost nothing.
+        fusion: ``none``; ``end`` by dynamic programming over the end of communication; ``schedule`` by simulation.
+        update_scope: ``group`` as soon as a group is summed, ``barrier`` when all are: then nothing is cut.
+    """
+
+    quantum_bytes: PositiveBytes | None = None
+    fusion: Literal["none", "end", "schedule"] = "none"
+    update_scope: UpdateScope = UpdateScope.GROUP
+
+
+class Preemptive(DataParallelPolicy):
+    """What is due first goes first, a quantum at a time; tensors are fused or not."""
+
+    name = "pace"
+    about = "earliest due date first, in quanta; fusion by search (PACE, INFOCOM'20)"
+    assumes = "known times of passes and messages, and the graph of layers"
+    options: ClassVar[type[msgspec.Struct]] = DueDateOptions
+
+    def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
+        """Layers by themselves, or fused."""
+        if self.settings.fusion == "end":
+            return fuse_tensors(workload)
+        if self.settings.fusion == "schedule":
+            return self._beam(workload)
+        return super().groups(workload)
+
+    def messages(self, workload: LayerWorkload) -> Sequence[Message]:
+        """Quanta of the groups."""
+        return self._cut(workload, tuple(map(tuple, self.groups(workload))))
+
+    def _cut(self, workload: LayerWorkload, groups: Groups) -> Sequence[Message]:
+        """Quanta of some groups, by the due date of the most urgent layer."""
+        barrier = self.settings.update_scope is UpdateScope.BARRIER
+        due = due_dates(workload)
+        urgent = {group: min(due[layer] for layer in group) for group in groups}
+        turn = {group: place for place, group in enumerate(sorted(groups, key=lambda g: (urgent[g], min(g))))}
+        quantum = None if barrier else self.quantum_bytes(workload)
+        found = []
+        for number, group in enumerate(groups):
+            size, offset = sum(workload.bytes[layer] for layer in group), 0.0
+            for part in cut(size, quantum) if size else ():
+                found.append(
+                    Message(
+                        name=f"group {number} from byte {offset:g}",
+                        seconds=workload.message(part),
+                        size_bytes=part,
+                        layers=group,
+                        offset_bytes=offset,
+                        priority=0 if barrier else turn[group],
+                        needed_by=workload.roots if barrier else group,
+                    )
+                )
+                offset += part
+        return found
+
+    def quantum_bytes(self, workload: LayerWorkload) -> float:
+        """Bytes of a quantum."""
+        given = self.settings.quantum_bytes
+        return given or optimal_partition_bytes(workload) or max(workload.bytes) / 100 or 1.0
+
+    def _beam(self, workload: LayerWorkload) -> Groups:
+        """The best cut of a beam: a few of the best cuts of the layers seen so far, the rest by themselves."""
+        backward = self.backward(workload)
+
+        def seconds(groups: Groups) -> float:
+            messages = self._cut(workload, groups)
+            return steady_iteration(lambda count: message_graph(workload, backward, messages, count)).seconds
+
+        def rest(below: int) -> Groups:
+            return tuple((layer,) for layer in reversed(range(below)))
+
+        first = workload.layers - 1
+        beam: list[tuple[float, Groups]] = [(0.0, ((first,),))]
+        for layer in reversed(range(first)):
+            tried = {
+                groups: seconds((*groups, *rest(layer)))
+                for _, kept in beam
+                for groups in ((*kept, (layer,)), (*kept[:-1], (*kept[-1], layer)))
+            }
+            beam = sorted((value, groups) for groups, value in tried.items())[:_BEAM]
+        return beam[0][1]
+
+    def tune(self, workload: LayerWorkload) -> dict[str, Any]:
+        """The best of a few quanta around the one of the bound, each fused or not."""
+        quantum = self.quantum_bytes(workload)
+        return best_settings(
+            self,
+            workload,
+            [
+                {"quantum_bytes": quantum * share, "fusion": fusion}
+                for share in (0.25, 0.5, 1.0, 2.0, 4.0)
+                for fusion in ("none", "end")
+            ],
+        )

@@ -1,0 +1,146 @@
+"""Data-parallel training: layers on a compute stream, their gradients on the network, and the questions between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import ClassVar
+
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.messages import LayerPass, Message, message_graph
+from coppice.iteration.policies.policy import IterationGraph, Policy, PolicyCosts
+
+__all__ = ["DataParallelPolicy", "UpdateScope"]
+
+
+class UpdateScope(StrEnum):
+    """What must be summed before a layer runs again."""
+
+    BARRIER = "barrier"
+    """All gradients of all layers: an optimizer that steps once."""
+    GROUP = "group"
+    """The gradients of the layer, and those that are summed together with them."""
+
+
+class DataParallelPolicy(Policy):
+    """The baseline, of which policies change what they are about.
+
+    A message for every layer, first come first served, and an optimizer that steps when all are done. All is decided
+    before anything runs, so that simulation and real training can ask the same policy, and so that every rank decides
+    alike.
+
+    Attributes:
+        update_scope: What must be summed before a layer runs again.
+        overlaps: Communication runs beside the backward pass; otherwise it begins when that is over.
+        in_order: Groups are launched in their order only.
+    """
+
+    decides: ClassVar[frozenset[str]] = frozenset({"gradients"})
+    assumes: ClassVar[str] = "an all-reduce that runs beside computation"
+    update_scope: ClassVar[UpdateScope] = UpdateScope.BARRIER
+    overlaps: ClassVar[bool] = True
+    in_order: ClassVar[bool] = False
+
+    def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
+        """Layers whose gradients are sent as one, in the order in which they are submitted.
+
+        Each by itself, in the order of the backward pass.
+        """
+        return [[layer] for layer in reversed(range(workload.layers))]
+
+    def parts(self, workload: LayerWorkload, size_bytes: float) -> Sequence[float]:
+        """Bytes of the messages that a group of so many bytes is cut into: one."""
+        del workload
+        return [size_bytes]
+
+    def key(self, workload: LayerWorkload, group: Sequence[int]) -> int:
+        """Priority of the messages of a group, the least first: all alike, so the first to be submitted."""
+        del workload, group
+        return 0
+
+    def backward(self, workload: LayerWorkload) -> Sequence[LayerPass]:
+        """Backward passes in their order: whole ones, from the last layer on."""
+        return [
+            LayerPass(kind="backward", layer=layer, seconds=workload.backward[layer])
+            for layer in reversed(range(workload.layers))
+        ]
+
+    def messages(self, workload: LayerWorkload) -> Sequence[Message]:
+        """What is sent about the gradients of an iteration, as the policy answers the questions above.
+
+        A group of gradients is ready when the backward passes of its layers are done; its messages then wait for the
+        network.
+
+        Raises:
+            InputError: If the groups are not the layers, each once.
+        """
+        groups = self.layer_groups(workload)
+        every = tuple(range(workload.layers))
+        found: list[Message] = []
+        launched: tuple[int, ...] = ()
+        for number, group in enumerate(groups):
+            size = sum(workload.bytes[layer] for layer in group)
+            ready = group if self.overlaps else every
+            if self.in_order:
+                launched = ready = (*launched, *group)
+            offset = 0.0
+            for part, part_bytes in enumerate(self.parts(workload, size) if size else ()):
+                found.append(
+                    Message(
+                        name=f"group {number} part {part}",
+                        seconds=workload.message(part_bytes),
+                        size_bytes=part_bytes,
+                        layers=ready,
+                        carries=group,
+                        offset_bytes=offset,
+                        priority=self.key(workload, group),
+                        needed_by=workload.roots if self.update_scope is UpdateScope.BARRIER else group,
+                    )
+                )
+                offset += part_bytes
+        return found
+
+    def layer_groups(self, workload: LayerWorkload) -> list[tuple[int, ...]]:
+        """The groups.
+
+        Raises:
+            InputError: If they are not the layers, each once.
+        """
+        groups = [tuple(group) for group in self.groups(workload)]
+        if sorted(layer for group in groups for layer in group) != list(range(workload.layers)):
+            msg = f"expected groups of policy {self.name} with each of {workload.layers} layers once, found {groups}."
+            raise InputError(msg)
+        return groups
+
+    def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
+        """The tasks of one worker, whose others do the same at the same time, in so many iterations.
+
+        Raises:
+            InputError: If the policy does not suit the workload.
+        """
+        return message_graph(workload, self.backward(workload), self.messages(workload), count)
+
+    def costs(self, workload: LayerWorkload) -> PolicyCosts:
+        """Messages that a worker sends in an iteration, bytes, and memory beside gradients in their places."""
+        messages = self.messages(workload)
+        share = (workload.workers - 1) / workload.workers
+        sent = {"all_reduce": 2 * share, "reduce_scatter": share, "all_gather": share, "pull": 0.0}
+        return PolicyCosts(
+            messages=len(messages),
+            bytes=sum(message.size_bytes * sent.get(message.collective, 1.0) for message in messages),
+            extra_memory_bytes=self.extra_memory_bytes(workload),
+        )
+
+    def extra_memory_bytes(self, workload: LayerWorkload) -> float:
+        """Bytes that a worker keeps beside parameters, gradients and states of the optimizer: none."""
+        del workload
+        return 0.0
+
+    def lower_bound_seconds(self, workload: LayerWorkload) -> float:
+        """What no policy can beat that computes layer by layer and sums every gradient once an iteration."""
+        return workload.lower_bound_seconds()
+
+    def compute_seconds(self, workload: LayerWorkload) -> float:
+        """Forward and backward pass."""
+        return workload.compute_seconds

@@ -1,0 +1,97 @@
+"""TicTac (Hashemi et al., MLSys 2019): the order in which workers get parameters from servers.
+
+A worker pushes gradients as they are made; when all servers have stepped, it gets all parameters again, and its forward
+pass waits for each. Any fixed order spares the variance of random ones; TIC and TAC (`transfer_order`) choose it from
+the graph of operations, once before training. On a chain TAC is the order of the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import msgspec
+
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.data_parallel.transfer_order import TransferGraph, tac_order, tic_priorities
+from coppice.iteration.policies.messages import Message
+
+__all__ = ["TicTac", "forward_graph"]
+
+
+def forward_graph(workload: LayerWorkload) -> TransferGraph:
+    """The forward pass of a workload, each layer after a receive of its parameters."""
+    layers = range(workload.layers)
+    return TransferGraph(
+        receives=tuple(workload.message(size) if size else 0.0 for size in workload.bytes),
+        operations=workload.forward,
+        needs_receives=tuple((layer,) for layer in layers),
+        needs_operations=tuple(workload.inputs_of(layer) for layer in layers),
+    )
+
+
+class OrderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The order.
+
+    Attributes:
+        order: ``tac`` by times, ``tic`` by structure, ``backward`` as gradients were pushed.
+    """
+
+    order: Literal["tac", "tic", "backward"] = "tac"
+
+
+class TicTac(DataParallelPolicy):
+    """Parameters in an order that lets the forward pass begin soon."""
+
+    name = "tictac"
+    about = "parameters fetched in an order chosen from the graph (TicTac, MLSys'19)"
+    assumes = "parameter servers on duplex links that step once; known times for TAC"
+    options: ClassVar[type[msgspec.Struct]] = OrderOptions
+
+    def priorities(self, workload: LayerWorkload) -> list[int]:
+        """Priority of the parameters of each layer."""
+        if self.settings.order == "backward":
+            return [-layer for layer in range(workload.layers)]
+        graph = forward_graph(workload)
+        if self.settings.order == "tic":
+            return tic_priorities(graph)
+        rank = {layer: place for place, layer in enumerate(tac_order(graph))}
+        return [rank[layer] for layer in range(workload.layers)]
+
+    def messages(self, workload: LayerWorkload) -> Sequence[Message]:
+        """Pushes as gradients are made; after the last one pulls, as chosen."""
+        rank = self.priorities(workload)
+        every = tuple(range(workload.layers))
+        sent = [layer for layer in reversed(every) if workload.bytes[layer]]
+        pushes = [
+            Message(
+                name=f"push of layer {layer}",
+                seconds=workload.message(workload.bytes[layer]),
+                size_bytes=workload.bytes[layer],
+                layers=(layer,),
+                stream="up",
+                collective="push",
+            )
+            for layer in sent
+        ]
+        pulls = [
+            Message(
+                name=f"pull of layer {layer}",
+                seconds=workload.message(workload.bytes[layer]),
+                size_bytes=workload.bytes[layer],
+                layers=every,
+                carries=(layer,),
+                after=(len(sent) - 1,),
+                stream="down",
+                priority=rank[layer],
+                needed_by=(layer,),
+                collective="pull",
+            )
+            for layer in sent[::-1]
+        ]
+        return [*pushes, *pulls]
+
+    def extra_memory_bytes(self, workload: LayerWorkload) -> float:
+        """Values that servers keep, each node a share, as much as one copy in all."""
+        return sum(workload.bytes) / workload.workers

@@ -1,0 +1,202 @@
+"""The step of a transformer: its layers, embedding and head as blocks, with the exchanges of a layout.
+
+The times are those of :mod:`coppice.iteration.estimate`; a backward pass is half gradients of inputs, half of weights.
+"""
+
+from __future__ import annotations
+
+import math
+
+from coppice.errors import InputError
+from coppice.iteration.estimate import OPTIMIZER_BYTES, Cluster, LayerWork, gathering_seconds
+from coppice.iteration.memory import layer_bytes
+from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
+from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+
+__all__ = ["transformer_blocks", "transformer_step"]
+
+_HALF = 2  # bytes of an element of activations, weights and gradients
+_ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
+
+
+def transformer_blocks(model: Transformer, layout: Layout, cluster: Cluster) -> tuple[LayerBlock, ...]:
+    """The blocks of a transformer: its embedding, its layers, its head; equal blocks are one object.
+
+    Args:
+        model: The transformer.
+        layout: How the job lies on the GPUs.
+        cluster: The GPUs and their network.
+    """
+    work = LayerWork.of(model, layout, cluster)
+    half = (work.backward - work.recompute) / 2
+    layer = LayerBlock(
+        name="layer",
+        kind="layer",
+        forward=work.forward,
+        input_gradient=half,
+        weight_gradient=half,
+        recompute=work.recompute,
+        parameters=model.layer_parameters / layout.tensor,
+        kept_bytes=layer_bytes(model, layout),
+        exchanges=(*_tensor(model, layout, cluster, work.tokens), *_sharded(model, layout, cluster)),
+    )
+    words = model.vocab * model.hidden / layout.tensor
+    embedding = LayerBlock(name="embedding", kind="embedding", parameters=words)
+    head = LayerBlock(
+        name="head",
+        kind="head",
+        forward=work.head / 3,
+        input_gradient=work.head / 3,
+        weight_gradient=work.head / 3,
+        parameters=words,
+    )
+    return (embedding, *([layer] * model.layers), head)
+
+
+def _tensor(model: Transformer, layout: Layout, cluster: Cluster, tokens: float) -> list[GroupExchange]:
+    """Sums of activations: two a pass of a layer; with sequence parallelism each is a gather and a scatter."""
+    if layout.tensor == 1:
+        return []
+    size = _HALF * tokens * model.hidden
+    whole = cluster.ring_seconds(size, layout.tensor, 1)
+    loads = _loads(cluster, size, layout.tensor, 1, 2, whole)
+    passes = [FORWARD, BACKWARD, *([RECOMPUTE] if layout.recompute is Recompute.FULL else [])]
+    kinds = ("all_gather", "reduce_scatter") if layout.sequence_parallel else ("all_reduce",)
+    return [
+        GroupExchange(
+            group="tp",
+            collective=kind,
+            size_bytes=size,
+            when=when,
+            seconds=whole / len(kinds),
+            loads=loads,
+        )
+        for when in passes
+        for _ in range(2)
+        for kind in kinds
+    ]
+
+
+def _sharded(model: Transformer, layout: Layout, cluster: Cluster) -> list[GroupExchange]:
+    """ZeRO-3: parameters gathered in both passes, gradients scattered."""
+    replicas = layout.data * layout.context
+    if layout.shard is not Shard.ZERO3 or replicas == 1:
+        return []
+    size = _HALF * model.layer_parameters / layout.tensor
+    seconds = gathering_seconds(model, layout, cluster) / 3
+    share = _loads(cluster, size, replicas, layout.tensor, 1, seconds)
+    kinds = ((FORWARD, "all_gather"), (BACKWARD, "all_gather"), (BACKWARD, "reduce_scatter"))
+    return [
+        GroupExchange(group="dp", collective=kind, size_bytes=size, when=when, seconds=seconds, loads=share)
+        for when, kind in kinds
+    ]
+
+
+def _loads(
+    cluster: Cluster, size_bytes: float, ranks: int, stride: int, rounds: int, seconds: float
+) -> dict[str, float]:
+    """Shares of links that rings take: what they move over what links carry in the time that they take."""
+    if ranks == 1 or not seconds:
+        return {}
+    device = cluster.device
+    moved = rounds * (ranks - 1) / ranks * size_bytes
+    inside = min(ranks, max(1, device.box // stride))
+    loads = {}
+    if inside > 1:
+        loads["NVLink"] = min(1.0, moved / device.link_bytes_per_second / seconds)
+    if inside < ranks:
+        groups = device.box / inside
+        loads["NIC"] = min(1.0, moved * groups / cluster.nic_bytes_per_second / seconds)
+    return {name: share for name, share in loads.items() if share > 0}
+
+
+def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> Step:
+    """The step of a transformer: layers in stages evenly, the embedding before the first, the head behind the last.
+
+    Args:
+        model: The transformer.
+        layout: How the job lies on the GPUs.
+        cluster: The GPUs and their network.
+
+    Raises:
+        InputError: If the stages do not divide the layers.
+
+    Examples:
+        >>> from coppice.iteration.cluster import cluster_of
+        >>> from coppice.iteration.models import model_named
+        >>> from coppice.topology.presets import preset
+        >>> cluster = cluster_of(preset("dgx-a100", boxes=2))
+        >>> layout = Layout(tensor=8, pipeline=2, global_batch=16)
+        >>> step = transformer_step(model_named("gpt-7.5b"), layout, cluster)
+        >>> [len(stage) for stage in step.stages], step.micro_batches, step.send.link
+        ([19, 19], 16, 'NIC')
+    """
+    stages = layout.pipeline * layout.chunks
+    if model.layers % stages:
+        msg = f"expected stages that divide {model.layers} layers, found {layout.pipeline} x {layout.chunks} of them."
+        raise InputError(msg)
+    held = model.layers // stages
+    embedding, *layers, head = transformer_blocks(model, layout, cluster)
+    dealt = [tuple(layers[k * held : (k + 1) * held]) for k in range(stages)]
+    # The head has the weights of the embedding; of both copies on a single device gradients are summed once.
+    if stages == 1:
+        dealt = [(embedding, *dealt[0], _without_weights(head))]
+    else:
+        dealt[0] = (embedding, *dealt[0])
+        dealt[-1] = (*dealt[-1], head)
+    replicas = layout.data * layout.context
+    stepped = replicas if layout.shard is not Shard.NONE else 1
+    own = [sum(block.parameters for block in stage) for stage in dealt]
+    share = cluster.calibration.gradient_share
+
+    def between_replicas(collective: str, size_bytes: float) -> GroupExchange:
+        rounds = _ROUNDS[collective]
+        seconds = cluster.ring_seconds(size_bytes, replicas, layout.tensor, rounds=rounds, share=share)
+        return GroupExchange(
+            group="dp",
+            collective=collective,
+            size_bytes=size_bytes,
+            seconds=seconds,
+            loads=_loads(cluster, size_bytes, replicas, layout.tensor, rounds, seconds),
+        )
+
+    return Step(
+        stages=tuple(dealt),
+        micro_batches=layout.micro_batches,
+        replicas=replicas,
+        gradient_bytes=_HALF,
+        send=_send(model, layout, cluster) if stages > 1 else None,
+        optimizer=tuple(OPTIMIZER_BYTES * each / stepped / cluster.memory_rate for each in own),
+        between_replicas=between_replicas if replicas > 1 else None,
+        flops=3 * model.forward_flops(layout.global_batch),
+        peak=layout.gpus * cluster.device.flops,
+    )
+
+
+def _without_weights(head: LayerBlock) -> LayerBlock:
+    return LayerBlock(
+        name=head.name,
+        kind=head.kind,
+        forward=head.forward,
+        input_gradient=head.input_gradient,
+        weight_gradient=head.weight_gradient,
+    )
+
+
+def _send(model: Transformer, layout: Layout, cluster: Cluster) -> GroupExchange:
+    """Activations of a micro-batch to the next stage, a part of them from every rank of a tensor-parallel group."""
+    tokens = layout.micro_batch * model.seq / layout.context
+    size = _HALF * tokens * model.hidden / layout.tensor
+    stride = layout.tensor * layout.data * layout.context
+    seconds = cluster.send_seconds(size, stride)
+    device = cluster.device
+    near = stride < device.box
+    rate = device.link_bytes_per_second if near else cluster.nic_bytes_per_second / device.box
+    taken = min(1.0, size / rate / seconds) if seconds and math.isfinite(seconds) else 0.0
+    return GroupExchange(
+        group="pp",
+        collective="send",
+        size_bytes=size,
+        seconds=seconds,
+        loads={"NVLink" if near else "NIC": taken} if taken else {},
+    )

@@ -1,0 +1,286 @@
+"""A training step as tasks: the programs of devices in the order of a pipeline, what they send, and messages.
+
+A device runs its passes in order. Where something runs beside computation, the last backward pass of a stage, whose
+gradients messages wait for, and the first forward pass, which waits for messages, are taken block by block; all others
+are one computation and their exchanges behind it. Micro-batches are alike, so that columns of tasks are looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.errors import InputError
+from coppice.iteration.pipeline.order import NEEDS, PipelineOrder, Work
+from coppice.iteration.step.block import Step
+from coppice.iteration.step.overlap import Overlap
+from coppice.iteration.step.palette import Kind, graph_of_forms
+from coppice.iteration.step.programs import CODE, Dependencies, PassNames, Programs
+from coppice.iteration.tasks import TaskGraph
+
+__all__ = ["StepGraph", "step_graph"]
+
+_Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepGraph:
+    """The tasks of a step in so many iterations.
+
+    Attributes:
+        graph: The tasks, iteration after iteration.
+        count: Number of iterations.
+        device: Pipeline device of each task of an iteration.
+        kind: What it is, as a number into ``kinds``.
+        kinds: What tasks are.
+        program: Whether it is of the program of its device: one after the other.
+        mark: The task of an iteration at whose end the next one begins.
+    """
+
+    graph: TaskGraph
+    count: int
+    device: NDArray[np.int32]
+    kind: NDArray[np.int32]
+    kinds: tuple[Kind, ...]
+    program: NDArray[np.bool_]
+    mark: int
+
+    @property
+    def size(self) -> int:
+        """Tasks of an iteration."""
+        return len(self.device)
+
+    def marks(self) -> _Ints:
+        """Tasks with which iterations end."""
+        return self.mark + self.size * np.arange(self.count, dtype=np.int64)
+
+
+def step_graph(
+    step: Step,
+    order: PipelineOrder,
+    overlap: Overlap,
+    *,
+    count: int = 1,
+    in_order: bool = True,
+    contention: float = 0.0,
+) -> StepGraph:
+    """The tasks of a step.
+
+    Args:
+        step: The step.
+        order: The programs of the devices.
+        overlap: What runs beside computation.
+        count: Iterations in a row.
+        in_order: Devices keep the order of their programs; otherwise they run what is ready, and what holds a device up
+            is on its own stream: the graph whose bounds hold for every order.
+        contention: Share of a device's speed for which exchanges beside computation compete with it.
+
+    Raises:
+        InputError: If the order has other stages or micro-batches than the step.
+    """
+    if (order.stages, order.micro_batches) != (len(step.stages), step.micro_batches):
+        msg = (
+            f"expected an order of {len(step.stages)} stages and {step.micro_batches} micro-batches, found "
+            f"{order.stages} and {order.micro_batches}."
+        )
+        raise InputError(msg)
+    return _Lowering(step, order, overlap, in_order=in_order, contention=contention).graph(count)
+
+
+class _Lowering(Programs):
+    """One iteration, and how it hangs on the one before."""
+
+    def graph(self, count: int) -> StepGraph:
+        """The tasks of so many iterations."""
+        self.within, self.across, self.ahead = Dependencies(), Dependencies(), Dependencies()
+        self._follow_programs()
+        self._send()
+        self._gather_ahead()
+        ends = self._messages()
+        mark = self._end(ends)
+        task, after = self.within.columns()
+        later, earlier = self.across.columns()
+        step = self.size * np.arange(count, dtype=np.int64)[:, None]
+        form = np.concatenate(self.forms)
+        names = PassNames(self.passes, self.start, self.sections, self.size, count)
+        own = np.concatenate([(task + step).ravel(), (later + step[1:]).ravel()])
+        before = np.concatenate([(after + step).ravel(), (earlier + step[:-1]).ravel()])
+        ahead, of_next = self.ahead.columns()
+        own = np.concatenate([own, (ahead + step[:-1]).ravel()])
+        before = np.concatenate([before, (of_next + step[1:]).ravel()])
+        made = graph_of_forms(self.palette, np.tile(form, count), own, before, names)
+        forms = list(self.palette.forms)
+        kinds = tuple(dict.fromkeys(each.kind for each in forms))
+        number = {kind: k for k, kind in enumerate(kinds)}
+        return StepGraph(
+            graph=made,
+            count=count,
+            device=np.asarray([each.device for each in forms], dtype=np.int32)[form],
+            kind=np.asarray([number[each.kind] for each in forms], dtype=np.int32)[form],
+            kinds=kinds,
+            program=np.arange(self.size) < self.program,
+            mark=mark,
+        )
+
+    def _follow_programs(self) -> None:
+        """Tasks of a pass in a row, passes of a device in a row, and what passes need of each other."""
+        tasks = np.arange(self.program, dtype=np.int64)
+        inner = np.ones(self.program, dtype=np.bool_)
+        inner[self.start[:-1]] = False
+        self.within.add(tasks[inner], tasks[inner] - 1)
+        turn = self.turn
+        if self.in_order:
+            first = np.flatnonzero(np.diff(turn, prepend=-1))
+            last = np.append(first[1:], len(turn)) - 1
+            later = np.flatnonzero(~np.isin(turn, turn[self.opening]))
+            before = turn[later] - 1
+            self.within.add(self.head[later], self.tail[last[before]])
+            two = first[before] != last[before]
+            self.within.add(self.head[later[two]], self.tail[first[before[two]]])
+        else:
+            for work, needed in NEEDS.items():
+                own = np.flatnonzero(self.work == CODE[work])
+                before = self.place[self.key(self.stage[own], CODE[needed], self.micro_batch[own])]
+                self.within.add(self.head[own], self.tail[before])
+
+    def _send(self) -> None:
+        """What passes take from those of other stages, at once or by a message."""
+        forward = self.work == CODE[Work.FORWARD]
+        taking = np.flatnonzero(
+            (forward & (self.stage > 0))
+            | (~forward & (self.work != CODE[Work.WEIGHT]) & (self.stage < self.order.stages - 1))
+        )
+        to = self.stage[taking]
+        going = self.work[taking] == CODE[Work.FORWARD]
+        source = np.where(going, to - 1, to + 1)
+        of = self.micro_batch[taking]
+        whole = np.where(going, CODE[Work.FORWARD], CODE[Work.BACKWARD])
+        giving = self.place[self.key(source, whole, of)]
+        parts = self.place[self.key(source, np.full_like(source, CODE[Work.INPUT]), of)]
+        giving = np.where(giving < 0, parts, giving)
+        apart = self.device_of[source] != self.device_of[to]
+        if self.step.send is None or self.overlap.sends_block or not self.step.send.seconds:
+            apart[:] = False
+        self.within.add(self.head[taking[~apart]], self.tail[giving[~apart]])
+        pairs = self.device_of[source[apart]] * len(self.order.devices) + self.device_of[to[apart]]
+        values, which = np.unique(pairs, return_inverse=True)
+        sends = np.asarray(
+            [self.rows.send(*divmod(int(each), len(self.order.devices))) for each in values], dtype=np.int32
+        )
+        made = self.append("send", sends[which])
+        self.within.add(made, self.tail[giving[apart]])
+        self.within.add(self.head[taking[apart]], made)
+
+    def _gather_ahead(self) -> None:
+        """Gathers of parameters, two blocks ahead at most, and scatters of gradients."""
+        self.first_gathers = self.scatters = np.empty(0, dtype=np.int64)
+        if not self.overlap.gathers_ahead:
+            return
+        columns: list[list[_Ints]] = [[], [], [], []]
+        for number, row in enumerate(self.table):
+            own = self.start[:-1][self.row_of == number]
+            for entries, tasks, forms in ((row.gathers, 0, 1), (row.scatters, 2, 3)):
+                for place, form in entries:
+                    columns[tasks].append(own + place)
+                    columns[forms].append(np.full(len(own), form, dtype=np.int64))
+        empty = np.empty(0, dtype=np.int64)
+        gated, gathers, done, scatters = (np.concatenate([empty, *each]) for each in columns)
+        by_place = np.argsort(gated, kind="stable")
+        gated, gathers = gated[by_place], gathers[by_place]
+        made = self.append("gather", gathers)
+        self.within.add(gated, made)
+        device = np.searchsorted(self.start[self.first_pass[1:]], gated, side="right")
+        fresh = np.ones(len(gated), dtype=np.bool_)
+        fresh[1:] = device[1:] != device[:-1]
+        second = np.zeros(len(gated), dtype=np.bool_)
+        second[1:] = fresh[:-1] & ~fresh[1:]
+        if self.in_order:
+            later = np.flatnonzero(~fresh & ~second)
+            self.within.add(made[later], gated[later - 1] - 1)
+        self.first_gathers = made[fresh | second]
+        self.gathering_device = device[fresh | second]
+        sent = np.argsort(done, kind="stable")
+        self.scatters = self.append("scatter", scatters[sent])
+        self.within.add(self.scatters, done[sent])
+
+    def _messages(self) -> _Ints:
+        """Messages between replicas; those for which the end of the iteration waits."""
+        messages = self.overlap.messages
+        forms = [
+            self.rows.beside(each.stream, each.exchange, each.device, each.priority) for each in messages
+        ]
+        made = self.append("message", forms)
+        self.late: list[int] = []
+        waited = []
+        for number, each in enumerate(messages):
+            task = int(made[number])
+            for before in each.after:
+                self.within.add(task, int(made[before]))
+            if each.stage is None:
+                passes = (
+                    np.flatnonzero(self.device == each.device)
+                    if not self.in_order
+                    else self.last(each.device)
+                )
+                self.within.add(task, self.tail[passes])
+            elif each.layers:
+                self._after_gradients(task, each.stage, each.layers)
+            if each.after_step:
+                self.late.append(task)
+            gated = self.begins(each.stage, each.needed_by)
+            if each.needed_by and self.in_order:
+                self.across.add(gated, task)
+            elif each.after_step:
+                self.within.add(gated, task)  # of the step before
+            if each.after_forward is not None and self.in_order:
+                self.ahead.add(task, self.begins(each.stage, (each.after_forward,)))
+            if not each.after_step and self.overlap.steps_at_once:
+                waited.append(task)
+        return np.asarray(waited, dtype=np.int64)
+
+    def _after_gradients(self, task: int, stage: int, layers: Sequence[int]) -> None:
+        """A message comes after the last backward pass over the layers, and where order is free after all others."""
+        last = int(self.last_gradient[stage])
+        row = self.table[int(self.row_of[last])]
+        self.within.add(task, self.start[last] + np.asarray([row.ends[layer] for layer in layers]))
+        if not self.in_order:
+            gives = np.isin(self.work, (CODE[Work.BACKWARD], CODE[Work.WEIGHT])) & (self.stage == stage)
+            gives[last] = False
+            self.within.add(task, self.tail[gives])
+
+    def _end(self, waited: _Ints) -> int:
+        """The optimizer, and what the next iteration waits for; the task with which this one ends."""
+        devices = range(len(self.order.devices))
+        if not self.overlap.steps_at_once:
+            mark = self.append("mark", [self._barrier("mark")])
+            self.within.add(mark, self.tail[self.last(0)])
+            for device in devices:
+                opening = self.opening[self.device[self.opening] == device]
+                for each in self.last(device):
+                    self.across.add(self.head[opening], int(self.tail[each]))
+            return int(mark[0])
+        over = self.append("step", [self._barrier("step")])
+        every = self.tail if not self.in_order else self.tail[self.closing]
+        self.within.add(over, np.concatenate([every, waited, self.scatters]))
+        stepping = [0.0] * len(self.order.devices)
+        for stage, seconds in enumerate(self.step.optimizer):
+            stepping[int(self.device_of[stage])] += seconds
+        kind = Kind("optimizer", "optimizer")
+        forms = [self.palette.add(f"device {k}", kind, k, seconds) for k, seconds in enumerate(stepping)]
+        made = self.append("optimizer", forms)
+        self.within.add(made, over)
+        mark = self.append("mark", [self._barrier("mark")])
+        self.within.add(mark, made)
+        if self.in_order:
+            self.across.add(self.head[self.opening], made[self.device[self.opening]])
+            if len(self.first_gathers):
+                self.across.add(self.first_gathers, made[self.gathering_device])
+            for task in self.late:
+                self.within.add(task, made)
+        return int(mark[0])
+
+    def _barrier(self, name: str) -> int:
+        return self.palette.add("", Kind("barrier", name), 0, 0.0)

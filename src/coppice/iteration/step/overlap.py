@@ -1,0 +1,165 @@
+"""What of a step runs beside computation: nothing, messages of a data-parallel policy, ZeRO-3, or Megatron's optimizer.
+
+* ``none``: passes, sends, sums of gradients and the optimizer take turns.
+* ``fsdp``: parameters that replicas share out are gathered while the layer before computes, two layers at a time, and
+  gradients are scattered beside the backward pass, for every micro-batch (ZeRO-3: Rajbhandari et al., SC 2020; PyTorch
+  FSDP: Zhao et al., VLDB 2023, section 3.3, whose limit on gathers in flight is two as well).
+* ``megatron``: the distributed optimizer of Megatron-LM with both of its overlaps: buckets of gradients are scattered
+  beside the last backward passes, and of parameters gathered beside the first forward passes of the next iteration. A
+  bucket has 40 million weights, or a million for each replica if that is more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+from coppice.iteration.pipeline.order import PipelineOrder
+from coppice.iteration.step.block import GroupExchange, Step
+
+__all__ = ["OVERLAPS", "Overlap", "StepMessage", "overlap_named"]
+
+_BUCKET, _BUCKET_OF_REPLICA = 40_000_000, 1_000_000
+OVERLAPS = ("none", "fsdp", "megatron")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepMessage:
+    """A message between replicas, outside of passes.
+
+    Attributes:
+        name: Its name.
+        exchange: What it takes.
+        device: The pipeline device that sends it.
+        stage: The stage that it is about; None: all of the device, when that has run its passes.
+        layers: Blocks of the stage whose gradients are there before it starts.
+        after: Numbers of messages that end before it starts.
+        after_step: It comes after the optimizer.
+        needed_by: Blocks of the stage whose next forward pass waits for it; none: the optimizer waits.
+        after_forward: LayerBlock whose next forward pass has started before it starts.
+        stream: What carries it.
+        priority: The least first.
+    """
+
+    name: str
+    exchange: GroupExchange
+    device: int
+    stage: int | None = None
+    layers: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    after_step: bool = False
+    needed_by: tuple[int, ...] = ()
+    after_forward: int | None = None
+    stream: str = "network"
+    priority: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """What runs beside computation.
+
+    Attributes:
+        name: Its name.
+        sends_block: A device waits until what it sends to another stage has arrived.
+        gathers_ahead: Exchanges between replicas inside passes run beside computation.
+        messages: Messages about gradients and parameters.
+        steps_at_once: The optimizer steps everywhere at once; otherwise a block is updated before its next forward
+            pass, when its messages are there.
+    """
+
+    name: str
+    sends_block: bool = False
+    gathers_ahead: bool = False
+    messages: tuple[StepMessage, ...] = ()
+    steps_at_once: bool = True
+
+    @property
+    def crosses(self) -> bool:
+        """Messages of an iteration run beside the next one."""
+        return not self.steps_at_once or any(message.after_step for message in self.messages)
+
+
+def overlap_named(name: str, step: Step, order: PipelineOrder) -> Overlap:
+    """The overlap of a name.
+
+    Args:
+        name: One of :data:`OVERLAPS`.
+        step: The step.
+        order: Which device has which stage.
+
+    Raises:
+        InputError: If there is none of this name, or the step does not share out what it is about.
+    """
+    if name not in OVERLAPS:
+        msg = f"expected an overlap ({', '.join(OVERLAPS)}), found {name!r}."
+        raise InputError(msg)
+    sharded = any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges)
+    if name == "none":
+        return Overlap(
+            name=name, sends_block=True, messages=() if sharded else tuple(_at_the_end(step, order))
+        )
+    if name == "fsdp":
+        if not sharded and step.replicas > 1:
+            msg = "expected parameters that replicas share out for overlap fsdp, found none: take `shard=zero3`."
+            raise InputError(msg)
+        return Overlap(name=name, gathers_ahead=True)
+    if sharded:
+        msg = f"expected parameters that replicas keep for overlap {name}, found them shared out: take fsdp."
+        raise InputError(msg)
+    return Overlap(name=name, messages=tuple(_megatron(step, order)))
+
+
+def _at_the_end(step: Step, order: PipelineOrder) -> list[StepMessage]:
+    """One sum of all gradients of a device when it has run its passes."""
+    if step.replicas == 1:
+        return []
+    own = [0.0] * len(order.devices)
+    for stage, device in order.device_of().items():
+        own[device] += sum(block.parameters for block in step.stages[stage])
+    return [
+        StepMessage(
+            name=f"gradients of device {device}",
+            exchange=step.message("all_reduce", step.gradient_bytes * weights),
+            device=device,
+        )
+        for device, weights in enumerate(own)
+        if weights
+    ]
+
+
+def _megatron(step: Step, order: PipelineOrder) -> list[StepMessage]:
+    """Buckets of gradients in the order of the backward pass, of parameters in that of the forward pass."""
+    messages: list[StepMessage] = []
+    if step.replicas == 1:
+        return messages
+    most = max(_BUCKET, _BUCKET_OF_REPLICA * step.replicas)
+    device_of = order.device_of()
+    for stage, blocks in enumerate(step.stages):
+        buckets: list[tuple[list[int], float]] = []
+        for layer in reversed(range(len(blocks))):
+            if not buckets or buckets[-1][1] >= most:
+                buckets.append(([], 0.0))
+            layers, weights = buckets[-1]
+            buckets[-1] = ([*layers, layer], weights + blocks[layer].parameters)
+        for number, (layers, weights) in enumerate(buckets):
+            if not weights:
+                continue
+            size, words = step.gradient_bytes * weights, f"bucket {number} of stage {stage}"
+            scatter = StepMessage(
+                name=f"gradients of {words}",
+                exchange=step.message("reduce_scatter", size),
+                device=device_of[stage],
+                stage=stage,
+                layers=tuple(layers),
+            )
+            gather = StepMessage(
+                name=f"parameters of {words}",
+                exchange=step.message("all_gather", size),
+                device=device_of[stage],
+                stage=stage,
+                after_step=True,
+                needed_by=tuple(layers),
+                priority=stage * 2**20 + min(layers),
+            )
+            messages += [scatter, gather]
+    return messages

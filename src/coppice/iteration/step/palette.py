@@ -1,0 +1,123 @@
+"""Forms of tasks: many tasks of a step are alike, so that columns of tasks are looked up by form instead of added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.iteration.tasks import TaskGraph
+from coppice.rows import offsets, ranges
+
+__all__ = ["Kind", "Palette", "TaskForm", "graph_of_forms"]
+
+_Ints = NDArray[np.int64]
+
+
+class Kind(NamedTuple):
+    """What a task is.
+
+    Attributes:
+        part: ``compute``, ``exchange``, ``send``, ``message``, ``optimizer`` or ``barrier``.
+        name: The pass of a computation, the collective of anything else.
+        group: Ranks that exchange; empty: none.
+        link: The link that limits it; empty: none is known.
+    """
+
+    part: str
+    name: str
+    group: str = ""
+    link: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.name}" if self.group else self.name
+
+
+class TaskForm(NamedTuple):
+    """All that tasks of a form share.
+
+    Attributes:
+        stream: Name of the stream; empty: none.
+        kind: What it is.
+        device: The pipeline device.
+        seconds: Time alone.
+        loads: Names of links and the shares that it takes.
+        priority: A free stream takes the least.
+    """
+
+    stream: str
+    kind: Kind
+    device: int
+    seconds: float
+    loads: tuple[tuple[str, float], ...] = ()
+    priority: int = 0
+
+
+@dataclass
+class Palette:
+    """Forms by number, each once."""
+
+    forms: dict[TaskForm, int] = field(default_factory=dict)
+
+    def add(
+        self,
+        stream: str,
+        kind: Kind,
+        device: int,
+        seconds: float,
+        loads: Mapping[str, float] | None = None,
+        priority: int = 0,
+    ) -> int:
+        """The number of a form; links belong to the device."""
+        own = tuple((f"{link} of device {device}", share) for link, share in (loads or {}).items())
+        form = TaskForm(stream, kind, device, seconds, own, priority)
+        return self.forms.setdefault(form, len(self.forms))
+
+
+def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Names, each once, in the order in which they come."""
+    number = {name: k for k, name in enumerate(dict.fromkeys(name for name in names if name))}
+    return tuple(number), number
+
+
+def graph_of_forms(
+    palette: Palette, form: NDArray[np.int32], task: _Ints, after: _Ints, names: Sequence[str]
+) -> TaskGraph:
+    """The graph of tasks of given forms.
+
+    Args:
+        palette: The forms.
+        form: TaskForm of each task.
+        task: Tasks that come after others, in any order.
+        after: What each of them comes after.
+        names: Name of each task.
+    """
+    forms = list(palette.forms)
+    streams, stream_number = _numbered([each.stream for each in forms])
+    links, link_number = _numbered([link for each in forms for link, _ in each.loads])
+    kinds = list(dict.fromkeys(each.kind for each in forms))
+    kind_names, name_number = _numbered([str(kind) for kind in kinds])
+    loads = np.asarray([len(each.loads) for each in forms], dtype=np.int64)
+    first = offsets(loads)
+    rows = ranges(first[:-1][form], loads[form])
+    order = np.argsort(task, kind="stable")
+    return TaskGraph(
+        names=names,
+        kinds=np.asarray([name_number[str(each.kind)] for each in forms], dtype=np.int32)[form],
+        kind_names=kind_names,
+        streams=streams,
+        stream=np.asarray([stream_number.get(each.stream, -1) for each in forms], dtype=np.int32)[form],
+        seconds=np.asarray([each.seconds for each in forms], dtype=np.float64)[form],
+        priority=np.asarray([each.priority for each in forms], dtype=np.int64)[form],
+        after_start=offsets(np.bincount(task, minlength=len(form))),
+        after=after[order].astype(np.int32),
+        links=links,
+        load_start=offsets(loads[form]),
+        load_link=np.asarray([link_number[link] for each in forms for link, _ in each.loads], dtype=np.int32)[
+            rows
+        ],
+        load=np.asarray([share for each in forms for _, share in each.loads], dtype=np.float64)[rows],
+    )

@@ -1,0 +1,225 @@
+"""Programs of devices as rows of tasks: which pass is taken whole, which block by block, and where its tasks lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.iteration.step.block import Step
+from coppice.iteration.step.overlap import Overlap
+from coppice.iteration.step.palette import Palette
+from coppice.iteration.step.passes import Row, Rows
+from coppice.rows import offsets, ranges
+
+__all__ = ["CODE", "Dependencies", "PassNames", "Programs"]
+
+_Ints = NDArray[np.int64]
+_WORKS = tuple(Work)
+CODE = {work: code for code, work in enumerate(_WORKS)}
+"""Number of each kind of pass."""
+
+
+class PassNames(Sequence[str]):
+    """Names of tasks, made when they are asked for."""
+
+    def __init__(
+        self,
+        passes: Sequence[StagePass],
+        start: _Ints,
+        rest: Sequence[tuple[str, int]],
+        size: int,
+        times: int,
+    ) -> None:
+        self._passes, self._start, self._rest, self._size, self._times = passes, start, rest, size, times
+        self._first = np.cumsum([0, *(count for _, count in rest)]) + int(start[-1])
+
+    def __len__(self) -> int:
+        return self._size * self._times
+
+    def __getitem__(self, task: int | slice) -> str | Sequence[str]:  # type: ignore[override]
+        if isinstance(task, slice):
+            return [str(self[each]) for each in range(*task.indices(len(self)))]
+        if not 0 <= task < len(self):
+            raise IndexError(task)
+        iteration, own = divmod(int(task), self._size)
+        if own < self._start[-1]:
+            number = int(np.searchsorted(self._start, own, side="right")) - 1
+            words = f"{self._passes[number]} part {own - int(self._start[number])}"
+        else:
+            section = int(np.searchsorted(self._first, own, side="right")) - 1
+            words = f"{self._rest[section][0]} {own - int(self._first[section])}"
+        return f"{words} of {iteration}"
+
+
+@dataclass
+class Dependencies:
+    """Pairs of tasks, the first after the second."""
+
+    task: list[_Ints] = field(default_factory=list)
+    after: list[_Ints] = field(default_factory=list)
+
+    def add(self, task: _Ints | int, after: _Ints | int) -> None:
+        """Let tasks come after others, pair by pair; a number pairs with all."""
+        first, second = np.broadcast_arrays(np.asarray(task, np.int64), np.asarray(after, np.int64))
+        self.task.append(first.ravel())
+        self.after.append(second.ravel())
+
+    def columns(self) -> tuple[_Ints, _Ints]:
+        """All pairs."""
+        empty = np.empty(0, dtype=np.int64)
+        return np.concatenate([empty, *self.task]), np.concatenate([empty, *self.after])
+
+
+class Programs:
+    """The passes of an iteration, and the tasks that each consists of.
+
+    Attributes:
+        stage: Stage of each pass, device by device in the order of the programs.
+        work: Its kind, by :data:`CODE`.
+        micro_batch: Its micro-batch.
+        device: Its device.
+        turn: Its turn; passes that run at once have the same.
+        head: Its first task.
+        tail: Its last one.
+        opening: Passes with which devices begin.
+        closing: Passes with which they end.
+    """
+
+    def __init__(
+        self, step: Step, order: PipelineOrder, overlap: Overlap, *, in_order: bool, contention: float
+    ) -> None:
+        self.step, self.order, self.overlap, self.in_order = step, order, overlap, in_order
+        self.palette = Palette()
+        self.rows = Rows(step, overlap, self.palette, not in_order, contention)
+        self.passes = order.passes()
+        table = np.fromiter(
+            (value for each in self.passes for value in (each.stage, CODE[each.work], each.micro_batch)),
+            dtype=np.int64,
+            count=3 * len(self.passes),
+        ).reshape(-1, 3)
+        self.stage, self.work, self.micro_batch = table.T
+        devices = order.device_of()
+        self.device_of = np.asarray([devices[stage] for stage in range(order.stages)], dtype=np.int64)
+        self.place = np.full(order.stages * len(_WORKS) * order.micro_batches, -1, dtype=np.int64)
+        self.place[self.key(self.stage, self.work, self.micro_batch)] = np.arange(len(self.passes))
+        self.sections: list[tuple[str, int]] = []
+        self._lay_out()
+
+    def key(self, stage: _Ints, work: _Ints | int, micro_batch: _Ints) -> _Ints:
+        """Number of passes by stage, kind and micro-batch."""
+        return (stage * len(_WORKS) + work) * self.order.micro_batches + micro_batch
+
+    def _lay_out(self) -> None:
+        """Choose a row of tasks for every pass, and number them."""
+        messages = self.overlap.messages
+        about = {each.stage for each in messages if each.layers}
+        awaited = {each.stage for each in messages if each.needed_by or each.after_forward is not None}
+        starts: dict[int | None, list[int]] = {}
+        for each in messages:
+            if each.after_forward is not None:
+                starts.setdefault(each.stage, []).append(each.after_forward)
+        updates = not self.overlap.steps_at_once
+        first = self._extreme(Work.FORWARD, last=False)
+        self.last_gradient = np.maximum(
+            self._extreme(Work.BACKWARD, last=True), self._extreme(Work.WEIGHT, last=True)
+        )
+        self.first_forward = first
+        rows: list[Row] = []
+        special = np.zeros(len(self.passes), dtype=np.bool_)
+        if self.overlap.gathers_ahead or self.order.at_once:
+            special[:] = True
+        stages = range(self.order.stages)
+        opened = [stage for stage in stages if updates or stage in awaited]
+        special[first[np.asarray(opened, dtype=np.int64)]] = True
+        closed = [stage for stage in stages if stage in about]
+        special[self.last_gradient[np.asarray(closed, dtype=np.int64)]] = True
+        is_first = np.zeros(len(self.passes), dtype=np.bool_)
+        is_first[first] = True
+        form = self.stage * 16 + self.work * 4 + special * 2 + (is_first & special)
+        values, self.row_of = np.unique(form, return_inverse=True)
+        for value in values.tolist():
+            stage, work = value // 16, _WORKS[value // 4 % 4]
+            device = int(self.device_of[stage])
+            if value & 2:
+                opening = bool(value & 1)
+                row = self.rows.by_block(
+                    stage,
+                    work,
+                    device,
+                    updates=updates and opening,
+                    starts=starts.get(stage, ()) if opening else (),
+                )
+            else:
+                row = self.rows.whole(stage, work, device)
+            target = self._target(stage, work)
+            if target is not None and self.overlap.sends_block:
+                row.forms.append(self.rows.send(device, target))
+            rows.append(row)
+        self.table = rows
+        lengths = np.asarray([len(row.forms) for row in rows], dtype=np.int64)
+        self.start = offsets(lengths[self.row_of])
+        flat = np.asarray([each for row in rows for each in row.forms], dtype=np.int32)
+        self.forms = [flat[ranges(offsets(lengths)[:-1][self.row_of], lengths[self.row_of])]]
+        self.size = int(self.start[-1])
+        self.program = self.size
+        self.head, self.tail = self.start[:-1], self.start[1:] - 1
+        lengths_of = np.asarray([len(program) for program in self.order.devices], dtype=np.int64)
+        self.first_pass = offsets(lengths_of)
+        self.device = np.repeat(np.arange(len(lengths_of)), lengths_of)
+        self.turn = self._turns()
+        self.opening = np.flatnonzero(self.turn == self.turn[self.first_pass[:-1]][self.device])
+        self.closing = np.flatnonzero(self.turn == self.turn[self.first_pass[1:] - 1][self.device])
+
+    def _extreme(self, work: Work, *, last: bool) -> _Ints:
+        """The first or last pass of each stage, by its place in the programs; -1: none."""
+        found = np.full(self.order.stages, -1, dtype=np.int64)
+        own = np.flatnonzero(self.work == CODE[work])
+        if last:
+            found[self.stage[own]] = own
+        else:
+            found[self.stage[own[::-1]]] = own[::-1]
+        return found
+
+    def _target(self, stage: int, work: Work) -> int | None:
+        """The device that takes what a pass gives, if it is another one."""
+        to = {Work.FORWARD: stage + 1, Work.WEIGHT: -1}.get(work, stage - 1)
+        if self.step.send is None or not 0 <= to < self.order.stages:
+            return None
+        target = int(self.device_of[to])
+        return target if target != self.device_of[stage] else None
+
+    def append(self, name: str, forms: Sequence[int] | NDArray[np.int32]) -> _Ints:
+        """Tasks behind those that there are; their numbers."""
+        made = np.asarray(forms, dtype=np.int32)
+        self.forms.append(made)
+        self.sections.append((name, len(made)))
+        self.size += len(made)
+        return np.arange(self.size - len(made), self.size, dtype=np.int64)
+
+    def _turns(self) -> _Ints:
+        """The turn of each pass: those that run at once have the same."""
+        alone = np.ones(len(self.passes), dtype=np.int64)
+        for device, program in enumerate(self.order.devices):
+            places = {each: number for number, each in enumerate(program, start=int(self.first_pass[device]))}
+            alone[[places[second] for _, second in self.order.at_once if second in places]] = 0
+        return np.cumsum(alone) - 1
+
+    def last(self, device: int) -> _Ints:
+        """The passes with which a device ends."""
+        own: _Ints = self.closing[self.device[self.closing] == device]
+        return own
+
+    def begins(self, stage: int | None, layers: Sequence[int]) -> _Ints:
+        """First tasks of layers in the first forward pass of a stage."""
+        if stage is None or not layers:
+            return np.empty(0, dtype=np.int64)
+        opening = int(self.first_forward[stage])
+        row = self.table[int(self.row_of[opening])]
+        begins: _Ints = self.start[opening] + np.asarray(
+            [row.begins[layer] for layer in layers], dtype=np.int64
+        )
+        return begins

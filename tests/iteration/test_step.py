@@ -1,0 +1,297 @@
+"""Simulated training steps: beside the closed form, unfolded, beside their bounds, and where their time goes."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coppice.errors import InputError
+from coppice.iteration.cluster import cluster_of
+from coppice.iteration.estimate import estimate
+from coppice.iteration.models import MODELS
+from coppice.iteration.pipeline.orders import ORDERS
+from coppice.iteration.running import run_tasks
+from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
+from coppice.iteration.step.blocks import transformer_step
+from coppice.iteration.step.graph import step_graph
+from coppice.iteration.step.overlap import overlap_named
+from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
+from coppice.iteration.step.unfold import unfolded
+from coppice.iteration.trace import write_task_trace
+from coppice.iteration.transformer import Layout, Recompute, Shard
+from coppice.topology.presets import preset
+from reference import tasks as reference
+
+CLUSTER = cluster_of(preset("dgx-a100", boxes=2))
+GPT = MODELS["gpt-175b"]
+LAYOUT = Layout(tensor=8, pipeline=8, data=4, global_batch=128)
+LOOPED = ("interleaved", "breadth-first")
+
+
+def simulated(
+    layout: Layout, order: str | None = None, overlap: str = "none", model: str = "gpt-175b"
+) -> SimulatedStep:
+    name, passes = order_for(order, layout.pipeline, layout.micro_batches, layout.chunks)
+    step = transformer_step(MODELS[model], layout, CLUSTER)
+    return simulate_step(step, passes, name=name, overlap=overlap)
+
+
+GRID = [
+    Layout(
+        tensor=tensor,
+        pipeline=pipeline,
+        data=data,
+        context=context,
+        micro_batch=2,
+        global_batch=2 * data * micro_batches,
+        recompute=recompute,
+        sequence_parallel=sequence_parallel,
+        shard=shard,
+    )
+    for tensor, sequence_parallel in ((1, False), (8, True), (16, False))
+    for pipeline in (1, 2, 8)
+    for data, context, shard in (
+        (1, 1, Shard.NONE),
+        (4, 1, Shard.NONE),
+        (2, 2, Shard.ZERO1),
+        (4, 1, Shard.ZERO3),
+    )
+    for micro_batches in (1, 8, 24)
+    for recompute in (Recompute.NONE, Recompute.FULL)
+]
+
+
+@pytest.mark.parametrize("pipeline", [1, 2, 8])
+def test_where_nothing_overlaps_the_step_is_the_closed_form(pipeline: int) -> None:
+    for layout in GRID:
+        if layout.pipeline != pipeline:
+            continue
+        closed, found = estimate(GPT, layout, CLUSTER), simulated(layout)
+        # The closed form lets the last device send behind every pass; it sends back only. Where the head takes less
+        # than a send, the device before is the slowest.
+        one = closed.sends / layout.micro_batches / 2
+        least = closed.seconds - (layout.micro_batches + 1) * one
+        assert least * (1 - 1e-7) <= found.seconds <= closed.seconds * (1 + 1e-7)
+        if pipeline == 1 or closed.sends == 0:
+            assert found.seconds == pytest.approx(closed.seconds, rel=1e-7)
+        for part in ("compute", "head", "tensor", "gradients", "optimizer"):
+            assert found.parts[part] == pytest.approx(getattr(closed, part), rel=1e-6, abs=1e-7), part
+
+
+@pytest.mark.parametrize("chunks", [2, 3])
+def test_of_several_chunks_only_the_head_differs(chunks: int) -> None:
+    # The head delays one chunk of a device whose others have slack: the closed form counts it for all micro-batches,
+    # but does not let it fill what would be a bubble.
+    layout = replace(LAYOUT, chunks=chunks)
+    closed, found = estimate(GPT, layout, CLUSTER), simulated(layout)
+    assert found.seconds == pytest.approx(closed.seconds, rel=0.01)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("overlap", ["none", "megatron"])
+def test_no_order_beats_its_bound_and_the_parts_add_up(order: str, overlap: str) -> None:
+    layout = replace(LAYOUT, chunks=3 if order in LOOPED else 1)
+    found = simulated(layout, order, overlap)
+    assert found.seconds >= found.lower_bound_seconds * (1 - 1e-9)
+    assert sum(found.parts.values()) == pytest.approx(found.seconds)
+    assert sum(each.seconds for each in found.path) == pytest.approx(found.seconds)
+    assert min(found.parts.values()) >= 0
+    if overlap == "none":
+        assert found.exposed["dp all_reduce on NIC"] == pytest.approx(found.parts["gradients"])
+    else:
+        assert found.seconds < simulated(layout, order).seconds
+
+
+def test_what_overlaps_takes_less_and_says_what_is_left() -> None:
+    sharded = replace(LAYOUT, shard=Shard.ZERO3)
+    plain, ahead = simulated(sharded), simulated(sharded, overlap="fsdp")
+    assert ahead.seconds < 0.75 * plain.seconds
+    assert ahead.parts["gradients"] < plain.parts["gradients"]
+    assert next(iter(ahead.exposed)) == "dp all_gather on NIC"
+    with pytest.raises(InputError, match="share out for overlap fsdp, found none"):
+        simulated(LAYOUT, overlap="fsdp")
+    with pytest.raises(InputError, match="found them shared out: take fsdp"):
+        simulated(sharded, overlap="megatron")
+    with pytest.raises(InputError, match="expected an overlap"):
+        simulated(LAYOUT, overlap="all")
+
+
+def test_contention_slows_what_runs_beside_exchanges() -> None:
+    layout = replace(LAYOUT, shard=Shard.ZERO3)
+    name, order = order_for(None, 8, layout.micro_batches, 1)
+    step = transformer_step(GPT, layout, CLUSTER)
+    times = [
+        simulate_step(step, order, name=name, overlap="fsdp", contention=each).seconds
+        for each in (0.0, 0.2, 0.4)
+    ]
+    assert times == sorted(set(times))
+    with pytest.raises(InputError, match="`contention` of 0 or more"):
+        simulate_step(step, order, contention=-1)
+
+
+@pytest.mark.parametrize(
+    ("order", "overlap", "fields"),
+    [
+        ("1f1b", "none", {}),
+        ("1f1b", "megatron", {"shard": Shard.ZERO1}),
+        ("breadth-first", "megatron", {"chunks": 2}),
+        ("zero-bubble", "fsdp", {"shard": Shard.ZERO3}),
+    ],
+)
+def test_folding_symmetric_ranks_changes_nothing(order: str, overlap: str, fields: dict[str, object]) -> None:
+    layout = Layout(tensor=4, pipeline=4, data=4, global_batch=16, sequence_parallel=True, **fields)
+    step = transformer_step(MODELS["gpt-1.7b"], layout, CLUSTER)
+    passes = order_for(order, 4, layout.micro_batches, layout.chunks)[1]
+    made = step_graph(step, passes, overlap_named(overlap, step, passes), count=2)
+    ranks = np.arange(16)
+    groups = {"tp": ranks // 4, "dp": ranks % 4}
+    folded, all_ranks = run_tasks(made.graph), run_tasks(unfolded(made, groups, CLUSTER.device.box))
+    assert len(all_ranks.graph) == 16 * len(made.graph)
+    assert np.abs(all_ranks.finish.reshape(-1, 16) - folded.finish[:, None]).max() < 1e-8
+
+
+def random_step(draw: random.Random) -> tuple[Step, str, str]:
+    """A step of unequal blocks, an order and an overlap that suit it; times are multiples of 2^-10 s."""
+    order = draw.choice(list(ORDERS))
+    devices = draw.randint(1, 3)
+    chunks = (
+        draw.randint(1, 2)
+        if order in LOOPED
+        else len(ORDERS[order](devices, 2 * devices, 1).devices[0]) and 1
+    )
+    stages = ORDERS[order](devices, 2 * devices, chunks).stages
+    micro_batches = devices * draw.randint(2, 3)
+    links = ("NVLink", "NIC")
+
+    def seconds() -> float:
+        return draw.choice((0, 1, 1, 2, 3, 5)) / 1024
+
+    def loads() -> dict[str, float]:
+        return {link: draw.choice((0.25, 0.5, 1.0)) for link in links if draw.random() < 0.6}
+
+    sharded = draw.random() < 0.3
+    tensor = GroupExchange(
+        group="tp", collective="all_reduce", size_bytes=1, seconds=seconds(), when=FORWARD, loads=loads()
+    )
+    inside = [replace(tensor, when=when) for when in (FORWARD, BACKWARD, RECOMPUTE) if draw.random() < 0.7]
+    if sharded:
+        gather = GroupExchange(
+            group="dp", collective="all_gather", size_bytes=1, seconds=seconds(), when=FORWARD, loads=loads()
+        )
+        inside += [gather, replace(gather, when=BACKWARD)]
+        inside.append(replace(gather, collective="reduce_scatter", when=BACKWARD))
+
+    def block(number: int) -> LayerBlock:
+        return LayerBlock(
+            name=f"layer {number}",
+            kind=draw.choice(("layer", "head")),
+            forward=seconds(),
+            input_gradient=seconds(),
+            weight_gradient=seconds(),
+            recompute=seconds(),
+            parameters=draw.choice((0, 3e7, 5e7)),
+            exchanges=tuple(inside) if draw.random() < 0.7 else (),
+        )
+
+    rate, share = draw.choice((4e9, 4e10)), loads()
+
+    def between(collective: str, size: float) -> GroupExchange:
+        rounds = 2 if collective == "all_reduce" else 1
+        taken = round(rounds * size / rate * 1024) / 1024
+        return GroupExchange(group="dp", collective=collective, size_bytes=size, seconds=taken, loads=share)
+
+    step = Step(
+        stages=tuple(tuple(block(k) for k in range(draw.randint(1, 3))) for _ in range(stages)),
+        micro_batches=micro_batches,
+        replicas=4,
+        send=GroupExchange(group="pp", collective="send", size_bytes=1, seconds=seconds(), loads=loads())
+        if draw.random() < 0.8
+        else None,
+        optimizer=tuple(seconds() for _ in range(stages)),
+        between_replicas=between,
+    )
+    overlap = draw.choice(("none", "fsdp")) if sharded else draw.choice(("none", "megatron"))
+    return step, order, overlap
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_steps_run_by_the_rules_and_never_beat_their_bound(seed: int) -> None:
+    draw = random.Random(seed)
+    step, name, overlap = random_step(draw)
+    devices = len(step.stages) if name not in LOOPED else None
+    for chunks in (1, 2):
+        for each in (1, 2, 3):
+            if devices is None and each * chunks == len(step.stages) and step.micro_batches % each == 0:
+                devices, chosen = each, chunks
+    if name not in LOOPED:
+        chosen = 1
+    assert devices is not None
+    order = ORDERS[name](devices, step.micro_batches, chosen)
+    contention = draw.choice((0.0, 0.0, 0.25))
+    found = simulate_step(step, order, name=name, overlap=overlap, contention=contention)
+    assert found.seconds >= found.lower_bound_seconds - 1e-9
+    assert sum(found.parts.values()) == pytest.approx(found.seconds, abs=1e-9)
+    assert sum(each.seconds for each in found.path) == pytest.approx(found.seconds, abs=1e-9)
+    if not contention:  # whose speeds are no multiples
+        start, finish = reference.run(found.times.graph)
+        assert np.abs(np.asarray(start) - found.times.start).max() < 1e-8
+        assert np.abs(np.asarray(finish) - found.times.finish).max() < 1e-8
+
+
+@pytest.mark.parametrize(
+    ("devices", "micro_batches"), [(p, m) for p in (1, 2, 4, 8) for m in (p, 2 * p, 4 * p)]
+)
+def test_bubbles_of_steps_follow_the_formula(devices: int, micro_batches: int) -> None:
+    for name in ORDERS:
+        for chunks in (1, 2, 4) if name in LOOPED else (1,):
+            order = ORDERS[name](devices, micro_batches, chunks)
+            one = 1 / order.stages * devices
+            block = LayerBlock(name="one", kind="layer", forward=one, input_gradient=one, weight_gradient=one)
+            step = Step(stages=((block,),) * order.stages, micro_batches=micro_batches)
+            found = simulate_step(step, order, name=name)
+            bubble = {"zero-bubble": devices - 1}.get(name, 3 * (devices - 1) / chunks)
+            if name == "zero-bubble" and micro_batches < 2 * devices:
+                continue
+            assert found.seconds == pytest.approx(3 * micro_batches + bubble, abs=1e-8)
+            assert found.parts["bubble"] == pytest.approx(bubble, abs=1e-8)
+
+
+def test_a_breadth_first_order_hides_sums_of_gradients() -> None:
+    layout = replace(LAYOUT, chunks=3, global_batch=32, shard=Shard.ZERO1)
+    depth, breadth = (
+        simulated(layout, each, "megatron").seconds for each in ("interleaved", "breadth-first")
+    )
+    assert breadth <= depth
+
+
+def test_orders_that_do_not_suit() -> None:
+    with pytest.raises(InputError, match="expected an order of a pipeline"):
+        simulated(LAYOUT, "best")
+    with pytest.raises(InputError, match="one chunk of a device for order 1f1b, found 3"):
+        simulated(replace(LAYOUT, chunks=3), "1f1b")
+    with pytest.raises(InputError, match="stages that divide 96 layers, found 7 x 1"):
+        transformer_step(GPT, replace(LAYOUT, pipeline=7), CLUSTER)
+    step = transformer_step(GPT, LAYOUT, CLUSTER)
+    with pytest.raises(InputError, match="8 stages and 32 micro-batches, found 8 and 31"):
+        simulate_step(step, ORDERS["1f1b"](8, 31, 1))
+
+
+def test_the_trace_has_every_task_on_a_stream(tmp_path: Path) -> None:
+    found = simulated(LAYOUT)
+    path = tmp_path / "trace.json"
+    shown = write_task_trace(found.times, path)
+    events = json.loads(path.read_text())["traceEvents"]
+    tasks = [event for event in events if event["ph"] == "X"]
+    assert len(tasks) == shown == int((found.times.graph.stream >= 0).sum())
+    kinds = {"forward", "backward", "tp all_reduce", "pp send", "dp all_reduce", "optimizer"}
+    assert {event["cat"] for event in tasks} == kinds
+    ends = max(event["ts"] + event["dur"] for event in tasks)
+    assert ends == pytest.approx(1e6 * found.seconds, rel=1e-6)
+    again = tmp_path / "again.json"
+    write_task_trace(simulated(LAYOUT).times, again)
+    assert again.read_bytes() == path.read_bytes()
