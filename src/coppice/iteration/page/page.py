@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from coppice.iteration.page.bars import bars_picture, stacked_picture
-from coppice.iteration.page.timeline import SCRIPT, colour_of, device_number, timeline_canvas, timeline_rows
+from coppice.iteration.page.timeline import SCRIPT, colour_of, timeline_canvas, timeline_rows
 from coppice.iteration.running import TaskTimes
+from coppice.iteration.trace import device_number
 from coppice.report.style import html_page
 from coppice.report.svg import Markup, element, escape, facts
 from coppice.text import seconds_text

@@ -7,7 +7,6 @@ says what is under the pointer. Large jobs show the streams of some of their dev
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from coppice.iteration.running import TaskTimes
+from coppice.iteration.trace import device_number
 from coppice.report.svg import Markup, element, escape, join
 
-__all__ = ["SCRIPT", "TimelineRows", "colour_of", "device_number", "timeline_canvas", "timeline_rows"]
+__all__ = ["SCRIPT", "TimelineRows", "colour_of", "timeline_canvas", "timeline_rows"]
 
 MOST_TASKS = 40_000
 """Tasks of a page: about two megabytes."""
@@ -50,17 +50,6 @@ class TimelineRows:
     streams: Sequence[int]
     devices: int
     of_devices: int
-
-
-def device_number(stream: str) -> int:
-    """The device of a stream: the first number of its name; -1: none.
-
-    Examples:
-        >>> device_number("link 3 to 4"), device_number("compute")
-        (3, -1)
-    """
-    found = re.search(r"\d+", stream)
-    return int(found[0]) if found else -1
 
 
 def timeline_rows(times: TaskTimes) -> TimelineRows:
