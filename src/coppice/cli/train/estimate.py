@@ -8,55 +8,72 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption, load_topology
+from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption
 from coppice.cli.options.names import OVERLAPS, PIPELINE_ORDERS
-from coppice.cli.output.render import print_fields, print_json
-from coppice.errors import CheckError, InputError
-from coppice.iteration.models import MODELS, model_named
-from coppice.iteration.transformer import Layout, Recompute, Shard
+from coppice.cli.output.render import print_fields, print_json, print_lines
+from coppice.cli.train.asked import (
+    BatchOption,
+    ClusterOption,
+    DeviceOption,
+    FusedOption,
+    JobArgument,
+    asked_record,
+    load_of_job,
+    parse_degrees,
+)
+from coppice.cli.train.changes import DegradeOption, WhatIfOption, answers, answers_record, answers_table
+from coppice.errors import CheckError
 from coppice.text import seconds_text
 
 if TYPE_CHECKING:
     from coppice.iteration.step.simulated import SimulatedStep
+    from coppice.iteration.transformer import Transformer
+    from coppice.iteration.workload.model import LayeredModel
 
 __all__ = ["estimate"]
 
-_DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "vp": "chunks"}
-
 
 def estimate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"One of: {', '.join(MODELS)}.")],
+    job: JobArgument,
     *,
-    cluster: Annotated[str, typer.Option("--cluster", metavar="TOPOLOGY", help="Preset or topology file.")],
+    cluster: ClusterOption = None,
     boxes: BoxesOption = None,
     parallel: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--parallel",
             metavar="LIST",
-            help="Degrees, such as tp=8,pp=16,dp=4: tensor, pipeline, data, context (cp), chunks of a device (vp).",
+            help="Degrees, such as tp=8,pp=16,dp=4: tensor, pipeline, data, context (cp), experts (ep), chunks of a "
+            "device (vp).",
         ),
-    ] = "tp=1",
-    global_batch: Annotated[
-        int, typer.Option("--global-batch", min=1, help="Sequences of an iteration.")
-    ] = 1,
-    micro_batch: Annotated[int, typer.Option("--micro-batch", min=1, help="Sequences of a micro-batch.")] = 1,
-    recompute: Annotated[
-        Recompute, typer.Option("--recompute", help="What is computed again.")
-    ] = Recompute.SELECTIVE,
-    shard: Annotated[Shard, typer.Option("--shard", help="What replicas share out.")] = Shard.NONE,
-    sequence_parallel: Annotated[
-        bool,
-        typer.Option(
-            "--sequence-parallel/--no-sequence-parallel", help="Share out norms along the sequence."
-        ),
-    ] = True,
-    fused_attention: Annotated[
-        bool, typer.Option("--fused-attention/--no-fused-attention", help="Scores stay on the chip.")
-    ] = True,
-    device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="GPU [default: by the topology's name].")
     ] = None,
+    global_batch: BatchOption = None,
+    micro_batch: Annotated[
+        int | None, typer.Option("--micro-batch", min=1, help="Samples of a micro-batch [default: 1].")
+    ] = None,
+    recompute: Annotated[
+        str | None,
+        typer.Option(
+            "--recompute", metavar="WHAT", help="Computed again: none, selective (default) or full."
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard",
+            metavar="WHAT",
+            help="What replicas share out: none (default), zero1, zero2, zero3, fsdp.",
+        ),
+    ] = None,
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--sequence-parallel/--no-sequence-parallel",
+            help="Share out norms along the sequence [default: they are].",
+        ),
+    ] = None,
+    fused_attention: FusedOption = None,
+    device: DeviceOption = None,
     order: Annotated[
         str | None,
         typer.Option(
@@ -66,11 +83,13 @@ def estimate(
         ),
     ] = None,
     overlap: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--overlap", metavar="NAME", help=f"What runs beside computation: {', '.join(OVERLAPS)}."
+            "--overlap",
+            metavar="NAME",
+            help=f"What runs beside computation: {', '.join(OVERLAPS)} [default: none; of nets ddp].",
         ),
-    ] = "none",
+    ] = None,
     contention: Annotated[
         float,
         typer.Option(
@@ -84,6 +103,8 @@ def estimate(
         Path | None,
         typer.Option("--trace", metavar="FILE", help="Write the simulated tasks for Perfetto."),
     ] = None,
+    what_if: WhatIfOption = None,
+    degrade: DegradeOption = None,
     rates: RatesOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -98,56 +119,51 @@ def estimate(
       coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 \
         --shard zero1 --overlap megatron --trace step.json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.iteration.cluster import cluster_of
+    from coppice.iteration.job.job import job_of
+    from coppice.iteration.job.paced import simulated_job
     from coppice.iteration.memory import memory_of
-    from coppice.iteration.step.blocks import transformer_step
-    from coppice.iteration.step.simulated import order_for, simulate_step
     from coppice.iteration.trace import write_task_trace
+    from coppice.iteration.transformer import Transformer
 
-    chosen = model_named(model)
-    topology = load_topology(cluster, boxes=boxes, rates=rates, settings=settings)
-    layout = Layout(
-        **_degrees(parallel),
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        recompute=recompute,
-        shard=shard,
-        sequence_parallel=sequence_parallel,
-        fused_attention=fused_attention,
+    record, folder = asked_record(
+        job,
+        cluster={"topology": cluster, "boxes": boxes, "device": device},
+        layout={
+            **parse_degrees(parallel),
+            "global_batch": global_batch,
+            "micro_batch": micro_batch,
+            "recompute": recompute,
+            "shard": shard,
+            "sequence_parallel": sequence_parallel,
+            "fused_attention": fused_attention,
+        },
+        run={"order": order, "overlap": overlap},
+        rates=rates,
+        settings=settings,
     )
-    if layout.gpus != topology.num_ranks:
-        msg = (
-            f"expected degrees whose product is the {topology.num_ranks} GPUs of {topology.name}, found {layout.gpus}: "
-            "change --parallel or --boxes."
-        )
-        raise InputError(msg)
-    if chosen.layers % (layout.pipeline * layout.chunks):
-        msg = (
-            f"expected stages that divide {chosen.layers} layers, found {layout.pipeline} x {layout.chunks}: change pp "
-            "or vp of --parallel."
-        )
-        raise InputError(msg)
-    machines = cluster_of(topology, device)
+    asked = job_of(record, folder=folder, loaded=load_of_job)
+    chosen, layout, machines = asked.model, asked.layout, asked.cluster
     held = memory_of(chosen, layout)
-    name, passes = order_for(order, layout.pipeline, layout.micro_batches, layout.chunks)
-    step = transformer_step(chosen, layout, machines)
-    found = simulate_step(step, passes, name=name, overlap=overlap, contention=contention)
+    found = simulated_job(asked, contention=contention)
+    changed = answers(asked, what_if, degrade)
     if trace is not None:
         write_task_trace(found.times, trace)
     fits = held.total <= machines.device.memory_bytes
     memory = {name: getattr(held, name) for name in ("parameters", "gradients", "optimizer", "activations")}
-    tokens = global_batch * chosen.seq / found.seconds
+    samples = layout.global_batch / found.seconds
     if as_json:
         print_json(
             {
                 "iteration_seconds": found.seconds,
                 "mfu": found.mfu,
-                "tokens_per_second": tokens,
+                "samples_per_second": samples,
+                "tokens_per_second": samples * chosen.seq if isinstance(chosen, Transformer) else None,
                 "memory_bytes": held.total,
                 "memory_by_part": memory,
                 "fits": fits,
                 "device": machines.device.name,
                 **_record(found),
+                **answers_record(changed),
             }
         )
     else:
@@ -156,7 +172,7 @@ def estimate(
         fields = [
             ("iteration", f"{seconds_text(found.seconds)}, {100 * found.mfu:.3g}% of the peak (MFU)"),
             (f"as {found.order}", _beside(found)),
-            ("tokens/s", f"{tokens:,.0f}"),
+            _pace(chosen, samples),
             ("goes to", _shares({_PARTS[part]: value for part, value in found.parts.items()}, found.seconds)),
             ("waits for", _shares(found.exposed, found.seconds) or "nothing but computation"),
             (
@@ -166,7 +182,8 @@ def estimate(
             ("memory", f"{held.total / 1e9:.3g} GB of a {machines.device.name}{room}"),
             ("of it (GB)", kept),
         ]
-        print_fields(f"{model} on {topology.name}", fields)
+        print_fields(f"{asked.name} on {asked.machines.name}", fields)
+        print_lines(answers_table(changed))
     if not fits:
         msg = (
             f"expected a job that fits {machines.device.memory_bytes / 1e9:.0f} GB, found {held.total / 1e9:.3g} GB: "
@@ -191,6 +208,13 @@ _BESIDE = {
     "fsdp": "parameters are gathered and gradients scattered beside passes",
     "megatron": "gradients are scattered and parameters gathered in buckets beside passes",
 }
+
+
+def _pace(model: Transformer | LayeredModel, samples_per_second: float) -> tuple[str, str]:
+    """What is trained in a second: tokens of text, otherwise samples."""
+    if model.sample == "sequence":
+        return "tokens/s", f"{samples_per_second * getattr(model, 'seq', 1):,.0f}"
+    return f"{model.sample}s/s", f"{samples_per_second:,.0f}"
 
 
 def _beside(found: SimulatedStep) -> str:
@@ -243,19 +267,3 @@ def _record(found: SimulatedStep) -> dict[str, Any]:
             "link_seconds": bounds.link_seconds,
         },
     }
-
-
-def _degrees(text: str) -> dict[str, int]:
-    """The degrees of ``tp=8,pp=4``.
-
-    Raises:
-        InputError: If a name is none, or a degree is no number of 1 or more.
-    """
-    found = {}
-    for word in text.split(","):
-        name, _, value = word.strip().partition("=")
-        if name not in _DEGREES or not value.isdigit() or int(value) < 1:
-            msg = f"expected --parallel such as tp=8,pp=4,dp=2 (of {', '.join(_DEGREES)}), found {word.strip()!r}."
-            raise InputError(msg)
-        found[_DEGREES[name]] = int(value)
-    return found

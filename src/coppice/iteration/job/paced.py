@@ -1,0 +1,116 @@
+"""The step of a job on boxes of one kind or of several: a stage goes at the pace of its slowest device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from coppice.errors import InputError
+from coppice.iteration.estimate import Cluster
+from coppice.iteration.job.job import Machines, TrainingJob
+from coppice.iteration.step.block import Step
+from coppice.iteration.step.blocks import transformer_step
+from coppice.iteration.step.overlap import Overlap
+from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
+from coppice.iteration.transformer import Layout, Transformer
+from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.steps import bucketed, layered_step
+
+__all__ = ["simulated_job", "step_of"]
+
+
+def step_of(model: Transformer | LayeredModel, layout: Layout, machines: Machines) -> Step:
+    """The step of a model on machines.
+
+    Ranks are dealt to boxes in their order: the first stages run on the first kind. A stage that has GPUs of two kinds
+    waits for the slower one, and so do replicas that sum gradients across kinds.
+
+    Args:
+        model: The model.
+        layout: How it lies on the GPUs.
+        machines: The boxes.
+    """
+    if isinstance(model, LayeredModel):
+        return layered_step(model, layout, machines.cluster)
+    whole = transformer_step(model, layout, machines.cluster)
+    if len(machines.kinds) == 1 or layout.pipeline == 1:
+        return whole
+    steps = [
+        transformer_step(model, layout, _of_stage(machines, layout, device))
+        for device in range(layout.pipeline)
+    ]
+    dealt = [(steps[stage % layout.pipeline], stage) for stage in range(len(whole.stages))]
+    return replace(
+        whole,
+        stages=tuple(step.stages[stage] for step, stage in dealt),
+        optimizer=tuple(step.optimizer[stage] for step, stage in dealt),
+    )
+
+
+def _of_stage(machines: Machines, layout: Layout, device: int) -> Cluster:
+    """The GPUs and the network of a pipeline device: of one kind, or of several in which the slower ones pace."""
+    size = layout.gpus // layout.pipeline
+    begin, end = device * size, (device + 1) * size
+    kinds, first = [], 0
+    for each in machines.kinds:
+        if first < end and begin < first + each.gpus:
+            kinds.append(each)
+        first += each.gpus
+    return Machines(name="", kinds=tuple(kinds)).cluster
+
+
+def simulated_job(
+    job: TrainingJob,
+    *,
+    layout: Layout | None = None,
+    machines: Machines | None = None,
+    overlap: str | None = None,
+    contention: float = 0.0,
+) -> SimulatedStep:
+    """An iteration of a job, simulated.
+
+    Args:
+        job: The job.
+        layout: Another layout than its own, in the order and with the overlap of the job where they suit it.
+        machines: Other machines than its own.
+        overlap: What runs beside computation; None: what the job says, otherwise nothing for transformers, and sums of
+            gradients in buckets for rows of layers.
+        contention: Share of a device's speed for which exchanges beside computation compete with it.
+
+    Raises:
+        InputError: If order or overlap do not suit the layout of the job.
+
+    Examples:
+        >>> from coppice.iteration.job.file import parse_job_record
+        >>> from coppice.iteration.job.job import job_of
+        >>> job = job_of(parse_job_record('''
+        ... model.name = "resnet-50"
+        ... cluster = {topology = "dgx-a100", boxes = 2}
+        ... layout = {micro_batch = 128}
+        ... ''', where="job.toml"))
+        >>> found = simulated_job(job)
+        >>> found.overlap, found.parts["gradients"] < 0.1 * found.seconds
+        ('ddp', True)
+    """
+    lies = layout or job.layout
+    step = step_of(job.model, lies, machines or job.machines)
+    try:
+        return _simulated(step, lies, job.run.order, overlap or job.run.overlap, contention, job.model)
+    except InputError:
+        if layout is None:
+            raise
+        return _simulated(step, lies, None, None, contention, job.model)
+
+
+def _simulated(
+    step: Step,
+    layout: Layout,
+    order: str | None,
+    overlap: str | None,
+    contention: float,
+    model: Transformer | LayeredModel,
+) -> SimulatedStep:
+    name, passes = order_for(order, layout.pipeline, layout.micro_batches, layout.chunks)
+    beside: str | Overlap = overlap or "none"
+    if isinstance(model, LayeredModel) and overlap in (None, "ddp"):
+        beside = bucketed(step)
+    return simulate_step(step, passes, name=name, overlap=beside, contention=contention)

@@ -1,0 +1,138 @@
+"""The step of a row of layers, a copy of which every GPU has: its layers as blocks, gradients summed in buckets."""
+
+from __future__ import annotations
+
+from coppice.iteration.estimate import Cluster
+from coppice.iteration.step.block import BACKWARD, FORWARD, GroupExchange, LayerBlock, Step
+from coppice.iteration.step.overlap import Overlap, StepMessage
+from coppice.iteration.transformer import Layout, Shard
+from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.times import layer_seconds
+
+__all__ = ["bucketed", "layered_step", "optimizer_seconds"]
+
+_FIRST, _BUCKET = 1 << 20, 25 << 20  # bytes of the buckets of PyTorch's DDP, in units of 1,048,576
+_ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
+
+
+def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
+    """The step of a row of layers whose replicas split the batch.
+
+    Args:
+        model: The model.
+        layout: Replicas, and their micro-batch.
+        cluster: The GPUs and their network.
+
+    Examples:
+        >>> from coppice.iteration.cluster import cluster_of
+        >>> from coppice.iteration.workload.recommendation import dlrm
+        >>> from coppice.topology.presets import preset
+        >>> layout = Layout(data=16, micro_batch=4096, global_batch=65536)
+        >>> step = layered_step(dlrm(), layout, cluster_of(preset("dgx-a100", boxes=2)))
+        >>> [each.collective for block in step.stages[0] for each in block.exchanges]
+        ['all_to_all', 'all_to_all']
+    """
+    share, replicas = cluster.calibration.gradient_share, layout.replicas
+
+    def between_replicas(collective: str, size_bytes: float) -> GroupExchange:
+        rounds = _ROUNDS[collective]
+        seconds = cluster.ring_seconds(size_bytes, replicas, 1, rounds=rounds, share=share)
+        moved = rounds * (replicas - 1) / replicas * size_bytes
+        return GroupExchange(
+            group="dp",
+            collective=collective,
+            size_bytes=size_bytes,
+            seconds=seconds,
+            loads=_loads(cluster, moved, replicas, seconds),
+        )
+
+    blocks = []
+    for layer in model.row:
+        took = layer_seconds(layer, layout.micro_batch, cluster)
+        size = layer.exchanged_bytes * layout.micro_batch
+        seconds = cluster.exchange_seconds(size, replicas, 1)
+        exchanges = [
+            GroupExchange(
+                group="ep",
+                collective="all_to_all",
+                size_bytes=size,
+                when=when,
+                seconds=seconds,
+                loads=_loads(cluster, size, replicas, seconds),
+            )
+            for when in (FORWARD, BACKWARD)
+            if seconds
+        ]
+        blocks.append(
+            LayerBlock(
+                name=layer.name,
+                kind="layer",
+                forward=took.forward,
+                input_gradient=took.input_gradient,
+                weight_gradient=took.weight_gradient,
+                parameters=layer.parameters - layer.expert_parameters,
+                kept_bytes=layer.kept_bytes * layout.micro_batch,
+                exchanges=tuple(exchanges),
+            )
+        )
+    return Step(
+        stages=(tuple(blocks),),
+        micro_batches=layout.micro_batches,
+        replicas=replicas,
+        gradient_bytes=model.gradient_bytes,
+        optimizer=(optimizer_seconds(model, layout, cluster),),
+        between_replicas=between_replicas if replicas > 1 else None,
+        flops=3 * model.forward_flops(layout.global_batch),
+        peak=layout.gpus * cluster.device.flops,
+    )
+
+
+def optimizer_seconds(model: LayeredModel, layout: Layout, cluster: Cluster) -> float:
+    """Seconds of the optimizer: weights and states are read and written, of tables the rows that were looked up."""
+    copied = model.parameters - model.table_parameters
+    stepped = copied / (layout.replicas if layout.shard is not Shard.NONE else 1)
+    states = 2 * (model.weight_bytes + model.state_bytes) + model.gradient_bytes
+    looked = sum(each.passed_bytes for each in model.row if each.kind == "tables") * layout.micro_batch
+    return (states * stepped + 2 * looked) / cluster.memory_rate
+
+
+def _loads(cluster: Cluster, moved: float, ranks: int, seconds: float) -> dict[str, float]:
+    """Shares of links that are taken: what is moved over what links carry in that time."""
+    if not seconds or ranks == 1:
+        return {}
+    device = cluster.device
+    inside = min(ranks, device.box)
+    loads = {"NVLink": min(1.0, moved * (inside - 1) / inside / device.link_bytes_per_second / seconds)}
+    if inside < ranks:
+        loads["NIC"] = min(1.0, moved / cluster.nic_bytes_per_second / seconds)
+    return {name: share for name, share in loads.items() if share > 0}
+
+
+def bucketed(step: Step) -> Overlap:
+    """Sums of gradients in buckets beside the last backward pass (PyTorch DDP; Li et al., VLDB 2020, section 3.2.3).
+
+    Args:
+        step: A step of one stage.
+    """
+    if step.replicas == 1:
+        return Overlap(name="ddp")
+    buckets: list[tuple[list[int], float]] = []
+    blocks = step.stages[0]
+    for layer in reversed(range(len(blocks))):
+        most = _FIRST if len(buckets) < 2 else _BUCKET
+        if not buckets or buckets[-1][1] >= most:
+            buckets.append(([], 0.0))
+        layers, size = buckets[-1]
+        buckets[-1] = ([*layers, layer], size + step.gradient_bytes * blocks[layer].parameters)
+    messages = [
+        StepMessage(
+            name=f"gradients of bucket {number}",
+            exchange=step.message("all_reduce", size),
+            device=0,
+            stage=0,
+            layers=tuple(layers),
+        )
+        for number, (layers, size) in enumerate(buckets)
+        if size
+    ]
+    return Overlap(name="ddp", messages=tuple(messages))
