@@ -65,7 +65,9 @@ def box_of(device: str) -> Cluster:
         raise InputError(msg)
     sheet = DEVICES[device]
     rate = sheet.link_bytes_per_second * sheet.box
-    return Cluster(device=sheet, nic_bytes_per_second=rate, calibration=CALIBRATIONS[CONSTANTS.get(device, device)])
+    return Cluster(
+        device=sheet, nic_bytes_per_second=rate, calibration=CALIBRATIONS[CONSTANTS.get(device, device)]
+    )
 
 
 def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> Cluster:

@@ -9,6 +9,7 @@ from coppice.cli.train.importing import import_trace
 from coppice.cli.train.lr_report import lr_report
 from coppice.cli.train.measure import measure
 from coppice.cli.train.policy import policy
+from coppice.cli.train.report import report
 from coppice.cli.train.search import search
 
 __all__ = ["app"]
@@ -27,6 +28,7 @@ def train() -> None:
 
 app.command("estimate")(estimate)
 app.command("search")(search)
+app.command("report")(report)
 app.command("policy")(policy)
 app.command("measure")(measure)
 app.command("import")(import_trace)

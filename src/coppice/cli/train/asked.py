@@ -13,6 +13,7 @@ from coppice.errors import InputError
 from coppice.text import suggestion
 
 if TYPE_CHECKING:
+    from coppice.iteration.job import TrainingJob
     from coppice.iteration.job.record import JobRecord
     from coppice.topology.model import Topology
 
@@ -22,6 +23,7 @@ __all__ = [
     "DeviceOption",
     "FusedOption",
     "JobArgument",
+    "asked_job",
     "asked_record",
     "load_of_job",
     "parse_degrees",
@@ -101,6 +103,37 @@ def asked_record(
         record.cluster.mixed = None
         return record.with_values({"layout": layout, "run": run or {}}), folder
     return record.with_values({"cluster": values, "layout": layout, "run": run or {}}), folder
+
+
+def asked_job(
+    job: str,
+    *,
+    cluster: str | None,
+    boxes: int | None,
+    device: str | None,
+    parallel: str | None,
+    order: str | None,
+    overlap: str | None,
+    rates: str | None,
+    settings: Sequence[str] | None,
+    **layout: Any,
+) -> TrainingJob:
+    """The job that the options of an estimate ask for; ``layout`` are keys of its table but the degrees.
+
+    Raises:
+        InputError: If the file cannot be read, nothing says which cluster, or the layout does not suit it.
+    """
+    from coppice.iteration.job.job import job_of
+
+    record, folder = asked_record(
+        job,
+        cluster={"topology": cluster, "boxes": boxes, "device": device},
+        layout={**parse_degrees(parallel), **layout},
+        run={"order": order, "overlap": overlap},
+        rates=rates,
+        settings=settings,
+    )
+    return job_of(record, folder=folder, loaded=load_of_job)
 
 
 def load_of_job(

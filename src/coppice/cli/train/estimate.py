@@ -17,9 +17,7 @@ from coppice.cli.train.asked import (
     DeviceOption,
     FusedOption,
     JobArgument,
-    asked_record,
-    load_of_job,
-    parse_degrees,
+    asked_job,
 )
 from coppice.cli.train.changes import DegradeOption, WhatIfOption, answers, answers_record, answers_table
 from coppice.errors import CheckError
@@ -119,29 +117,29 @@ def estimate(
       coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 \
         --shard zero1 --overlap megatron --trace step.json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.iteration.job.job import job_of
     from coppice.iteration.job.paced import simulated_job
     from coppice.iteration.memory import memory_of
+    from coppice.iteration.page.jobs import PART_NAMES
     from coppice.iteration.trace import write_task_trace
     from coppice.iteration.transformer import Transformer
 
-    record, folder = asked_record(
+    asked = asked_job(
         job,
-        cluster={"topology": cluster, "boxes": boxes, "device": device},
-        layout={
-            **parse_degrees(parallel),
-            "global_batch": global_batch,
-            "micro_batch": micro_batch,
-            "recompute": recompute,
-            "shard": shard,
-            "sequence_parallel": sequence_parallel,
-            "fused_attention": fused_attention,
-        },
-        run={"order": order, "overlap": overlap},
+        cluster=cluster,
+        boxes=boxes,
+        device=device,
+        parallel=parallel,
+        order=order,
+        overlap=overlap,
         rates=rates,
         settings=settings,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        recompute=recompute,
+        shard=shard,
+        sequence_parallel=sequence_parallel,
+        fused_attention=fused_attention,
     )
-    asked = job_of(record, folder=folder, loaded=load_of_job)
     chosen, layout, machines = asked.model, asked.layout, asked.cluster
     held = memory_of(chosen, layout)
     found = simulated_job(asked, contention=contention)
@@ -173,7 +171,10 @@ def estimate(
             ("iteration", f"{seconds_text(found.seconds)}, {100 * found.mfu:.3g}% of the peak (MFU)"),
             (f"as {found.order}", _beside(found)),
             _pace(chosen, samples),
-            ("goes to", _shares({_PARTS[part]: value for part, value in found.parts.items()}, found.seconds)),
+            (
+                "goes to",
+                _shares({PART_NAMES[part]: value for part, value in found.parts.items()}, found.seconds),
+            ),
             ("waits for", _shares(found.exposed, found.seconds) or "nothing but computation"),
             (
                 "best order",
@@ -192,17 +193,6 @@ def estimate(
         raise CheckError(msg)
 
 
-_PARTS = {
-    "compute": "layers",
-    "head": "head and loss",
-    "tensor": "sums of tensor parallelism",
-    "experts": "exchanges of experts",
-    "context": "exchanges of context parallelism",
-    "sends": "sends between stages",
-    "bubble": "bubble",
-    "gradients": "sums of gradients",
-    "optimizer": "optimizer",
-}
 _BESIDE = {
     "none": "nothing overlaps",
     "fsdp": "parameters are gathered and gradients scattered beside passes",
