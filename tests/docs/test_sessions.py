@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,13 +21,15 @@ def test_iteration() -> None:
     assert run_session("iteration.md") > 5
 
 
-@pytest.mark.parametrize(("page", "count"), [("tuning.md", 2), ("selection.md", 3), ("iteration.md", 7)])
+@pytest.mark.parametrize(("page", "count"), [("tuning.md", 2), ("selection.md", 3), ("iteration.md", 9)])
 def test_commands(page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     shown = [each for each in examples(page) if each.command.startswith("coppice ")]
     assert len(shown) == count
     for each in shown:
+        if "module.py:" in each.command and find_spec("torch") is None:
+            continue  # traces a module of PyTorch
         done = coppice(*each.words)
         assert done.exit_code == 0, done.output
         assert done.stdout == each.shown
