@@ -10,16 +10,14 @@ import typer
 
 from coppice.cli.options.inputs import BoxesOption, JsonOption, load_topology, parse_settings
 from coppice.cli.output.render import print_fields, print_json
+from coppice.cli.train.collectives import collective_fields, collective_records
 from coppice.errors import InputError
-from coppice.text import plural, size_text
+from coppice.text import plural
 
 if TYPE_CHECKING:
     from coppice.iteration.estimate import Cluster
-    from coppice.iteration.totals import CollectiveTotal
 
 __all__ = ["import_trace"]
-
-_MOST_SHOWN = 6
 
 
 def import_trace(
@@ -185,30 +183,6 @@ def _scaled(factors: Mapping[str, float]) -> str:
     if not factors:
         return "replayed"
     return "with " + ", ".join(f"{kind} x {value:g}" for kind, value in factors.items())
-
-
-def collective_fields(totals: Sequence[CollectiveTotal]) -> list[tuple[str, str]]:
-    """Collectives as fields, those of most bytes; the others are counted."""
-    fields = []
-    for each in totals[:_MOST_SHOWN]:
-        words = plural(each.count, "time")
-        if each.size_bytes:
-            words += f", {size_text(each.size_bytes)}"
-        if each.ranks:
-            words += f" over {plural(each.ranks, 'rank')}"
-        if each.group:
-            words += f" ({each.group})"
-        fields.append((each.collective.replace("_", "-"), words))
-    rest = totals[_MOST_SHOWN:]
-    if rest:
-        fields.append(("others", plural(sum(each.count for each in rest), "time")))
-    return fields
-
-
-def collective_records(totals: Sequence[CollectiveTotal]) -> list[dict[str, Any]]:
-    """Collectives as JSON values."""
-    names = ("collective", "group", "ranks", "count", "size_bytes")
-    return [{name: getattr(each, name) for name in names} for each in totals]
 
 
 def _show_profile(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coppice.cli.output.render import print_fields, print_json
+from coppice.cli.train.collectives import collective_fields, collective_records
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.text import plural, seconds_text, size_text
@@ -39,7 +40,6 @@ def show_module(
         InputError: As :func:`coppice.iteration.modules.tracing.trace_module`, or if times are asked for without a
             cluster.
     """
-    from coppice.cli.train.importing import collective_fields, collective_records
     from coppice.iteration.modules.timed import time_module
     from coppice.iteration.modules.tracing import trace_module
     from coppice.iteration.trace import write_task_trace
