@@ -51,7 +51,7 @@ def _trace(request: TraceRequest) -> ModuleTrace:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from coppice.iteration.modules.recorder import OperationRecorder
+    from coppice.iteration.modules.torch_recorder import OperationRecorder
 
     function = _function(request)
     dist.init_process_group("fake", rank=0, world_size=request.ranks, store=FakeStore())
