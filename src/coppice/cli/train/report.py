@@ -61,6 +61,7 @@ def report(job: str, **options: Any) -> None:
             memory_bytes=asked.cluster.device.memory_bytes,
             device=asked.cluster.device.name,
             command=_estimate_command(),
+            measured=asked.cluster.table is not None,
         )
         content = iteration_html(page).encode()
         write_atomically(output, content)

@@ -21,7 +21,8 @@ __all__ = ["IterationReport", "iteration_html"]
 
 _MOST_DEVICES = 32
 _BUTTONS = """button.act{font:inherit;font-size:13px;color:var(--ink);background:var(--card);
-border:1px solid var(--line);border-radius:6px;padding:3px 10px;margin-right:6px}"""
+border:1px solid var(--line);border-radius:6px;padding:3px 10px;margin-right:6px}
+.sources th,.sources td{text-align:left;vertical-align:top}"""
 _PASSES = ("forward", "backward", "input gradient", "weight gradient", "recompute", "head", "optimizer")
 
 
@@ -192,5 +193,5 @@ def _sources(report: IterationReport) -> list[Markup]:
     ]
     return [
         element("h2", escape("Where the numbers come from")),
-        element("div", element("table", head, *lines), class_="scroll"),
+        element("div", element("table", head, *lines, class_="sources"), class_="scroll"),
     ]

@@ -209,8 +209,9 @@ SCRIPT = """
   function time(ticks) {
     var s = ticks * data.tick;
     if (!s) { return "0"; }
-    if (s >= 1) { return s.toPrecision(5) + " s"; }
-    return s >= 1e-3 ? (s * 1e3).toPrecision(5) + " ms" : (s * 1e6).toPrecision(4) + " us";
+    function short(value) { return String(Number(value.toPrecision(5))); }
+    if (s >= 1) { return short(s) + " s"; }
+    return s >= 1e-3 ? short(s * 1e3) + " ms" : short(s * 1e6) + " us";
   }
   function first(row, at) {
     var low = 0, high = row.start.length;
