@@ -21,7 +21,13 @@ def test_iteration() -> None:
     assert run_session("iteration.md") > 5
 
 
-@pytest.mark.parametrize(("page", "count"), [("tuning.md", 2), ("selection.md", 3), ("iteration.md", 9)])
+def test_jobs() -> None:
+    assert run_session("jobs.md") > 5
+
+
+@pytest.mark.parametrize(
+    ("page", "count"), [("tuning.md", 2), ("selection.md", 3), ("iteration.md", 9), ("jobs.md", 4)]
+)
 def test_commands(page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)

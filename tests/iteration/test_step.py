@@ -15,11 +15,13 @@ from coppice.iteration.cluster import cluster_of
 from coppice.iteration.estimate import estimate
 from coppice.iteration.models import MODELS
 from coppice.iteration.pipeline.orders import ORDERS
+from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.graph import step_graph
-from coppice.iteration.step.overlap import overlap_named
+from coppice.iteration.step.overlap import OVERLAPS, overlap_named
+from coppice.iteration.step.policy_messages import stage_workload
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.step.unfold import unfolded
 from coppice.iteration.trace import write_task_trace
@@ -93,9 +95,10 @@ def test_of_several_chunks_only_the_head_differs(chunks: int) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("overlap", ["none", "megatron"])
+@pytest.mark.parametrize("overlap", ["none", "megatron", "ddp", "dear"])
 def test_no_order_beats_its_bound_and_the_parts_add_up(order: str, overlap: str) -> None:
-    layout = replace(LAYOUT, chunks=3 if order in LOOPED else 1)
+    shard = Shard.ZERO1 if overlap == "megatron" else Shard.NONE
+    layout = replace(LAYOUT, chunks=3 if order in LOOPED else 1, shard=shard)
     found = simulated(layout, order, overlap)
     assert found.seconds >= found.lower_bound_seconds * (1 - 1e-9)
     assert sum(found.parts.values()) == pytest.approx(found.seconds)
@@ -103,7 +106,7 @@ def test_no_order_beats_its_bound_and_the_parts_add_up(order: str, overlap: str)
     assert min(found.parts.values()) >= 0
     if overlap == "none":
         assert found.exposed["dp all_reduce on NIC"] == pytest.approx(found.parts["gradients"])
-    else:
+    elif overlap != "dear":  # which gathers only when a forward pass comes, stage after stage
         assert found.seconds < simulated(layout, order).seconds
 
 
@@ -119,6 +122,39 @@ def test_what_overlaps_takes_less_and_says_what_is_left() -> None:
         simulated(sharded, overlap="megatron")
     with pytest.raises(InputError, match="expected an overlap"):
         simulated(LAYOUT, overlap="all")
+
+
+T3L = ((1, 1, 1), (2, 2, 2), (2, 2, 8))
+U10L = ((1,) * 10, (2,) * 10, (3,) * 10)
+
+
+@pytest.mark.parametrize("name", OVERLAPS[3:])
+@pytest.mark.parametrize("columns", [T3L, U10L], ids=["T3L", "U10L"])
+def test_a_stage_alone_is_what_policies_say_of_layers(
+    name: str, columns: tuple[tuple[float, ...], ...]
+) -> None:
+    share = {"all_reduce": 1.0, "reduce_scatter": 0.5, "all_gather": 0.5}
+
+    def between(collective: str, size: float) -> GroupExchange:
+        seconds = share[collective] * size / 2**21
+        return GroupExchange(group="dp", collective=collective, size_bytes=size, seconds=seconds)
+
+    blocks = tuple(
+        LayerBlock(
+            name="layer",
+            kind="layer",
+            forward=forward,
+            input_gradient=backward / 2,
+            weight_gradient=backward / 2,
+            parameters=seconds * 2**21,
+        )
+        for forward, backward, seconds in zip(*columns, strict=True)
+    )
+    step = Step(stages=(blocks,), micro_batches=1, replicas=4, gradient_bytes=1.0, between_replicas=between)
+    found = simulate_step(step, ORDERS["1f1b"](1, 1, 1), overlap=name)
+    expected = predict(stage_workload(step, 0), name)
+    assert found.seconds == pytest.approx(expected.iteration_seconds, abs=1e-7)
+    assert found.lower_bound_seconds <= found.seconds + 1e-7
 
 
 def test_contention_slows_what_runs_beside_exchanges() -> None:
@@ -139,7 +175,9 @@ def test_contention_slows_what_runs_beside_exchanges() -> None:
     [
         ("1f1b", "none", {}),
         ("1f1b", "megatron", {"shard": Shard.ZERO1}),
-        ("breadth-first", "megatron", {"chunks": 2}),
+        ("breadth-first", "megatron", {"chunks": 2, "shard": Shard.ZERO1}),
+        ("interleaved", "ddp", {"chunks": 2}),
+        ("1f1b", "dear", {}),
         ("zero-bubble", "fsdp", {"shard": Shard.ZERO3}),
     ],
 )
@@ -215,7 +253,10 @@ def random_step(draw: random.Random) -> tuple[Step, str, str]:
         optimizer=tuple(seconds() for _ in range(stages)),
         between_replicas=between,
     )
-    overlap = draw.choice(("none", "fsdp")) if sharded else draw.choice(("none", "megatron"))
+    overlap = draw.choice(
+        ("none", "fsdp") if sharded else ("none", "megatron", "ddp", "wfbp", "dear", "priority")
+    )
+    step = replace(step, shares_optimizer=overlap == "megatron")
     return step, order, overlap
 
 

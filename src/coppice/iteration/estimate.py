@@ -29,6 +29,7 @@ __all__ = [
     "LayerWork",
     "estimate",
     "gathering_seconds",
+    "routing_seconds",
     "stage_times",
 ]
 
@@ -214,13 +215,21 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
     sending = 0.0
     if layout.pipeline > 1:
         sending = 2 * layout.chunks * cluster.send_seconds(activations / tensor, tensor * replicas)
-    stage = held * (work.layer + summing + gathering) + sending
-    own = (model.layer_parameters * held + model.vocab * model.hidden) / tensor
+    passes = 4 + 2 * (layout.recompute is Recompute.FULL)
+    mixed = model.expert_layers / model.layers
+    routing = mixed * passes * routing_seconds(model, layout, cluster)
+    stage = held * (work.layer + summing + gathering + routing) + sending
+    own = (model.dense_parameters / layout.pipeline + model.vocab * model.hidden) / tensor
+    routed = model.routed_parameters / layout.pipeline / tensor / layout.expert
     gradients = 0.0
     if layout.shard is not Shard.ZERO3:
         share = cluster.calibration.gradient_share
         gradients = cluster.ring_seconds(_HALF * own, replicas, tensor, share=share)
-    stepped = own / (replicas if layout.shard is not Shard.NONE else 1)
+        few, far = replicas // layout.expert, tensor * layout.expert
+        gradients += cluster.ring_seconds(_HALF * routed, few, far, share=share) if routed else 0.0
+    stepped = own + routed
+    if layout.shard is not Shard.NONE:
+        stepped = own / replicas + routed * layout.expert / replicas
     return Estimate(
         compute=count * held * work.layer,
         head=count * work.head,
@@ -228,6 +237,7 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
         sends=count * sending,
         bubble=(layout.pipeline - 1) * stage / layout.chunks,
         gradients=gradients + count * held * gathering,
+        exchange=count * held * routing,
         optimizer=OPTIMIZER_BYTES * stepped / cluster.memory_rate,
         flops=3 * model.forward_flops(layout.global_batch),
         peak=layout.gpus * cluster.device.flops,
@@ -297,18 +307,26 @@ class LayerWork:
         constants, memory = cluster.calibration, cluster.memory_rate
         tokens = layout.micro_batch * model.seq / layout.context
         own = tokens / layout.tensor
-        matrices = cluster.device.flops * cluster.precision * constants.matrix_share
-        matrices *= tokens / (tokens + constants.half_tokens)
+        matrices = cluster.matrix_flops(tokens, 4 * model.hidden / layout.tensor, model.hidden)
         products = 2 * own * model.layer_parameters / matrices
-        attention = 4 * own * model.seq * model.hidden / (cluster.device.flops * constants.attention_share)
+        if model.experts:
+            products += _routed_seconds(model, layout, cluster, tokens, matrices)
+        sequences = layout.micro_batch / layout.context
+        heads = model.heads / layout.tensor
+        scores = 4 * own * model.seq * model.query_width
+        if layout.fused_attention and not model.causal:
+            scores *= 2  # rates count scores that are masked, and not computed
+        attention = scores / cluster.attention_flops(sequences, model.seq, heads)
+        behind = 2 * scores / cluster.attention_flops(sequences, model.seq, heads, backward=True)
         if not layout.fused_attention:
-            attention += _SCORES * own * model.heads * model.seq * _HALF / memory
+            unfused = _SCORES * own * model.heads * model.seq * _HALF / memory
+            attention, behind = attention + unfused, behind + 2 * unfused
         norms = _PASSES * model.hidden * (own if layout.sequence_parallel else tokens)
-        passes = (norms + 4 * own * model.ffn) * _HALF / memory
-        once = products + attention + passes
-        forward, backward = (max(each, constants.host_seconds) for each in (once, 2 * once))
+        passes = (norms + 4 * own * model.mlp_width) * _HALF / memory
+        once, twice = products + attention + passes, 2 * (products + passes) + behind
+        forward, backward = (max(each, constants.host_seconds) for each in (once, twice))
         again = {Recompute.NONE: 0.0, Recompute.SELECTIVE: attention, Recompute.FULL: forward}
-        words = own * model.vocab
+        words = own * model.vocab * (model.scored_tokens or model.seq) / model.seq
         return cls(
             tokens=tokens,
             forward=forward,
@@ -318,11 +336,35 @@ class LayerWork:
         )
 
 
+def _routed_seconds(
+    model: Transformer, layout: Layout, cluster: Cluster, tokens: float, matrices: float
+) -> float:
+    """What products of experts take beyond the rate of all others: padded slots, and fewer tokens for each expert."""
+    mixed = model.expert_layers / model.layers
+    used = 2 * tokens / layout.tensor * mixed * model.experts_per_token * model.expert_parameters
+    rows = tokens * model.routed_share * layout.expert / model.experts
+    rate = cluster.matrix_flops(max(1.0, rows), 4 * model.hidden / layout.tensor, model.hidden)
+    return used * (model.capacity_factor or 1.0) / rate - used / matrices
+
+
+def routing_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
+    """Seconds of an all-to-all between ranks that share out experts, for a micro-batch: tokens there, or back.
+
+    Args:
+        model: The model.
+        layout: How the job lies on the GPUs.
+        cluster: The GPUs and their network.
+    """
+    tokens = layout.micro_batch * model.seq / layout.context
+    size = _HALF * tokens * model.routed_share * model.hidden / layout.tensor
+    return cluster.exchange_seconds(size, layout.expert, layout.tensor)
+
+
 def gathering_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
     """What gathering the four matrices of a layer twice and scattering its gradients takes: nothing hides it."""
     if layout.shard is not Shard.ZERO3:
         return 0.0
-    size = _HALF * model.layer_parameters / layout.tensor / 4
+    size = _HALF * (model.dense_parameters + model.routed_parameters) / model.layers / layout.tensor / 4
     share = cluster.calibration.gradient_share
     replicas = layout.data * layout.context
     return 3 * 4 * cluster.ring_seconds(size, replicas, layout.tensor, rounds=1, share=share)

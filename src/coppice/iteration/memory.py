@@ -85,32 +85,22 @@ def layer_bytes(model: Transformer, layout: Layout) -> float:
     if layout.fused_attention or layout.recompute is Recompute.SELECTIVE:
         scores = 0.0
     # Queries and the context, keys and values; then the results of the matrices of the MLP, as 16-bit values each.
-    inner = 4 * model.query_width + 4 * model.kv_width + 2 * model.mlp_matrices * _mlp_width(model)
+    inner = 4 * model.query_width + 4 * model.kv_width + 2 * model.mlp_matrices * model.mlp_width
+    # What goes to experts and what comes back.
+    inner += 4 * model.hidden * model.routed_share * model.expert_layers / model.layers
     return unit * 10 / split + tokens * (inner / layout.tensor + scores)
-
-
-def _mlp_width(model: Transformer) -> float:
-    """Width of what a token passes in the MLP of a layer, on average; going to experts and back is kept as well."""
-    if not model.experts:
-        return model.ffn
-    mixed = model.expert_layers / model.layers
-    slots = model.experts_per_token * (model.capacity_factor or 1.0)
-    routed = slots * ((model.expert_ffn or model.ffn) + 2 * model.hidden / model.mlp_matrices)
-    return (1 - mixed) * model.ffn + mixed * (routed + model.shared_ffn)
 
 
 def _memory_of_layers(model: LayeredModel, layout: Layout) -> Memory:
     """What each replica of a row of layers holds: its share of tables, and a copy of all else."""
     tables = model.table_parameters / layout.replicas
     copied = model.parameters - model.table_parameters
-    share = {Shard.NONE: (1, 1, 1), Shard.ZERO1: (1, 1, layout.replicas)}.get(
-        layout.shard,
-        (layout.replicas if layout.shard is Shard.ZERO3 else 1, layout.replicas, layout.replicas),
-    )
+    stepped = layout.replicas if layout.shard is not Shard.NONE else 1
+    summed = layout.replicas if layout.shard is Shard.ZERO2 else 1
     return Memory(
-        parameters=model.weight_bytes * (copied / share[0] + tables),
+        parameters=model.weight_bytes * (copied + tables),
         # Gradients of tables are those of the rows that a batch looks up.
-        gradients=model.gradient_bytes * copied / share[1],
-        optimizer=model.state_bytes * copied / share[2] + model.table_state_bytes * tables,
+        gradients=model.gradient_bytes * copied / summed,
+        optimizer=model.state_bytes * copied / stepped + model.table_state_bytes * tables,
         activations=layout.micro_batch * sum(each.kept_bytes for each in model.row),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from coppice.errors import InputError
@@ -191,6 +191,29 @@ class Transformer:
     def routed_parameters(self) -> float:
         """Weights of all experts of all layers, which expert parallelism shares out."""
         return self.expert_layers * self.experts * self.expert_parameters
+
+    def of_layer(self, layer: int) -> Transformer:
+        """The model whose layers are all like this one: with experts in each of them, or in none."""
+        # The last of every `expert_every` layers has the experts.
+        mixed = layer >= self.first_dense and not (layer - self.first_dense + 1) % self.expert_every
+        if self.experts and mixed:
+            return replace(self, expert_every=1, first_dense=0)
+        return replace(self, experts=0, experts_per_token=1, shared_ffn=0, first_dense=0, capacity_factor=0.0)
+
+    @property
+    def routed_share(self) -> float:
+        """Slots of experts for a token, in a layer that has them."""
+        return self.experts_per_token * (self.capacity_factor or 1.0)
+
+    @property
+    def mlp_width(self) -> float:
+        """Width of the MLPs that a token passes in a layer, on average; slots that are padded count."""
+        if not self.experts:
+            return self.ffn
+        mixed = self.expert_layers / self.layers
+        return (1 - mixed) * self.ffn + mixed * (
+            self.routed_share * (self.expert_ffn or self.ffn) + self.shared_ffn
+        )
 
     @property
     def dense_parameters(self) -> float:

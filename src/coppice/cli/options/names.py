@@ -97,8 +97,13 @@ POLICIES = (
 )
 """Policies of communication in an iteration."""
 
-OVERLAPS = ("none", "fsdp", "megatron")
-"""What of a training step runs beside computation."""
+OVERLAPS = (
+    "none",
+    "fsdp",
+    "megatron",
+    *(each for each in POLICIES[: POLICIES.index("gpipe")] if each != "ooo"),
+)
+"""What of a training step runs beside computation: policies of gradients are among it."""
 
 PIPELINE_ORDERS = ("gpipe", "1f1b", "interleaved", "breadth-first", "zero-bubble")
 """Orders of pipelines."""

@@ -6,8 +6,10 @@ import typer
 
 from coppice.cli.train.estimate import estimate
 from coppice.cli.train.importing import import_trace
+from coppice.cli.train.jobs import job
 from coppice.cli.train.lr_report import lr_report
 from coppice.cli.train.measure import measure
+from coppice.cli.train.models import models
 from coppice.cli.train.policy import policy
 from coppice.cli.train.report import report
 from coppice.cli.train.search import search
@@ -29,6 +31,8 @@ def train() -> None:
 app.command("estimate")(estimate)
 app.command("search")(search)
 app.command("report")(report)
+app.command("job")(job)
+app.command("models")(models)
 app.command("policy")(policy)
 app.command("measure")(measure)
 app.command("import")(import_trace)

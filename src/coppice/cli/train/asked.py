@@ -83,7 +83,7 @@ def asked_record(
     Raises:
         InputError: If the file cannot be read, or nothing says which cluster.
     """
-    from coppice.iteration.job.file import read_job_record
+    from coppice.iteration.job.file import read_job_record, with_values
     from coppice.iteration.job.record import JobRecord, ModelTable
 
     folder = None
@@ -99,10 +99,8 @@ def asked_record(
     if settings:
         values["settings"] = (record.cluster.settings or {}) | parse_settings(settings)
     if cluster.get("topology") is not None:
-        record = record.with_values({"cluster": values})
         record.cluster.mixed = None
-        return record.with_values({"layout": layout, "run": run or {}}), folder
-    return record.with_values({"cluster": values, "layout": layout, "run": run or {}}), folder
+    return with_values(record, {"cluster": values, "layout": layout, "run": run or {}}), folder
 
 
 def asked_job(

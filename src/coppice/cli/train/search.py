@@ -53,6 +53,7 @@ def search(
       coppice train search gpt-175b --cluster dgx-a100 --boxes 64 --global-batch 1536
       coppice train search llama3-70b --cluster dgx-h100 --gpus 64 --global-batch 256 --json
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.iteration.job.file import with_values
     from coppice.iteration.job.job import machines_of, model_of
     from coppice.iteration.search import search_layouts
     from coppice.iteration.transformer import Transformer
@@ -69,7 +70,7 @@ def search(
     box = machines.cluster.device.box
     count = gpus if gpus is not None else machines.gpus
     if count > machines.gpus == box and record.cluster.boxes is None:
-        record = record.with_values({"cluster": {"boxes": -(-count // box)}})
+        record = with_values(record, {"cluster": {"boxes": -(-count // box)}})
         machines = machines_of(record.cluster, folder=folder, loaded=load_of_job, precision=precision)
     if count > machines.gpus:
         msg = f"expected at most the {machines.gpus} GPUs of {machines.name}, found {count}: raise --boxes."

@@ -14,11 +14,11 @@ from coppice.topology.operations import find_node, scale_nodes
 __all__ = ["degraded"]
 
 
-def degraded(machines: Machines, change: str) -> tuple[int, Machines]:
+def degraded(machines: Machines, change: str) -> tuple[int, Machines | None]:
     """The box of a node, and all machines at the pace of what remains of it.
 
     Messages are dealt evenly to the NICs of a box and to the links of a GPU: a slow one paces the others; what a lost
-    one carried goes over those that remain.
+    one carried goes over those that remain. Where nothing remains of them, there are no such machines (None).
 
     Args:
         machines: The machines.
@@ -54,14 +54,15 @@ def degraded(machines: Machines, change: str) -> tuple[int, Machines]:
             msg = f"expected a node of a box, found {node!r}, which is in none: name a NIC, a GPU or a switch of one."
             raise InputError(msg)
         hosts = np.unique(each.topology.host[each.topology.rank_nodes])
-        kinds = [*machines.kinds[:index], _paced(each, changed), *machines.kinds[index + 1 :]]
-        box = first + int(np.searchsorted(hosts, place))
-        return box, replace(machines, kinds=tuple(kinds))
+        box, paced = first + int(np.searchsorted(hosts, place)), _paced(each, changed)
+        if paced is None:
+            return box, None
+        return box, replace(machines, kinds=(*machines.kinds[:index], paced, *machines.kinds[index + 1 :]))
     raise refused or InputError(change)
 
 
-def _paced(kind: KindOfBox, changed: Topology) -> KindOfBox:
-    """The boxes with the least share of NICs and links that remains in one of them."""
+def _paced(kind: KindOfBox, changed: Topology) -> KindOfBox | None:
+    """The boxes with the least share of NICs and links that remains in one of them; None: none remains."""
     before = kind.topology
     from_host, to_host = before.host[before.src], before.host[before.dst]
     leaves = (from_host >= 0) & (from_host != to_host)
@@ -74,13 +75,15 @@ def _paced(kind: KindOfBox, changed: Topology) -> KindOfBox:
         used = was > 0
         left = now[used] / was[used]
         lost = int((left == 0).sum())
+        if not used.any():  # boxes without NICs
+            shares.append(1.0)
+            continue
         # Of the NICs of a box some may be lost; a GPU without links has none left to go by.
         count = kind.nics if links is leaves else 1
         slow = float(left[left > 0].min()) if (left > 0).any() else 0.0
         shares.append(slow * max(0, count - lost) / count if lost else slow)
     if not all(shares):
-        msg = f"expected something that is left of the NICs and links of a box of {kind.name}, found nothing."
-        raise InputError(msg)
+        return None
     device = kind.cluster.device
     cluster = replace(
         kind.cluster,

@@ -16,7 +16,7 @@ from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.job.record import JobRecord
 from coppice.text import suggestion
 
-__all__ = ["job_keys", "parse_job_record", "read_job", "read_job_record"]
+__all__ = ["job_keys", "parse_job_record", "read_job", "read_job_record", "with_values"]
 
 _PLACE = re.compile(r"^(?P<words>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 
@@ -63,6 +63,30 @@ def parse_job_record(text: str, *, where: str) -> JobRecord:
     except tomllib.TOMLDecodeError as error:
         msg = f"expected TOML in {where}, found otherwise: {error}."
         raise InputError(msg) from None
+    return _converted(data, where)
+
+
+def with_values(record: JobRecord, values: Mapping[str, Mapping[str, object]]) -> JobRecord:
+    """A record with other values of keys, by table; those that are None stay as they are.
+
+    Raises:
+        InputError: If a value is none of the key; the message names it.
+
+    Examples:
+        >>> tp = parse_job_record("layout.tp = 8", where="a.toml")
+        >>> both = with_values(tp, {"layout": {"tp": None, "pp": 2}}).layout
+        >>> both.tp, both.pp
+        (8, 2)
+    """
+    data = msgspec.to_builtins(record)
+    for table, keys in values.items():
+        given = {key: value for key, value in keys.items() if value is not None}
+        data[table] = data.get(table, {}) | given
+    return _converted(data, "the options")
+
+
+def _converted(data: Mapping[str, Any], where: str) -> JobRecord:
+    """The tables of plain values."""
     _refuse_unknown(data, where)
     try:
         return msgspec.convert(data, type=JobRecord)

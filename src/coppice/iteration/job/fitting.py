@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coppice.errors import InputError
-from coppice.iteration.transformer import Layout, Transformer
+from coppice.iteration.transformer import Layout, Shard, Transformer
 from coppice.iteration.workload.model import LayeredModel
 
 __all__ = ["check_layout"]
@@ -41,6 +41,9 @@ def check_layout(model: Transformer | LayeredModel, layout: Layout, gpus: int, w
                     f"{_SHORT[name]}: lay it out with dp."
                 )
                 raise InputError(msg)
+        if layout.shard is Shard.ZERO3:
+            msg = f"expected shard none, zero1 or zero2 for {model.name}, found {layout.shard.value}."
+            raise InputError(msg)
         return
     for what, whole, degree, parts in (
         ("tp", model.heads, "heads", layout.tensor),

@@ -9,11 +9,10 @@ from coppice.iteration.estimate import Cluster
 from coppice.iteration.job.job import Machines, TrainingJob
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.blocks import transformer_step
-from coppice.iteration.step.overlap import Overlap
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.transformer import Layout, Transformer
 from coppice.iteration.workload.model import LayeredModel
-from coppice.iteration.workload.steps import bucketed, layered_step
+from coppice.iteration.workload.steps import layered_step
 
 __all__ = ["simulated_job", "step_of"]
 
@@ -72,8 +71,8 @@ def simulated_job(
         job: The job.
         layout: Another layout than its own, in the order and with the overlap of the job where they suit it.
         machines: Other machines than its own.
-        overlap: What runs beside computation; None: what the job says, otherwise nothing for transformers, and sums of
-            gradients in buckets for rows of layers.
+        overlap: What runs beside computation; None: what the job says, otherwise nothing for transformers, and messages
+            about gradients in buckets for rows of layers.
         contention: Share of a device's speed for which exchanges beside computation compete with it.
 
     Raises:
@@ -110,7 +109,7 @@ def _simulated(
     model: Transformer | LayeredModel,
 ) -> SimulatedStep:
     name, passes = order_for(order, layout.pipeline, layout.micro_batches, layout.chunks)
-    beside: str | Overlap = overlap or "none"
-    if isinstance(model, LayeredModel) and overlap in (None, "ddp"):
-        beside = bucketed(step)
+    beside = overlap or "none"
+    if overlap is None and isinstance(model, LayeredModel):
+        beside = "megatron" if step.shares_optimizer else "ddp"
     return simulate_step(step, passes, name=name, overlap=beside, contention=contention)

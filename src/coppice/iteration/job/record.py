@@ -5,7 +5,6 @@ A key that is left out is None here, so that what is asked for elsewhere (option
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -122,17 +121,3 @@ class JobRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_d
     cluster: ClusterTable = msgspec.field(default_factory=ClusterTable)
     layout: LayoutTable = msgspec.field(default_factory=LayoutTable)
     run: RunTable = msgspec.field(default_factory=RunTable)
-
-    def with_values(self, values: Mapping[str, Mapping[str, object]]) -> JobRecord:
-        """The record with other values of keys, by table; those that are None stay as they are.
-
-        Examples:
-            >>> layout = JobRecord(layout=LayoutTable(tp=8)).with_values({"layout": {"tp": None, "pp": 2}}).layout
-        >>> layout.tp, layout.pp
-        (8, 2)
-        """
-        tables = {}
-        for name, keys in values.items():
-            given = {key: value for key, value in keys.items() if value is not None}
-            tables[name] = msgspec.structs.replace(getattr(self, name), **given)
-        return msgspec.structs.replace(self, **tables)

@@ -95,6 +95,7 @@ class Step:
         gradient_bytes: Bytes of the gradient of a weight.
         send: What a stage sends to the next for a micro-batch, and back; None: nothing.
         optimizer: Seconds of the optimizer for each stage.
+        shares_optimizer: Replicas share out its states.
         between_replicas: The exchange of a collective (``all_reduce``, ``reduce_scatter``, ``all_gather``) of so many
             bytes between replicas.
         flops: Operations of a forward and backward pass of all GPUs, nothing recomputed.
@@ -107,6 +108,7 @@ class Step:
     gradient_bytes: float = 2.0
     send: GroupExchange | None = None
     optimizer: tuple[float, ...] = ()
+    shares_optimizer: bool = False
     between_replicas: Callable[[str, float], GroupExchange] | None = None
     flops: float = 0.0
     peak: float = 0.0

@@ -11,6 +11,7 @@ from coppice.errors import InputError
 from coppice.iteration.estimate import OPTIMIZER_BYTES, Cluster, LayerWork, gathering_seconds
 from coppice.iteration.memory import layer_bytes
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
+from coppice.iteration.step.mixture import expert_exchanges, expert_weights
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
 __all__ = ["transformer_blocks", "transformer_step"]
@@ -27,19 +28,9 @@ def transformer_blocks(model: Transformer, layout: Layout, cluster: Cluster) -> 
         layout: How the job lies on the GPUs.
         cluster: The GPUs and their network.
     """
+    views = [model.of_layer(layer) for layer in range(model.layers)]
+    kinds = {view: _layer(view, layout, cluster) for view in dict.fromkeys(views)}
     work = LayerWork.of(model, layout, cluster)
-    half = (work.backward - work.recompute) / 2
-    layer = LayerBlock(
-        name="layer",
-        kind="layer",
-        forward=work.forward,
-        input_gradient=half,
-        weight_gradient=half,
-        recompute=work.recompute,
-        parameters=model.layer_parameters / layout.tensor,
-        kept_bytes=layer_bytes(model, layout),
-        exchanges=(*_tensor(model, layout, cluster, work.tokens), *_sharded(model, layout, cluster)),
-    )
     words = model.vocab * model.hidden / layout.tensor
     embedding = LayerBlock(name="embedding", kind="embedding", parameters=words)
     head = LayerBlock(
@@ -50,7 +41,29 @@ def transformer_blocks(model: Transformer, layout: Layout, cluster: Cluster) -> 
         weight_gradient=work.head / 3,
         parameters=words,
     )
-    return (embedding, *([layer] * model.layers), head)
+    return (embedding, *(kinds[view] for view in views), head)
+
+
+def _layer(model: Transformer, layout: Layout, cluster: Cluster) -> LayerBlock:
+    """A layer of a model whose layers are all alike."""
+    work = LayerWork.of(model, layout, cluster)
+    half = (work.backward - work.recompute) / 2
+    dense = model.dense_parameters / model.layers / layout.tensor
+    return LayerBlock(
+        name="layer",
+        kind="layer",
+        forward=work.forward,
+        input_gradient=half,
+        weight_gradient=half,
+        recompute=work.recompute,
+        parameters=dense + expert_weights(model, layout, cluster)[1],
+        kept_bytes=layer_bytes(model, layout),
+        exchanges=(
+            *_tensor(model, layout, cluster, work.tokens),
+            *expert_exchanges(model, layout, cluster),
+            *_sharded(model, layout, cluster),
+        ),
+    )
 
 
 def _tensor(model: Transformer, layout: Layout, cluster: Cluster, tokens: float) -> list[GroupExchange]:
@@ -82,7 +95,7 @@ def _sharded(model: Transformer, layout: Layout, cluster: Cluster) -> list[Group
     replicas = layout.data * layout.context
     if layout.shard is not Shard.ZERO3 or replicas == 1:
         return []
-    size = _HALF * model.layer_parameters / layout.tensor
+    size = _HALF * (model.dense_parameters + model.routed_parameters) / model.layers / layout.tensor
     seconds = gathering_seconds(model, layout, cluster) / 3
     share = _loads(cluster, size, replicas, layout.tensor, 1, seconds)
     kinds = ((FORWARD, "all_gather"), (BACKWARD, "all_gather"), (BACKWARD, "reduce_scatter"))
@@ -146,7 +159,13 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
         dealt[-1] = (*dealt[-1], head)
     replicas = layout.data * layout.context
     stepped = replicas if layout.shard is not Shard.NONE else 1
-    own = [sum(block.parameters for block in stage) for stage in dealt]
+    # The optimizer steps experts as they are, not as messages count them; fewer replicas share them out.
+    few = max(1, stepped // layout.expert)
+    weights = [expert_weights(model.of_layer(layer), layout, cluster) for layer in range(model.layers)]
+    own = []
+    for k, stage in enumerate(dealt):
+        experts, counted = (sum(each) for each in zip(*weights[k * held : (k + 1) * held], strict=True))
+        own.append((sum(block.parameters for block in stage) - counted) / stepped + experts / few)
     share = cluster.calibration.gradient_share
 
     def between_replicas(collective: str, size_bytes: float) -> GroupExchange:
@@ -166,7 +185,8 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
         replicas=replicas,
         gradient_bytes=_HALF,
         send=_send(model, layout, cluster) if stages > 1 else None,
-        optimizer=tuple(OPTIMIZER_BYTES * each / stepped / cluster.memory_rate for each in own),
+        optimizer=tuple(OPTIMIZER_BYTES * each / cluster.memory_rate for each in own),
+        shares_optimizer=layout.shard is not Shard.NONE,
         between_replicas=between_replicas if replicas > 1 else None,
         flops=3 * model.forward_flops(layout.global_batch),
         peak=layout.gpus * cluster.device.flops,

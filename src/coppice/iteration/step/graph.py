@@ -8,7 +8,7 @@ are one computation and their exchanges behind it. Micro-batches are alike, so t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +112,8 @@ class _Lowering(Programs):
         own = np.concatenate([own, (ahead + step[:-1]).ravel()])
         before = np.concatenate([before, (of_next + step[1:]).ravel()])
         made = graph_of_forms(self.palette, np.tile(form, count), own, before, names)
+        if self.windows:
+            made = self._with_windows(made, count)
         forms = list(self.palette.forms)
         kinds = tuple(dict.fromkeys(each.kind for each in forms))
         number = {kind: k for k, kind in enumerate(kinds)}
@@ -230,16 +232,51 @@ class _Lowering(Programs):
                 self._after_gradients(task, each.stage, each.layers)
             if each.after_step:
                 self.late.append(task)
-            gated = self.begins(each.stage, each.needed_by)
-            if each.needed_by and self.in_order:
-                self.across.add(gated, task)
-            elif each.after_step:
-                self.within.add(gated, task)  # of the step before
+            if each.after_step or not self.overlap.steps_at_once:
+                gated = self.begins(each.stage, each.needed_by)
+                if self.in_order:
+                    self.across.add(gated, task)
+                elif each.after_step:
+                    self.within.add(gated, task)  # of the step before
             if each.after_forward is not None and self.in_order:
                 self.ahead.add(task, self.begins(each.stage, (each.after_forward,)))
             if not each.after_step and self.overlap.steps_at_once:
                 waited.append(task)
+        self._acknowledge(made)
         return np.asarray(waited, dtype=np.int64)
+
+    def _acknowledge(self, made: _Ints) -> None:
+        """Windows of credit of the streams of devices, and when credit comes back."""
+        self.windows: dict[tuple[int, str], int] = {}
+        self.credits: list[float] = []
+        self.held: list[tuple[int, int, float, int]] = []
+        for task, each in zip(made.tolist(), self.overlap.messages, strict=True):
+            if each.credit_bytes is None:
+                continue
+            window = self.windows.setdefault((each.device, each.stream), len(self.windows))
+            self.credits += [each.credit_bytes] * (window == len(self.credits))
+            back = task
+            if each.acknowledgement_seconds:
+                kind = Kind("barrier", "acknowledgement")
+                form = self.palette.add("", kind, each.device, each.acknowledgement_seconds)
+                back = int(self.append("acknowledgement", [form])[0])
+                self.within.add(back, task)
+            self.held.append((task, window, each.exchange.size_bytes, back))
+
+    def _with_windows(self, made: TaskGraph, count: int) -> TaskGraph:
+        """The graph with its windows of credit."""
+        window, taken = np.full(self.size, -1, dtype=np.int32), np.zeros(self.size)
+        returns = np.full((count, self.size), -1, dtype=np.int32)
+        for task, number, size_bytes, back in self.held:
+            window[task], taken[task] = number, size_bytes
+            returns[:, back] = task + self.size * np.arange(count)
+        return replace(
+            made,
+            credit=np.asarray(self.credits, dtype=np.float64),
+            window=np.tile(window, count),
+            window_bytes=np.tile(taken, count),
+            returns=returns.ravel(),
+        )
 
     def _after_gradients(self, task: int, stage: int, layers: Sequence[int]) -> None:
         """A message comes after the last backward pass over the layers, and where order is free after all others."""

@@ -4,6 +4,8 @@
 * ``fsdp``: parameters that replicas share out are gathered while the layer before computes, two layers at a time, and
   gradients are scattered beside the backward pass, for every micro-batch (ZeRO-3: Rajbhandari et al., SC 2020; PyTorch
   FSDP: Zhao et al., VLDB 2023, section 3.3, whose limit on gathers in flight is two as well).
+* a data-parallel policy by its name, asked stage by stage: its messages run beside the last backward pass of a stage,
+  and where it lets layers run before all gradients are summed, beside the next iteration.
 * ``megatron``: the distributed optimizer of Megatron-LM with both of its overlaps: buckets of gradients are scattered
   beside the last backward passes, and of parameters gathered beside the first forward passes of the next iteration. A
   bucket has 40 million weights, or a million for each replica if that is more.
@@ -15,43 +17,25 @@ from dataclasses import dataclass
 
 from coppice.errors import InputError
 from coppice.iteration.pipeline.order import PipelineOrder
-from coppice.iteration.step.block import GroupExchange, Step
+from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.step.block import Step
+from coppice.iteration.step.policy_messages import StepMessage, policy_messages
 
-__all__ = ["OVERLAPS", "Overlap", "StepMessage", "overlap_named"]
+__all__ = ["OVERLAPS", "Overlap", "overlap_named"]
 
 _BUCKET, _BUCKET_OF_REPLICA = 40_000_000, 1_000_000
-OVERLAPS = ("none", "fsdp", "megatron")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepMessage:
-    """A message between replicas, outside of passes.
-
-    Attributes:
-        name: Its name.
-        exchange: What it takes.
-        device: The pipeline device that sends it.
-        stage: The stage that it is about; None: all of the device, when that has run its passes.
-        layers: Blocks of the stage whose gradients are there before it starts.
-        after: Numbers of messages that end before it starts.
-        after_step: It comes after the optimizer.
-        needed_by: Blocks of the stage whose next forward pass waits for it; none: the optimizer waits.
-        after_forward: LayerBlock whose next forward pass has started before it starts.
-        stream: What carries it.
-        priority: The least first.
-    """
-
-    name: str
-    exchange: GroupExchange
-    device: int
-    stage: int | None = None
-    layers: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
-    after_step: bool = False
-    needed_by: tuple[int, ...] = ()
-    after_forward: int | None = None
-    stream: str = "network"
-    priority: int = 0
+OVERLAPS = (
+    "none",
+    "fsdp",
+    "megatron",
+    *(
+        name
+        for name, policy in POLICIES.items()
+        if issubclass(policy, DataParallelPolicy) and "order" not in policy.decides
+    ),
+)
+"""What may run beside computation: policies that reorder backward passes are left out, as stages do not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +90,20 @@ def overlap_named(name: str, step: Step, order: PipelineOrder) -> Overlap:
     if sharded:
         msg = f"expected parameters that replicas keep for overlap {name}, found them shared out: take fsdp."
         raise InputError(msg)
-    return Overlap(name=name, messages=tuple(_megatron(step, order)))
+    if step.replicas == 1:
+        return Overlap(name=name)
+    if name == "megatron":
+        if not step.shares_optimizer:
+            msg = "expected an optimizer that replicas share out for overlap megatron, found none: take `shard=zero1`."
+            raise InputError(msg)
+        return Overlap(name=name, messages=tuple(_megatron(step, order)))
+    if step.shares_optimizer:
+        msg = f"expected an optimizer that replicas do not share out for overlap {name}, found one: take megatron."
+        raise InputError(msg)
+    policy = POLICIES[name].of()
+    assert isinstance(policy, DataParallelPolicy)  # by OVERLAPS
+    messages, at_once = policy_messages(policy, step, order)
+    return Overlap(name=name, messages=tuple(messages), steps_at_once=at_once)
 
 
 def _at_the_end(step: Step, order: PipelineOrder) -> list[StepMessage]:
@@ -130,8 +127,6 @@ def _at_the_end(step: Step, order: PipelineOrder) -> list[StepMessage]:
 def _megatron(step: Step, order: PipelineOrder) -> list[StepMessage]:
     """Buckets of gradients in the order of the backward pass, of parameters in that of the forward pass."""
     messages: list[StepMessage] = []
-    if step.replicas == 1:
-        return messages
     most = max(_BUCKET, _BUCKET_OF_REPLICA * step.replicas)
     device_of = order.device_of()
     for stage, blocks in enumerate(step.stages):

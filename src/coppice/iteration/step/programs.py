@@ -116,13 +116,17 @@ class Programs:
     def _lay_out(self) -> None:
         """Choose a row of tasks for every pass, and number them."""
         messages = self.overlap.messages
+        updates = not self.overlap.steps_at_once
         about = {each.stage for each in messages if each.layers}
-        awaited = {each.stage for each in messages if each.needed_by or each.after_forward is not None}
+        awaited = {
+            each.stage
+            for each in messages
+            if (updates and each.needed_by) or each.after_step or each.after_forward is not None
+        }
         starts: dict[int | None, list[int]] = {}
         for each in messages:
             if each.after_forward is not None:
                 starts.setdefault(each.stage, []).append(each.after_forward)
-        updates = not self.overlap.steps_at_once
         first = self._extreme(Work.FORWARD, last=False)
         self.last_gradient = np.maximum(
             self._extreme(Work.BACKWARD, last=True), self._extreme(Work.WEIGHT, last=True)

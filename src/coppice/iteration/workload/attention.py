@@ -50,12 +50,10 @@ def transformer_row(model: Transformer, *, fused_attention: bool = True) -> tupl
     attention = _attention(model, fused=fused_attention)
     dense, mixture = _mlp(model), _experts(model) if model.experts else None
     for layer in range(model.layers):
-        # The last of every `expert_every` layers has the experts.
-        mixed = layer >= model.first_dense and not (layer - model.first_dense + 1) % model.expert_every
         row.append(_named(attention, f"layer{layer}.attention"))
         row.append(
             _named(mixture, f"layer{layer}.experts")
-            if mixture is not None and mixed
+            if mixture is not None and model.of_layer(layer).experts
             else _named(dense, f"layer{layer}.mlp")
         )
     scored = model.scored_tokens or model.seq
@@ -123,7 +121,7 @@ def _mlp(model: Transformer) -> ModelLayer:
 def _experts(model: Transformer) -> ModelLayer:
     """Norm, router, experts, and shared experts."""
     seq, ffn = model.seq, model.expert_ffn or model.ffn
-    slots = seq * model.experts_per_token * (model.capacity_factor or 1.0)
+    slots = seq * model.routed_share
     products = [
         MatrixProduct(rows=seq, n=model.experts, k=model.hidden),
         MatrixProduct(rows=slots, n=(model.mlp_matrices - 1) * ffn, k=model.hidden, parts=model.experts),

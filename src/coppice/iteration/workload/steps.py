@@ -1,17 +1,15 @@
-"""The step of a row of layers, a copy of which every GPU has: its layers as blocks, gradients summed in buckets."""
+"""The step of a row of layers, a copy of which every GPU has: its layers as blocks."""
 
 from __future__ import annotations
 
 from coppice.iteration.estimate import Cluster
 from coppice.iteration.step.block import BACKWARD, FORWARD, GroupExchange, LayerBlock, Step
-from coppice.iteration.step.overlap import Overlap, StepMessage
 from coppice.iteration.transformer import Layout, Shard
 from coppice.iteration.workload.model import LayeredModel
 from coppice.iteration.workload.times import layer_seconds
 
-__all__ = ["bucketed", "layered_step", "optimizer_seconds"]
+__all__ = ["layered_step", "optimizer_seconds"]
 
-_FIRST, _BUCKET = 1 << 20, 25 << 20  # bytes of the buckets of PyTorch's DDP, in units of 1,048,576
 _ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
 
@@ -81,6 +79,7 @@ def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
         replicas=replicas,
         gradient_bytes=model.gradient_bytes,
         optimizer=(optimizer_seconds(model, layout, cluster),),
+        shares_optimizer=layout.shard is not Shard.NONE,
         between_replicas=between_replicas if replicas > 1 else None,
         flops=3 * model.forward_flops(layout.global_batch),
         peak=layout.gpus * cluster.device.flops,
@@ -106,33 +105,3 @@ def _loads(cluster: Cluster, moved: float, ranks: int, seconds: float) -> dict[s
     if inside < ranks:
         loads["NIC"] = min(1.0, moved / cluster.nic_bytes_per_second / seconds)
     return {name: share for name, share in loads.items() if share > 0}
-
-
-def bucketed(step: Step) -> Overlap:
-    """Sums of gradients in buckets beside the last backward pass (PyTorch DDP; Li et al., VLDB 2020, section 3.2.3).
-
-    Args:
-        step: A step of one stage.
-    """
-    if step.replicas == 1:
-        return Overlap(name="ddp")
-    buckets: list[tuple[list[int], float]] = []
-    blocks = step.stages[0]
-    for layer in reversed(range(len(blocks))):
-        most = _FIRST if len(buckets) < 2 else _BUCKET
-        if not buckets or buckets[-1][1] >= most:
-            buckets.append(([], 0.0))
-        layers, size = buckets[-1]
-        buckets[-1] = ([*layers, layer], size + step.gradient_bytes * blocks[layer].parameters)
-    messages = [
-        StepMessage(
-            name=f"gradients of bucket {number}",
-            exchange=step.message("all_reduce", size),
-            device=0,
-            stage=0,
-            layers=tuple(layers),
-        )
-        for number, (layers, size) in enumerate(buckets)
-        if size
-    ]
-    return Overlap(name="ddp", messages=tuple(messages))

@@ -1,0 +1,77 @@
+"""`coppice train job`: a job file checked and shown, and the schema of such files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coppice.cli.options.inputs import JsonOption
+from coppice.cli.output.render import print_fields, print_json
+from coppice.cli.train.asked import load_of_job
+from coppice.errors import InputError
+
+__all__ = ["job"]
+
+
+def job(
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="Job file (TOML); - is standard input.")
+    ] = None,
+    *,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of job files.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a job file, and show the job that it stands for.
+
+    \b
+    Examples:
+      coppice train job examples/iteration/gpt-175b.toml
+      coppice train job --schema
+    """  # noqa: D301 (\b is for the help formatter)
+    import msgspec
+
+    from coppice.iteration.job.file import read_job_record
+    from coppice.iteration.job.job import job_of
+    from coppice.iteration.job.record import JobRecord
+    from coppice.iteration.transformer import Transformer
+
+    if schema:
+        print_json(msgspec.json.schema(JobRecord))
+        return
+    if file is None:
+        msg = "expected a job file, found none: name one, or take `schema`."
+        raise InputError(msg)
+    record = read_job_record(file)
+    found = job_of(record, folder=Path(file).parent, loaded=load_of_job)
+    if as_json:
+        print_json(msgspec.to_builtins(record))
+        return
+    layout, model = found.layout, found.model
+    degrees = {
+        "tp": layout.tensor,
+        "pp": layout.pipeline,
+        "dp": layout.data,
+        "cp": layout.context,
+        "ep": layout.expert,
+        "chunks": layout.chunks,
+    }
+    batch = (
+        f"{layout.global_batch} {model.sample}s, {layout.micro_batches} micro-batches of {layout.micro_batch}"
+    )
+    words = f"{model.parameters / 1e9:.4g} billion weights, {model.layers} layers"
+    if isinstance(model, Transformer) and model.experts:
+        words += f", {model.experts_per_token} of {model.experts} experts a token"
+    fields = [
+        ("model", words),
+        ("cluster", f"{found.machines.name}, {found.machines.gpus} GPUs"),
+        ("GPU", ", ".join(dict.fromkeys(each.cluster.device.name for each in found.machines.kinds))),
+        (
+            "layout",
+            ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU",
+        ),
+        ("batch", batch),
+        ("keeps", f"recomputation {layout.recompute.value}, shared out {layout.shard.value}"),
+    ]
+    print_fields(found.name, fields)

@@ -1,0 +1,136 @@
+"""`coppice train` with job files: shown, estimated, searched, changed, measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run
+from iteration.test_measured import RECORD
+from support.paths import ROOT
+
+EXAMPLES = ROOT / "examples" / "iteration"
+MIXTURE = EXAMPLES / "mixture.toml"
+
+
+def test_a_job_is_shown(run: Run) -> None:
+    shown = run("train", "job", MIXTURE).out
+    assert "46.7 billion weights, 32 layers, 2 of 8 experts a token" in shown
+    assert "tp 2, dp 16, ep 4" in shown
+    assert run("train", "job", MIXTURE, "--json").json["model"]["experts"] == 8
+    schema = run("train", "job", "--schema").json
+    assert schema["$defs"]["LayoutTable"]["properties"]["tp"]["anyOf"][0]["minimum"] == 1
+    assert "expected a job file, found none: name one, or take `--schema`" in run("train", "job").err
+
+
+def test_models_are_listed(run: Run) -> None:
+    found = {each["name"]: each for each in run("train", "models", "--json").json["models"]}
+    assert found["resnet-50"]["parameters"] == 25_557_032
+    shown = run("train", "models").out.splitlines()
+    assert len(shown) == 1 + len(found)
+    assert any(line.startswith("mixtral-8x7b") and "12.9B" in line for line in shown)
+
+
+def test_options_replace_keys_of_the_file(run: Run) -> None:
+    job = EXAMPLES / "resnet-50.toml"
+    file = run("train", "estimate", job, "--json").json
+    other = run("train", "estimate", job, "--micro-batch", "32", "--device", "H100", "--json").json
+    assert other["device"] == "H100"
+    assert other["memory_by_part"]["activations"] == file["memory_by_part"]["activations"] / 4
+    assert file["tokens_per_second"] is None
+    boxes = run("train", "estimate", job, "--boxes", "2", "--json").json
+    assert boxes["iteration_seconds"] > 1.9 * file["iteration_seconds"]
+    assert "images/s" in run("train", "estimate", job).out
+    single = run(
+        "train", "estimate", EXAMPLES / "two-generations.toml", "--cluster", "dgx-a100", "--boxes", "8"
+    )
+    assert "on 8 x dgx-a100" in single.out
+    assert "one kind of box" not in single.out
+
+
+def test_a_file_says_the_same_as_options(run: Run) -> None:
+    options = (
+        "--cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 --shard zero1 --json"
+    )
+    named = run("train", "estimate", "gpt-175b", *options.split()).json
+    assert run("train", "estimate", EXAMPLES / "gpt-175b.toml", "--json").json == named
+
+
+def test_searches_take_files(run: Run) -> None:
+    found = run("train", "search", MIXTURE, "--top", "1000", "--json").json
+    assert {each["expert"] for each in found["layouts"]} >= {1, 2, 4, 8}
+    shown = run("train", "search", MIXTURE, "--top", "2").out.splitlines()
+    assert " dp  ep  vp " in shown[1]
+    net = run("train", "search", EXAMPLES / "resnet-50.toml", "--json").json
+    assert {each["data"] for each in net["layouts"]} == {32}
+
+
+def test_what_if_beside_the_job(run: Run) -> None:
+    words = ["train", "estimate", EXAMPLES / "resnet-50.toml"]
+    words += ["--what-if", "nic=x2", "--what-if", "drain=1", "--degrade", "box0/nic3=50%"]
+    found = run(*words, "--json").json
+    rows = found["what_if"]
+    assert [each["change"] for each in rows] == ["none", "nic=x2", "drain=1", "degrade=box0/nic3=50%"]
+    assert rows[0]["ways"][0]["iteration_seconds"] == found["iteration_seconds"]
+    assert [each["way"] for each in rows[3]["ways"]] == ["keep", "keep, laid out anew", "drain"]
+    shown = run(*words).out.splitlines()
+    head = next(line for line in shown if line.startswith("what if"))
+    assert head.split() == ["what", "if", "way", "GPUs", "iteration", "samples/s", "change"]
+    assert sum(line.endswith("best") for line in shown) == 1
+
+
+def test_a_measured_device(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "device.json"
+    path.write_text(json.dumps(RECORD))
+    words = [
+        "train",
+        "estimate",
+        "gpt-7.5b",
+        "--cluster",
+        "hgx-h200",
+        "--parallel",
+        "tp=8",
+        "--global-batch",
+        "8",
+        "--json",
+    ]
+    plain, measured = run(*words).json, run(*words, "--device", path).json
+    assert measured["device"] == plain["device"] == "H200"
+    assert measured["iteration_seconds"] != plain["iteration_seconds"]
+    slower = RECORD | {"matrices": [each | {"tflops_per_s": 1.0} for each in RECORD["matrices"]]}
+    path.write_text(json.dumps(slower))
+    assert run(*words, "--device", path).json["iteration_seconds"] > 10 * measured["iteration_seconds"]
+
+
+def test_a_measurement(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "cpu.json"
+    done = run("train", "measure", "--kind", "cpu", "--seconds", "0", "-o", path)
+    assert done.code == 0
+    assert f"wrote     {path}" in done.out
+    words = ["train", "estimate", "resnet-50", "--cluster", "dgx-a100", "--parallel", "dp=8", "--json"]
+    assert run(*words, "--device", path).json["mfu"] < 0.05
+    assert "expected --kind cuda or cpu, found 'tpu'" in run("train", "measure", "--kind", "tpu").err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("gpt-7.5b --parallel tp=8", "expected `--cluster`, a preset or topology file, found none"),
+        (f"{MIXTURE} --parallel ep=3", "found 3"),
+        (f"{MIXTURE} --parallel ep=16", "expected ep that divides 8 experts, found 16"),
+        (f"{MIXTURE} --shard zero4", "`layout.shard`: expected one of"),
+        (f"{MIXTURE} --recompute all", "`layout.recompute`: expected one of"),
+        (f"{MIXTURE} --parallel tpp=3", "found 'tpp=3': did you mean 'tp'"),
+        (f"{MIXTURE} --device x.json", "x.json"),
+        (f"{MIXTURE} --what-if nic", "expected a change such as nic=x2 (`--what-if`)"),
+        (f"{EXAMPLES / 'resnet-50.toml'} --shard fsdp", "expected shard none, zero1 or zero2 for resnet-50"),
+        ("nothing.toml", "nothing.toml"),
+    ],
+)
+def test_what_cannot_be(run: Run, words: str, message: str) -> None:
+    found = run("train", "estimate", *words.split())
+    assert found.code == 2
+    assert message in found.err
