@@ -112,6 +112,7 @@ def import_trace(
             f"{path}.py",
             function[1:] or "build",
             machines=_machines(cluster, boxes, device),
+            one_box=cluster is None,
             ranks=ranks,
             parallel=parallel,
             shard=shard,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ def show_module(
     function: str,
     *,
     machines: Cluster | None,
+    one_box: bool,
     ranks: int | None,
     parallel: str | None,
     shard: str,
@@ -48,9 +50,15 @@ def show_module(
         if wanted is not None and machines is None:
             msg = f"expected GPUs for the times of {option}, found none: name --cluster TOPOLOGY, or --device NAME."
             raise InputError(msg)
-    found = trace_module(
-        file, function, ranks=ranks or 0, mesh=_mesh(parallel, ranks), shard=shard, inputs=inputs
-    )
+    mesh = _mesh(parallel, ranks)
+    count = ranks or math.prod((mesh or {}).values())
+    if machines is not None and one_box and count > machines.device.box:
+        msg = (
+            f"expected --cluster for {count} ranks, found only the device of a box of {machines.device.box}: name the "
+            "network between boxes, as --cluster dgx-a100 --boxes 2."
+        )
+        raise InputError(msg)
+    found = trace_module(file, function, ranks=ranks or 0, mesh=mesh, shard=shard, inputs=inputs)
     found.require_collectives()
     timed = None if machines is None else time_module(found, machines)
     if timed is not None and output is not None:

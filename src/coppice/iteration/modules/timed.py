@@ -29,6 +29,8 @@ from coppice.iteration.totals import group_text
 __all__ = ["TimedModule", "time_module"]
 
 _ROUNDS = {"all_reduce": 2, "barrier": 2}
+_FOUR_BYTES = {"V100": 1 / 8, "MI250X": 1 / 4}
+"""Share of the 16-bit peak of matrix products of 4-byte elements, where it is not the half that TF32 is."""
 _GATHERS, _COPIES_OUT = "fsdp.all_gather_copy_in", "fsdp.split_with_sizes_copy"
 
 
@@ -128,7 +130,9 @@ def _seconds(each: ModuleOperation, cluster: Cluster) -> float:
         rounds = _ROUNDS.get(each.collective, 1)
         return cluster.ring_seconds(each.size_bytes, len(each.ranks), _step(each.ranks), rounds=rounds)
     device, constants = cluster.device, cluster.calibration
-    peak = device.flops * constants.matrix_share * min(1.0, 2 / max(1, each.element_bytes))
+    peak = device.flops * constants.matrix_share
+    if each.element_bytes > 2:
+        peak *= _FOUR_BYTES.get(device.name, 1 / 2)
     return max(each.flops / peak, each.moved_bytes / cluster.memory_rate)
 
 
