@@ -47,6 +47,8 @@ COMMANDS = {
     "synthesize --output": "synthesize star --set gpus=4 --collective all_gather --method tacos",
     "compile --output": f"compile {EXAMPLES}/language/all_gather_ring.py",
     "compile --program": f"compile {EXAMPLES}/language/all_gather_ring.py --target msccl",
+    "train report --output": "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4",
+    "train report --trace": "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4 -o page.html",
     "train estimate --trace": "train estimate gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4",
     "compare --csv": COMPARE,
     "compare --plot": COMPARE,
@@ -78,12 +80,18 @@ WITHOUT = {
     "tune from-logs --output": "writes as `tune fit` does",
     "tune plugin build --output": "needs a compiler",
     "train lr-report --output": "reads what a training wrote",
+    "train import --output": "traces a module of PyTorch; test_train_import.py writes it",
     "train import --trace": "reads what a profiler wrote; written as that of `train estimate`",
 }
 """Outputs that no command above writes, and why."""
 
 INPUTS = {"--sketch", "--weights", "--jobs", "--log", "--prices", "--plugin", "--tests"}
-SUFFIXES = {"report --output": ".html", "compare --plot": ".png", "design compare --plot": ".pdf"}
+SUFFIXES = {
+    "report --output": ".html",
+    "train report --output": ".html",
+    "compare --plot": ".png",
+    "design compare --plot": ".pdf",
+}
 QUICK = ("plan --output", "compare --results", "compare --plot", "design cabling --output")
 
 

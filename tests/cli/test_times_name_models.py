@@ -70,6 +70,7 @@ OTHERS = {
     "train lr-report": "no times",
     "train estimate": "constants fitted to iterations, as docs/iteration.md says, under the device's name",
     "train search": "the same",
+    "train report": "names the model behind each number on its page",
     "train policy": "times that the workload gives",
     "train import": "measured times, and their replay",
     "synthesize": "rates",

@@ -62,6 +62,9 @@ PRINTING = {
     "train estimate": (
         "train estimate gpt-7.5b --cluster dgx-a100 --boxes 2 --parallel tp=8,pp=2 --global-batch 16 --order 1f1b",
     ),
+    "train report": (
+        "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4 -o page.html",
+    ),
     "train search": ("train search gpt-7.5b --cluster dgx-a100 --gpus 16 --global-batch 32",),
     "train policy": (f"train policy {EXAMPLES}/iteration/three-layers.json",),
     "placement": ("placement star --set gpus=4 --hierarchy node=2,gpu=2 --axes dp=2,tp=2 --reduce dp",),

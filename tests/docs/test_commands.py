@@ -54,6 +54,7 @@ REASONS = {
     r"coppice tune (sweep|check)": "measures a library on a cluster",
     r"coppice tune plugin build": "needs a C compiler; test_plugin.py builds it",
     r"coppice plan measured.json": "plans what the line before measures",
+    r"coppice train import trace": "reads what a profiler wrote; test_train_import.py has one",
     r"(coppice train measure|python benchmarks/device_table.py)": "measures the machine; test_measured.py does",
     r"coppice train lr-report": "reads what a training wrote; test_autolrs_page.py has one",
     r"coppice compare dgx-h100 --boxes 4 --collective all_gather --relay-gpus --sizes 1K:4G --plot": "takes minutes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,8 @@ def test_commands(page: str, count: int, tmp_path: Path, monkeypatch: pytest.Mon
     shown = [each for each in examples(page) if each.command.startswith("coppice ")]
     assert len(shown) == count
     for each in shown:
+        if "module.py:" in each.command and find_spec("torch") is None:
+            continue  # traces a module of PyTorch
         done = coppice(*each.words)
         assert done.exit_code == 0, done.output
         assert done.stdout == each.shown

@@ -116,3 +116,44 @@ def test_factors_that_cannot_be(tmp_path: Path) -> None:
         trace.replay({"network": 2})
     with pytest.raises(InputError, match="found compute=0"):
         trace.replay({"compute": 0})
+
+
+def test_one_step_of_several(tmp_path: Path) -> None:
+    """What a step launched counts for it, also where it runs after the step; its collectives have sizes."""
+    told = {
+        "Collective name": "allreduce",
+        "dtype": "BFloat16",
+        "In msg nelems": 100,
+        "Out msg nelems": 100,
+        "Group size": 64,
+        "Process Group Name": "0",
+        "Process Group Ranks": "[0, 1, 2, ...]",
+    }
+    late = kernel("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 1950, 100, 5, stream=20)
+    late["args"].update(told)
+    later = {**STEP, "name": "ProfilerStep#4", "ts": 1900.0, "dur": 300.0}
+    events = [
+        *EVENTS,
+        later,
+        call("cudaLaunchKernel", 1899, 5, 5),
+        call("cudaLaunchKernel", 1905, 5, 6),
+        kernel("gemm", 1920, 200, 6),
+    ]
+    trace = read_kineto(written(tmp_path / "trace.json", [*events, late]))
+    first, second = trace.step(3), trace.step(4)
+    assert [len(each.operations) for each in (trace, first, second)] == [6, 5, 1]
+    assert [(total.collective, total.ranks, total.size_bytes) for total in first.collectives()] == [
+        ("all_reduce", 64, 200),
+        ("all_reduce", 0, 0),
+    ]
+    assert second.collectives() == []
+    assert 1e6 * second.replay().seconds == pytest.approx(215.0, abs=0.01)
+    with pytest.raises(InputError, match="expected step 9 in the trace, found steps 3, 4"):
+        trace.step(9)
+
+
+def test_a_trace_that_is_cut_off(tmp_path: Path) -> None:
+    path = written(tmp_path / "trace.json", EVENTS)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(InputError, match="cut off; let the profiler finish"):
+        read_kineto(path)

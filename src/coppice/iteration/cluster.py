@@ -13,7 +13,7 @@ from coppice.iteration.measured.table import DeviceTable
 from coppice.text import suggestion
 from coppice.topology.model import Topology
 
-__all__ = ["CONSTANTS", "cluster_of", "device_in"]
+__all__ = ["CONSTANTS", "box_of", "cluster_of", "device_in"]
 
 _NAMED = {
     "gb300": "GB300",
@@ -48,6 +48,26 @@ def device_in(name: str) -> str | None:
         ('A100-80G', None)
     """
     return next((device for word, device in _NAMED.items() if word in name.lower()), None)
+
+
+def box_of(device: str) -> Cluster:
+    """A box of GPUs by their data sheet, without a network.
+
+    Raises:
+        InputError: If the device is not known.
+
+    Examples:
+        >>> box_of("H100").device.box
+        8
+    """
+    if device not in DEVICES:
+        msg = f"expected a device ({', '.join(DEVICES)}), found {device!r}: {suggestion(device, list(DEVICES))}."
+        raise InputError(msg)
+    sheet = DEVICES[device]
+    rate = sheet.link_bytes_per_second * sheet.box
+    return Cluster(
+        device=sheet, nic_bytes_per_second=rate, calibration=CALIBRATIONS[CONSTANTS.get(device, device)]
+    )
 
 
 def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> Cluster:

@@ -10,7 +10,6 @@ another one makes calls is taken to wait for the last of these, as the threads o
 
 from __future__ import annotations
 
-import gzip
 import re
 from bisect import bisect_right
 from collections import defaultdict
@@ -22,17 +21,18 @@ from typing import Any
 import msgspec
 
 from coppice.errors import InputError
-from coppice.files import read_bytes
 from coppice.iteration.running import TaskTimes, run_tasks
 from coppice.iteration.tasks import TaskGraphBuilder
+from coppice.iteration.totals import ELEMENT_BYTES, CollectiveTotal, collective_totals, standard_collective
+from coppice.iteration.traces.kinds import read_trace_bytes
+from coppice.text import shortened
 
-__all__ = ["MeasuredTrace", "Replay", "read_kineto"]
+__all__ = ["KinetoCollective", "MeasuredTrace", "ProfiledStep", "Replay", "read_kineto"]
 
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 _HOST = ("cuda_runtime", "cuda_driver", "hip_runtime")
 _COMMUNICATION = re.compile(r"nccl|rccl|c10d|oneccl", re.IGNORECASE)
 _SYNCHRONISES = re.compile(r"(Device|Stream|Event)Synchronize|^cudaMemcpy$|^hipMemcpy$")
-_MOST_BYTES = 4 * 2**30
 _PAUSE_US = 100.0  # a thread that makes no call for so long may wait for another
 _NEAR_US = 12.0  # an operation that waits for another stream begins so soon after it
 
@@ -73,18 +73,102 @@ class Replay:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KinetoCollective:
+    """A collective on the device.
+
+    Attributes:
+        begin: When it begins, in microseconds.
+        end: When it ends.
+        collective: The collective.
+        group: Its group.
+        ranks: Ranks of the group; 0: the trace does not say.
+        size_bytes: The larger one of what goes in and comes out; 0: the trace does not say.
+    """
+
+    begin: float
+    end: float
+    collective: str
+    group: str
+    ranks: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfiledStep:
+    """A step that the profiler was told of (``ProfilerStep#N``): a range of the thread of the program.
+
+    Attributes:
+        number: Its number.
+        begin: When it begins, in microseconds.
+        end: When it ends.
+    """
+
+    number: int
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class MeasuredTrace:
     """What a trace tells about the rank that it is of, in microseconds from its first event.
 
     Attributes:
-        steps: Lengths of the profiled steps.
+        profiled: The profiled steps.
         operations: Operations of the device: begin, end, stream, whether they communicate, name, call or -1.
         calls: Calls of the runtime: begin, end, thread, whether they synchronise, name.
     """
 
-    steps: Sequence[float]
+    profiled: Sequence[ProfiledStep]
     operations: Sequence[tuple[float, float, int, bool, str, int]]
     calls: Sequence[tuple[float, float, str, bool, str]]
+    messages: Sequence[KinetoCollective] = ()
+
+    @property
+    def steps(self) -> list[float]:
+        """Lengths of the profiled steps."""
+        return [each.end - each.begin for each in self.profiled]
+
+    def collectives(self) -> list[CollectiveTotal]:
+        """Collectives by kind and group, those of most bytes first."""
+        return collective_totals(
+            (each.collective, each.group, each.ranks, each.size_bytes) for each in self.messages
+        )
+
+    def step(self, number: int) -> MeasuredTrace:
+        """What one step launched: its calls, and the operations of these, which may end after it.
+
+        Raises:
+            InputError: If there is no such step.
+        """
+        chosen = next((each for each in self.profiled if each.number == number), None)
+        if chosen is None:
+            there = shortened([each.number for each in self.profiled], 8)
+            found = (
+                f"steps {there}"
+                if self.profiled
+                else "no ProfilerStep: profile with a schedule and call step()"
+            )
+            msg = f"expected step {number} in the trace, found {found}."
+            raise InputError(msg)
+        place: dict[int, int] = {}
+        for call, (begin, _, _, _, _) in enumerate(self.calls):
+            if chosen.begin <= begin < chosen.end:
+                place[call] = len(place)
+        kept = [
+            (begin, end, stream, communicates, name, place.get(call, -1))
+            for begin, end, stream, communicates, name, call in self.operations
+            if call in place or (call < 0 and chosen.begin <= begin < chosen.end)
+        ]
+        if not kept:
+            msg = f"expected operations of a GPU in step {number}, found none: choose another step."
+            raise InputError(msg)
+        begins = {each[:2] for each in kept}
+        return MeasuredTrace(
+            profiled=[chosen],
+            operations=kept,
+            calls=[self.calls[call] for call in place],
+            messages=[each for each in self.messages if (each.begin, each.end) in begins],
+        )
 
     @property
     def span_us(self) -> float:
@@ -250,16 +334,16 @@ def read_kineto(path: Path | str) -> MeasuredTrace:
     Raises:
         InputError: If the file is no trace, or no operation of a device is in it.
     """
-    data = read_bytes(path, what="the trace", most_bytes=_MOST_BYTES)
-    if data[:2] == b"\x1f\x8b":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError) as error:
-            msg = f"expected a whole gzip file in {path}, found otherwise: {error}."
-            raise InputError(msg) from None
+    data = read_trace_bytes(path)
     try:
         events = msgspec.json.decode(data, type=_TraceFile).events
     except msgspec.DecodeError as error:
+        if "truncated" in str(error):
+            msg = (
+                f"expected a whole trace in {path}, found otherwise: it is cut off; let the profiler finish before the "
+                "program ends, or copy the file again."
+            )
+            raise InputError(msg) from None
         msg = (
             f"expected a trace of PyTorch's profiler in {path} (with traceEvents), found otherwise: {error}."
         )
@@ -288,7 +372,32 @@ def read_kineto(path: Path | str) -> MeasuredTrace:
         msg = f"expected operations of a GPU in {path}, found none: profile with ProfilerActivity.CUDA."
         raise InputError(msg)
     on_device = {each.tid for each in whole if each.cat in _DEVICE}
-    steps = [
-        each.dur for each in whole if each.name.startswith("ProfilerStep#") and each.tid not in on_device
+    profiled = [
+        ProfiledStep(number=int(each.name[13:]), begin=each.ts, end=each.ts + each.dur)
+        for each in whole
+        if each.name.startswith("ProfilerStep#") and each.tid not in on_device and each.name[13:].isdigit()
     ]
-    return MeasuredTrace(steps=steps, operations=operations, calls=calls)
+    messages = [
+        _collective(each) for each in whole if each.cat == "kernel" and _COMMUNICATION.search(each.name)
+    ]
+    return MeasuredTrace(profiled=profiled, operations=operations, calls=calls, messages=messages)
+
+
+def _collective(each: _Event) -> KinetoCollective:
+    """A collective by what its kernel notes; long lists of ranks are cut off by the profiler, so they are not read."""
+    told = each.args
+    elements = max(_count(told.get("In msg nelems")), _count(told.get("Out msg nelems")))
+    name = str(told.get("Collective name", "") or each.name)
+    return KinetoCollective(
+        begin=each.ts,
+        end=each.ts + each.dur,
+        collective=standard_collective(name) or "collective",
+        group=str(told.get("Process Group Description", "") or told.get("Process Group Name", "")),
+        ranks=_count(told.get("Group size")),
+        size_bytes=elements * ELEMENT_BYTES.get(str(told.get("dtype", "")).lower(), 4),
+    )
+
+
+def _count(value: Any) -> int:
+    """A number that may be text, or missing."""
+    return int(value) if isinstance(value, int | float) or str(value).isdigit() else 0

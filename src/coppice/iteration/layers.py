@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -132,6 +133,17 @@ class LayerWorkload:
     def compute_seconds(self) -> float:
         """Forward and backward pass."""
         return sum(self.forward) + sum(self.backward)
+
+    def record(self) -> dict[str, Any]:
+        """The workload as JSON values, as :func:`read_workload` takes it."""
+        return {
+            "forward": list(self.forward),
+            "backward": list(self.backward),
+            "bytes": list(self.bytes),
+            "bytes_per_second": self.bytes_per_second,
+            "message_seconds": self.message_seconds,
+            "workers": self.workers,
+        }
 
     def message(self, size_bytes: float) -> float:
         """Seconds of a message of so many bytes."""

@@ -1,19 +1,33 @@
-"""Tasks as a trace file for Perfetto (ui.perfetto.dev) and chrome://tracing: a thread for each stream."""
+"""Tasks as a trace file for Perfetto (ui.perfetto.dev) and chrome://tracing: devices and their streams."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+from typing import Any
 
 from coppice.files import write_atomically
 from coppice.iteration.running import TaskTimes
 
-__all__ = ["write_task_trace"]
+__all__ = ["device_number", "write_task_trace"]
+
+
+def device_number(stream: str) -> int:
+    """The device, or the rank, of a stream: the first number of its name; -1: none.
+
+    Examples:
+        >>> device_number("link 3 to 4"), device_number("compute")
+        (3, -1)
+    """
+    found = re.search(r"\d+", stream)
+    return int(found[0]) if found else -1
 
 
 def write_task_trace(times: TaskTimes, path: str | os.PathLike[str]) -> int:
     """Write a trace in the Trace Event Format: a complete event ("X") for each task, in microseconds.
 
+    Streams of a device, or rank, are threads of a process; those without a number are of process 0.
     Tasks without a stream, which are barriers and delays, are left out. The same times give the same bytes.
 
     Args:
@@ -24,8 +38,15 @@ def write_task_trace(times: TaskTimes, path: str | os.PathLike[str]) -> int:
         Number of tasks in it.
     """
     graph = times.graph
-    events = [
-        {"ph": "M", "name": "thread_name", "pid": 1, "tid": stream, "args": {"name": name}}
+    process = [device_number(name) + 1 for name in graph.streams]
+    word = "rank" if any(name.startswith("rank ") for name in graph.streams) else "device"
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": each, "tid": 0, "args": {"name": f"{word} {each - 1}"}}
+        for each in sorted(set(process))
+        if each
+    ]
+    events += [
+        {"ph": "M", "name": "thread_name", "pid": process[stream], "tid": stream, "args": {"name": name}}
         for stream, name in enumerate(graph.streams)
     ]
     shown = 0
@@ -38,7 +59,7 @@ def write_task_trace(times: TaskTimes, path: str | os.PathLike[str]) -> int:
                 "ph": "X",
                 "name": graph.names[task],
                 "cat": graph.kind_names[graph.kinds[task]],
-                "pid": 1,
+                "pid": process[stream],
                 "tid": stream,
                 "ts": round(1e6 * float(times.start[task]), 3),
                 "dur": round(1e6 * float(times.finish[task] - times.start[task]), 3),

@@ -16,8 +16,8 @@ from coppice.collectives import Collective
 from coppice.comparison.outcome import Comparison
 from coppice.report.comparison import comparison_picture, comparison_table, refused_methods, synthesis_table
 from coppice.report.loads import load_picture
-from coppice.report.style import PAGE_STYLE, style
-from coppice.report.svg import NOTHING, Markup, element, escape, facts, join
+from coppice.report.style import html_page
+from coppice.report.svg import NOTHING, Markup, element, escape, facts
 from coppice.report.timeline import timeline_picture
 from coppice.report.topology.picture import topology_picture
 from coppice.report.tree import sketches, tree_picture
@@ -132,7 +132,7 @@ def report_html(
         *([] if comparison is None else _comparison(comparison)),
         element("footer", escape(_footer(plan))),
     ]
-    return _page(title, body, element("script", Markup(_SCRIPT)))
+    return html_page(title, body, element("script", Markup(_SCRIPT)))
 
 
 def topology_html(topology: Topology, *, whole: Topology | None = None) -> str:
@@ -156,19 +156,7 @@ def _small_page(title: str, topology: Topology, shown: Sequence[Markup]) -> str:
         *shown,
         element("footer", escape(f"Made by coppice {__version__}. Topology {topology.sha256[:16]}.")),
     ]
-    return _page(title, body)
-
-
-def _page(title: str, body: Sequence[Markup], *scripts: Markup) -> str:
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", escape(title)),
-        style(PAGE_STYLE),
-    )
-    page = element("html", head, element("body", join(body, "\n"), *scripts), lang="en")
-    return f"<!DOCTYPE html>\n{page}\n"
+    return html_page(title, body)
 
 
 @dataclass(frozen=True, kw_only=True)

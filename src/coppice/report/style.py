@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from coppice.report.svg import Markup, element
+from collections.abc import Sequence
 
-__all__ = ["PAGE_STYLE", "PICTURE_STYLE", "standalone", "style"]
+from coppice.report.svg import Markup, element, escape, join
+
+__all__ = ["PAGE_STYLE", "PICTURE_STYLE", "html_page", "standalone", "style"]
 
 _LIGHT = """--page:#ffffff;--ink:#1c2733;--quiet:#5b6875;--line:#d5dbe2;--card:#f5f7f9;--gpu:#dcebfa;--gpu-edge:#3f78b5;
 --nic:#e3f2e1;--nic-edge:#4d8f48;--switch:#ece5f6;--switch-edge:#7a5cab;--load0:#b4bcc6;--load1:#86b2dc;--load2:#2f74bd;
@@ -88,3 +90,22 @@ def standalone(picture: Markup) -> str:
     """A picture as the text of an SVG file of its own, with its colours."""
     opening, content = picture.split(">", 1)
     return f"{opening}>{style(PICTURE_STYLE)}{content}\n"
+
+
+def html_page(title: str, body: Sequence[Markup], *scripts: Markup) -> str:
+    """A page of its own as the text of an HTML file.
+
+    Args:
+        title: Its title.
+        body: What it shows, from top to bottom.
+        scripts: Script elements, which neither hold ``<`` nor ``&``, so that pages stay well-formed XML.
+    """
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", escape(title)),
+        style(PAGE_STYLE),
+    )
+    page = element("html", head, element("body", join(body, "\n"), *scripts), lang="en")
+    return f"<!DOCTYPE html>\n{page}\n"

@@ -11,6 +11,7 @@ from coppice.cli.train.lr_report import lr_report
 from coppice.cli.train.measure import measure
 from coppice.cli.train.models import models
 from coppice.cli.train.policy import policy
+from coppice.cli.train.report import report
 from coppice.cli.train.search import search
 
 __all__ = ["app"]
@@ -29,6 +30,7 @@ def train() -> None:
 
 app.command("estimate")(estimate)
 app.command("search")(search)
+app.command("report")(report)
 app.command("job")(job)
 app.command("models")(models)
 app.command("policy")(policy)

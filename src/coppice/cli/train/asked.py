@@ -13,6 +13,7 @@ from coppice.errors import InputError
 from coppice.text import suggestion
 
 if TYPE_CHECKING:
+    from coppice.iteration.job import TrainingJob
     from coppice.iteration.job.record import JobRecord
     from coppice.topology.model import Topology
 
@@ -22,6 +23,7 @@ __all__ = [
     "DeviceOption",
     "FusedOption",
     "JobArgument",
+    "asked_job",
     "asked_record",
     "load_of_job",
     "parse_degrees",
@@ -99,6 +101,47 @@ def asked_record(
     if cluster.get("topology") is not None:
         record.cluster.mixed = None
     return with_values(record, {"cluster": values, "layout": layout, "run": run or {}}), folder
+
+
+def asked_job(
+    job: str,
+    *,
+    cluster: str | None,
+    boxes: int | None,
+    device: str | None,
+    parallel: str | None,
+    run: Mapping[str, Any],
+    rates: str | None,
+    settings: Sequence[str] | None,
+    **layout: Any,
+) -> TrainingJob:
+    """The job that the options of an estimate ask for.
+
+    Args:
+        job: Name of a model, or of a job file.
+        cluster: Preset or topology file.
+        boxes: Boxes of a preset.
+        device: GPU, or file of a measured one.
+        parallel: Degrees, such as ``tp=8,pp=4``.
+        run: Keys of the table of how it runs.
+        rates: Rates of a preset.
+        settings: ``KEY=VALUE`` parameters of a preset.
+        layout: Keys of the table of the layout, but the degrees.
+
+    Raises:
+        InputError: If the file cannot be read, nothing says which cluster, or the layout does not suit it.
+    """
+    from coppice.iteration.job.job import job_of
+
+    record, folder = asked_record(
+        job,
+        cluster={"topology": cluster, "boxes": boxes, "device": device},
+        layout={**parse_degrees(parallel), **layout},
+        run=run,
+        rates=rates,
+        settings=settings,
+    )
+    return job_of(record, folder=folder, loaded=load_of_job)
 
 
 def load_of_job(

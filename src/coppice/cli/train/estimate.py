@@ -17,9 +17,7 @@ from coppice.cli.train.asked import (
     DeviceOption,
     FusedOption,
     JobArgument,
-    asked_record,
-    load_of_job,
-    parse_degrees,
+    asked_job,
 )
 from coppice.cli.train.changes import DegradeOption, WhatIfOption, answers, answers_record, answers_table
 from coppice.errors import CheckError, InputError
@@ -130,34 +128,33 @@ def estimate(
         --shard zero1 --overlap megatron --trace step.json
       coppice train estimate gpt-175b --cluster dgx-h100 --boxes 128 --parallel tp=8,pp=8,dp=16 --collectives nccl
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.iteration.job.job import job_of
     from coppice.iteration.job.paced import simulated_job
     from coppice.iteration.memory import memory_of
+    from coppice.iteration.page.jobs import PART_NAMES
     from coppice.iteration.trace import write_task_trace
     from coppice.iteration.transformer import Transformer
     from coppice.simulation.models import DEFAULT_MODEL
 
-    record, folder = asked_record(
+    asked = asked_job(
         job,
-        cluster={"topology": cluster, "boxes": boxes, "device": device},
-        layout={
-            **parse_degrees(parallel),
-            "global_batch": global_batch,
-            "micro_batch": micro_batch,
-            "recompute": recompute,
-            "shard": shard,
-            "sequence_parallel": sequence_parallel,
-            "fused_attention": fused_attention,
-        },
+        cluster=cluster,
+        boxes=boxes,
+        device=device,
+        parallel=parallel,
         run={"order": order, "overlap": overlap, "collectives": collectives},
         rates=rates,
         settings=settings,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        recompute=recompute,
+        shard=shard,
+        sequence_parallel=sequence_parallel,
+        fused_attention=fused_attention,
     )
-    costs = record.run.collectives or CALIBRATED
+    costs = asked.run.collectives or CALIBRATED
     if costs != CALIBRATED and (what_if or degrade):
         msg = f"expected {CALIBRATED} collectives with --what-if or --degrade, found {costs}: leave --collectives out."
         raise InputError(msg)
-    asked = job_of(record, folder=folder, loaded=load_of_job)
     chosen, layout, machines = asked.model, asked.layout, asked.cluster
     held = memory_of(chosen, layout)
     found = simulated_job(asked, contention=contention)
@@ -190,7 +187,10 @@ def estimate(
             ("iteration", f"{seconds_text(found.seconds)}, {100 * found.mfu:.3g}% of the peak (MFU)"),
             (f"as {found.order}", _beside(found)),
             _pace(chosen, samples),
-            ("goes to", _shares({_PARTS[part]: value for part, value in found.parts.items()}, found.seconds)),
+            (
+                "goes to",
+                _shares({PART_NAMES[part]: value for part, value in found.parts.items()}, found.seconds),
+            ),
             ("waits for", _shares(found.exposed, found.seconds) or "nothing but computation"),
             (
                 "best order",
@@ -213,17 +213,6 @@ def estimate(
         raise CheckError(msg)
 
 
-_PARTS = {
-    "compute": "layers",
-    "head": "head and loss",
-    "tensor": "sums of tensor parallelism",
-    "experts": "exchanges of experts",
-    "context": "exchanges of context parallelism",
-    "sends": "sends between stages",
-    "bubble": "bubble",
-    "gradients": "sums of gradients",
-    "optimizer": "optimizer",
-}
 _BESIDE = {
     "none": "nothing overlaps",
     "fsdp": "parameters are gathered and gradients scattered beside passes",

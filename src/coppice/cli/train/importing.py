@@ -1,23 +1,33 @@
-"""`coppice train import`: a measured trace of training, where its time goes, and its replay."""
+"""`coppice train import`: a measured trace, an execution trace, or a module of PyTorch, and its simulation."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coppice.cli.options.inputs import JsonOption, parse_settings
+from coppice.cli.options.inputs import BoxesOption, JsonOption, load_topology, parse_settings
 from coppice.cli.output.render import print_fields, print_json
+from coppice.cli.train.collectives import collective_fields, collective_records
 from coppice.errors import InputError
+from coppice.text import plural
+
+if TYPE_CHECKING:
+    from coppice.iteration.estimate import Cluster
 
 __all__ = ["import_trace"]
 
 
 def import_trace(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="TRACE", help="Trace of PyTorch's profiler of one rank (JSON, also gzipped)."),
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="Trace of PyTorch's profiler of one rank; execution traces (PyTorch's JSON, Chakra's .et), one a rank "
+            "or their folder; or model.py:FUNCTION, which returns a module or (module, inputs).",
+        ),
     ],
     *,
     scale: Annotated[
@@ -28,24 +38,137 @@ def import_trace(
             help="Replay with times of compute, communication or host multiplied; may be repeated.",
         ),
     ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", metavar="N", help="Only ProfilerStep#N of a profile [default: all]."),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster", metavar="TOPOLOGY", help="Preset or topology file: times of what has none."
+        ),
+    ] = None,
+    boxes: BoxesOption = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="NAME", help="GPU [default: by the topology's name].")
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", min=1, help="Ranks of the job of a module [default: those of --parallel]."),
+    ] = None,
+    parallel: Annotated[
+        str | None,
+        typer.Option(
+            "--parallel",
+            metavar="LIST",
+            help="Device mesh of a module, the slowest degree first, such as dp=2,tp=8 [default: dp].",
+        ),
+    ] = None,
+    shard: Annotated[
+        str,
+        typer.Option(
+            "--shard", metavar="KIND", help="What replicas of a module share out: none, zero3 (FSDP2)."
+        ),
+    ] = "none",
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="SHAPE", help="Input of a module, such as 8x256:float32; may be repeated."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write the layers of a module for `train policy` (JSON)."
+        ),
+    ] = None,
     trace: Annotated[
-        Path | None, typer.Option("--trace", metavar="FILE", help="Write the replayed tasks for Perfetto.")
+        Path | None, typer.Option("--trace", metavar="FILE", help="Write the simulated tasks for Perfetto.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a trace of training, say where its time goes, and replay it as tasks.
+    """Read a trace of training, or trace a module of PyTorch, and simulate it as tasks.
 
-    With --scale the replay answers what would change: operations run after the calls that launch them, after what is
-    before them on their stream, and after what they waited for.
+    A profile is replayed: operations run after the calls that launch them, after what is before them on their stream,
+    and after what they waited for; with --scale the replay answers what would change. Execution traces of several ranks
+    are replayed together. A module is traced on fake tensors with a fake process group: nothing is computed.
 
     \b
     Examples:
-      coppice train import trace.json.gz
+      coppice train import trace.json.gz --step 4
       coppice train import trace.json.gz --scale communication=0.5
+      coppice train import traces/ --cluster dgx-a100
+      coppice train import model.py:build --parallel dp=16 --cluster dgx-a100 --boxes 2 -o workload.json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.iteration.kineto import read_kineto
-    from coppice.iteration.trace import write_task_trace
+    path, is_module, function = sources[0].partition(".py")
+    if is_module and function[:1] in ("", ":"):
+        _refuse({"--scale": scale, "--step": step}, "a module")
+        if len(sources) > 1:
+            msg = f"expected one module, found {len(sources)} arguments: name one, as model.py:build."
+            raise InputError(msg)
+        from coppice.cli.train.modules import show_module
 
+        show_module(
+            f"{path}.py",
+            function[1:] or "build",
+            machines=_machines(cluster, boxes, device),
+            one_box=cluster is None,
+            ranks=ranks,
+            parallel=parallel,
+            shard=shard,
+            inputs=inputs or [],
+            output=output,
+            trace=trace,
+            as_json=as_json,
+        )
+        return
+    of_modules = {"--ranks": ranks, "--parallel": parallel, "--input": inputs, "--output": output}
+    _refuse({**of_modules, "--shard": None if shard == "none" else shard}, "a trace")
+    from coppice.iteration.traces.kinds import TraceKind, kind_of, read_trace_bytes, trace_files
+
+    files = trace_files([Path(each) for each in sources])
+    contents = [(each.name, read_trace_bytes(each)) for each in files]
+    title = sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1} more"
+    if len(files) == 1 and kind_of(contents[0][1], file=files[0].name) is TraceKind.PROFILER:
+        _refuse({"--cluster": cluster, "--boxes": boxes, "--device": device}, "a profile, which has times")
+        _show_profile(files[0], title, step, _factors(scale), trace, as_json=as_json)
+        return
+    _refuse({"--step": step}, "an execution trace")
+    _show_traces(contents, title, _machines(cluster, boxes, device), _factors(scale), trace, as_json=as_json)
+
+
+def _refuse(options: Mapping[str, Any], what: str) -> None:
+    """Raise an error if one of some options is given.
+
+    Raises:
+        InputError: If so.
+    """
+    for name, value in options.items():
+        if value is not None:
+            msg = f"{name} is not for {what}: leave it out."
+            raise InputError(msg)
+
+
+def _machines(name: str | None, boxes: int | None, device: str | None) -> Cluster | None:
+    """The cluster, or the box of a device."""
+    if name is None and device is None:
+        if boxes is not None:
+            msg = "--boxes goes with --cluster: name a preset, such as --cluster dgx-a100."
+            raise InputError(msg)
+        return None
+    from coppice.iteration.cluster import box_of, cluster_of
+
+    if name is None:
+        return box_of(str(device))
+    return cluster_of(load_topology(name, boxes=boxes, rates=None, settings=None), device)
+
+
+def _factors(scale: Sequence[str] | None) -> dict[str, float]:
+    """Factors by kind.
+
+    Raises:
+        InputError: If one is no number.
+    """
     factors = {}
     for kind, text in parse_settings(scale or (), option="--scale").items():
         try:
@@ -53,39 +176,120 @@ def import_trace(
         except ValueError:
             msg = f"expected a factor such as 0.5 for --scale {kind}, found {text!r}."
             raise InputError(msg) from None
-    measured = read_kineto(file)
+    return factors
+
+
+def _scaled(factors: Mapping[str, float]) -> str:
+    """What a replay is called."""
+    if not factors:
+        return "replayed"
+    return "with " + ", ".join(f"{kind} x {value:g}" for kind, value in factors.items())
+
+
+def _show_profile(
+    path: Path, title: str, step: int | None, factors: dict[str, float], trace: Path | None, *, as_json: bool
+) -> None:
+    """A trace of PyTorch's profiler."""
+    from coppice.iteration.kineto import read_kineto
+    from coppice.iteration.trace import write_task_trace
+
+    measured = read_kineto(path)
+    if step is not None:
+        measured = measured.step(step)
     replay = measured.replay(factors)
     if trace is not None:
         write_task_trace(replay.times, trace)
-    span, busy = measured.span_us, measured.busy_us()
+    span, busy, totals = measured.span_us, measured.busy_us(), measured.collectives()
     if as_json:
         print_json(
             {
+                "kind": "profile",
                 "span_us": span,
-                "steps_us": list(measured.steps),
+                "steps": {str(each.number): each.end - each.begin for each in measured.profiled},
+                "steps_us": measured.steps,
                 "operations": len(measured.operations),
                 "busy_us": busy,
+                "collectives": collective_records(totals),
                 "scale": factors,
                 "replay_us": 1e6 * replay.seconds,
             }
         )
         return
     change = 1e6 * replay.seconds / span - 1
-    named = (
-        "replayed"
-        if not factors
-        else "with " + ", ".join(f"{kind} x {value:g}" for kind, value in factors.items())
-    )
     fields = [
         ("trace", f"{span / 1e3:.6g} ms, {len(measured.operations)} operations of the device"),
         *(
             (kind.replace("_", " "), f"{value / 1e3:.6g} ms, {value / span:.1%}")
             for kind, value in busy.items()
         ),
-        (named, f"{1e3 * replay.seconds:.6g} ms, {change:+.2%}"),
+        *(collective_fields(totals) or [("collectives", "none: profile a rank of a job of several ranks")]),
+        (_scaled(factors), f"{1e3 * replay.seconds:.6g} ms, {change:+.2%}"),
     ]
-    if measured.steps:
-        fields.insert(
-            1, ("steps", f"{len(measured.steps)} of {sum(measured.steps) / len(measured.steps) / 1e3:.6g} ms")
+    steps = measured.profiled
+    if steps:
+        words = f"{len(steps)} of {sum(measured.steps) / len(steps) / 1e3:.6g} ms"
+        words += (
+            f" (--step {steps[0].number} to {steps[-1].number})"
+            if len(steps) > 1
+            else f" ({steps[0].number})"
         )
-    print_fields(str(file), fields)
+        fields.insert(1, ("steps", words))
+    print_fields(title, fields)
+
+
+def _show_traces(
+    contents: Sequence[tuple[str, bytes]],
+    title: str,
+    machines: Cluster | None,
+    factors: dict[str, float],
+    trace: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Execution traces."""
+    from coppice.iteration.totals import collective_totals
+    from coppice.iteration.trace import write_task_trace
+    from coppice.iteration.traces.kinds import read_traces
+    from coppice.iteration.traces.replay import replay_traces
+
+    traces = read_traces(contents)
+    replay = replay_traces(traces, cluster=machines, scale=factors)
+    if trace is not None:
+        write_task_trace(replay.times, trace)
+    totals = collective_totals(row for each in traces for row in each.collective_rows())
+    nodes = sum(len(each.nodes) for each in traces)
+    if as_json:
+        print_json(
+            {
+                "kind": traces[0].kind,
+                "ranks": [each.rank for each in traces],
+                "nodes": nodes,
+                "collectives": collective_records(totals),
+                "messages_met": replay.met,
+                "messages_alone": replay.alone,
+                "without_time": replay.timeless,
+                "scale": factors,
+                "replay_us": 1e6 * replay.seconds,
+                "lower_bound_us": 1e6 * replay.lower_bound_seconds,
+            }
+        )
+        return
+    fields = [
+        (f"{traces[0].kind} trace", f"{plural(len(traces), 'rank')}, {plural(nodes, 'node')}"),
+        *(collective_fields(totals) or [("collectives", "none: trace a rank of a job of several ranks")]),
+    ]
+    if replay.met or replay.alone:
+        words = f"{plural(replay.met, 'send')} met by receipts"
+        if replay.alone:
+            words += f", {replay.alone} whose other rank has no trace here"
+        fields.append(("messages", words))
+    fields.append((_scaled(factors), f"{1e3 * replay.seconds:.6g} ms"))
+    fields.append(("lower bound", f"{1e3 * replay.lower_bound_seconds:.6g} ms for any order of these nodes"))
+    if replay.timeless:
+        instead = "name another --cluster" if machines is not None else "name their --cluster"
+        fields.append(("without times", f"{replay.timeless} collectives and sends take nothing: {instead}"))
+    if traces[0].kind == "PyTorch":
+        fields.append(
+            ("operators", "have no times in such a trace: import the profile of the same run for them")
+        )
+    print_fields(title, fields)

@@ -1,0 +1,105 @@
+"""`coppice train report`: a simulated iteration of a job as one page that opens from disk."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coppice.cli.output.render import Stages, print_json, print_lines
+from coppice.cli.train.signature import job_of_options, with_job_options
+from coppice.errors import InputError
+from coppice.text import size_text
+
+__all__ = ["report"]
+
+_NOT = ("what_if", "degrade")
+"""Options of the estimate that a page does not take."""
+
+_MEMORY = ("parameters", "gradients", "optimizer", "activations")
+
+
+def report(job: str, **options: Any) -> None:
+    """Write a simulated iteration of a job as a page: where its time goes, and its timeline to zoom in.
+
+    The page is one file that needs no network: parts of the time, what each device computes, exposed communication by
+    collective, group and link, a timeline of all streams in which a drag chooses what is seen, memory, lower bounds,
+    and the model behind each number.
+
+    \b
+    Examples:
+      coppice train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 16 -o iteration.html
+      coppice train report job.toml --overlap megatron --trace step.json
+    """  # noqa: D301 (\b is for the help formatter)
+    from coppice.files import write_atomically
+    from coppice.iteration.job.paced import simulated_job
+    from coppice.iteration.memory import memory_of
+    from coppice.iteration.page.jobs import report_of_step
+    from coppice.iteration.page.page import iteration_html
+    from coppice.iteration.trace import write_task_trace
+
+    output, trace, as_json = (options.pop(name) for name in ("output", "trace", "as_json"))
+    contention = options.pop("contention")
+    if output.suffix != ".html":
+        msg = f"expected a file called *.html, found {output.name!r}: choose such a name."
+        raise InputError(msg)
+    with Stages() as stages:
+        stages.begin("simulating")
+        asked = job_of_options(job, options)
+        found = simulated_job(asked, contention=contention)
+        held = memory_of(asked.model, asked.layout)
+        stages.begin("drawing")
+        page = report_of_step(
+            f"{asked.name} on {asked.machines.name}",
+            found,
+            memory={name: getattr(held, name) for name in _MEMORY},
+            memory_bytes=asked.cluster.device.memory_bytes,
+            device=asked.cluster.device.name,
+            command=_estimate_command(),
+            measured=asked.cluster.table is not None,
+        )
+        content = iteration_html(page).encode()
+        write_atomically(output, content)
+        if trace is not None:
+            write_task_trace(found.times, trace)
+    if as_json:
+        print_json({"output": str(output), "bytes": len(content), "iteration_seconds": found.seconds})
+        return
+    print_lines([f"{output}: {size_text(len(content))}"])
+
+
+def _estimate_command() -> str:
+    """The estimate that prints the numbers of the page: the words of this command without its files."""
+    words = list(sys.argv[1:])
+    if words[:2] != ["train", "report"]:
+        return ""
+    kept: list[str] = []
+    skip = False
+    for word in words[2:]:
+        if skip or word == "--json":
+            skip = False
+            continue
+        skip = word in ("-o", "--output", "--trace")
+        if not (skip or word.startswith(("--output=", "--trace="))):
+            kept.append(word)
+    return shlex.join(["coppice", "train", "estimate", *kept])
+
+
+with_job_options(
+    report,
+    [
+        inspect.Parameter(
+            "output",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=Path("iteration.html"),
+            annotation=Annotated[
+                Path, typer.Option("-o", "--output", metavar="FILE", help="Page to write (.html).")
+            ],
+        )
+    ],
+    without=_NOT,
+)

@@ -1,0 +1,197 @@
+"""The page of an iteration: it opens from disk, asks no network for anything, and suits light and dark screens."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coppice.iteration.page.bars import bars_picture, stacked_picture
+from coppice.iteration.page.timeline import SCRIPT, colour_of, timeline_canvas, timeline_rows
+from coppice.iteration.running import TaskTimes
+from coppice.iteration.trace import device_number
+from coppice.report.style import html_page
+from coppice.report.svg import Markup, element, escape, facts
+from coppice.text import seconds_text
+from coppice.version import __version__
+
+__all__ = ["IterationReport", "iteration_html"]
+
+_MOST_DEVICES = 32
+_BUTTONS = """button.act{font:inherit;font-size:13px;color:var(--ink);background:var(--card);
+border:1px solid var(--line);border-radius:6px;padding:3px 10px;margin-right:6px}
+.sources th,.sources td{text-align:left;vertical-align:top}"""
+_PASSES = ("forward", "backward", "input gradient", "weight gradient", "recompute", "head", "optimizer")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class IterationReport:
+    """What a page tells.
+
+    Attributes:
+        title: The job.
+        facts: Names and values for the head of the page.
+        seconds: The iteration.
+        parts: Where its time goes, in seconds.
+        exposed: What it waits for beside computation, in seconds, by collective, group and link.
+        bounds: What no order can beat, in seconds, by what limits it.
+        memory: What a GPU keeps, in bytes.
+        memory_bytes: Memory of a GPU.
+        times: When tasks run.
+        begin: When the iteration that is shown first begins, in seconds.
+        sources: For each number of the page the model behind it, and the command that prints it.
+    """
+
+    title: str
+    facts: Sequence[tuple[str, str]]
+    seconds: float
+    parts: Mapping[str, float]
+    exposed: Mapping[str, float]
+    bounds: Mapping[str, float]
+    memory: Mapping[str, float]
+    memory_bytes: float
+    times: TaskTimes
+    begin: float = 0.0
+    sources: Sequence[tuple[str, str, str]] = ()
+
+
+def iteration_html(report: IterationReport) -> str:
+    """The page as the text of an HTML file, which is well-formed XML as well.
+
+    Args:
+        report: What it tells.
+    """
+    rows = timeline_rows(report.times)
+    some = ""
+    if rows.devices < rows.of_devices:
+        some = f" {rows.devices} of {rows.of_devices} devices are shown, evenly chosen."
+    body = [
+        element("style", Markup(_BUTTONS)),
+        element("h1", escape(report.title)),
+        facts(list(report.facts)),
+        element("h2", escape("Where the time goes")),
+        element(
+            "p",
+            escape("Parts of the iteration on the device that computes most; a full bar is the iteration."),
+        ),
+        element("figure", _shares(report.parts, report.seconds, "parts", "parts of the iteration")),
+        *_devices(report),
+        element("h2", escape("Exposed communication")),
+        *_exposed(report),
+        element("h2", escape("Timeline")),
+        element(
+            "p",
+            escape(
+                "A row is a stream of a device, a bar a task. The line under bars is the critical path: a task of it "
+                f"begins when the one before it ends.{some}"
+            ),
+        ),
+        timeline_canvas(report.times, rows, begin=report.begin),
+        element("h2", escape("Memory of a GPU")),
+        element("figure", _memory(report)),
+        element("h2", escape("Lower bounds")),
+        element(
+            "p",
+            escape("No order of the same tasks on the same devices takes less than the longest of these."),
+        ),
+        element("figure", _shares(report.bounds, report.seconds, "bounds", "lower bounds")),
+        *_sources(report),
+        element("footer", escape(f"Made by coppice {__version__}.")),
+    ]
+    return html_page(report.title, body, element("script", Markup(SCRIPT)))
+
+
+def _shares(seconds: Mapping[str, float], whole: float, name: str, label: str) -> Markup:
+    """Bars of seconds with their shares."""
+    bars = [
+        (words, value, f"{seconds_text(value)}, {value / whole:.1%}")
+        for words, value in seconds.items()
+        if value > 0
+    ]
+    return bars_picture(bars, whole, name=name, label=label)
+
+
+def _memory(report: IterationReport) -> Markup:
+    """Bars of what a GPU keeps; a full one is its memory, or all that is kept if that is more."""
+    total = sum(report.memory.values())
+    bars = [(words, value, f"{value / 1e9:.3g} GB") for words, value in report.memory.items()]
+    bars.append(("all", total, f"{total / 1e9:.3g} of {report.memory_bytes / 1e9:.3g} GB"))
+    return bars_picture(
+        bars, max(report.memory_bytes, total), name="memory", label="memory of a GPU by parts"
+    )
+
+
+def _exposed(report: IterationReport) -> list[Markup]:
+    """What the iteration waits for."""
+    if not any(report.exposed.values()):
+        return [element("p", escape("The critical path is all computation: nothing is exposed."))]
+    words = (
+        "Time of the critical path that is no computation, by collective, group of ranks, and limiting link."
+    )
+    return [
+        element("p", escape(words)),
+        element("figure", _shares(report.exposed, report.seconds, "exposed", "exposed communication")),
+    ]
+
+
+def _devices(report: IterationReport) -> list[Markup]:
+    """What each device computes, and how long it waits."""
+    times, graph = report.times, report.times.graph
+    kinds = [number for number, kind in enumerate(graph.kind_names) if kind in _PASSES]
+    computes = np.isin(graph.kinds, kinds) & (graph.stream >= 0)
+    if not computes.any():
+        return []
+    sums: dict[int, dict[str, float]] = defaultdict(dict)
+    alone = times.finish - times.start
+    for stream in np.unique(graph.stream[computes]).tolist():
+        device = device_number(graph.streams[stream])
+        for number in kinds:
+            own = computes & (graph.stream == stream) & (graph.kinds == number)
+            if own.any():
+                kind = graph.kind_names[number]
+                sums[device][kind] = sums[device].get(kind, 0.0) + float(alone[own].sum())
+    devices = sorted(sums)
+    if len(devices) > _MOST_DEVICES:
+        places = np.unique(np.linspace(0, len(devices) - 1, _MOST_DEVICES).round().astype(int))
+        devices = [devices[place] for place in places.tolist()]
+    rows = [
+        (
+            f"device {device}" if device >= 0 else "device",
+            [(kind, value, colour_of(kind)) for kind, value in sums[device].items()],
+        )
+        for device in devices
+    ]
+    picture = stacked_picture(
+        rows, times.seconds or 1.0, name="devices", label="what devices compute, and how long they wait"
+    )
+    return [
+        element(
+            "p",
+            escape(
+                "Each device of the pipeline: its passes, and how long it waits; colours as in the timeline."
+            ),
+        ),
+        element("figure", picture),
+    ]
+
+
+def _sources(report: IterationReport) -> list[Markup]:
+    """The model and the command behind each number."""
+    if not report.sources:
+        return []
+    head = element("tr", *(element("th", escape(each)) for each in ("number", "model", "command")))
+    lines = [
+        element(
+            "tr",
+            element("td", escape(what)),
+            element("td", escape(model)),
+            element("td", element("code", escape(command))),
+        )
+        for what, model, command in report.sources
+    ]
+    return [
+        element("h2", escape("Where the numbers come from")),
+        element("div", element("table", head, *lines, class_="sources"), class_="scroll"),
+    ]

@@ -1,0 +1,221 @@
+"""Replay of execution traces: the nodes of one rank or of several as tasks, matched where ranks meet.
+
+Nodes run when what they wait for is done, those of one stream one after the other: threads of the host, the device,
+each group. A receipt comes after its send (same ends and tag, the n-th with the n-th). Messages that are ready leave
+together and share what their ends send and take. A collective begins when all ranks whose traces are there have come to
+it (the n-th of a group with the n-th), and takes what it took the rank that waited least in it: measured times of
+collectives hold the waiting for peers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+from coppice.iteration.estimate import Cluster
+from coppice.iteration.running import TaskTimes, lower_bound_seconds, run_tasks
+from coppice.iteration.tasks import TaskGraphBuilder
+from coppice.iteration.traces.nodes import ExecutionTrace, TraceNode, TraceWork
+
+__all__ = ["ReplayedTraces", "replay_traces"]
+
+_SCALED = {
+    TraceWork.COMPUTE: "compute",
+    TraceWork.HOST: "host",
+    TraceWork.COLLECTIVE: "communication",
+    TraceWork.SEND: "communication",
+    TraceWork.RECEIVE: "communication",
+}
+_Key = tuple[int, int]
+"""Trace and number of a node."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReplayedTraces:
+    """A replay.
+
+    Attributes:
+        times: When nodes run.
+        lower_bound_seconds: What no order of the same nodes on these streams can beat.
+        timeless: Collectives and sends for which neither traces nor a cluster give a time.
+        met: Messages whose send and receipt are both there.
+        alone: Messages with only one of them.
+    """
+
+    times: TaskTimes
+    lower_bound_seconds: float
+    timeless: int
+    met: int
+    alone: int
+
+    @property
+    def seconds(self) -> float:
+        """From the first node to the last."""
+        return self.times.seconds
+
+
+def replay_traces(
+    traces: Sequence[ExecutionTrace],
+    *,
+    cluster: Cluster | None = None,
+    scale: Mapping[str, float] | None = None,
+) -> ReplayedTraces:
+    """Simulate traces together.
+
+    Args:
+        traces: One for each rank.
+        cluster: What messages and collectives take for which the traces have no time; None: nothing.
+        scale: Factors by kind: ``compute``, ``communication``, ``host``.
+
+    Raises:
+        InputError: If two are of one rank, a receipt has no send in the trace of its sender, collectives of a group
+            differ in number, or nodes wait for themselves.
+    """
+    _require_distinct(traces)
+    factors = dict.fromkeys(("compute", "communication", "host"), 1.0) | dict(scale or {})
+    several = len(traces) > 1
+    graph = TaskGraphBuilder()
+    number: dict[_Key, int] = {}
+    meetings, least = _meetings(traces)
+    sends, met, alone = _messages(traces)
+    waits: dict[_Key, list[int]] = {}
+    timeless = 0
+    for place, trace in enumerate(traces):
+        prefix = f"rank {trace.rank} " if several else ""
+        for each in trace.nodes:
+            key = (place, each.id)
+            seconds = least.get(key, each.seconds) or _estimated(each, trace.rank, cluster, len(traces))
+            timeless += not seconds and each.size_bytes > 0 and each.work is not TraceWork.RECEIVE
+            loads = {}
+            if each.work is TraceWork.SEND:
+                loads = {f"out of rank {trace.rank}": 1.0, f"into rank {each.peer}": 1.0}
+            elif each.work is TraceWork.RECEIVE:
+                seconds = seconds if cluster is None and key not in sends else 0.0
+            stream = graph.stream(prefix + each.stream) if each.stream else -1
+            number[key] = graph.add(
+                each.name or each.work.value,
+                each.collective or each.work.value,
+                stream,
+                seconds * factors[_SCALED[each.work]],
+                loads=loads,
+            )
+    for place, trace in enumerate(traces):
+        for each in trace.nodes:
+            key = (place, each.id)
+            # Converters leave out nodes that others still name; these do not bind.
+            waits[key] = [other for other in each.after if (place, other) in number]
+            after = [number[place, other] for other in waits[key]]
+            if key in sends:
+                after.append(number[sends[key]])
+            graph.await_tasks(number[key], after)
+    for members in meetings:
+        before = [number[place, other] for place, one in members for other in waits[place, one]]
+        meeting = graph.barrier("all ranks are here", before)
+        for key in members:
+            graph.await_tasks(number[key], [meeting])
+    built = graph.build()
+    return ReplayedTraces(
+        times=run_tasks(built),
+        lower_bound_seconds=lower_bound_seconds(built),
+        timeless=timeless,
+        met=met,
+        alone=alone,
+    )
+
+
+def _require_distinct(traces: Sequence[ExecutionTrace]) -> None:
+    """Raise an error if two traces are of one rank.
+
+    Raises:
+        InputError: If so.
+    """
+    seen: dict[int, str] = {}
+    for each in traces:
+        if each.rank in seen:
+            msg = (
+                f"expected traces of different ranks, found rank {each.rank} in {seen[each.rank]} and {each.file}: "
+                "name one of them."
+            )
+            raise InputError(msg)
+        seen[each.rank] = each.file
+
+
+def _meetings(traces: Sequence[ExecutionTrace]) -> tuple[list[list[_Key]], dict[_Key, float]]:
+    """Collectives that meet, and the seconds of each: the least that any rank took."""
+    if len(traces) < 2:
+        return [], {}
+    groups: dict[str, dict[int, list[TraceNode]]] = defaultdict(lambda: defaultdict(list))
+    for place, trace in enumerate(traces):
+        for each in trace.nodes:
+            if each.work is TraceWork.COLLECTIVE:
+                groups[each.group][place].append(each)
+    meetings, least = [], {}
+    for group, members in groups.items():
+        counts = {place: len(found) for place, found in members.items()}
+        if len(set(counts.values())) > 1:
+            few, many = min(counts, key=lambda one: counts[one]), max(counts, key=lambda one: counts[one])
+            msg = (
+                f"expected as many collectives of group {group or '(unnamed)'} in each trace, found {counts[few]} in "
+                f"{traces[few].file} and {counts[many]} in {traces[many].file}: trace the same steps of all ranks."
+            )
+            raise InputError(msg)
+        for turn in zip(*members.values(), strict=True):
+            keys = [(place, each.id) for place, each in zip(members, turn, strict=True)]
+            meetings.append(keys)
+            shortest = min(each.seconds for each in turn)
+            least.update(dict.fromkeys(keys, shortest))
+    return meetings, least
+
+
+def _messages(traces: Sequence[ExecutionTrace]) -> tuple[dict[_Key, _Key], int, int]:
+    """For each receipt its send; how many messages have both, and how many only one.
+
+    Raises:
+        InputError: If the sender's trace is there, and has no such send.
+    """
+    sent: dict[tuple[int, int, int, int], _Key] = {}
+    there = {trace.rank for trace in traces}
+    count: dict[tuple[int, int, int], int] = defaultdict(int)
+    for place, trace in enumerate(traces):
+        for each in trace.nodes:
+            if each.work is TraceWork.SEND:
+                ends = (trace.rank, each.peer, each.tag)
+                sent[(*ends, count[ends])] = (place, each.id)
+                count[ends] += 1
+    found: dict[_Key, _Key] = {}
+    taken: dict[tuple[int, int, int], int] = defaultdict(int)
+    alone = 0
+    for place, trace in enumerate(traces):
+        for each in trace.nodes:
+            if each.work is not TraceWork.RECEIVE:
+                continue
+            ends = (each.peer, trace.rank, each.tag)
+            key = (*ends, taken[ends])
+            taken[ends] += 1
+            if key in sent:
+                found[place, each.id] = sent[key]
+            elif each.peer in there and len(traces) > 1:
+                msg = (
+                    f"expected a send from rank {each.peer} with tag {each.tag} for node {each.id} of {trace.file}, "
+                    "found none: name traces of one job."
+                )
+                raise InputError(msg)
+            else:
+                alone += 1
+    return found, len(found), alone + len(sent) - len(found)
+
+
+def _estimated(each: TraceNode, rank: int, cluster: Cluster | None, traces: int) -> float:
+    """Seconds of a message or collective on a cluster."""
+    if cluster is None or not each.size_bytes:
+        return 0.0
+    if each.work is TraceWork.COLLECTIVE:
+        ranks = each.ranks or traces
+        rounds = 2 if each.collective == "all_reduce" else 1
+        return cluster.ring_seconds(each.size_bytes, ranks, 1, rounds=rounds)
+    if each.work is TraceWork.SEND and each.peer >= 0:
+        crosses = rank // cluster.device.box != each.peer // cluster.device.box
+        return cluster.send_seconds(each.size_bytes, cluster.device.box if crosses else 1)
+    return 0.0
