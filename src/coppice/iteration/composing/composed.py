@@ -15,7 +15,7 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.pipelined.fold3d import Fold3D
 from coppice.iteration.policies.pipelined.out_of_order import FastForward, Modulo
 from coppice.iteration.policies.pipelined.policy import Pipelined
-from coppice.iteration.policies.pipelined.steps import fast_forward_order, fold3d_overlap
+from coppice.iteration.policies.pipelined.steps import fast_forward_order, fold3d_messages
 from coppice.iteration.policies.tensor.catalogue import transformed
 from coppice.iteration.policies.tensor.policy import TensorPolicy
 from coppice.iteration.policies.whole.policy import WholePolicy
@@ -154,7 +154,10 @@ def _overlap(
 ) -> Overlap:
     """What runs beside computation."""
     if isinstance(pipelined, Fold3D):
-        return fold3d_overlap(step, order, share=pipelined.settings.share)
+        if step.replicas > 1 and step.shares_optimizer:
+            return overlap_named("fold3d", step, order)  # which says why not
+        messages = fold3d_messages(step, order, share=pipelined.settings.share)
+        return Overlap(name="fold3d", messages=messages, steps_at_once=False)
     if gradients is not None:
         return overlap_by(gradients, step, order)
     return overlap_named("none", step, order)

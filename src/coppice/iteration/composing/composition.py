@@ -1,4 +1,4 @@
-"""Policies together: an order of a pipeline, a policy of gradients, one inside layers, or one of the whole iteration."""
+"""Policies together: orders of pipelines, policies of gradients, inside layers, and of the whole iteration."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def composition_of(text: str, settings: Mapping[str, Any] | None = None) -> Comp
     names = [] if text == "none" else [name.strip() for name in text.split("+")]
     for name in names:
         if name not in ALL_POLICIES:
-            msg = f"expected policies such as ddp or dear+breadth-first, found {name!r}: {suggestion(name, ALL_POLICIES)}"
+            near = suggestion(name, ALL_POLICIES)
+            msg = f"expected policies such as ddp or dear+breadth-first, found {name!r}: {near}"
             raise InputError(msg)
     given: dict[str, dict[str, Any]] = {name: {} for name in names}
     for key, value in (settings or {}).items():
