@@ -12,7 +12,6 @@ of an owner who takes the configuration that is predicted to be fastest of those
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import random
@@ -20,19 +19,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from coppice.bounds.problem import Problem
-from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.iteration.devices import CALIBRATIONS, DEVICES, Calibration
 from coppice.iteration.estimate import Cluster, Estimate, estimate
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
-from coppice.planners.ring.best import best_ring
-from coppice.topology import preset
-from coppice.topology.operations import subset
+from exam_boxes import profiled_seconds, read, ring_seconds
 from tables import Table, replace_generated
 
 PAGE = Path(__file__).with_name("exam.md")
@@ -165,95 +159,6 @@ def iteration_seconds(row: Row, folder: Path) -> float:
     return best_estimate(row).seconds
 
 
-EMBEDDING_S = 0.5e-3
-"""Share of the embedding in the profiled time of embedding, head and loss: launching its kernels."""
-SEND_BYTES_PER_S = 12.5 * 2**30
-
-
-@cache
-def profile_of(folder: Path) -> Mapping[tuple[int, int, int], Row]:
-    """Rows of the layer profile by hidden width, tensor parallelism and micro-batch."""
-    rows = read(folder / "a100_layer_profile.csv")
-    return {(int(row["hidden"]), int(row["tp"]), int(row["micro_batch"])): row for row in rows}
-
-
-@cache
-def in_place_table(folder: Path) -> Mapping[int, list[tuple[int, float]]]:
-    """Measured in-place all-reduces of the A100 box: for each number of ranks bytes and seconds."""
-    found: dict[int, list[tuple[int, float]]] = {}
-    for row in read(folder / "nccl_allreduce.csv"):
-        if row["gpu"] == "A100":
-            found.setdefault(int(row["ranks"]), []).append(
-                (int(row["bytes"]), float(row["time_in_place_us"]) / 1e6)
-            )
-    return {ranks: sorted(rows) for ranks, rows in found.items()}
-
-
-def table_seconds(folder: Path, ranks: int, size: float) -> float:
-    """The time in the table for the next size; beyond it that of its last bus bandwidth taken as algorithm bandwidth,
-    as the program did whose output the rows are."""
-    rows = in_place_table(folder)[ranks]
-    for bytes_, seconds in rows:
-        if bytes_ >= size:
-            return seconds
-    last, seconds = rows[-1]
-    return size * seconds / (last * 2 * (ranks - 1) / ranks)
-
-
-def profiled_seconds(row: Row, folder: Path) -> float:
-    """The arithmetic of 1F1B over profiled layers: nothing is modelled but the order."""
-    hidden, tensor, stages, data = (int(row[key]) for key in ("hidden", "tp", "pp", "dp"))
-    micro_batch = int(row["micro_batch"])
-    count = int(row["global_batch"]) // (micro_batch * data)
-    profile = profile_of(folder)[hidden, tensor, micro_batch]
-    held = int(row["layers"]) / stages
-    stage = held * float(profile["layer_fwd_bwd_ms"]) / 1e3
-    ends = float(profile["embedding_head_loss_fwd_bwd_ms"]) / 1e3
-    step = (held * float(profile["update_per_layer_ms"]) + float(profile["update_rest_ms"])) / 1e3
-    seconds = count * (stage + ends) + step
-    if stages > 1:
-        send = 2 * micro_batch * int(row["seq"]) * hidden / SEND_BYTES_PER_S
-        seconds = (count + stages - 1) * stage + count * (ends - EMBEDDING_S) + EMBEDDING_S + step
-        seconds += 2 * (stages - 1) * send
-    if data > 1:
-        words = int(row["vocab"]) * hidden * (2 if stages == 1 else 1)
-        seconds += table_seconds(folder, data, 2 * (12 * hidden**2 * held + words) / tensor)
-    return seconds
-
-
-V100_RANKS = (0, 2, 3, 1, 4, 6, 7, 5)  # the box numbers its GPUs so that 0 and 1 share one NVLink
-RINGS = {  # seconds of a launch and of a hop, share of the links' rate, rate of one more pass over memory
-    "A100": (36e-6, 4.5e-6, 0.938, 605e9),
-    "V100": (48e-6, 4e-6, 0.897, 4000e9),
-}
-
-
-@cache
-def ring_rate(gpu: str, ranks: int) -> float:
-    """Bus bandwidth in bytes/s of the best rings on the first GPUs of a box.
-
-    Raises:
-        InputError: If no ring of links joins them.
-    """
-    box = preset("dgx-a100") if gpu == "A100" else subset(preset("dgx-1v"), V100_RANKS)
-    ring = best_ring(Problem(topology=subset(box, range(ranks)), collective=Collective.ALL_REDUCE))
-    if ring is None:
-        msg = f"no ring of NVLinks joins {ranks} GPUs of the {gpu} box."
-        raise InputError(msg)
-    return 1e9 * float(ring.busbw_gb_per_s)
-
-
-def ring_seconds(row: Row, folder: Path) -> float:
-    """An all-reduce around rings: launch, hops, links, and a pass over memory."""
-    del folder
-    launch, hop, share, memory = RINGS[row["gpu"]]
-    ranks, size = int(row["ranks"]), int(row["bytes"])
-    rounds = 2 * (ranks - 1)
-    return (
-        launch + rounds * hop + size * (rounds / ranks / (share * ring_rate(row["gpu"], ranks)) + 1 / memory)
-    )
-
-
 def pair_ratio(row: Row, folder: Path) -> float:
     """Rate of the variant over that of the base."""
     del folder
@@ -300,12 +205,6 @@ def pair_ratio(row: Row, folder: Path) -> float:
     if stages > 1:
         return seconds(1, 1) / seconds(layers // stages, 1)
     return seconds(1, batch) / seconds(1, batch, hides=True)
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a file."""
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def kind_of(row: Row) -> tuple[Callable[[Row, Path], float], Callable[[Row], float]]:
