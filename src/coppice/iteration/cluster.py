@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.iteration.devices import CALIBRATIONS, DEVICES, Device
+from coppice.iteration.devices import CALIBRATIONS, DEVICES, Calibration, Device
 from coppice.iteration.estimate import Cluster
+from coppice.iteration.measured.table import DeviceTable
 from coppice.text import suggestion
 from coppice.topology.model import Topology
 
-__all__ = ["cluster_of", "device_in"]
+__all__ = ["CONSTANTS", "cluster_of", "device_in"]
 
-_NAMED = {"b200": "B200", "h100": "H100", "h200": "H200", "a100": "A100-80G", "1v": "V100", "v100": "V100"}
-_CONSTANTS = {
+_NAMED = {
+    "gb300": "GB300",
+    "gb200": "GB200",
+    "b200": "B200",
+    "h100": "H100",
+    "h200": "H200",
+    "a100": "A100-80G",
+    "1v": "V100",
+    "v100": "V100",
+    "mi300x": "MI300X",
+    "mi250x": "MI250X",
+}
+CONSTANTS = {
     "V100": "A100-80G",
     "A100": "A100-80G",
     "H200": "H100",
     "B200": "H100",
     "GB200": "H100",
     "GB300": "H100",
+    "MI250X": "A100-80G",
+    "MI300X": "H100",
 }
 """Whose constants a device takes that has none of its own."""
 
@@ -34,14 +50,15 @@ def device_in(name: str) -> str | None:
     return next((device for word, device in _NAMED.items() if word in name.lower()), None)
 
 
-def cluster_of(topology: Topology, device: str | None = None) -> Cluster:
+def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> Cluster:
     """The cluster that a topology describes.
 
     Links of a GPU and of the NICs of a box have the rates of the topology; peaks and constants are the device's.
 
     Args:
         topology: Boxes that are all alike.
-        device: Name of the GPUs; None takes it from the name of the topology.
+        device: Name of the GPUs, or what one of them reached when it was measured; None takes it from the name of the
+            topology.
 
     Raises:
         InputError: If the device is not known, or boxes differ.
@@ -52,18 +69,41 @@ def cluster_of(topology: Topology, device: str | None = None) -> Cluster:
         >>> found.device.name, found.device.box, found.device.link_bytes_per_second, found.nic_bytes_per_second
         ('A100-80G', 8, 300000000000.0, 200000000000.0)
     """
-    name = device or device_in(topology.name)
+    table = device if isinstance(device, DeviceTable) else None
+    name = (
+        _sheet_of(table, topology) if isinstance(device, DeviceTable) else device or device_in(topology.name)
+    )
+    if table is not None and name not in DEVICES:
+        sheet = Device(
+            name=table.name,
+            flops=table.most_flops,
+            memory_bytes_per_second=table.memory_rate,
+            memory_bytes=table.memory_bytes,
+            link_bytes_per_second=0.0,
+        )
+        return _cluster(topology, sheet, Calibration(), table)
     if name not in DEVICES:
         found = (
             f"topology {topology.name!r}"
-            if device is None
+            if not isinstance(device, str)
             else f"{device!r}: {suggestion(device, list(DEVICES))}"
         )
         msg = (
             f"expected a device ({', '.join(DEVICES)}) to name, found {found}: name one (`device=A100-80G`)."
         )
         raise InputError(msg)
-    sheet = DEVICES[name]
+    return _cluster(topology, DEVICES[name], CALIBRATIONS[CONSTANTS.get(name, name)], table)
+
+
+def _sheet_of(table: DeviceTable, topology: Topology) -> str | None:
+    """The data sheet that a measured device stands on."""
+    return table.device or device_in(table.name) or device_in(topology.name)
+
+
+def _cluster(
+    topology: Topology, sheet: Device, calibration: Calibration, table: DeviceTable | None
+) -> Cluster:
+    """The cluster of a topology whose GPUs are those of a sheet."""
     ranks = np.flatnonzero(topology.rank >= 0)
     boxes = np.unique(topology.host[ranks], return_counts=True)
     if len(set(boxes[1].tolist())) > 1:
@@ -77,15 +117,18 @@ def cluster_of(topology: Topology, device: str | None = None) -> Cluster:
     relayed = float(rates[leaves & ~from_gpu].sum())
     links = (float(rates[from_gpu & (from_host == to_host)].sum()) - relayed) / len(ranks)
     own = Device(
-        name=name,
+        name=sheet.name,
         flops=sheet.flops,
         memory_bytes_per_second=sheet.memory_bytes_per_second,
-        memory_bytes=sheet.memory_bytes,
+        memory_bytes=(table and table.memory_bytes) or sheet.memory_bytes,
         link_bytes_per_second=links,
         box=int(boxes[1][0]),
     )
+    if table is not None and table.launch_seconds:
+        calibration = replace(calibration, host_seconds=table.launch_seconds)
     return Cluster(
         device=own,
         nic_bytes_per_second=nics or links * own.box,
-        calibration=CALIBRATIONS[_CONSTANTS.get(name, name)],
+        calibration=calibration,
+        table=table,
     )

@@ -37,6 +37,8 @@ _SHEETS = (
     ("B200", 2250e12, 8e12, 180e9, 900e9, 8),
     ("GB200", 2500e12, 8e12, 186e9, 900e9, 64),
     ("GB300", 2500e12, 8e12, 279e9, 900e9, 64),
+    ("MI250X", 191.5e12, 1.6384e12, 64e9, 250e9, 8),
+    ("MI300X", 1307.4e12, 5.3e12, 192e9, 448e9, 8),
 )
 DEVICES = {
     name: Device(
@@ -50,7 +52,8 @@ DEVICES = {
     for name, flops, rate, size, link, box in _SHEETS
 }
 """By name; NVIDIA's data sheets of V100 SXM2, A100 SXM4 (40 and 80 GB), H100 SXM5, H200 SXM, B200, and of the NVL72
-racks of GB200 and GB300, of whose 72 GPUs jobs use 64."""
+racks of GB200 and GB300, of whose 72 GPUs jobs use 64; AMD's of MI300X, and of MI250X, a die of which has half of 383
+TFLOP/s, 3.28 TB/s and 128 GB, and five links of 50 GB/s to others."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ import math
 from dataclasses import dataclass
 
 from coppice.iteration.devices import Calibration, Device
+from coppice.iteration.measured.table import DeviceTable
 from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
@@ -39,16 +40,39 @@ class Cluster:
         nic_bytes_per_second: What the NICs of a box send together, in one direction.
         calibration: What was measured on such GPUs.
         precision: How much faster than with 16 bits matrix products are in the precision of the job.
+        table: What such a GPU reached when it was measured, which takes the place of constants of the calibration.
     """
 
     device: Device
     nic_bytes_per_second: float
     calibration: Calibration
     precision: float = 1.0
+    table: DeviceTable | None = None
+
+    def matrix_flops(self, m: float, n: float, k: float) -> float:
+        """Operations a second of a product of m x k and k x n."""
+        if self.table is not None:
+            return self.precision * self.table.matrix_flops(m, n, k)
+        share = self.calibration.matrix_share * m / (m + self.calibration.half_tokens)
+        return self.device.flops * self.precision * share
+
+    def attention_flops(self, sequences: float, seq: float, heads: float, *, backward: bool = False) -> float:
+        """Operations a second of attention, counted in full."""
+        measured = 0.0
+        if self.table is not None:
+            measured = self.table.attention_flops(sequences, seq, heads, backward=backward)
+        return measured or self.device.flops * self.calibration.attention_share
+
+    @property
+    def host_seconds(self) -> float:
+        """What a pass over a layer takes at least."""
+        return self.calibration.host_seconds
 
     @property
     def memory_rate(self) -> float:
         """Bytes per second of passes over memory."""
+        if self.table is not None:
+            return self.table.memory_rate
         return self.device.memory_bytes_per_second * self.calibration.memory_share
 
     def ring_seconds(
@@ -79,6 +103,29 @@ class Cluster:
         waits = constants.near_seconds * math.log2(inside) + constants.far_seconds * hops
         return waits + max(near if inside > 1 else 0.0, far)
 
+    def exchange_seconds(self, size_bytes: float, ranks: int, stride: int) -> float:
+        """Seconds of an all-to-all in which each rank gives an equal share of so many bytes to each of its group.
+
+        All groups at a stride do so at once. What stays in a box crosses its links, the rest the NICs that its GPUs
+        share; both at the same time.
+
+        Args:
+            size_bytes: Bytes of the whole buffer of a rank.
+            ranks: Ranks of a group.
+            stride: Distance of its ranks.
+        """
+        if ranks == 1 or not size_bytes:
+            return 0.0
+        constants = self.calibration
+        inside = min(ranks, max(1, self.device.box // stride))
+        near = size_bytes * (inside - 1) / ranks / (self.device.link_bytes_per_second * constants.near_share)
+        waits = constants.near_seconds * math.log2(ranks)
+        if inside == ranks:
+            return waits + near
+        far = size_bytes * (ranks - inside) / ranks * self.device.box
+        far /= self.nic_bytes_per_second * constants.far_share
+        return waits + constants.far_seconds * (ranks - inside) + max(near, far)
+
     def send_seconds(self, size_bytes: float, stride: int) -> float:
         """Seconds in which every GPU sends so many bytes to one at a distance."""
         constants = self.calibration
@@ -104,6 +151,7 @@ class Estimate:
         optimizer: The step.
         flops: Operations of a forward and backward pass of all GPUs, nothing recomputed.
         peak: Operations a second of all GPUs, by the data sheet.
+        exchange: All-to-alls: tokens that go to experts, rows of embedding tables.
     """
 
     compute: float
@@ -115,6 +163,7 @@ class Estimate:
     optimizer: float
     flops: float
     peak: float
+    exchange: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -127,6 +176,7 @@ class Estimate:
             self.bubble,
             self.gradients,
             self.optimizer,
+            self.exchange,
         )
         return sum(parts)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.workload.model import LayeredModel
 
 __all__ = ["Memory", "memory_of"]
 
@@ -37,7 +38,7 @@ class Memory:
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
-def memory_of(model: Transformer, layout: Layout) -> Memory:
+def memory_of(model: Transformer | LayeredModel, layout: Layout) -> Memory:
     """What the first pipeline device holds.
 
     Examples:
@@ -48,31 +49,68 @@ def memory_of(model: Transformer, layout: Layout) -> Memory:
         >>> round(held.parameters / 1e9), round((held.gradients + held.optimizer) / 1e9)
         (349, 2444)
     """
+    if isinstance(model, LayeredModel):
+        return _memory_of_layers(model, layout)
     held = model.layers / layout.pipeline
-    own = (model.layer_parameters * held + model.vocab * model.hidden) / layout.tensor
-    replicas = layout.data * layout.context
-    sharded = replicas if layout.shard is Shard.ZERO3 else 1
-    stepped = replicas if layout.shard is not Shard.NONE else 1
+    dense = (model.dense_parameters / layout.pipeline + model.vocab * model.hidden) / layout.tensor
+    routed = model.routed_parameters / layout.pipeline / layout.tensor / layout.expert
+
+    def kept(*shards: Shard) -> float:
+        """Weights for which something is kept that replicas share out in these cases; experts have fewer replicas."""
+        if layout.shard not in shards:
+            return dense + routed
+        return dense / layout.replicas + routed * layout.expert / layout.replicas
+
     in_flight = 1.0
     if layout.pipeline > 1:
         in_flight = min(layout.micro_batches, layout.pipeline)
         if layout.chunks > 1:
             in_flight *= 1 + (layout.pipeline - 1) / (layout.pipeline * layout.chunks)
     return Memory(
-        parameters=_WEIGHT * own / sharded,
-        gradients=_GRADIENT * own / sharded,
-        optimizer=_ADAM * own / stepped,
+        parameters=_WEIGHT * kept(Shard.ZERO3),
+        gradients=_GRADIENT * kept(Shard.ZERO2, Shard.ZERO3),
+        optimizer=_ADAM * kept(Shard.ZERO1, Shard.ZERO2, Shard.ZERO3),
         activations=in_flight * held * _layer_bytes(model, layout),
     )
 
 
 def _layer_bytes(model: Transformer, layout: Layout) -> float:
     """Bytes that a layer keeps of a micro-batch."""
-    unit = model.seq / layout.context * layout.micro_batch * model.hidden
+    tokens = model.seq / layout.context * layout.micro_batch
+    unit = tokens * model.hidden
     split = layout.tensor if layout.sequence_parallel else 1
     if layout.recompute is Recompute.FULL:
         return 2 * unit / split
-    scores = 5 * model.heads * model.seq / model.hidden / layout.tensor
+    scores = 5 * model.heads * model.seq / layout.tensor
     if layout.fused_attention or layout.recompute is Recompute.SELECTIVE:
         scores = 0.0
-    return unit * (10 / split + 24 / layout.tensor + scores)
+    # Queries and the context, keys and values; then the results of the matrices of the MLP, as 16-bit values each.
+    inner = 4 * model.query_width + 4 * model.kv_width + 2 * model.mlp_matrices * _mlp_width(model)
+    return unit * 10 / split + tokens * (inner / layout.tensor + scores)
+
+
+def _mlp_width(model: Transformer) -> float:
+    """Width of what a token passes in the MLP of a layer, on average; going to experts and back is kept as well."""
+    if not model.experts:
+        return model.ffn
+    mixed = model.expert_layers / model.layers
+    slots = model.experts_per_token * (model.capacity_factor or 1.0)
+    routed = slots * ((model.expert_ffn or model.ffn) + 2 * model.hidden / model.mlp_matrices)
+    return (1 - mixed) * model.ffn + mixed * (routed + model.shared_ffn)
+
+
+def _memory_of_layers(model: LayeredModel, layout: Layout) -> Memory:
+    """What each replica of a row of layers holds: its share of tables, and a copy of all else."""
+    tables = model.table_parameters / layout.replicas
+    copied = model.parameters - model.table_parameters
+    share = {Shard.NONE: (1, 1, 1), Shard.ZERO1: (1, 1, layout.replicas)}.get(
+        layout.shard,
+        (layout.replicas if layout.shard is Shard.ZERO3 else 1, layout.replicas, layout.replicas),
+    )
+    return Memory(
+        parameters=model.weight_bytes * (copied / share[0] + tables),
+        # Gradients of tables are those of the rows that a batch looks up.
+        gradients=model.gradient_bytes * copied / share[1],
+        optimizer=model.state_bytes * copied / share[2] + model.table_state_bytes * tables,
+        activations=layout.micro_batch * sum(each.kept_bytes for each in model.row),
+    )

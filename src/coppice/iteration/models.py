@@ -4,23 +4,102 @@ from __future__ import annotations
 
 from coppice.errors import InputError
 from coppice.iteration.transformer import Transformer
+from coppice.text import suggestion
 
 __all__ = ["MODELS", "model_named"]
 
 
-def _gpt(layers: int, hidden: int, heads: int) -> Transformer:
-    """A model of Megatron-LM's tables."""
-    return Transformer(layers=layers, hidden=hidden, heads=heads, ffn=4 * hidden, seq=2048, vocab=51200)
-
-
-def _llama(layers: int, hidden: int, heads: int, ffn: int) -> Transformer:
-    """A model of the Llama 3 herd."""
+def _gpt(layers: int, hidden: int, heads: int, *, seq: int = 2048, vocab: int = 51200) -> Transformer:
+    """A model of Megatron-LM's tables: learned positions, biases, a norm at the end."""
     return Transformer(
-        layers=layers, hidden=hidden, heads=heads, kv_heads=8, ffn=ffn, mlp_matrices=3, seq=8192, vocab=128256
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        ffn=4 * hidden,
+        seq=seq,
+        vocab=vocab,
+        biases=True,
+        extra_parameters=seq * hidden + 2 * hidden,
+    )
+
+
+def _llama(
+    layers: int,
+    hidden: int,
+    heads: int,
+    ffn: int,
+    *,
+    kv_heads: int = 8,
+    seq: int = 8192,
+    vocab: int = 128256,
+    **experts: int,
+) -> Transformer:
+    """A model like Llama: a gated MLP, no biases, weights of its own in the output layer; perhaps with experts."""
+    return Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=ffn,
+        mlp_matrices=3,
+        seq=seq,
+        vocab=vocab,
+        tied=False,
+        extra_parameters=hidden,
+        **experts,
+    )
+
+
+def _bert(layers: int, hidden: int, heads: int) -> Transformer:
+    """An encoder: positions, two types of tokens, a norm after the embedding, and a layer that pools."""
+    return Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        ffn=4 * hidden,
+        seq=512,
+        vocab=30522,
+        causal=False,
+        biases=True,
+        extra_parameters=(512 + 2 + 2) * hidden + hidden * hidden + hidden,
+    )
+
+
+def _vit(layers: int, hidden: int, heads: int, patch: int) -> Transformer:
+    """A vision transformer on pictures of 224 x 224, with a class token and 1,000 classes."""
+    seq, classes = (224 // patch) ** 2 + 1, 1000
+    return Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        ffn=4 * hidden,
+        seq=seq,
+        vocab=classes,
+        input_width=3 * patch * patch,
+        causal=False,
+        scored_tokens=1,
+        biases=True,
+        extra_parameters=(seq + 1 + 1 + 2) * hidden + classes,
+    )
+
+
+def _switch(layers: int, hidden: int, heads: int, ffn: int, experts: int) -> Transformer:
+    """A decoder with experts as in Switch Transformers: one a token, every other layer."""
+    return Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        ffn=ffn,
+        seq=512,
+        vocab=32128,
+        experts=experts,
+        expert_every=2,
+        capacity_factor=1.25,
     )
 
 
 MODELS = {
+    "gpt2-xl": _gpt(48, 1600, 25, seq=1024, vocab=50257),
     "gpt-1.7b": _gpt(24, 2304, 24),
     "gpt-3.6b": _gpt(30, 3072, 32),
     "gpt-7.5b": _gpt(36, 4096, 32),
@@ -32,12 +111,38 @@ MODELS = {
     "gpt-175b": _gpt(96, 12288, 96),
     "gpt-530b": _gpt(105, 20480, 128),
     "gpt-1t": _gpt(128, 25600, 160),
+    "llama2-7b": _llama(32, 4096, 32, 11008, kv_heads=32, seq=4096, vocab=32000),
     "llama3-8b": _llama(32, 4096, 32, 14336),
     "llama3-70b": _llama(80, 8192, 64, 28672),
     "llama3-405b": _llama(126, 16384, 128, 53248),
+    "mixtral-8x7b": _llama(32, 4096, 32, 14336, seq=4096, vocab=32000, experts=8, experts_per_token=2),
+    "mixtral-8x22b": _llama(56, 6144, 48, 16384, seq=4096, vocab=32768, experts=8, experts_per_token=2),
+    "deepseek-moe-16b": _llama(
+        28,
+        2048,
+        16,
+        10944,
+        kv_heads=16,
+        seq=4096,
+        vocab=102400,
+        experts=64,
+        experts_per_token=6,
+        expert_ffn=1408,
+        shared_ffn=2816,
+        first_dense=1,
+    ),
+    "switch-base-128": _switch(12, 768, 12, 3072, 128),
+    "switch-large-128": _switch(24, 1024, 16, 4096, 128),
+    "bert-base": _bert(12, 768, 12),
+    "bert-large": _bert(24, 1024, 16),
+    "vit-b16": _vit(12, 768, 12, 16),
+    "vit-l16": _vit(24, 1024, 16, 16),
+    "vit-h14": _vit(32, 1280, 16, 14),
 }
-"""Sizes of Megatron-LM (Narayanan et al., SC 2021; Korthikanti et al., MLSys 2023) and of Llama 3 (Dubey et al., arXiv
-2407.21783)."""
+"""Sizes of GPT-2 (Radford et al., 2019), Megatron-LM (Narayanan et al., SC 2021; Korthikanti et al., MLSys 2023),
+Llama 2 and 3 (Touvron et al., arXiv 2307.09288; Dubey et al., arXiv 2407.21783), Mixtral (Jiang et al., arXiv
+2401.04088), DeepSeekMoE (Dai et al., arXiv 2401.06066), decoders like Switch Transformers (Fedus et al., JMLR 2022),
+BERT (Devlin et al., NAACL 2019), and ViT (Dosovitskiy et al., ICLR 2021)."""
 
 
 def model_named(name: str) -> Transformer:
@@ -47,6 +152,6 @@ def model_named(name: str) -> Transformer:
         InputError: If there is none.
     """
     if name not in MODELS:
-        msg = f"expected a model ({', '.join(MODELS)}), found {name!r}."
+        msg = f"expected a model, found {name!r}: {suggestion(name, MODELS)}"
         raise InputError(msg)
     return MODELS[name]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
-from coppice.iteration.estimate import Cluster, Estimate, estimate
+from coppice.iteration.estimate import Cluster, Estimate
+from coppice.iteration.job.estimated import estimate_of
 from coppice.iteration.memory import Memory, memory_of
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.workload.model import LayeredModel
 
 __all__ = ["FoundLayout", "LayoutSearch", "search_layouts"]
 
@@ -39,6 +42,7 @@ class FoundLayout:
             "gradients": found.gradients,
             "head": found.head,
             "sends": found.sends,
+            "all-to-alls": found.exchange,
         }
         name = max(costs, key=lambda each: costs[each])
         return f"{name} {100 * costs[name] / found.seconds:.0f}%"
@@ -60,12 +64,18 @@ class LayoutSearch:
 
 
 def search_layouts(
-    model: Transformer, cluster: Cluster, gpus: int, global_batch: int, *, fused_attention: bool = True
+    model: Transformer | LayeredModel,
+    cluster: Cluster,
+    gpus: int,
+    global_batch: int,
+    *,
+    fused_attention: bool = True,
 ) -> LayoutSearch:
     """All layouts of a model over so many GPUs.
 
     Tensor parallelism stays inside a box; of recomputation the least that fits is taken, of sharing out states of the
-    optimizer both ways. Exhaustive: what the cost grows with is the number of divisors of GPUs, layers and batch.
+    optimizer both ways; experts are shared out by as many ranks as divide them. A row of layers has replicas alone.
+    Exhaustive: what the cost grows with is the number of divisors of GPUs, layers and batch.
 
     Args:
         model: The model.
@@ -82,11 +92,13 @@ def search_layouts(
     least: tuple[float, Layout] | None = None
     for layout in _layouts(model, cluster, gpus, global_batch, fused_attention=fused_attention):
         tried += 1
-        for recompute in _RECOMPUTES:
+        for recompute in _RECOMPUTES if isinstance(model, Transformer) else _RECOMPUTES[:1]:
             each = replace(layout, recompute=recompute)
             held = memory_of(model, each)
             if held.total <= cluster.device.memory_bytes:
-                found.append(FoundLayout(layout=each, estimate=estimate(model, each, cluster), memory=held))
+                found.append(
+                    FoundLayout(layout=each, estimate=estimate_of(model, each, cluster), memory=held)
+                )
                 break
             if least is None or held.total < least[0]:
                 least = held.total, each
@@ -110,9 +122,19 @@ def search_layouts(
 
 
 def _layouts(
-    model: Transformer, cluster: Cluster, gpus: int, global_batch: int, *, fused_attention: bool
+    model: Transformer | LayeredModel,
+    cluster: Cluster,
+    gpus: int,
+    global_batch: int,
+    *,
+    fused_attention: bool,
 ) -> Iterator[Layout]:
     """Layouts that divide everything."""
+    if isinstance(model, LayeredModel):
+        for micro_batch in _divisors(global_batch // gpus) if global_batch % gpus == 0 else ():
+            for shard in _shards(gpus):
+                yield Layout(data=gpus, micro_batch=micro_batch, global_batch=global_batch, shard=shard)
+        return
     for tensor in _divisors(gpus):
         if tensor > cluster.device.box or cluster.device.box % tensor or model.heads % tensor:
             continue
@@ -126,12 +148,16 @@ def _layouts(
                 chunks = [1]
                 if pipeline > 1 and count % pipeline == 0:
                     chunks = _divisors(held)
-                for each in chunks:
-                    for shard in (Shard.NONE, Shard.ZERO1) if data > 1 else (Shard.NONE,):
+                experts = (
+                    [each for each in _divisors(data) if not model.experts % each] if model.experts else [1]
+                )
+                for each, expert in itertools.product(chunks, experts):
+                    for shard in _shards(data):
                         yield Layout(
                             tensor=tensor,
                             pipeline=pipeline,
                             data=data,
+                            expert=expert,
                             chunks=each,
                             micro_batch=micro_batch,
                             global_batch=global_batch,
@@ -139,6 +165,11 @@ def _layouts(
                             fused_attention=fused_attention,
                             shard=shard,
                         )
+
+
+def _shards(replicas: int) -> tuple[Shard, ...]:
+    """What replicas may share out."""
+    return (Shard.NONE, Shard.ZERO1) if replicas > 1 else (Shard.NONE,)
 
 
 def _divisors(number: int) -> list[int]:

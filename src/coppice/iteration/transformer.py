@@ -9,6 +9,8 @@ from coppice.errors import InputError
 
 __all__ = ["Layout", "Recompute", "Shard", "Transformer"]
 
+_COUNTS = ("tensor", "pipeline", "data", "context", "expert", "chunks", "micro_batch", "global_batch")
+
 
 class Recompute(StrEnum):
     """What is computed again in the backward pass instead of being kept."""
@@ -21,18 +23,29 @@ class Recompute(StrEnum):
 
 
 class Shard(StrEnum):
-    """What data-parallel replicas share out among themselves (Rajbhandari et al., SC 2020)."""
+    """What data-parallel replicas share out among themselves (Rajbhandari et al., SC 2020); `fsdp` is ZeRO-3.
+
+    Examples:
+        >>> Shard("fsdp") is Shard.ZERO3, Shard("zero0") is Shard.NONE
+        (True, True)
+    """
 
     NONE = "none"
     ZERO1 = "zero1"
     """States of the optimizer."""
+    ZERO2 = "zero2"
+    """Gradients as well."""
     ZERO3 = "zero3"
-    """Parameters and gradients as well: they are gathered layer by layer."""
+    """Parameters as well: they are gathered layer by layer."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Shard | None:
+        return {"fsdp": cls.ZERO3, "zero0": cls.NONE}.get(str(value))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer:
-    """A decoder-only transformer, as large as its matrices.
+    """A transformer, as large as its matrices; with experts, some of its MLPs are mixtures of them.
 
     Attributes:
         layers: Number of layers.
@@ -42,10 +55,39 @@ class Transformer:
         ffn: Width of the MLP.
         mlp_matrices: Matrices of the MLP: 2, or 3 where it is gated.
         seq: Tokens of a sequence.
-        vocab: Words of the vocabulary.
+        vocab: Words of the vocabulary, or classes.
+        head_width: Width of a head; 0: the width of the model over its heads.
+        tied: The output layer has the weights of the embedding.
+        causal: A token sees only those before it. Operations of attention are counted in full either way, as in
+            papers.
+        input_width: Values of a token of the input, where the embedding is a matrix over them (patches of a picture)
+            and no table; the output layer is then `tied` to nothing.
+        scored_tokens: Tokens of a sequence for which the output layer computes scores; 0: all.
+        biases: Matrices have biases, and norms too.
+        extra_parameters: Weights outside of layers, embedding and output layer: positions, last norm, pooling.
+        experts: Experts of a mixture; 0: there are none.
+        experts_per_token: Experts that a token passes.
+        expert_ffn: Width of an expert; 0: that of the MLP.
+        shared_ffn: Width of experts that every token passes beside those it is sent to.
+        expert_every: Every so many layers the MLP is a mixture.
+        first_dense: Layers at the start that are no mixtures.
+        capacity_factor: Slots of all experts over the tokens sent to them, padded up and cut off there; 0: as many
+            slots as tokens.
 
     Raises:
-        InputError: If a number is out of range, or heads do not divide the width.
+        InputError: If a number is out of range.
+
+    Examples:
+        GPT-3 has 174.6 billion weights (Brown et al., 2020); a token of Mixtral 8x7B meets 12.9 of its 46.7 billion
+        (Jiang et al., 2024).
+
+        >>> gpt = Transformer(layers=96, hidden=12288, heads=96, ffn=49152, seq=2048, vocab=50257)
+        >>> round(gpt.parameters / 1e9, 1)
+        174.6
+        >>> mixtral = Transformer(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, mlp_matrices=3, seq=4096,
+        ...                       vocab=32000, tied=False, experts=8, experts_per_token=2)
+        >>> round(mixtral.parameters / 1e9, 1), round(mixtral.active_parameters / 1e9, 1)
+        (46.7, 12.9)
     """
 
     layers: int
@@ -56,39 +98,133 @@ class Transformer:
     vocab: int
     kv_heads: int = 0
     mlp_matrices: int = 2
+    head_width: int = 0
+    tied: bool = True
+    causal: bool = True
+    input_width: int = 0
+    scored_tokens: int = 0
+    biases: bool = False
+    extra_parameters: int = 0
+    experts: int = 0
+    experts_per_token: int = 1
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    expert_every: int = 1
+    first_dense: int = 0
+    capacity_factor: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "ffn", "seq", "vocab"):
-            if getattr(self, name) < 1:
-                msg = f"expected `{name}` of 1 or more, found {getattr(self, name)}."
+        least = dict.fromkeys(("layers", "hidden", "heads", "ffn", "seq", "vocab"), 1)
+        least |= dict.fromkeys(("experts_per_token", "expert_every"), 1)
+        least |= dict.fromkeys(
+            ("kv_heads", "head_width", "input_width", "scored_tokens", "extra_parameters", "experts"), 0
+        )
+        least |= dict.fromkeys(("expert_ffn", "shared_ffn", "first_dense", "capacity_factor"), 0)
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                msg = f"expected `{name}` of {low} or more, found {getattr(self, name)}."
                 raise InputError(msg)
         if self.mlp_matrices not in (2, 3):
             msg = f"expected an MLP of 2 or 3 matrices, found {self.mlp_matrices}."
             raise InputError(msg)
+        if self.kv_heads and self.heads % self.kv_heads:
+            msg = f"expected `kv_heads` that divides {self.heads} heads, found {self.kv_heads}."
+            raise InputError(msg)
+        if self.experts and self.experts_per_token > self.experts:
+            msg = f"expected `experts_per_token` of at most {self.experts} experts, found {self.experts_per_token}."
+            raise InputError(msg)
+        if self.experts and not self.expert_layers:
+            msg = (
+                f"expected a layer with experts, found none of {self.layers}: lower `expert_every` "
+                f"({self.expert_every}) or `first_dense` ({self.first_dense})."
+            )
+            raise InputError(msg)
+
+    @property
+    def sample(self) -> str:
+        """What a batch counts."""
+        return "sequence"
+
+    @property
+    def query_width(self) -> float:
+        """Width of queries, and of what heads give back."""
+        return self.heads * self.head_width if self.head_width else self.hidden
 
     @property
     def kv_width(self) -> float:
         """Width of keys, and of values."""
-        return self.hidden * (self.kv_heads or self.heads) / self.heads
+        return self.query_width * (self.kv_heads or self.heads) / self.heads
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers whose MLP is a mixture of experts."""
+        return (self.layers - self.first_dense) // self.expert_every if self.experts else 0
+
+    @property
+    def attention_parameters(self) -> float:
+        """Weights of the matrices of attention of a layer."""
+        return 2 * self.hidden * (self.query_width + self.kv_width)
+
+    @property
+    def mlp_parameters(self) -> float:
+        """Weights of the matrices of the MLP of a layer without experts."""
+        return self.mlp_matrices * self.hidden * self.ffn
+
+    @property
+    def expert_parameters(self) -> float:
+        """Weights of an expert."""
+        return self.mlp_matrices * self.hidden * (self.expert_ffn or self.ffn)
+
+    @property
+    def shared_parameters(self) -> float:
+        """Weights of a mixture that every token passes: shared experts, and the router."""
+        return self.mlp_matrices * self.hidden * self.shared_ffn + self.hidden * self.experts
 
     @property
     def layer_parameters(self) -> float:
-        """Weights of a layer."""
-        attention = 2 * self.hidden * (self.hidden + self.kv_width)
-        return attention + self.mlp_matrices * self.hidden * self.ffn
+        """Weights of the matrices that a token passes in a layer, on average where some have experts."""
+        mixed = self.expert_layers / self.layers
+        routed = self.experts_per_token * self.expert_parameters + self.shared_parameters
+        return self.attention_parameters + (1 - mixed) * self.mlp_parameters + mixed * routed
+
+    @property
+    def routed_parameters(self) -> float:
+        """Weights of all experts of all layers, which expert parallelism shares out."""
+        return self.expert_layers * self.experts * self.expert_parameters
+
+    @property
+    def dense_parameters(self) -> float:
+        """Weights of the matrices of all layers but those of experts."""
+        used = self.expert_layers * self.experts_per_token * self.expert_parameters
+        return self.layers * self.layer_parameters - used
+
+    @property
+    def small_parameters(self) -> float:
+        """Weights of a layer outside of matrices: two norms, and biases."""
+        if not self.biases:
+            return 2 * self.hidden
+        wide = (self.mlp_matrices - 1) * self.ffn + self.hidden
+        return 4 * self.hidden + self.query_width + 2 * self.kv_width + self.hidden + wide
 
     @property
     def parameters(self) -> float:
-        """Weights of the model, those of the embedding once."""
-        return self.layers * self.layer_parameters + self.vocab * self.hidden
+        """Weights of the model."""
+        words = self.hidden * (self.vocab * (1 if self.tied else 2) + self.input_width)
+        layers = self.dense_parameters + self.routed_parameters + self.layers * self.small_parameters
+        return layers + words + self.extra_parameters
+
+    @property
+    def active_parameters(self) -> float:
+        """Weights that a token meets."""
+        return self.parameters - self.routed_parameters * (1 - self.experts_per_token / max(1, self.experts))
 
     def forward_flops(self, sequences: float) -> float:
-        """Floating-point operations of a forward pass, attention not halved for causality."""
+        """Floating-point operations of a forward pass, two a multiply-add; attention is not halved for causality."""
         tokens = sequences * self.seq
-        attention = 4 * tokens * self.seq * self.hidden
-        return (
-            self.layers * (2 * tokens * self.layer_parameters + attention)
-            + 2 * tokens * self.hidden * self.vocab
+        scored = sequences * (self.scored_tokens or self.seq)
+        attention = 4 * tokens * self.seq * self.query_width
+        return self.layers * (2 * tokens * self.layer_parameters + attention) + 2 * self.hidden * (
+            scored * self.vocab + tokens * self.input_width
         )
 
 
@@ -101,6 +237,7 @@ class Layout:
         pipeline: Stages in a row.
         data: Replicas.
         context: Ranks that share out the tokens of a sequence.
+        expert: Ranks that share out the experts of a layer, out of replicas and ranks of context.
         chunks: Chunks of the model on each pipeline device.
         micro_batch: Sequences of a micro-batch.
         global_batch: Sequences of an iteration, over all replicas.
@@ -117,6 +254,7 @@ class Layout:
     pipeline: int = 1
     data: int = 1
     context: int = 1
+    expert: int = 1
     chunks: int = 1
     micro_batch: int = 1
     global_batch: int = 1
@@ -126,7 +264,7 @@ class Layout:
     shard: Shard = Shard.NONE
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "pipeline", "data", "context", "chunks", "micro_batch", "global_batch"):
+        for name in _COUNTS:
             if getattr(self, name) < 1:
                 msg = f"expected `{name}` of 1 or more, found {getattr(self, name)}."
                 raise InputError(msg)
@@ -136,6 +274,14 @@ class Layout:
                 f"found {self.global_batch}."
             )
             raise InputError(msg)
+        if self.replicas % self.expert:
+            msg = f"expected ep that divides {self.replicas} replicas (dp x cp), found {self.expert}."
+            raise InputError(msg)
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same weights of layers without experts: replicas, and ranks of context."""
+        return self.data * self.context
 
     @property
     def gpus(self) -> int:

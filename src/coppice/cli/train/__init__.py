@@ -7,6 +7,7 @@ import typer
 from coppice.cli.train.estimate import estimate
 from coppice.cli.train.importing import import_trace
 from coppice.cli.train.lr_report import lr_report
+from coppice.cli.train.measure import measure
 from coppice.cli.train.policy import policy
 from coppice.cli.train.search import search
 
@@ -27,5 +28,6 @@ def train() -> None:
 app.command("estimate")(estimate)
 app.command("search")(search)
 app.command("policy")(policy)
+app.command("measure")(measure)
 app.command("import")(import_trace)
 app.command("lr-report")(lr_report)

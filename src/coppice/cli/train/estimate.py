@@ -7,55 +7,72 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption, load_topology
+from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption
 from coppice.cli.options.names import PIPELINE_ORDERS
-from coppice.cli.output.render import print_fields, print_json
-from coppice.errors import CheckError, InputError
-from coppice.iteration.models import MODELS, model_named
-from coppice.iteration.transformer import Layout, Recompute, Shard
+from coppice.cli.output.render import print_fields, print_json, print_lines
+from coppice.cli.train.asked import (
+    BatchOption,
+    ClusterOption,
+    DeviceOption,
+    FusedOption,
+    JobArgument,
+    asked_record,
+    load_of_job,
+    parse_degrees,
+)
+from coppice.cli.train.changes import DegradeOption, WhatIfOption, answers, answers_record, answers_table
+from coppice.errors import CheckError
 from coppice.text import seconds_text
 
 if TYPE_CHECKING:
     from coppice.iteration.job import SimulatedJob
+    from coppice.iteration.transformer import Transformer
+    from coppice.iteration.workload.model import LayeredModel
 
 __all__ = ["estimate"]
 
-_DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "vp": "chunks"}
-
 
 def estimate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"One of: {', '.join(MODELS)}.")],
+    job: JobArgument,
     *,
-    cluster: Annotated[str, typer.Option("--cluster", metavar="TOPOLOGY", help="Preset or topology file.")],
+    cluster: ClusterOption = None,
     boxes: BoxesOption = None,
     parallel: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--parallel",
             metavar="LIST",
-            help="Degrees, such as tp=8,pp=16,dp=4: tensor, pipeline, data, context (cp), chunks of a device (vp).",
+            help="Degrees, such as tp=8,pp=16,dp=4: tensor, pipeline, data, context (cp), experts (ep), chunks of a "
+            "device (vp).",
         ),
-    ] = "tp=1",
-    global_batch: Annotated[
-        int, typer.Option("--global-batch", min=1, help="Sequences of an iteration.")
-    ] = 1,
-    micro_batch: Annotated[int, typer.Option("--micro-batch", min=1, help="Sequences of a micro-batch.")] = 1,
-    recompute: Annotated[
-        Recompute, typer.Option("--recompute", help="What is computed again.")
-    ] = Recompute.SELECTIVE,
-    shard: Annotated[Shard, typer.Option("--shard", help="What replicas share out.")] = Shard.NONE,
-    sequence_parallel: Annotated[
-        bool,
-        typer.Option(
-            "--sequence-parallel/--no-sequence-parallel", help="Share out norms along the sequence."
-        ),
-    ] = True,
-    fused_attention: Annotated[
-        bool, typer.Option("--fused-attention/--no-fused-attention", help="Scores stay on the chip.")
-    ] = True,
-    device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="GPU [default: by the topology's name].")
     ] = None,
+    global_batch: BatchOption = None,
+    micro_batch: Annotated[
+        int | None, typer.Option("--micro-batch", min=1, help="Samples of a micro-batch [default: 1].")
+    ] = None,
+    recompute: Annotated[
+        str | None,
+        typer.Option(
+            "--recompute", metavar="WHAT", help="Computed again: none, selective (default) or full."
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard",
+            metavar="WHAT",
+            help="What replicas share out: none (default), zero1, zero2, zero3, fsdp.",
+        ),
+    ] = None,
+    sequence_parallel: Annotated[
+        bool | None,
+        typer.Option(
+            "--sequence-parallel/--no-sequence-parallel",
+            help="Share out norms along the sequence [default: they are].",
+        ),
+    ] = None,
+    fused_attention: FusedOption = None,
+    device: DeviceOption = None,
     order: Annotated[
         str | None,
         typer.Option(
@@ -70,6 +87,8 @@ def estimate(
             "--trace", metavar="FILE", help="Write the simulated tasks for Perfetto [implies --order]."
         ),
     ] = None,
+    what_if: WhatIfOption = None,
+    degrade: DegradeOption = None,
     rates: RatesOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -82,42 +101,39 @@ def estimate(
     Examples:
       coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.iteration.cluster import cluster_of
-    from coppice.iteration.estimate import estimate as run
     from coppice.iteration.job import simulate_job
+    from coppice.iteration.job.job import job_of
+    from coppice.iteration.job.paced import estimate_of_job
     from coppice.iteration.memory import memory_of
     from coppice.iteration.trace import write_task_trace
 
-    chosen = model_named(model)
-    topology = load_topology(cluster, boxes=boxes, rates=rates, settings=settings)
-    layout = Layout(
-        **_degrees(parallel),
-        global_batch=global_batch,
-        micro_batch=micro_batch,
-        recompute=recompute,
-        shard=shard,
-        sequence_parallel=sequence_parallel,
-        fused_attention=fused_attention,
+    record, folder = asked_record(
+        job,
+        cluster={"topology": cluster, "boxes": boxes, "device": device},
+        layout={
+            **parse_degrees(parallel),
+            "global_batch": global_batch,
+            "micro_batch": micro_batch,
+            "recompute": recompute,
+            "shard": shard,
+            "sequence_parallel": sequence_parallel,
+            "fused_attention": fused_attention,
+        },
+        run={"order": order},
+        rates=rates,
+        settings=settings,
     )
-    if layout.gpus != topology.num_ranks:
-        msg = (
-            f"expected degrees whose product is the {topology.num_ranks} GPUs of {topology.name}, found {layout.gpus}: "
-            "change --parallel or --boxes."
-        )
-        raise InputError(msg)
-    if chosen.layers % (layout.pipeline * layout.chunks):
-        msg = (
-            f"expected stages that divide {chosen.layers} layers, found {layout.pipeline} x {layout.chunks}: change pp "
-            "or vp of --parallel."
-        )
-        raise InputError(msg)
-    machines = cluster_of(topology, device)
-    found, held = run(chosen, layout, machines), memory_of(chosen, layout)
+    asked = job_of(record, folder=folder, loaded=load_of_job)
+    chosen, layout, machines = asked.model, asked.layout, asked.cluster
+    found, held = estimate_of_job(asked), memory_of(chosen, layout)
+    order = asked.run.order
+    changed = answers(asked, what_if, degrade)
     if trace is not None and order is None:
         order = "interleaved" if layout.chunks > 1 else "1f1b"
     simulated = None if order is None else simulate_job(chosen, layout, machines, order)
     if simulated is not None and trace is not None:
         write_task_trace(simulated.times, trace)
+    tokens = layout.global_batch * getattr(chosen, "seq", 0) / found.seconds or None
     fits = held.total <= machines.device.memory_bytes
     times = {name: getattr(found, name) for name in _PARTS}
     memory = {name: getattr(held, name) for name in ("parameters", "gradients", "optimizer", "activations")}
@@ -126,7 +142,8 @@ def estimate(
             {
                 "iteration_seconds": found.seconds,
                 "mfu": found.mfu,
-                "tokens_per_second": global_batch * chosen.seq / found.seconds,
+                "samples_per_second": layout.global_batch / found.seconds,
+                "tokens_per_second": tokens,
                 "seconds_by_part": times,
                 "memory_bytes": held.total,
                 "memory_by_part": memory,
@@ -134,6 +151,7 @@ def estimate(
                 "device": machines.device.name,
                 "least_seconds": found.compute + found.head + found.optimizer,
                 **_simulated_record(simulated),
+                **answers_record(changed),
             }
         )
     else:
@@ -145,7 +163,7 @@ def estimate(
         room = "" if fits else f": more than the {machines.device.memory_bytes / 1e9:.0f} GB of it"
         fields = [
             ("iteration", f"{seconds_text(found.seconds)}, {100 * found.mfu:.3g}% of the peak (MFU)"),
-            ("tokens/s", f"{global_batch * chosen.seq / found.seconds:,.0f}"),
+            _pace(chosen, layout.global_batch / found.seconds),
             ("goes to", parts),
             ("best order", f"no order takes less than {seconds_text(least)}: what the busiest GPU computes"),
             ("memory", f"{held.total / 1e9:.3g} GB of a {machines.device.name}{room}"),
@@ -156,7 +174,8 @@ def estimate(
             words = f"{seconds_text(simulated.seconds)} without the optimizer"
             words += f", {beyond:.2%} above the bound of any order"
             fields.insert(1, (f"as {simulated.order}", words))
-        print_fields(f"{model} on {topology.name}", fields)
+        print_fields(f"{asked.name} on {asked.machines.name}", fields)
+        print_lines(answers_table(changed))
     if not fits:
         msg = (
             f"expected a job that fits {machines.device.memory_bytes / 1e9:.0f} GB, found {held.total / 1e9:.3g} GB: "
@@ -170,10 +189,18 @@ _PARTS = {
     "head": "head and loss",
     "tensor": "sums of tensor parallelism",
     "sends": "sends between stages",
+    "exchange": "all-to-alls",
     "bubble": "bubble",
     "gradients": "sums of gradients",
     "optimizer": "optimizer",
 }
+
+
+def _pace(model: Transformer | LayeredModel, samples_per_second: float) -> tuple[str, str]:
+    """What is trained in a second: tokens of text, otherwise samples."""
+    if model.sample == "sequence":
+        return "tokens/s", f"{samples_per_second * getattr(model, 'seq', 1):,.0f}"
+    return f"{model.sample}s/s", f"{samples_per_second:,.0f}"
 
 
 def _simulated_record(simulated: SimulatedJob | None) -> dict[str, Any]:
@@ -182,19 +209,3 @@ def _simulated_record(simulated: SimulatedJob | None) -> dict[str, Any]:
         return {}
     bound = simulated.lower_bound_seconds
     return {"order": simulated.order, "simulated_seconds": simulated.seconds, "lower_bound_seconds": bound}
-
-
-def _degrees(text: str) -> dict[str, int]:
-    """The degrees of ``tp=8,pp=4``.
-
-    Raises:
-        InputError: If a name is none, or a degree is no number of 1 or more.
-    """
-    found = {}
-    for word in text.split(","):
-        name, _, value = word.strip().partition("=")
-        if name not in _DEGREES or not value.isdigit() or int(value) < 1:
-            msg = f"expected --parallel such as tp=8,pp=4,dp=2 (of {', '.join(_DEGREES)}), found {word.strip()!r}."
-            raise InputError(msg)
-        found[_DEGREES[name]] = int(value)
-    return found

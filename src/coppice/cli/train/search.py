@@ -6,10 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption, load_topology
+from coppice.cli.options.inputs import BoxesOption, JsonOption, RatesOption, SetOption
 from coppice.cli.output.render import print_json, print_lines
+from coppice.cli.train.asked import (
+    BatchOption,
+    ClusterOption,
+    DeviceOption,
+    FusedOption,
+    JobArgument,
+    asked_record,
+    load_of_job,
+)
 from coppice.errors import InputError
-from coppice.iteration.models import MODELS, model_named
 from coppice.text import plural, seconds_text
 
 if TYPE_CHECKING:
@@ -19,23 +27,17 @@ __all__ = ["search"]
 
 
 def search(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=f"One of: {', '.join(MODELS)}.")],
+    job: JobArgument,
     *,
-    cluster: Annotated[str, typer.Option("--cluster", metavar="TOPOLOGY", help="Preset or topology file.")],
+    cluster: ClusterOption = None,
     boxes: BoxesOption = None,
     gpus: Annotated[
         int | None, typer.Option("--gpus", min=1, help="So many of its GPUs, whole boxes [default: all].")
     ] = None,
-    global_batch: Annotated[
-        int, typer.Option("--global-batch", min=1, help="Sequences of an iteration.")
-    ] = 1,
+    global_batch: BatchOption = None,
     top: Annotated[int, typer.Option("--top", min=1, help="How many to print.")] = 10,
-    fused_attention: Annotated[
-        bool, typer.Option("--fused-attention/--no-fused-attention", help="Scores stay on the chip.")
-    ] = True,
-    device: Annotated[
-        str | None, typer.Option("--device", metavar="NAME", help="GPU [default: by the topology's name].")
-    ] = None,
+    fused_attention: FusedOption = None,
+    device: DeviceOption = None,
     rates: RatesOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
@@ -51,22 +53,35 @@ def search(
       coppice train search gpt-175b --cluster dgx-a100 --boxes 64 --global-batch 1536
       coppice train search llama3-70b --cluster dgx-h100 --gpus 64 --global-batch 256 --json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.iteration.cluster import cluster_of
+    from coppice.iteration.job.job import machines_of, model_of
     from coppice.iteration.search import search_layouts
+    from coppice.iteration.transformer import Transformer
 
-    chosen = model_named(model)
-    topology = load_topology(cluster, boxes=boxes, rates=rates, settings=settings)
-    machines = cluster_of(topology, device)
-    count = gpus if gpus is not None else topology.num_ranks
-    if count > topology.num_ranks and boxes is None and topology.num_ranks == machines.device.box:
-        topology = load_topology(
-            cluster, boxes=-(-count // machines.device.box), rates=rates, settings=settings
-        )
-        machines = cluster_of(topology, device)
-    if count > topology.num_ranks:
-        msg = f"expected at most the {topology.num_ranks} GPUs of {topology.name}, found {count}: raise --boxes."
+    record, folder = asked_record(
+        job,
+        cluster={"topology": cluster, "boxes": boxes, "device": device},
+        layout={"global_batch": global_batch, "fused_attention": fused_attention},
+        rates=rates,
+        settings=settings,
+    )
+    model, precision = model_of(record.model), record.run.precision or 1.0
+    machines = machines_of(record.cluster, folder=folder, loaded=load_of_job, precision=precision)
+    box = machines.cluster.device.box
+    count = gpus if gpus is not None else machines.gpus
+    if count > machines.gpus == box and record.cluster.boxes is None:
+        record = record.with_values({"cluster": {"boxes": -(-count // box)}})
+        machines = machines_of(record.cluster, folder=folder, loaded=load_of_job, precision=precision)
+    if count > machines.gpus:
+        msg = f"expected at most the {machines.gpus} GPUs of {machines.name}, found {count}: raise --boxes."
         raise InputError(msg)
-    result = search_layouts(chosen, machines, count, global_batch, fused_attention=fused_attention)
+    fused = record.layout.fused_attention
+    result = search_layouts(
+        model,
+        machines.cluster,
+        count,
+        record.layout.global_batch or 1,
+        fused_attention=fused if fused is not None else True,
+    )
     if as_json:
         print_json(
             {
@@ -77,16 +92,22 @@ def search(
             }
         )
         return
-    size = machines.device.memory_bytes / 1e9
-    lines = [f"{model} on {plural(count, 'GPU')} of {topology.name}: {plural(result.tried, 'layout')}"]
+    size = machines.cluster.device.memory_bytes / 1e9
+    name = record.model.name or "transformer"
+    lines = [f"{name} on {plural(count, 'GPU')} of {machines.name}: {plural(result.tried, 'layout')}"]
     lines[0] += f", {len(result.found)} fit {size:.0f} GB"
-    lines.append(" tp  pp   dp  vp  mb  recompute  states     time    MFU    GB  costs most")
+    mixture = isinstance(model, Transformer) and bool(model.experts)
+    lines.append(
+        f" tp  pp   dp {' ep ' if mixture else ''} vp  mb  recompute  states     time    MFU    GB  costs most"
+    )
     for each in result.found[:top]:
         layout = each.layout
+        expert = f"{layout.expert:>3} " if mixture else ""
+        degrees = f"{layout.tensor:>3} {layout.pipeline:>3} {layout.data:>4} {expert}{layout.chunks:>3}"
         lines.append(
-            f"{layout.tensor:>3} {layout.pipeline:>3} {layout.data:>4} {layout.chunks:>3} {layout.micro_batch:>3}  "
-            f"{layout.recompute.value:<9}  {layout.shard.value:<6}  {seconds_text(each.estimate.seconds):>7}  "
-            f"{100 * each.estimate.mfu:>4.1f}%  {each.memory.total / 1e9:>4.0f}  {each.why}"
+            f"{degrees} {layout.micro_batch:>3}  {layout.recompute.value:<9}  {layout.shard.value:<6}  "
+            f"{seconds_text(each.estimate.seconds):>7}  {100 * each.estimate.mfu:>4.1f}%  "
+            f"{each.memory.total / 1e9:>4.0f}  {each.why}"
         )
     print_lines(lines)
 
@@ -98,6 +119,7 @@ def _record(each: FoundLayout) -> dict[str, Any]:
         "tensor": layout.tensor,
         "pipeline": layout.pipeline,
         "data": layout.data,
+        "expert": layout.expert,
         "chunks": layout.chunks,
         "micro_batch": layout.micro_batch,
         "recompute": layout.recompute.value,

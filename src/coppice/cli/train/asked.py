@@ -1,0 +1,136 @@
+"""What a command of `coppice train` is asked: a model with options, or a job file whose keys options replace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coppice.cli.options.inputs import load_topology, parse_settings
+from coppice.errors import InputError
+from coppice.text import suggestion
+
+if TYPE_CHECKING:
+    from coppice.iteration.job.record import JobRecord
+    from coppice.topology.model import Topology
+
+__all__ = [
+    "BatchOption",
+    "ClusterOption",
+    "DeviceOption",
+    "FusedOption",
+    "JobArgument",
+    "asked_record",
+    "load_of_job",
+    "parse_degrees",
+]
+
+JobArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="Job file (.toml), or name of a model (`coppice train models`); options replace keys of the file.",
+    ),
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster", metavar="TOPOLOGY", help="Preset or topology file [needed without a job file]."
+    ),
+]
+BatchOption = Annotated[
+    int | None, typer.Option("--global-batch", min=1, help="Samples of an iteration [default: one each].")
+]
+FusedOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--fused-attention/--no-fused-attention", help="Scores stay on the chip [default: they do]."
+    ),
+]
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device", metavar="NAME", help="GPU, or file of a measured one [default: by the topology's name]."
+    ),
+]
+
+_DEGREES = {"tp": "tp", "pp": "pp", "dp": "dp", "cp": "cp", "ep": "ep", "vp": "chunks"}
+
+
+def asked_record(
+    job: str,
+    *,
+    cluster: Mapping[str, Any],
+    layout: Mapping[str, Any],
+    run: Mapping[str, Any] | None = None,
+    rates: str | None = None,
+    settings: Sequence[str] | None = None,
+) -> tuple[JobRecord, Path | None]:
+    """The job that is asked for, and the folder of its file: options that are given replace keys of the file.
+
+    Args:
+        job: Name of a model, or of a job file.
+        cluster: Keys of the table of the cluster; None: not given.
+        layout: Those of the layout.
+        run: Those of how it runs.
+        rates: Rates of a preset.
+        settings: ``KEY=VALUE`` parameters of a preset.
+
+    Raises:
+        InputError: If the file cannot be read, or nothing says which cluster.
+    """
+    from coppice.iteration.job.file import read_job_record
+    from coppice.iteration.job.record import JobRecord, ModelTable
+
+    folder = None
+    if job.endswith(".toml"):
+        record, folder = read_job_record(job), Path(job).parent
+    else:
+        record = JobRecord(model=ModelTable(name=job))
+        if cluster.get("topology") is None:
+            msg = "expected `cluster`, a preset or topology file, found none: name it, or give a job file."
+            raise InputError(msg)
+        layout = {"dp": 1} | dict(layout)
+    values = dict(cluster) | {"rates": rates}
+    if settings:
+        values["settings"] = (record.cluster.settings or {}) | parse_settings(settings)
+    if cluster.get("topology") is not None:
+        record = record.with_values({"cluster": values})
+        record.cluster.mixed = None
+        return record.with_values({"layout": layout, "run": run or {}}), folder
+    return record.with_values({"cluster": values, "layout": layout, "run": run or {}}), folder
+
+
+def load_of_job(
+    spec: str, boxes: int | None, rates: str | None, settings: Mapping[str, object] | None
+) -> Topology:
+    """A topology of a job; warnings of its reader go to standard error."""
+    return load_topology(
+        spec,
+        boxes=boxes,
+        rates=rates,
+        settings=[f"{key}={value}" for key, value in (settings or {}).items()],
+    )
+
+
+def parse_degrees(text: str | None) -> dict[str, int]:
+    """The degrees of ``tp=8,pp=4`` as keys of the table of the layout.
+
+    Examples:
+        >>> parse_degrees("tp=8,vp=2"), parse_degrees(None)
+        ({'tp': 8, 'chunks': 2}, {})
+
+    Raises:
+        InputError: If a name is none, or a degree is no number of 1 or more.
+    """
+    found: dict[str, int] = {}
+    for word in text.split(",") if text is not None else ():
+        name, _, value = word.strip().partition("=")
+        if name not in _DEGREES or not value.isdigit() or int(value) < 1:
+            hint = "" if name in _DEGREES or not name else f": {suggestion(name, _DEGREES)}"
+            msg = f"expected --parallel such as tp=8,pp=4,dp=2, found {word.strip()!r}{hint or '.'}"
+            raise InputError(msg)
+        found[_DEGREES[name]] = int(value)
+    return found

@@ -1,0 +1,161 @@
+"""Read a job file: TOML, with an error of one sentence that names the key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coppice.errors import InputError
+from coppice.files import read_text
+from coppice.iteration.job.job import TrainingJob, job_of
+from coppice.iteration.job.record import JobRecord
+from coppice.text import suggestion
+
+__all__ = ["job_keys", "parse_job_record", "read_job", "read_job_record"]
+
+_PLACE = re.compile(r"^(?P<words>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+
+
+def read_job(path: Path | str) -> TrainingJob:
+    """The job in a TOML file.
+
+    Files that it names (topology, device) are looked for beside it.
+
+    Args:
+        path: The file; ``-`` is standard input.
+
+    Raises:
+        InputError: If the file is no job, or its parts do not go together; the message names the key.
+    """
+    return job_of(read_job_record(path), folder=Path(path).parent)
+
+
+def read_job_record(path: Path | str) -> JobRecord:
+    """The tables of a job file, without what they stand for.
+
+    Raises:
+        InputError: If it is no such file; the message names the key.
+    """
+    return parse_job_record(read_text(path, what="the job"), where=str(path))
+
+
+def parse_job_record(text: str, *, where: str) -> JobRecord:
+    r"""The tables of the text of a job file.
+
+    Args:
+        text: TOML.
+        where: Its name, for messages.
+
+    Raises:
+        InputError: If it is no such text; the message names the key.
+
+    Examples:
+        >>> parse_job_record("[layout]\ncp = 2", where="a.toml").layout.cp
+        2
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        msg = f"expected TOML in {where}, found otherwise: {error}."
+        raise InputError(msg) from None
+    _refuse_unknown(data, where)
+    try:
+        return msgspec.convert(data, type=JobRecord)
+    except msgspec.ValidationError as error:
+        raise InputError(_sentence(str(error), data, where)) from None
+
+
+def job_keys() -> Iterator[tuple[str, str, str, str]]:
+    """Every key of a job file: its table, its name, which values it takes, and what it means."""
+    for table in msgspec.structs.fields(JobRecord):
+        for field in _fields(table.type):
+            values, meaning = _values_and_meaning(field.type)
+            yield table.name, field.name, values, meaning
+
+
+def _fields(struct: Any) -> tuple[Any, ...]:
+    return msgspec.structs.fields(struct)
+
+
+def _values_and_meaning(hint: Any) -> tuple[str, str]:
+    """Values of a key in words, and what it means."""
+    found: Any = msgspec.inspect.type_info(hint)
+    meaning = ""
+    if isinstance(found, msgspec.inspect.UnionType):
+        found = next(each for each in found.types if not isinstance(each, msgspec.inspect.NoneType))
+    while isinstance(found, msgspec.inspect.Metadata):
+        meaning = meaning or (found.extra_json_schema or {}).get("description", "")
+        found = found.type
+    return _words(found), meaning
+
+
+def _words(found: Any) -> str:
+    """Values of a type in words."""
+    kinds = msgspec.inspect
+    if isinstance(found, kinds.Metadata):
+        return _words(found.type)
+    if isinstance(found, kinds.BoolType):
+        return "true or false"
+    if isinstance(found, kinds.IntType):
+        return "an integer" if found.ge is None else f"an integer of {found.ge} or more"
+    if isinstance(found, kinds.FloatType):
+        if found.gt is not None:
+            return f"a number above {found.gt:g}"
+        return "a number" if found.ge is None else f"a number of {found.ge:g} or more"
+    if isinstance(found, kinds.LiteralType):
+        return "one of " + ", ".join(str(each) for each in found.values)
+    if isinstance(found, kinds.DictType):
+        return "a table"
+    if isinstance(found, kinds.ListType):
+        return "an array of " + ("strings" if isinstance(found.item_type, kinds.StrType) else "tables")
+    return "a string" if isinstance(found, kinds.StrType) else "a table"
+
+
+def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
+    """A table or a key that there is none of has a name near to it."""
+    tables = {each.name: _fields(each.type) for each in msgspec.structs.fields(JobRecord)}
+    for name, content in data.items():
+        if name not in tables:
+            homes = [table for table, fields in tables.items() if name in [each.name for each in fields]]
+            hint = f"write it under [{homes[0]}]." if homes else suggestion(name, tables)
+            msg = f"`{name}`: expected a table of a job, found it in {where}: {hint}"
+            raise InputError(msg)
+        if not isinstance(content, dict):
+            msg = f"`{name}`: expected a table, found {content!r} in {where}: write [{name}] and its keys below it."
+            raise InputError(msg)
+        known = [each.name for each in tables[name]]
+        for key in content:
+            if key not in known:
+                homes = [table for table, fields in tables.items() if key in [each.name for each in fields]]
+                hint = f"write it under [{homes[0]}]." if homes else suggestion(key, known)
+                msg = f"`{name}.{key}`: expected a key of [{name}], found an unknown one in {where}: {hint}"
+                raise InputError(msg)
+
+
+def _sentence(error: str, data: Mapping[str, Any], where: str) -> str:
+    """What is wrong at a place, from msgspec's words."""
+    match = _PLACE.match(error)
+    words, path = (match["words"], match["path"] or "") if match else (error, "")
+    keys = [each for each in re.split(r"[.\[\]]+", path) if each]
+    found: Any = data
+    for key in keys:
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+        elif isinstance(found, list) and key.isdigit():
+            found = found[int(key)]
+    if len(keys) == 2:
+        table = next(each for each in msgspec.structs.fields(JobRecord) if each.name == keys[0])
+        field = next(each for each in _fields(table.type) if each.name == keys[1])
+        values, meaning = _values_and_meaning(field.type)
+        return f"`{path}`: expected {values} ({meaning}), found {_shown(found)} in {where}."
+    return f"`{path}`: {words[:1].lower()}{words[1:]}, in {where}."
+
+
+def _shown(value: object) -> str:
+    """A value as the file has it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)

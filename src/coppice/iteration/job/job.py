@@ -1,0 +1,296 @@
+"""The job that the tables of a file stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from coppice.errors import InputError
+from coppice.iteration.cluster import cluster_of
+from coppice.iteration.estimate import Cluster
+from coppice.iteration.job.fitting import check_layout
+from coppice.iteration.job.record import ClusterTable, JobRecord, LayoutTable, ModelTable, RunTable
+from coppice.iteration.measured.table import DeviceTable, read_device_table
+from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.workload.catalogue import any_model
+from coppice.iteration.workload.model import LayeredModel
+from coppice.topology.load import load
+from coppice.topology.model import Topology
+
+__all__ = [
+    "KindOfBox",
+    "Machines",
+    "TopologyLoader",
+    "TrainingJob",
+    "job_of",
+    "layout_of",
+    "machines_of",
+    "model_of",
+]
+
+TopologyLoader = Callable[[str, int | None, str | None, Mapping[str, object] | None], Topology]
+"""Loads a topology by its name, with boxes, rates and parameters of a preset."""
+
+_DEGREES = {"tp": "tensor", "pp": "pipeline", "dp": "data", "cp": "context", "ep": "expert"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindOfBox:
+    """Boxes of one kind.
+
+    Attributes:
+        name: Their topology.
+        boxes: How many.
+        cluster: Their GPUs and network.
+        topology: The topology.
+        nics: NICs of a box.
+    """
+
+    name: str
+    boxes: int
+    cluster: Cluster
+    topology: Topology
+    nics: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all of them."""
+        return self.boxes * self.cluster.device.box
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machines:
+    """What a job runs on: boxes of one kind, or of several in a row.
+
+    Attributes:
+        name: Its name.
+        kinds: The kinds, in the order in which ranks are given to them.
+    """
+
+    name: str
+    kinds: tuple[KindOfBox, ...]
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs."""
+        return sum(each.gpus for each in self.kinds)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The GPUs and the network, where all boxes are of one kind; of several, the slowest of each.
+
+        Ranks that wait for each other go at the pace of the slowest.
+        """
+        first = self.kinds[0].cluster
+        for each in self.kinds[1:]:
+            other = each.cluster
+            slow = min(first, other, key=lambda one: one.device.flops * one.calibration.matrix_share)
+            device = replace(
+                slow.device,
+                memory_bytes=min(first.device.memory_bytes, other.device.memory_bytes),
+                link_bytes_per_second=min(
+                    first.device.link_bytes_per_second, other.device.link_bytes_per_second
+                ),
+            )
+            rate = min(first.nic_bytes_per_second, other.nic_bytes_per_second)
+            first = replace(slow, device=device, nic_bytes_per_second=rate)
+        return first
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """A model, the machines, a layout, and how it runs.
+
+    Attributes:
+        name: Name of the model.
+        model: The model.
+        machines: What it runs on.
+        layout: How it lies on them.
+        run: Order, policy and so on.
+    """
+
+    name: str
+    model: Transformer | LayeredModel
+    machines: Machines
+    layout: Layout
+    run: RunTable
+
+    @property
+    def cluster(self) -> Cluster:
+        """The GPUs and the network."""
+        return self.machines.cluster
+
+
+def job_of(
+    record: JobRecord, *, folder: Path | None = None, loaded: TopologyLoader | None = None
+) -> TrainingJob:
+    """The job that tables stand for.
+
+    Args:
+        record: The tables.
+        folder: Where files that it names are looked for first.
+        loaded: Loads a topology; None: :func:`coppice.topology.load.load`.
+
+    Raises:
+        InputError: If something is missing or does not go together; the message names the key.
+
+    Examples:
+        >>> from coppice.iteration.job.file import parse_job_record
+        >>> text = '''
+        ... [model]
+        ... name = "gpt-175b"
+        ... [cluster]
+        ... topology = "dgx-a100"
+        ... boxes = 64
+        ... [layout]
+        ... tp = 8
+        ... pp = 16
+        ... global_batch = 512
+        ... '''
+        >>> job = job_of(parse_job_record(text, where="job.toml"))
+        >>> job.machines.name, job.layout.data, job.cluster.device.name
+        ('64 x dgx-a100', 4, 'A100-80G')
+    """
+    model = model_of(record.model)
+    machines = machines_of(
+        record.cluster, folder=folder, loaded=loaded, precision=record.run.precision or 1.0
+    )
+    layout = layout_of(record.layout, machines.gpus)
+    check_layout(model, layout, machines.gpus, machines.name)
+    name = record.model.name or "transformer"
+    return TrainingJob(name=name, model=model, machines=machines, layout=layout, run=record.run)
+
+
+def model_of(table: ModelTable) -> Transformer | LayeredModel:
+    """The model of a table.
+
+    Raises:
+        InputError: If a number is missing, or does not go with the model.
+    """
+    given = {
+        field.name: value
+        for field in msgspec.structs.fields(ModelTable)
+        if (value := getattr(table, field.name)) is not None
+    }
+    name = given.pop("name", None)
+    if "gated" in given:
+        given["mlp_matrices"] = 3 if given.pop("gated") else 2
+    if name is None:
+        needed = ("layers", "hidden", "heads", "ffn", "seq", "vocab")
+        missing = [each for each in needed if each not in given]
+        if missing:
+            msg = f"`model.{missing[0]}`: expected a number, or a model named by `model.name`, found neither."
+            raise InputError(msg)
+        return _transformer(None, given)
+    found = any_model(str(name))
+    if isinstance(found, LayeredModel):
+        if given:
+            msg = f"`model.{next(iter(given))}`: expected a key that {name} has, found one of transformers."
+            raise InputError(msg)
+        return found
+    return _transformer(found, given)
+
+
+def _transformer(base: Transformer | None, given: Mapping[str, Any]) -> Transformer:
+    """A transformer of these numbers."""
+    try:
+        return Transformer(**given) if base is None else replace(base, **given)
+    except InputError as error:
+        msg = f"[model]: {error}"
+        raise InputError(msg) from None
+
+
+def machines_of(
+    table: ClusterTable,
+    *,
+    folder: Path | None = None,
+    loaded: TopologyLoader | None = None,
+    precision: float = 1.0,
+) -> Machines:
+    """The machines of a table.
+
+    Args:
+        table: The table.
+        folder: Where files that it names are looked for first.
+        loaded: Loads a topology; None: :func:`coppice.topology.load.load`.
+        precision: How much faster than with 16 bits matrix products are.
+
+    Raises:
+        InputError: If it names no topology, or the topology or the device cannot be read.
+    """
+    if (table.topology is None) == (not table.mixed):
+        found = "neither" if table.topology is None else "both"
+        msg = f"`cluster.topology`: expected a preset or file, or `cluster.mixed`, found {found}."
+        raise InputError(msg)
+    if table.topology is not None:
+        asked = [(table.topology, table.boxes, table.device)]
+    else:
+        asked = [(each.topology, each.boxes, each.device) for each in table.mixed or ()]
+    kinds, names = [], []
+    for spec, boxes, device in asked:
+        topology = (loaded or _load)(beside(spec, folder), boxes, table.rates, table.settings)
+        kinds.append(kind_of(topology, device_of(device, folder), precision=precision))
+        names.append(topology.name)
+    return Machines(name=" + ".join(names), kinds=tuple(kinds))
+
+
+def _load(spec: str, boxes: int | None, rates: str | None, settings: Mapping[str, object] | None) -> Topology:
+    parameters = {key.replace("-", "_"): value for key, value in (settings or {}).items()}
+    return load(spec, boxes=boxes, rates=rates, **parameters)
+
+
+def kind_of(topology: Topology, device: str | DeviceTable | None, *, precision: float = 1.0) -> KindOfBox:
+    """The boxes of a topology."""
+    cluster = replace(cluster_of(topology, device), precision=precision)
+    from_host, to_host = topology.host[topology.src], topology.host[topology.dst]
+    ports = np.unique(topology.src[(from_host >= 0) & (from_host != to_host)])
+    boxes = topology.num_ranks // cluster.device.box
+    nics = max(1, len(ports) // boxes)
+    return KindOfBox(name=topology.name, boxes=boxes, cluster=cluster, topology=topology, nics=nics)
+
+
+def device_of(name: str | None, folder: Path | None = None) -> str | DeviceTable | None:
+    """The device of a name, or the table in the file of that name.
+
+    Raises:
+        InputError: If the file cannot be read.
+    """
+    if name is None or not name.endswith(".json"):
+        return name
+    return read_device_table(beside(name, folder))
+
+
+def beside(name: str, folder: Path | None) -> str:
+    """A file in a folder, or the name where there is none."""
+    return str(folder / name) if folder is not None and (folder / name).is_file() else name
+
+
+def layout_of(table: LayoutTable, gpus: int) -> Layout:
+    """The layout of a table; replicas that are left out are what the other degrees leave of the GPUs.
+
+    Raises:
+        InputError: If degrees do not divide the GPUs or the batch.
+    """
+    given: dict[str, Any] = {
+        _DEGREES.get(field.name, field.name): value
+        for field in msgspec.structs.fields(LayoutTable)
+        if (value := getattr(table, field.name)) is not None
+    }
+    given["recompute"] = Recompute(given.get("recompute", "selective"))
+    given["shard"] = Shard(given.get("shard", "none"))
+    given.setdefault("sequence_parallel", True)
+    given.setdefault("fused_attention", True)
+    if "data" not in given:
+        others = given.get("tensor", 1) * given.get("pipeline", 1) * given.get("context", 1)
+        if gpus % others:
+            msg = f"`layout`: expected tp x pp x cp that divides {gpus} GPUs, found {others}."
+            raise InputError(msg)
+        given["data"] = gpus // others
+    if "global_batch" not in given:
+        given["global_batch"] = given.get("micro_batch", 1) * given["data"]
+    return Layout(**given)

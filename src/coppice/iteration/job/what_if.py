@@ -1,0 +1,347 @@
+"""What a job would take if something were otherwise: faster or slower parts, boxes or NICs lost.
+
+A member that is slower than the others paces them all: sums and stages wait for it. So there are ways on, and all are
+computed: keep the job as it is at the pace of the slowest member, keep that member and lay the job out anew, or drain
+its box and lay the job out on those that remain, some of which may be left idle; each time in the fastest layout that
+fits. Which one is better is decided by samples a second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from coppice.errors import InputError
+from coppice.iteration.cluster import CONSTANTS
+from coppice.iteration.devices import CALIBRATIONS, DEVICES
+from coppice.iteration.estimate import Cluster
+from coppice.iteration.job.degraded import degraded
+from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob, device_of
+from coppice.iteration.job.paced import job_seconds
+from coppice.iteration.measured.table import DeviceTable
+from coppice.iteration.memory import memory_of
+from coppice.iteration.search import search_layouts
+from coppice.iteration.transformer import Layout
+from coppice.text import suggestion
+
+__all__ = ["WhatIf", "WhatIfRow", "compare_kinds", "what_if"]
+
+_CHANGES = ("nic", "nvlink", "memory", "flops", "gpu", "drain", "without", "slow", "degrade")
+_FACTOR = re.compile(r"x(\d+(?:\.\d+)?|\.\d+)")
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)(?:GB)?")
+_BATCHES = 12  # batches that are tried, the largest that numbers of replicas divide
+_IDLE = 8  # boxes that may be left idle, at most one fewer than this
+_BOX = re.compile(r"(?:node|box)?(\d+)")
+_PART = re.compile(r"(nic|gpu|node|box):?(\d+)?(?:@(?:node|box)?(\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIfRow:
+    """A way on.
+
+    Attributes:
+        way: What is done: ``as it is``, ``keep``, ``keep, laid out anew`` or ``drain``.
+        gpus: GPUs that take part.
+        layout: How the job lies on them.
+        seconds: An iteration.
+        samples_per_second: What is trained in a second.
+        fits: It fits the memory of a GPU.
+    """
+
+    way: str
+    gpus: int
+    layout: Layout
+    seconds: float
+    samples_per_second: float
+    fits: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf:
+    """A change, and the ways on.
+
+    Attributes:
+        change: The change.
+        rows: The ways on, at least one.
+        why_not: Why a way is missing, in words.
+    """
+
+    change: str
+    rows: tuple[WhatIfRow, ...]
+    why_not: str = ""
+
+    @property
+    def best(self) -> WhatIfRow:
+        """The way that trains most in a second, of those that fit."""
+        return max(self.rows, key=lambda each: (each.fits, each.samples_per_second))
+
+
+def what_if(job: TrainingJob, change: str) -> WhatIf:
+    """What a job would take after a change.
+
+    Args:
+        job: The job.
+        change: ``nic=x2``, ``nvlink=x0.5``, ``flops=x2``, ``memory=x1.2`` (its rate) or ``memory=141`` (its size in
+            GB); ``gpu=H200``; ``drain=3`` (boxes) or ``drain=node17``; ``without=nic:5`` or ``without=gpu:3@node17``;
+            ``slow=nic:5:x0.5`` or ``slow=node17:x0.8`` (its GPUs compute at 0.8 of their pace);
+            ``degrade=box0/nic3=50%`` (a node of the topology).
+
+    Raises:
+        InputError: If it is no such change, or there is nothing left to run on.
+
+    Examples:
+        >>> from coppice.iteration.job.file import parse_job_record
+        >>> from coppice.iteration.job.job import job_of
+        >>> job = job_of(parse_job_record('''
+        ... model.name = "gpt-7.5b"
+        ... cluster = {topology = "dgx-a100", boxes = 4}
+        ... layout = {tp = 4, global_batch = 64}
+        ... ''', where="job.toml"))
+        >>> slow = what_if(job, "slow=nic:3:x0.5")
+        >>> [row.way for row in slow.rows], slow.best.way
+        (['keep', 'keep, laid out anew', 'drain'], 'keep, laid out anew')
+        >>> what_if(job, "nic=x2").best.seconds < what_if(job, "nic=x1").best.seconds
+        True
+    """
+    name, equals, value = change.partition("=")
+    if not equals or name not in _CHANGES or not value:
+        hint = suggestion(name, _CHANGES, otherwise=f"such as nic=x2, of {', '.join(_CHANGES)}.")
+        msg = f"expected a change such as nic=x2 (`what_if`), found {change!r}: {hint}"
+        raise InputError(msg)
+    if name == "drain":
+        match = _BOX.fullmatch(value)
+        if match is None:
+            raise InputError(_refusal(change, "drain=3 (boxes) or drain=node17"))
+        named = not value.isdigit()
+        if named:
+            _box_of(job, match[1], change)
+        row = _drained(job, 1 if named else int(value), int(match[1]) if named else None)
+        return WhatIf(change=change, rows=(row,))
+    if name in ("without", "slow"):
+        return _lossy(job, change, name, value)
+    if name == "degrade":
+        box, machines = degraded(job.machines, value)
+        return _ways_on(job, change, machines, box)
+    return WhatIf(change=change, rows=(_row(job, "as it is", _changed(job, change, name, value)),))
+
+
+def compare_kinds(job: TrainingJob) -> WhatIf | None:
+    """The whole of machines of several kinds, beside each kind alone in the fastest layout that fits.
+
+    None where there is one kind.
+
+    Args:
+        job: The job.
+    """
+    if len(job.machines.kinds) == 1:
+        return None
+    rows = [_row(job, "all boxes, at the pace of the slowest", job.machines)]
+    missing = []
+    for each in job.machines.kinds:
+        try:
+            rows.append(_searched(job, f"only {each.name}", Machines(name=each.name, kinds=(each,))))
+        except InputError as error:
+            missing.append(f"only {each.name}: {error}")
+    return WhatIf(change="one kind of box", rows=tuple(rows), why_not=" ".join(missing))
+
+
+def _refusal(change: str, shape: str) -> str:
+    return f"expected {shape}, found {change!r}."
+
+
+def _row(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
+    """The job as it lies, on other machines."""
+    return _at(job, way, machines, job.layout)
+
+
+def _at(job: TrainingJob, way: str, machines: Machines, layout: Layout) -> WhatIfRow:
+    seconds = job_seconds(job.model, layout, machines)
+    held = memory_of(job.model, layout).total
+    return WhatIfRow(
+        way=way,
+        gpus=layout.gpus,
+        layout=layout,
+        seconds=seconds,
+        samples_per_second=layout.global_batch / seconds,
+        fits=held <= machines.cluster.device.memory_bytes,
+    )
+
+
+def _searched(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
+    """The most samples a second: of layouts that fit, of batches that replicas divide, with boxes left idle or not."""
+    fused, rows = job.layout.fused_attention, list[WhatIfRow]()
+    refused: InputError | None = None
+    boxes = sum(each.boxes for each in machines.kinds)
+    for idle in range(min(boxes, _IDLE)):
+        used = _without_last(machines, idle)
+        if rows and max(each.samples_per_second for each in rows) >= used.gpus * _most(rows):
+            break
+        for batch in _batches(job.layout.global_batch, used.gpus):
+            try:
+                found = search_layouts(job.model, used.cluster, used.gpus, batch, fused_attention=fused)
+            except InputError as error:
+                refused = refused or error
+                continue
+            rows.append(_at(job, way, used, found.found[0].layout))
+    if not rows:
+        raise refused or InputError(_refusal(machines.name, "a layout"))
+    return max(rows, key=lambda each: each.samples_per_second)
+
+
+def _most(rows: Sequence[WhatIfRow]) -> float:
+    """The most samples a second of a GPU that were found, with something to spare."""
+    return 1.02 * max(each.samples_per_second / each.gpus for each in rows)
+
+
+def _batches(batch: int, gpus: int) -> list[int]:
+    """The batch, and the largest smaller ones that numbers of replicas divide."""
+    rounded = {batch // replicas * replicas for replicas in range(1, gpus + 1) if gpus % replicas == 0}
+    return sorted(rounded - {0}, reverse=True)[:_BATCHES]
+
+
+def _without_last(machines: Machines, count: int) -> Machines:
+    """Machines without so many boxes at the end."""
+    kinds = list(machines.kinds)
+    for _ in range(count):
+        kinds[-1] = replace(kinds[-1], boxes=kinds[-1].boxes - 1)
+        if not kinds[-1].boxes:
+            kinds.pop()
+    return replace(machines, kinds=tuple(kinds))
+
+
+def _drained(job: TrainingJob, count: int, box: int | None) -> WhatIfRow:
+    """The job laid out anew on all boxes but some: the last ones, or a certain one."""
+    kinds, left = list(job.machines.kinds), count
+    numbers = [(kind, number) for kind in range(len(kinds)) for number in range(kinds[kind].boxes)]
+    lost = [numbers[box][0]] if box is not None else [kind for kind, _ in reversed(numbers)][:left]
+    for each in lost:
+        kinds[each] = replace(kinds[each], boxes=kinds[each].boxes - 1)
+    remaining = tuple(each for each in kinds if each.boxes)
+    if not remaining or count > len(numbers):
+        msg = f"expected boxes that remain of {len(numbers)}, found {count} drained: drain fewer."
+        raise InputError(msg)
+    machines = Machines(name=f"{job.machines.name} without {count}", kinds=remaining)
+    return _searched(job, "drain", machines)
+
+
+def _box_of(job: TrainingJob, number: str | None, change: str) -> int:
+    """The number of a box, the first where none is named."""
+    boxes = sum(each.boxes for each in job.machines.kinds)
+    if number is not None and int(number) >= boxes:
+        msg = f"expected a box of {boxes}, node0 to node{boxes - 1}, found node{number} in {change!r}."
+        raise InputError(msg)
+    return int(number or 0)
+
+
+def _lossy(job: TrainingJob, change: str, name: str, value: str) -> WhatIf:
+    """A NIC, a GPU or a box that is slow or lost: keep or drain."""
+    shape = (
+        "without=nic:5, without=gpu:3@node17 or without=node17"
+        if name == "without"
+        else "slow=nic:5:x0.5 or slow=node17:x0.8"
+    )
+    text, factor = value, 1.0
+    if name == "slow":
+        text, _, last = value.rpartition(":")
+        match = _FACTOR.fullmatch(last)
+        if match is None or not 0 < float(match[1]) <= 1:
+            raise InputError(_refusal(change, f"{shape}, with a factor up to 1"))
+        factor = float(match[1])
+    match = _PART.fullmatch(text)
+    if match is None:
+        raise InputError(_refusal(change, shape))
+    part, number = match[1], match[2]
+    box = _box_of(job, number if part in ("node", "box") else match[3], change)
+    return _ways_on(job, change, _kept(job, part, box, factor if name == "slow" else None), box)
+
+
+def _ways_on(job: TrainingJob, change: str, kept: Machines | None, box: int) -> WhatIf:
+    """Machines kept as they are, if the job can go on, or a box drained."""
+    rows: list[WhatIfRow] = []
+    if kept is not None:
+        rows.append(_row(job, "keep", kept))
+        rows.append(_searched(job, "keep, laid out anew", kept))
+    missing = ""
+    try:
+        rows.append(_drained(job, 1, box))
+    except InputError as error:
+        if not rows:
+            raise
+        missing = f"drain: {error}"
+    return WhatIf(change=change, rows=tuple(rows), why_not=missing)
+
+
+def _kept(job: TrainingJob, part: str, box: int, factor: float | None) -> Machines | None:
+    """All machines at the pace of one whose part is slow (or, without a factor, lost); None: the job cannot go on."""
+    if factor is None and part != "nic":
+        return None
+    kinds, first = list(job.machines.kinds), 0
+    for index, each in enumerate(kinds):
+        if first <= box < first + each.boxes:
+            cluster = each.cluster
+            if part == "nic":
+                # What a lost NIC carried goes over the others; a slow one keeps its share, and paces them.
+                share = (each.nics - 1) / each.nics if factor is None else factor
+                if not share:
+                    return None
+                cluster = replace(cluster, nic_bytes_per_second=cluster.nic_bytes_per_second * share)
+            else:
+                cluster = _scaled(cluster, "flops", factor or 1.0)
+                cluster = _scaled(cluster, "memory", factor or 1.0)
+            kinds[index] = replace(each, cluster=cluster)
+        first += each.boxes
+    return replace(job.machines, kinds=tuple(kinds))
+
+
+def _changed(job: TrainingJob, change: str, name: str, value: str) -> Machines:
+    """All machines with something faster, slower or other."""
+    if name == "gpu":
+        other = device_of(value)
+        return _each(job.machines, lambda cluster: _with_device(cluster, other))
+    match = _FACTOR.fullmatch(value)
+    if match is None:
+        size = _NUMBER.fullmatch(value) if name == "memory" else None
+        if size is None:
+            raise InputError(_refusal(change, f"a factor such as {name}=x2" + " or GB" * (name == "memory")))
+        bytes_ = float(size[1]) * 1e9
+        return _each(
+            job.machines,
+            lambda cluster: replace(cluster, device=replace(cluster.device, memory_bytes=bytes_)),
+        )
+    factor = float(match[1])
+    if not factor:
+        raise InputError(_refusal(change, f"a factor above 0 such as {name}=x2"))
+    return _each(job.machines, lambda cluster: _scaled(cluster, name, factor))
+
+
+def _each(machines: Machines, changed: Callable[[Cluster], Cluster]) -> Machines:
+    """Machines each of whose kinds is changed."""
+    kinds: Sequence[KindOfBox] = [replace(each, cluster=changed(each.cluster)) for each in machines.kinds]
+    return replace(machines, kinds=tuple(kinds))
+
+
+def _scaled(cluster: Cluster, name: str, factor: float) -> Cluster:
+    """A cluster with a rate multiplied."""
+    device = cluster.device
+    if name == "nic":
+        return replace(cluster, nic_bytes_per_second=cluster.nic_bytes_per_second * factor)
+    if name == "nvlink":
+        return replace(
+            cluster, device=replace(device, link_bytes_per_second=device.link_bytes_per_second * factor)
+        )
+    if name == "memory":
+        rate = device.memory_bytes_per_second * factor
+        return replace(cluster, device=replace(device, memory_bytes_per_second=rate))
+    return replace(cluster, device=replace(device, flops=device.flops * factor))
+
+
+def _with_device(cluster: Cluster, other: str | DeviceTable | None) -> Cluster:
+    """A cluster of other GPUs, with their links, in boxes of the same size on the same NICs."""
+    if isinstance(other, DeviceTable):
+        return replace(cluster, table=other)
+    if other not in DEVICES:
+        msg = f"expected a device, found {other!r}: {suggestion(str(other), list(DEVICES))}"
+        raise InputError(msg)
+    device = replace(DEVICES[other], box=cluster.device.box)
+    return replace(cluster, device=device, calibration=CALIBRATIONS[CONSTANTS.get(other, other)], table=None)

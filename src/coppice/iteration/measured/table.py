@@ -1,0 +1,217 @@
+"""The table of a measured device: what it reaches in sizes that were measured, and between them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from coppice.errors import InputError
+from coppice.files import read_bytes
+
+__all__ = ["AttentionRow", "CopyRow", "DeviceTable", "MatrixRow", "read_device_table"]
+
+_NEAREST = 4  # rows between which is interpolated
+
+
+class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A product of m x k and k x n: operations a second, in 1e12."""
+
+    m: int
+    n: int
+    k: int
+    tflops_per_s: float
+    dtype: str = "bfloat16"
+    seconds: float = 0.0
+
+
+class CopyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A copy of so many bytes from memory to memory: bytes read and written in a second."""
+
+    bytes: int
+    bytes_per_second: float
+    seconds: float = 0.0
+
+
+class AttentionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Attention over sequences: operations a second, in 1e12, counted as if no score were masked."""
+
+    sequences: int
+    seq: int
+    heads: int
+    head_width: int
+    forward_tflops_per_s: float
+    backward_tflops_per_s: float
+    causal: bool = True
+    forward_seconds: float = 0.0
+    backward_seconds: float = 0.0
+
+
+class _DeviceFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The file."""
+
+    format: str
+    version: int
+    name: str
+    matrices: list[MatrixRow]
+    copies: list[CopyRow]
+    attention: list[AttentionRow] = []
+    launch_seconds: float = 0.0
+    memory_bytes: float = 0.0
+    measured_with: str = ""
+    device: str = ""
+    link_bytes_per_second: float = 0.0
+    box: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DeviceTable:
+    """What a device reached in measured sizes.
+
+    Between sizes the logarithm of the rate is interpolated: the nearest rows count by the inverse square of their
+    distance in the logarithms of the sizes (Shepard's interpolation); at a measured size the rate is the measured one,
+    and beyond the largest that of the largest.
+
+    Attributes:
+        name: Name of the device, as its driver gives it.
+        matrices: Matrix products.
+        copies: Copies of memory.
+        attention: Attention; may be empty.
+        launch_seconds: What the host needs to launch an operation.
+        memory_bytes: Size of the memory; 0: not said.
+        device: Name of the data sheet that it stands on; empty: by the name.
+        link_bytes_per_second: What it sends to others of its box, where the file says so.
+        box: Devices of a box, where the file says so.
+    """
+
+    name: str
+    matrices: tuple[MatrixRow, ...]
+    copies: tuple[CopyRow, ...]
+    attention: tuple[AttentionRow, ...] = ()
+    launch_seconds: float = 0.0
+    memory_bytes: float = 0.0
+    device: str = ""
+    link_bytes_per_second: float = 0.0
+    box: int = 0
+
+    def __post_init__(self) -> None:
+        for what, rows in (("matrices", self.matrices), ("copies", self.copies)):
+            if not rows:
+                msg = f"expected rows of measured {what}, found none: measure the device (`coppice train measure`)."
+                raise InputError(msg)
+        numbers = (
+            ("matrices", [(each.m, each.n, each.k, each.tflops_per_s) for each in self.matrices]),
+            ("copies", [(each.bytes, each.bytes_per_second) for each in self.copies]),
+            (
+                "attention",
+                [
+                    (
+                        each.sequences,
+                        each.seq,
+                        each.heads,
+                        each.head_width,
+                        each.forward_tflops_per_s,
+                        each.backward_tflops_per_s,
+                    )
+                    for each in self.attention
+                ],
+            ),
+        )
+        for name, all_rows in numbers:
+            for row, values in enumerate(all_rows):
+                if not all(math.isfinite(value) and value > 0 for value in values):
+                    msg = f"expected sizes and rates above 0, found otherwise at $.{name}[{row}]."
+                    raise InputError(msg)
+
+    @property
+    def most_flops(self) -> float:
+        """The most operations a second that a matrix product reached."""
+        return max(each.tflops_per_s for each in self.matrices) * 1e12
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes a second of large copies: the largest one."""
+        return max(self.copies, key=lambda each: each.bytes).bytes_per_second
+
+    def matrix_flops(self, m: float, n: float, k: float) -> float:
+        """Operations a second of a product of m x k and k x n.
+
+        Examples:
+            >>> rows = [MatrixRow(m=size, n=512, k=512, tflops_per_s=rate) for size, rate in ((64, 10), (256, 40))]
+            >>> table = DeviceTable(name="x", matrices=rows, copies=[CopyRow(bytes=1, bytes_per_second=1.0)])
+            >>> [round(table.matrix_flops(m, 512, 512) / 1e12, 6) for m in (64, 128, 256, 1024)]
+            [10.0, 20.0, 40.0, 40.0]
+        """
+        rows = [((each.m, each.n, each.k), each.tflops_per_s) for each in self.matrices]
+        return 1e12 * _between(rows, (m, n, k))
+
+    def copy_rate(self, size_bytes: float) -> float:
+        """Bytes a second, read and written, of a copy of so many bytes."""
+        return _between([((each.bytes,), each.bytes_per_second) for each in self.copies], (size_bytes,))
+
+    def attention_flops(self, sequences: float, seq: float, heads: float, *, backward: bool = False) -> float:
+        """Operations a second of attention, counted in full; 0 where none was measured."""
+        if not self.attention:
+            return 0.0
+        rows = [
+            (
+                (each.sequences * each.heads, each.seq),
+                each.backward_tflops_per_s if backward else each.forward_tflops_per_s,
+            )
+            for each in self.attention
+        ]
+        return 1e12 * _between(rows, (sequences * heads, seq))
+
+
+def _between(rows: list[tuple[tuple[float, ...], float]], at: tuple[float, ...]) -> float:
+    """The rate at a size, between the nearest measured ones; sizes beyond those are brought back to them."""
+    spans = [(min(sizes), max(sizes)) for sizes in zip(*(sizes for sizes, _ in rows), strict=True)]
+    at = tuple(min(max(value, low), high) for value, (low, high) in zip(at, spans, strict=True))
+    logs = [math.log(value) for value in at]
+    far = sorted(
+        (sum((math.log(value) - log) ** 2 for value, log in zip(sizes, logs, strict=True)), rate)
+        for sizes, rate in rows
+    )
+    if far[0][0] < 1e-18:
+        return far[0][1]
+    near = far[:_NEAREST]
+    weights = [1 / square for square, _ in near]
+    return math.exp(
+        sum(weight * math.log(rate) for weight, (_, rate) in zip(weights, near, strict=True)) / sum(weights)
+    )
+
+
+def read_device_table(path: Path | str) -> DeviceTable:
+    """The table in a device file (JSON), as `coppice train measure` writes it.
+
+    Raises:
+        InputError: If the file is none; the message has the place.
+    """
+    data = read_bytes(path, what="the device file")
+    try:
+        record = msgspec.json.decode(data, type=_DeviceFile)
+    except msgspec.DecodeError as error:
+        msg = f"expected a device file in {path} (`coppice train measure` writes one), found otherwise: {error}."
+        raise InputError(msg) from None
+    if record.format != "coppice-device" or record.version != 1:
+        msg = (
+            f"expected format coppice-device of version 1 in {path}, found {record.format} {record.version}."
+        )
+        raise InputError(msg)
+    try:
+        return DeviceTable(
+            name=record.name,
+            matrices=tuple(record.matrices),
+            copies=tuple(record.copies),
+            attention=tuple(record.attention),
+            launch_seconds=record.launch_seconds,
+            memory_bytes=record.memory_bytes,
+            device=record.device,
+            link_bytes_per_second=record.link_bytes_per_second,
+            box=record.box,
+        )
+    except InputError as error:
+        msg = f"{path}: {error}"
+        raise InputError(msg) from None
