@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise, permutations
@@ -140,4 +141,4 @@ def ring_seconds(row: Row, folder: Path) -> float:
     ranks, size = int(row["ranks"]), int(row["bytes"])
     rounds = 2 * (ranks - 1)
     links = rounds / ranks / (share * ring_rate(row["gpu"], ranks))
-    return launch + rounds * hop + size * (links + 1 / memory) + fill * size**0.5
+    return launch + rounds * hop + size * (links + 1 / memory) + fill * math.sqrt(size)

@@ -131,4 +131,5 @@ def _cluster(
         nic_bytes_per_second=nics or links * own.box,
         calibration=calibration,
         table=table,
+        shares_nics=0 < int(leaves.sum()) < len(ranks),
     )
