@@ -131,6 +131,12 @@ def test_clusters_from_topologies(name: str, boxes: int, device: str, link: floa
     assert found.nic_bytes_per_second == pytest.approx(nics)
 
 
+def test_gpus_share_nics_where_there_are_fewer() -> None:
+    assert cluster_of(preset("dgx-1v", boxes=2)).shares_nics
+    assert not cluster_of(preset("dgx-a100", boxes=2)).shares_nics
+    assert not cluster_of(preset("dgx-a100", boxes=1)).shares_nics
+
+
 def test_devices_are_named() -> None:
     assert device_in("2 x hgx-h200") == "H200"
     with pytest.raises(InputError, match=r"found topology 'ring of 4': name one"):

@@ -123,4 +123,4 @@ CALIBRATIONS = {
     ),
 }
 """Fitted by `benchmarks/exam.py --fit`: A100 to 48 published iterations of GPT on 64 to 512 GPUs, H100 to 15 of
-Llama-like models on 8 to 512 GPUs (benchmarks/exam.md)."""
+Llama-like models on 8 to 512 GPUs; near the defaults, where what these do not tell stays (benchmarks/exam.md)."""
